@@ -1,0 +1,1 @@
+"""From SQL text to a federated plan. Pure: knows names and types, touches no data."""

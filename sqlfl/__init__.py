@@ -1,0 +1,71 @@
+"""Train models in SQL over tables that several parties keep in their own DuckDB databases.
+
+>>> import sqlfl
+>>> fed = sqlfl.connect()
+>>> fed.close()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlfl.errors import (
+    Error,
+    InternalError,
+    ModelError,
+    OptionError,
+    ParseError,
+    PartyError,
+    PlanError,
+    PolicyError,
+    PrivacyError,
+)
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated import FederatedPlan
+    from sqlfl.registry import Model
+    from sqlfl.result import Result
+    from sqlfl.session import Federation, connect
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Error",
+    "FederatedPlan",
+    "Federation",
+    "InternalError",
+    "Model",
+    "ModelError",
+    "OptionError",
+    "ParseError",
+    "PartyError",
+    "PlanError",
+    "PolicyError",
+    "PrivacyError",
+    "Result",
+    "__version__",
+    "connect",
+]
+
+_HOMES = {
+    "FederatedPlan": "sqlfl.planner.federated",
+    "Federation": "sqlfl.session",
+    "Model": "sqlfl.registry",
+    "Result": "sqlfl.result",
+    "connect": "sqlfl.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs DuckDB, Arrow or numpy on first use, so that `import sqlfl` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sqlfl' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,107 @@
+"""The errors that sqlfl raises: one base, one class per kind of fault."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class Error(Exception):
+    """Base of every error that sqlfl raises on purpose.
+
+    `message` says what was wrong, where, and what was got; `hint` says what to do instead.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class StatementError(Error):
+    """An error at a place of a statement: `line` and `column` count from 1.
+
+    `span` is the half-open range of characters of `sql` that the excerpt marks.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        sql: str | None = None,
+        span: tuple[int, int] | None = None,
+    ) -> None:
+        self.sql = sql
+        self.span = span
+        self.line: int | None = None
+        self.column: int | None = None
+        if sql is not None and span is not None:
+            start = min(max(span[0], 0), len(sql))
+            self.line = sql.count("\n", 0, start) + 1
+            self.column = start - (sql.rfind("\n", 0, start) + 1) + 1
+        super().__init__(message, hint=hint)
+
+    def _text(self) -> str:
+        if self.sql is None or self.span is None or self.line is None or self.column is None:
+            return super()._text()
+        start = self.span[0] - self.column + 1
+        end = self.sql.find("\n", start)
+        text = self.sql[start:] if end < 0 else self.sql[start:end]
+        width = max(1, min(self.span[1], start + len(text)) - self.span[0])
+        indent = "".join("\t" if c == "\t" else " " for c in text[: self.column - 1])
+        lines = [
+            f"{self.message}",
+            f"  at line {self.line}, column {self.column}:",
+            f"    {text}",
+            f"    {indent}{'^' * width}",
+        ]
+        if self.hint is not None:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class ParseError(StatementError):
+    """The text is not a statement of sqlfl's grammar."""
+
+
+class PlanError(StatementError):
+    """The statement is well formed, and cannot be planned over these parties."""
+
+
+class OptionError(StatementError):
+    """An option is unknown, of the wrong type, out of range, or does not apply."""
+
+
+class PolicyError(Error):
+    """A party's policy refuses a request."""
+
+
+class PrivacyError(Error):
+    """A privacy demand cannot be met."""
+
+
+class PartyError(Error):
+    """A party's database failed; `party` names it."""
+
+    def __init__(self, party: str, message: str, *, hint: str | None = None) -> None:
+        self.party = party
+        super().__init__(f"party {party}: {message}", hint=hint)
+
+
+class ModelError(Error):
+    """A model is missing, exists already, or does not fit the query or the data."""
+
+
+class InternalError(Error):
+    """A fault of sqlfl itself; please report it."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was most likely meant to be, ignoring case; None if none is."""
+    folded = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else None

@@ -1,0 +1,138 @@
+"""What the planner may know of the parties: names and types, never values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, order=True)
+class Client:
+    """One DuckDB database of a party."""
+
+    party: str
+    index: int = 0
+    """Position among the party's clients, from 0."""
+
+    def __str__(self) -> str:
+        return f"{self.party}/{self.index}"
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str
+    """As DuckDB writes it: 'INTEGER', 'DECIMAL(9,2)', 'FLOAT[32]', "ENUM('a', 'b')"."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or view of one client's database."""
+
+    schema: str | None
+    """None for a table that `party.table` names; else the schema of `party.schema.table`."""
+    name: str
+    columns: tuple[Column, ...]
+    rows: int | None = None
+    """The database's own estimate; None for views."""
+
+
+class Catalog(Protocol):
+    """What a plan is made against."""
+
+    def parties(self) -> tuple[str, ...]: ...
+
+    def clients(self, party: str) -> tuple[Client, ...]:
+        """The clients of `party`, in order; PlanError is the caller's if there is no such party."""
+        ...
+
+    def tables(self, client: Client) -> tuple[Table, ...]: ...
+
+    def describe(self, client: Client, select: str) -> tuple[Column, ...]:
+        """Names and types of the columns of a SELECT, as `client`'s database binds it.
+
+        Nothing is run. Raises PartyError where the database cannot bind the query.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FeatureSpecification:
+    name: str
+    kind: str
+    """'numeric', 'boolean', 'array' or 'category'."""
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class KeySpecification:
+    index: int
+    """The domain of the hash: equal for all slots that join on this key."""
+    types: tuple[str, ...]
+    """The DuckDB type of each part, to which the fragment has cast it."""
+
+
+@dataclass(frozen=True)
+class SlotSpecification:
+    """What a client must know of one slot to take its snapshot; travels as JSON in `Prepare`."""
+
+    slot: int
+    features: tuple[FeatureSpecification, ...]
+    target: bool
+    classes: bool
+    """The target is a class (travels as codes), not a number."""
+    identifiers: tuple[int, ...]
+    keys: tuple[KeySpecification, ...]
+    fragments: tuple[int, ...]
+    """Indices, among the slot's fragments, of those that this client evaluates, in order."""
+    shared: bool
+    """Several clients hold the slot: statistics are merged at the coordinator."""
+    secret: str
+    """Whose secret hashes the vocabulary: 'organisation' or 'federation'."""
+    engine: str
+    """'sql' or 'arrays'."""
+
+
+def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
+    return json.dumps([asdict(slot) for slot in slots], separators=(",", ":"))
+
+
+def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
+    return tuple(
+        SlotSpecification(
+            slot=item["slot"],
+            features=tuple(FeatureSpecification(**f) for f in item["features"]),
+            target=item["target"],
+            classes=item["classes"],
+            identifiers=tuple(item["identifiers"]),
+            keys=tuple(KeySpecification(k["index"], tuple(k["types"])) for k in item["keys"]),
+            fragments=tuple(item["fragments"]),
+            shared=item["shared"],
+            secret=item["secret"],
+            engine=item["engine"],
+        )
+        for item in json.loads(text)
+    )
+
+def tables_to_json(tables: tuple[Table, ...]) -> str:
+    """For the `Tables` message of sqlfl.messages."""
+    return json.dumps(
+        [
+            {
+                "schema": t.schema,
+                "name": t.name,
+                "columns": [[c.name, c.type] for c in t.columns],
+                "rows": t.rows,
+            }
+            for t in tables
+        ],
+        separators=(",", ":"),
+    )
+
+
+def tables_from_json(text: str) -> tuple[Table, ...]:
+    return tuple(
+        Table(t["schema"], t["name"], tuple(Column(*c) for c in t["columns"]), t["rows"])
+        for t in json.loads(text)
+    )

@@ -1,0 +1,1 @@
+"""What runs inside a party's DuckDB; every function takes a connection."""
