@@ -1,0 +1,1 @@
+"""How messages travel between the coordinator and the clients."""

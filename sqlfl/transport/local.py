@@ -1,0 +1,54 @@
+"""Clients in the same process: one thread each, the same bytes as over a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from sqlfl.errors import InternalError
+from sqlfl.schema import Client
+from sqlfl.transport.base import Handler
+
+
+class LocalTransport:
+    """Serves each client by its handler; `handlers` may grow while the transport is open."""
+
+    def __init__(self, handlers: Mapping[Client, Handler]) -> None:
+        self._handlers = handlers
+        self._pool: ThreadPoolExecutor | None = None
+        self._workers = 0
+
+    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+        work: dict[Client, list[int]] = {}
+        for position, (client, _) in enumerate(requests):
+            if client not in self._handlers:
+                raise InternalError(f"no client {client} is attached")
+            work.setdefault(client, []).append(position)
+        pool = self._threads(len(work))
+        futures = {
+            client: pool.submit(self._serve, client, [requests[p][1] for p in positions])
+            for client, positions in work.items()
+        }
+        answers: list[pa.Buffer | None] = [None] * len(requests)
+        for client, positions in work.items():
+            for position, answer in zip(positions, futures[client].result(), strict=True):
+                answers[position] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+    def _serve(self, client: Client, data: list[pa.Buffer]) -> list[pa.Buffer]:
+        handler = self._handlers[client]
+        return [handler(item) for item in data]
+
+    def _threads(self, clients: int) -> ThreadPoolExecutor:
+        if self._pool is None or self._workers < clients:
+            self.close()
+            self._workers = max(clients, len(self._handlers))
+            self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="sqlfl")
+        return self._pool
