@@ -1,0 +1,43 @@
+"""Second moments of one block, Σ cnt x xᵀ, with its one-hot part kept sparse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class GramMatrix:
+    """Σ_r cnt[r] x_r x_rᵀ before the one-hot columns are centred.
+
+    The p numeric columns come first (centred and scaled already), then the q one-hot columns.
+    """
+
+    numeric: Array
+    """(p, p)"""
+    cross: Array
+    """(q, p): one-hot rows, numeric columns."""
+    onehot: sparse.csr_array
+    """(q, q), symmetric."""
+    moments: Array
+    """(p + q,): Σ cnt x."""
+    weight: float
+    """Σ cnt."""
+
+    @property
+    def width(self) -> int:
+        return len(self.moments)
+
+    def __add__(self, other: GramMatrix) -> GramMatrix:
+        return GramMatrix(
+            self.numeric + other.numeric,
+            self.cross + other.cross,
+            sparse.csr_array(self.onehot + other.onehot),
+            self.moments + other.moments,
+            self.weight + other.weight,
+        )
