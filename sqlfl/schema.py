@@ -115,6 +115,7 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
         for item in json.loads(text)
     )
 
+
 def tables_to_json(tables: tuple[Table, ...]) -> str:
     """For the `Tables` message of sqlfl.messages."""
     return json.dumps(

@@ -29,7 +29,9 @@ VALUES = {
     "tuple[Array, ...]": st.lists(ARRAYS, max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(TEXT, max_size=3).map(tuple),
     "tuple[pa.Array, ...]": st.lists(
-        st.lists(st.none() | st.text(max_size=5), max_size=4).map(lambda v: pa.array(v, pa.string())),
+        st.lists(st.none() | st.text(max_size=5), max_size=4).map(
+            lambda v: pa.array(v, pa.string())
+        ),
         max_size=2,
     ).map(tuple),
 }

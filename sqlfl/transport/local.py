@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
@@ -31,11 +31,17 @@ class LocalTransport:
             client: pool.submit(self._serve, client, [requests[p][1] for p in positions])
             for client, positions in work.items()
         }
-        answers: list[pa.Buffer | None] = [None] * len(requests)
-        for client, positions in work.items():
-            for position, answer in zip(positions, futures[client].result(), strict=True):
-                answers[position] = answer
-        return [answer for answer in answers if answer is not None]
+        try:
+            wait(futures.values())
+        except KeyboardInterrupt:
+            wait(futures.values())  # no client is left at work when the error is seen
+            raise
+        answers = {
+            position: answer
+            for client, positions in work.items()
+            for position, answer in zip(positions, futures[client].result(), strict=True)
+        }
+        return [answers[position] for position in range(len(requests))]
 
     def close(self) -> None:
         if self._pool is not None:

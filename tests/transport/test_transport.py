@@ -27,7 +27,9 @@ def residuals(number: int, slot: int = 0) -> Residuals:
 def doubling(data: pa.Buffer) -> pa.Buffer:
     message = decode(data)
     assert isinstance(message, Residuals)
-    return encode(PartialGradient(message.run, message.slot, 2.0 * message.values.astype(np.float64)))
+    return encode(
+        PartialGradient(message.run, message.slot, 2.0 * message.values.astype(np.float64))
+    )
 
 
 class TransportConformance:
