@@ -1,0 +1,43 @@
+"""Fixtures that close what they open, and hypothesis profiles."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import duckdb
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+COMMON = {
+    "deadline": None,
+    "suppress_health_check": [
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.function_scoped_fixture,
+    ],
+}
+settings.register_profile("default", max_examples=30, derandomize=True, **COMMON)
+settings.register_profile("thorough", max_examples=500, derandomize=False, **COMMON)
+settings.register_profile(
+    "quick", max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate], **COMMON
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+Open = Callable[..., duckdb.DuckDBPyConnection]
+
+
+@pytest.fixture
+def database() -> Iterator[Open]:
+    """A function that opens an in-memory database with the given statements run on it."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(*statements: str, path: str = ":memory:") -> duckdb.DuckDBPyConnection:
+            con = stack.enter_context(contextlib.closing(duckdb.connect(path)))
+            for statement in statements:
+                con.execute(statement)
+            return con
+
+        yield opened

@@ -1,0 +1,166 @@
+"""The package as others get it: wheel, sdist, editable install, each in its own environment.
+
+An environment holds links to everything installed beside the running interpreter except sqlfl, so
+that nothing is fetched and nothing but the artefact under test can provide sqlfl.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = {
+    path.relative_to(ROOT).as_posix()
+    for folder in ("sqlfl", "sqlfl/planner", "sqlfl/udfs")
+    for path in (ROOT / folder).rglob("*.py")
+}
+"""Every module under the name that it is imported by."""
+CONSUMER = """\
+import sqlfl
+import sqlfl.planner
+import sqlfl.udfs
+from sqlfl.planner.ucq import Ucq
+from sqlfl.schema import Client
+
+
+def look(client: Client, query: Ucq) -> None:
+    reveal_type(client.index)
+    reveal_type(query.slots)
+"""
+ORIGINS = (
+    "import sqlfl, sqlfl.planner.ucq as p, sqlfl.udfs as u;"
+    "print(sqlfl.__file__, p.__file__, u.__file__)"
+)
+STRAYS = (
+    "from importlib.util import find_spec;"
+    "print([n for n in ('planner', 'udfs', 'tests', 'examples', 'benchmarks') if find_spec(n)])"
+)
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """The standard output of a command that must succeed."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the package is built from, links kept as links."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("sqlfl", "planner", "udfs"):
+        shutil.copytree(
+            ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    return copy
+
+
+def build(kind: str, source: Path, target: Path) -> Path:
+    code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
+    run(sys.executable, "-c", code, target, cwd=source)
+    (artefact,) = target.iterdir()
+    return artefact
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", source, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Callable[..., Path]:
+    """Installs what the arguments name; returns the interpreter of the new environment."""
+    here = Path(sysconfig.get_path("purelib"))
+
+    def into_new_environment(*arguments: str | Path) -> Path:
+        venv.create(tmp_path / "venv", symlinks=True)
+        python = tmp_path / "venv" / "bin" / "python"
+        there = Path(
+            run(
+                python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path
+            ).strip()
+        )
+        for entry in here.iterdir():
+            if not entry.name.startswith(("sqlfl", "__editable__", "_virtualenv")):
+                (there / entry.name).symlink_to(entry)
+        run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+            "--no-index", *arguments, cwd=tmp_path)  # fmt: skip
+        return python
+
+    return into_new_environment
+
+
+def modules_of_wheel(path: Path) -> set[str]:
+    with zipfile.ZipFile(path) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def test_wheel_has_every_module_and_sqlfl_alone(wheel: Path) -> None:
+    assert modules_of_wheel(wheel) == MODULES | {"sqlfl/py.typed"}
+    with zipfile.ZipFile(wheel) as archive:
+        assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
+
+
+def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        assert not [member.name for member in archive if member.issym() or member.islnk()]
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    target = tmp_path / "wheel"
+    target.mkdir()
+    assert modules_of_wheel(build("wheel", unpacked, target)) == modules_of_wheel(wheel)
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
+def test_install(
+    form: str,
+    source: Path,
+    install: Callable[..., Path],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    if form == "editable":
+        python = install("--editable", source)
+        home = source / "sqlfl"
+    else:
+        python = install(request.getfixturevalue(form))
+        home = next((tmp_path / "venv").glob("lib/*/site-packages/sqlfl"))
+    origins = run(python, "-c", ORIGINS, cwd=tmp_path).split()
+    assert [Path(origin).relative_to(home) for origin in origins] == [
+        Path("__init__.py"), Path("planner/ucq.py"), Path("udfs/__init__.py")
+    ]  # fmt: skip
+    assert run(python, "-c", STRAYS, cwd=tmp_path).strip() == "[]"
+    # from the repository root the folders of the root come first: the links make them whole
+    assert run(python, "-m", "timeit", "-n1", "-r1", ORIGINS, cwd=source).startswith(str(source))
+
+
+@pytest.mark.parametrize("form", ["wheel", "root"])
+def test_mypy_follows(
+    form: str, source: Path, wheel: Path, install: Callable[..., Path], tmp_path: Path
+) -> None:
+    python = install(wheel)
+    folder = tmp_path if form == "wheel" else source
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    shown = run(python, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache",
+                tmp_path / "consumer.py", cwd=folder)  # fmt: skip
+    assert 'Revealed type is "int"' in shown
+    assert "sqlfl.planner.ucq.Slot" in shown
