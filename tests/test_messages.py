@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sqlfl.errors import InternalError
-from sqlfl.messages import KINDS, Message, PartialGradient, Ready, decode, encode
+from sqlfl.messages import KINDS, Message, PartialGradient, Ready
+from sqlfl.wire import decode, encode
 
 ARRAYS = hnp.arrays(
     st.sampled_from([np.uint8, np.uint16, np.uint32, np.int64, np.float32, np.float64]),

@@ -10,8 +10,9 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from sqlfl.errors import InternalError, PartyError
-from sqlfl.messages import Failure, Message, decode, encode
+from sqlfl.messages import Failure, Message
 from sqlfl.schema import Client
+from sqlfl.wire import decode, encode
 
 Address: TypeAlias = tuple[Client, int]
 """A client and a slot; slot `sqlfl.messages.CLIENT` for the client as a whole."""

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.errors import InternalError, PartyError
-from sqlfl.messages import Failure, PartialGradient, Ready, Residuals, SendGram, decode, encode
+from sqlfl.messages import Failure, PartialGradient, Ready, Residuals, SendGram
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.recording import RecordingTransport
+from sqlfl.wire import decode, encode
 
 A, B = Client("a"), Client("b")
 
