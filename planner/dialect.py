@@ -1,0 +1,378 @@
+"""The grammar of sqlfl's statements, on the tokens and the parser of sqlglot's DuckDB dialect."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError as SqlglotParseError
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from sqlfl.errors import ParseError
+from sqlfl.planner.statements import (
+    DescribeModel,
+    DropModel,
+    EvaluateModel,
+    ExplainStatement,
+    Option,
+    Path,
+    PredictModel,
+    ShowModels,
+    Span,
+    Statement,
+    TrainModel,
+    Value,
+    Word,
+)
+
+_STATEMENTS = ("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP")
+_RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
+_TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "WITH", "PRIVACY", "FROM")
+_TRAIN_FORM = (
+    "TRAIN MODEL name USING kind TARGET column "
+    "[WEIGHT column] [WITH (option = value, ...)] [PRIVACY (option = value, ...)] FROM ( query )"
+)
+_QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
+
+
+def parse(sql: str) -> Statement:
+    """The one statement that `sql` holds; ParseError says what was expected and what was got."""
+    return _Reader(sql).statement()
+
+
+class _Dialect(DuckDB):
+    """DuckDB's, except that no keyword swallows the rest of the text as one command."""
+
+    class Tokenizer(DuckDB.Tokenizer):
+        COMMANDS: ClassVar[set[TokenType]] = set()
+
+
+def _tokenize(sql: str) -> list[Token]:
+    try:
+        return _Dialect().tokenize(sql)
+    except TokenError as error:
+        start, what = _open_token(sql)
+        message = f"{what} is not closed"
+        raise ParseError(message, sql=sql, span=(start, start + 1)) from error
+
+
+def _open_token(sql: str) -> tuple[int, str]:
+    """Where the quote or comment starts that the text does not close."""
+    for name, quote in (("the string", "'"), ("the quoted name", '"'), ("the comment", "/*")):
+        for start in (i for i in range(len(sql)) if sql.startswith(quote, i)):
+            try:
+                _Dialect().tokenize(sql[:start])
+            except TokenError:
+                continue
+            if sql.find("*/" if quote == "/*" else quote, start + len(quote)) < 0:
+                return start, name
+    return max(0, len(sql) - 1), "a string, a quoted name or a comment"
+
+
+class _Reader:
+    def __init__(self, sql: str) -> None:
+        self.sql = sql
+        self.tokens = _tokenize(sql)
+        self.at = 0
+        while self.tokens and self.tokens[-1].token_type is TokenType.SEMICOLON:
+            self.tokens.pop()
+
+    # -- tokens ------------------------------------------------------------------------------------
+
+    @property
+    def token(self) -> Token | None:
+        return self.tokens[self.at] if self.at < len(self.tokens) else None
+
+    def word(self, offset: int = 0) -> str:
+        """The token as a keyword in upper case; empty for strings, quoted names and the end."""
+        place = self.at + offset
+        if place >= len(self.tokens) or self.tokens[place].token_type in _QUOTED:
+            return ""
+        return self.tokens[place].text.upper()
+
+    def span(self, token: Token | None = None) -> Span:
+        token = token or self.token
+        if token is None:
+            end = len(self.sql.rstrip().rstrip(";").rstrip())
+            return end, end + 1
+        return token.start, token.end + 1
+
+    def got(self) -> str:
+        if self.token is None:
+            return "the end of the statement"
+        start, end = self.span()
+        return self.sql[start:end]
+
+    def fail(
+        self, message: str, *, hint: str | None = None, span: Span | None = None
+    ) -> ParseError:
+        return ParseError(message, hint=hint, sql=self.sql, span=span or self.span())
+
+    def accept(self, *words: str) -> bool:
+        if all(self.word(i) == word for i, word in enumerate(words)):
+            self.at += len(words)
+            return True
+        return False
+
+    def expect(self, word: str, where: str, hint: str | None = None) -> None:
+        if not self.accept(word):
+            raise self.fail(f"expected {word} {where}, got {self.got()}", hint=hint)
+
+    def name(self, what: str) -> Word:
+        token = self.token
+        if token is None or not self._is_name(token):
+            raise self.fail(f"expected {what}, got {self.got()}")
+        self.at += 1
+        return Word(token.text, self.span(token))
+
+    @staticmethod
+    def _is_name(token: Token) -> bool:
+        if token.token_type is TokenType.IDENTIFIER:
+            return True
+        if token.token_type in (TokenType.STRING, TokenType.NUMBER):
+            return False
+        return token.text.replace("_", "a").isalnum() and not token.text[0].isdigit()
+
+    # -- statements --------------------------------------------------------------------------------
+
+    def statement(self) -> Statement:
+        if not self.tokens:
+            raise self.fail(f"expected a statement ({', '.join(_STATEMENTS)}), got nothing")
+        found = self._statement()
+        if self.token is not None:
+            if self.token.token_type is TokenType.SEMICOLON:
+                raise self.fail("expected one statement, got several", hint="run them one by one")
+            raise self.fail(f"expected the end of the statement, got {self.got()}")
+        return found
+
+    def _statement(self) -> Statement:
+        first = self.word()
+        if first == "EXPLAIN":
+            self.at += 1
+            if self.word() not in ("TRAIN", "EVALUATE", "PREDICT"):
+                raise self.fail(
+                    f"expected TRAIN, EVALUATE or PREDICT after EXPLAIN, got {self.got()}"
+                )
+            explained = self._statement()
+            assert isinstance(explained, TrainModel | EvaluateModel | PredictModel)
+            return ExplainStatement(explained, self.sql)
+        readers: dict[str, Callable[[], Statement]] = {
+            "TRAIN": self._train,
+            "EVALUATE": self._evaluate,
+            "PREDICT": self._predict,
+            "SHOW": self._show,
+            "DESCRIBE": self._describe,
+            "DROP": self._drop,
+        }
+        if first in readers:
+            self.at += 1
+            return readers[first]()
+        if first in _RESERVED:
+            raise self.fail(f"{first} is reserved for later and not built yet")
+        near = difflib.get_close_matches(first, (*_STATEMENTS, *_RESERVED), 1)
+        raise self.fail(
+            f"expected a statement ({', '.join(_STATEMENTS)}), got {self.got()}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
+
+    def _train(self) -> TrainModel:
+        replace = False
+        if self.accept("OR"):
+            self.expect("REPLACE", "after TRAIN OR")
+            replace = True
+        self.expect("MODEL", "after TRAIN")
+        if_not_exists = self.accept("IF", "NOT", "EXISTS")
+        if replace and if_not_exists:
+            raise self.fail("OR REPLACE and IF NOT EXISTS exclude each other")
+        name = self.name("the name of the model")
+        self._clause("USING", "after the name of the model", ())
+        kind = self.name("the kind of model")
+        self._clause("TARGET", "after the kind of model", ("USING",))
+        target = self.name("the target column")
+        if self.word() == ".":
+            raise self.fail(
+                "TARGET names an output column of the query, without its table",
+                hint=f"give it an alias in the query and write TARGET alias, not TARGET {target}.…",
+            )
+        weight = self.name("the weight column") if self.accept("WEIGHT") else None
+        options = self._options("WITH") if self.accept("WITH") else ()
+        privacy = self._options("PRIVACY") if self.accept("PRIVACY") else None
+        done = ["USING", "TARGET"]
+        self._clause("FROM", "before the query", tuple(done), last=True)
+        query = self._query()
+        if self.word() in _TRAIN_CLAUSES[:-1]:
+            raise self.fail(
+                f"{self.word()} stands before FROM ( query ), not after it", hint=_TRAIN_FORM
+            )
+        lowered = Word(kind.lower(), kind.span)
+        return TrainModel(
+            name, lowered, target, weight, options, privacy, query, replace, if_not_exists, self.sql
+        )
+
+    def _clause(self, word: str, where: str, done: tuple[str, ...], last: bool = False) -> None:
+        """Read a keyword of TRAIN; where another clause stands, say the right order."""
+        if self.accept(word):
+            return
+        got = self.word()
+        if got in _TRAIN_CLAUSES:
+            early = _TRAIN_CLAUSES.index(got) > _TRAIN_CLAUSES.index(word)
+            if got in done:
+                message = f"{got} is given twice"
+            elif early:
+                message = f"expected {word} {where}, got {got}"
+            else:
+                message = f"{got} is misplaced or given twice"
+            raise self.fail(message, hint=f"the order of the clauses is {_TRAIN_FORM}")
+        clauses = "WEIGHT, WITH, PRIVACY or FROM" if last else word
+        near = difflib.get_close_matches(got, _TRAIN_CLAUSES, 1) if got else []
+        raise self.fail(
+            f"expected {clauses} {where}, got {self.got()}",
+            hint=f"did you mean {near[0]}?" if near else None,
+        )
+
+    def _evaluate(self) -> EvaluateModel:
+        self.expect("MODEL", "after EVALUATE")
+        name = self.name("the name of the model")
+        self.expect("FROM", "after the name of the model", "EVALUATE MODEL name FROM ( query )")
+        return EvaluateModel(name, self._query(), self.sql)
+
+    def _predict(self) -> PredictModel:
+        form = "PREDICT MODEL name [ID (party.table.column, ...)] FROM ( query ) [INTO party.table]"
+        self.expect("MODEL", "after PREDICT")
+        name = self.name("the name of the model")
+        identifiers: list[Path] = []
+        if self.accept("ID"):
+            self.expect("(", "after ID", form)
+            identifiers.append(self._path("an identifier column", 2, 4))
+            while self.accept(","):
+                identifiers.append(self._path("an identifier column", 2, 4))
+            self.expect(")", "after the identifier columns", form)
+        self.expect("FROM", "before the query", form)
+        query = self._query()
+        into = self._path("a table", 2, 3) if self.accept("INTO") else None
+        return PredictModel(name, tuple(identifiers), query, into, self.sql)
+
+    def _show(self) -> ShowModels:
+        self.expect("MODELS", "after SHOW")
+        return ShowModels(self.sql)
+
+    def _describe(self) -> DescribeModel:
+        self.expect("MODEL", "after DESCRIBE")
+        return DescribeModel(self.name("the name of the model"), self.sql)
+
+    def _drop(self) -> DropModel:
+        self.expect("MODEL", "after DROP")
+        if_exists = self.accept("IF", "EXISTS")
+        return DropModel(self.name("the name of the model"), if_exists, self.sql)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _path(self, what: str, least: int, most: int) -> Path:
+        words = [self.name(what)]
+        while self.accept("."):
+            words.append(self.name(f"a name after {'.'.join(words)}."))
+        span = (words[0].span[0], words[-1].span[1])
+        if not least <= len(words) <= most:
+            form = "party.table.column or alias.column" if most == 4 else "party.table"
+            raise self.fail(f"expected {what} as {form}, got {'.'.join(words)}", span=span)
+        return Path(tuple(str(word) for word in words), span)
+
+    def _options(self, clause: str) -> tuple[Option, ...]:
+        form = f"{clause} (option = value, ...)"
+        self.expect("(", f"after {clause}", form)
+        options = [self._option(form)]
+        while self.accept(","):
+            options.append(self._option(form))
+        if not self.accept(")"):
+            raise self.fail(f"expected , or ) after an option of {clause}, got {self.got()}")
+        names = [option.name for option in options]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise self.fail(f"option {name} is given twice", span=name.span)
+        return tuple(options)
+
+    def _option(self, form: str) -> Option:
+        written = self.name("the name of an option")
+        self.expect("=", f"after {written}", form)
+        start = self.span()[0]
+        value = self._value(written)
+        end = self.span(self.tokens[self.at - 1])[1]
+        return Option(Word(written.lower(), written.span), value, (start, end))
+
+    def _value(self, option: str) -> Value:
+        token = self.token
+        negative = self.accept("-")
+        number = self.token
+        if number is not None and number.token_type is TokenType.NUMBER:
+            self.at += 1
+            return _number(number.text, negative)
+        if not negative and token is not None:
+            if token.token_type is TokenType.STRING:
+                self.at += 1
+                return token.text
+            constants: dict[str, Value] = {"TRUE": True, "FALSE": False, "NULL": None}
+            if self.word() in constants:
+                self.at += 1
+                return constants[self.tokens[self.at - 1].text.upper()]
+            if self.accept("["):
+                return self._list(option)
+        bare = token is not None and not negative and self._is_name(token)
+        raise self.fail(
+            f"expected a value for option {option}, got {self.got()}",
+            hint=f"text stands in quotes: {option} = '{self.got()}'" if bare else None,
+        )
+
+    def _list(self, option: str) -> Value:
+        values: list[Value] = []
+        while not self.accept("]"):
+            if values:
+                self.expect(",", f"or ] in the list of option {option}")
+            values.append(self._value(option))
+        return tuple(values)
+
+    def _query(self) -> exp.Query:
+        """The query between parentheses; its nodes carry positions of the whole text."""
+        if self.word() != "(":
+            raise self.fail(
+                f"expected ( query ) after FROM, got {self.got()}",
+                hint="FROM is followed by a query in parentheses: FROM ( SELECT ... )",
+            )
+        opening = self.token
+        depth, start = 0, self.at + 1
+        while self.token is not None:
+            depth += {"(": 1, ")": -1}.get(self.word(), 0)
+            self.at += 1
+            if depth == 0:
+                break
+        if depth:
+            raise self.fail("the parenthesis of FROM ( is not closed", span=self.span(opening))
+        tokens = self.tokens[start : self.at - 1]
+        if not tokens:
+            raise self.fail("expected a query, got ()", span=self.span(opening))
+        try:
+            found = _Dialect().parser().parse(tokens, self.sql)
+        except SqlglotParseError as error:
+            raise self._misparsed(error) from error
+        if len(found) != 1 or not isinstance(found[0], exp.Query):
+            span = self.span(tokens[0])
+            raise self.fail(f"expected a query, got {self.sql[span[0] : span[1]]}", span=span)
+        return found[0]
+
+    def _misparsed(self, error: SqlglotParseError) -> ParseError:
+        detail = error.errors[0] if error.errors else {}
+        line, column = detail.get("line") or 1, detail.get("col") or 1
+        end = sum(len(row) + 1 for row in self.sql.split("\n")[: line - 1]) + column
+        near = [t for t in self.tokens if t.start < end <= t.end + 1]
+        span = self.span(near[0]) if near else (end - 1, end)
+        said = str(detail.get("description") or "it cannot be read").rstrip(".")
+        return self.fail(f"the query is not valid SQL: {said[:1].lower()}{said[1:]}", span=span)
+
+
+def _number(text: str, negative: bool) -> int | float:
+    digits = text.replace("_", "")
+    value: int | float = int(digits) if digits.isdigit() else float(digits)
+    return -value if negative else value

@@ -1,0 +1,113 @@
+"""The statements of sqlfl, as the grammar of `dialect` reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sqlglot import exp
+
+Span: TypeAlias = tuple[int, int]
+"""Half-open range of characters of the statement's text."""
+
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+
+
+class Word(str):
+    """A name as it was written, with its place: equal to its text."""
+
+    span: Span
+
+    def __new__(cls, text: str, span: Span) -> Word:
+        word = super().__new__(cls, text)
+        word.span = span
+        return word
+
+
+@dataclass(frozen=True)
+class Option:
+    """One `name = value` of WITH or PRIVACY."""
+
+    name: Word
+    value: Value
+    span: Span
+    """Of the value."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """A dotted name, in parts as they were written."""
+
+    parts: tuple[str, ...]
+    span: Span
+
+    def __str__(self) -> str:
+        return ".".join(self.parts)
+
+
+@dataclass(frozen=True)
+class TrainModel:
+    name: Word
+    kind: Word
+    """Lower case, as options know it; not checked here."""
+    target: Word
+    weight: Word | None
+    options: tuple[Option, ...]
+    privacy: tuple[Option, ...] | None
+    """None where there is no PRIVACY clause."""
+    query: exp.Query
+    replace: bool
+    if_not_exists: bool
+    sql: str = field(repr=False)
+    """The whole text; spans refer to it."""
+
+
+@dataclass(frozen=True)
+class EvaluateModel:
+    name: Word
+    query: exp.Query
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PredictModel:
+    name: Word
+    identifiers: tuple[Path, ...]
+    query: exp.Query
+    into: Path | None
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ExplainStatement:
+    statement: TrainModel | EvaluateModel | PredictModel
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ShowModels:
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DescribeModel:
+    name: Word
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DropModel:
+    name: Word
+    if_exists: bool
+    sql: str = field(repr=False)
+
+
+Statement: TypeAlias = (
+    TrainModel
+    | EvaluateModel
+    | PredictModel
+    | ExplainStatement
+    | ShowModels
+    | DescribeModel
+    | DropModel
+)
