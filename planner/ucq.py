@@ -51,7 +51,8 @@ class Fragment:
 
     Its columns, in this order: each feature under its own name; `sqlfl_target` where the slot
     holds the target; `sqlfl_id_<k>` for identifier k; `sqlfl_key_<j>_<p>` for part p of key j,
-    cast to the key's type. Rows with a NULL in a key part are filtered out.
+    cast to the key's type. Rows with a NULL in a key part are filtered out. Keys of the slot that
+    the fragment takes no part in are constants; a fragment without any column has `sqlfl_row`.
     """
 
     index: int

@@ -1,0 +1,393 @@
+"""From the syntax tree to blocks: names resolved, derived tables and CTEs taken apart.
+
+What one client can answer alone and is not a select-project-join goes to it whole, as one source.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PartyError, PlanError
+from sqlfl.planner import emit
+from sqlfl.planner.names import Scope, Tables, nearest
+from sqlfl.planner.push import Pusher, strip_parties
+from sqlfl.planner.refusals import Refusal, refusals
+from sqlfl.planner.relations import (
+    Block,
+    Branch,
+    Item,
+    Output,
+    Relation,
+    Source,
+    Term,
+    column,
+    substituted,
+    with_filters,
+)
+from sqlfl.planner.spans import plan_error, span_of
+from sqlfl.planner.stars import expand_star, is_star
+from sqlfl.schema import Catalog, Client
+
+MOST_BLOCKS = 1024
+
+
+@dataclass(frozen=True)
+class Cte:
+    query: exp.Query
+    columns: tuple[str, ...]
+    environment: Mapping[str, Cte]
+    node: exp.CTE
+    recursive: bool
+
+
+Environment = Mapping[str, Cte]
+
+
+@dataclass(frozen=True)
+class _State:
+    """A FROM while it is read: what has been joined so far."""
+
+    relations: tuple[Relation, ...] = ()
+    conditions: tuple[Term, ...] = ()
+    items: tuple[Item, ...] = ()
+
+
+class Binder:
+    """Binds one query; numbers its relations and sources."""
+
+    def __init__(self, sql: str, catalog: Catalog) -> None:
+        self.sql = sql
+        self.catalog = catalog
+        self.tables = Tables(catalog, sql)
+        self.pusher = Pusher(self.tables, sql)
+        self._numbers = itertools.count()
+
+    def bind(self, query: exp.Query, environment: Environment | None = None) -> tuple[Block, ...]:
+        """The union of blocks that the query is; outputs of all have the first one's names."""
+        known = self._with(query, environment or {})
+        if isinstance(query, exp.Subquery) and not query.args.get("joins"):
+            return self.bind(query.this, known)
+        blocker = next(refusals(query), None) or self._distinct_union(query)
+        if blocker is not None or self._recursive(query):
+            client = self.pusher.only_client(query, known)
+            if client is not None:
+                return (self._whole(query, known, client),)
+            if blocker is not None:
+                raise self._refuse(blocker, query, known)
+        if isinstance(query, exp.SetOperation):
+            return self._union(query, known)
+        if not isinstance(query, exp.Select):
+            raise plan_error("expected a SELECT over tables of parties", self.sql, query)
+        return self._select(query, known)
+
+    # -- refusals ----------------------------------------------------------------------------------
+
+    def _distinct_union(self, query: exp.Query) -> Refusal | None:
+        if not isinstance(query, exp.SetOperation):
+            return None
+        name = {exp.Union: "UNION", exp.Except: "EXCEPT", exp.Intersect: "INTERSECT"}[type(query)]
+        if isinstance(query, exp.Union) and query.args.get("distinct") is False:
+            return None
+        hint = "write UNION ALL" if name == "UNION" else "filter or join instead"
+        place = query.expression
+        return Refusal(f"{name}{' without ALL' if name == 'UNION' else ''}", place, hint)
+
+    def _recursive(self, query: exp.Query) -> bool:
+        with_ = query.args.get("with_")
+        return bool(with_ is not None and with_.args.get("recursive"))
+
+    def _refuse(self, found: Refusal, query: exp.Query, known: Environment) -> PlanError:
+        clients = self.pusher.clients(query, known)
+        parties = list(dict.fromkeys(c.party for c in clients))
+        if len(parties) == 1:
+            message = (
+                f"{found.what} is not the same over the {len(clients)} clients of {parties[0]} "
+                "together as over each of them"
+            )
+            hint = (
+                "attach the clients under names of their own, and where per client is meant write "
+                "(SELECT ... FROM a.t ... UNION ALL SELECT ... FROM b.t ...) AS t"
+            )
+        else:
+            over = f"{' and '.join(parties)} together" if parties else "what is no party's table"
+            message, hint = f"{found.what} cannot be done over {over}", found.hint
+            if found.later:
+                message = f"{found.what} over {over} is not built yet"
+        return plan_error(message, self.sql, found.node, hint)
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    def _with(self, query: exp.Query, environment: Environment) -> Environment:
+        with_ = query.args.get("with_")
+        if with_ is None:
+            return environment
+        known = dict(environment)
+        recursive = bool(with_.args.get("recursive"))
+        for cte in with_.expressions:
+            names = tuple(cte.alias_column_names)
+            known[cte.alias.lower()] = Cte(cte.this, names, dict(known), cte, recursive)
+        return known
+
+    def _whole(self, query: exp.Query, known: Environment, client: Client) -> Block:
+        """The query as one source of one relation."""
+        local = self.pusher.local(query, known)
+        try:
+            columns = self.catalog.describe(client, local.sql(dialect="duckdb"))
+        except PartyError as error:
+            message = f"{client.party} cannot bind this query: {_said(error)}"
+            raise plan_error(message, self.sql, query) from error
+        item = exp.Subquery(this=local)
+        source = Source(self._id("@"), item, "q", (client.party,), None)
+        names = tuple(c.name for c in columns)
+        relation, outputs = self._relation("q", span_of(query, self.sql), names, [(client, source)])
+        return Block((relation,), (), outputs, span=span_of(query, self.sql))
+
+    def _relation(
+        self,
+        name: str,
+        span: tuple[int, int] | None,
+        columns: tuple[str, ...],
+        parts: list[tuple[Client, Source]],
+    ) -> tuple[Relation, tuple[Output, ...]]:
+        id_ = self._id("#")
+        branches = tuple(
+            Branch(c, (s,), {(id_, n.lower()): column(n, s.id) for n in columns}) for c, s in parts
+        )
+        outputs = tuple(Output(n, Term(column(n, id_), span)) for n in columns)
+        return Relation((id_,), name, span, branches), outputs
+
+    def _id(self, prefix: str) -> str:
+        return f"{prefix}{next(self._numbers)}"
+
+    def _union(self, query: exp.SetOperation, known: Environment) -> tuple[Block, ...]:
+        left, right = self.bind(query.left, known), self.bind(query.right, known)
+        names = [o.name for o in left[0].outputs]
+        found = list(left)
+        for block in right:
+            if query.args.get("by_name"):
+                block = self._by_name(block, names, query.right)
+            if len(block.outputs) != len(names):
+                raise plan_error(
+                    f"the parts of a UNION ALL must have the same number of columns, got "
+                    f"{len(names)} and {len(block.outputs)}",
+                    self.sql,
+                    query.right,
+                )
+            outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
+            found.append(replace(block, outputs=tuple(outputs)))
+        return tuple(found)
+
+    def _by_name(self, block: Block, names: list[str], place: exp.Expr) -> Block:
+        own = {o.name.lower(): o for o in block.outputs}
+        if {n.lower() for n in names} != set(own):
+            odd = sorted({n.lower() for n in names} ^ set(own))
+            raise plan_error(
+                f"the parts of a UNION ALL BY NAME must have the same columns; "
+                f"not in both: {', '.join(odd)}",
+                self.sql,
+                place,
+            )
+        return replace(block, outputs=tuple(own[n.lower()] for n in names))
+
+    def _select(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+        from_ = select.args.get("from_")
+        if from_ is None:
+            raise plan_error("the SELECT reads no table: FROM is missing", self.sql, select)
+        states = self._from(from_.this, select.args.get("joins") or [], known)
+        return tuple(self._block(select, state, known) for state in states)
+
+    def _block(self, select: exp.Select, state: _State, known: Environment) -> Block:
+        scope = Scope(state.items, self.sql)
+        outputs: list[Output] = []
+        written: list[tuple[str, Term]] = []
+        for projection in select.expressions:
+            if is_star(projection):
+                outputs.extend(expand_star(projection, scope, self.pusher, known))
+                continue
+            term = self.pusher.term(projection.unalias(), scope, known, written)
+            name = projection.alias or _derived_name(projection)
+            outputs.append(Output(name, term))
+            written.append((name, term))
+        where = select.args.get("where")
+        conditions = state.conditions
+        if where is not None:
+            conditions = (*conditions, self.pusher.term(where.this, scope, known, written))
+        span = span_of(select, self.sql)
+        return Block(state.relations, conditions, tuple(outputs), state.items, span)
+
+    # -- FROM --------------------------------------------------------------------------------------
+
+    def _from(self, first: exp.Expr, joins: list[exp.Join], known: Environment) -> list[_State]:
+        states = self._item(first, known)
+        for join in joins:
+            others = self._item(join.this, known)
+            if len(states) * len(others) > MOST_BLOCKS:
+                raise plan_error(
+                    f"the joins of unions make more than {MOST_BLOCKS} blocks", self.sql, join.this
+                )
+            states = [self._join(a, b, join, known) for a in states for b in others]
+        return states
+
+    def _item(self, node: exp.Expr, known: Environment) -> list[_State]:
+        nested = node.args.get("joins") or []
+        if nested:
+            bare = node.copy()
+            bare.set("joins", None)
+            return self._from(bare, nested, known)
+        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+            states = self._item(node.this, known)
+            return states if not node.alias else [_renamed(s, node) for s in states]
+        if isinstance(node, exp.Subquery):
+            return self._derived(node, node.this, self._with(node, known), ())
+        if not isinstance(node, exp.Table):
+            raise plan_error("FROM joins tables of parties: party.table", self.sql, node)
+        if not node.db:
+            cte = known.get(node.name.lower())
+            if cte is not None:
+                return self._derived(node, cte.query, cte.environment, cte.columns)
+            raise plan_error(
+                f"table {node.name} has no party",
+                self.sql,
+                node,
+                f"write party.{node.name}; the parties are {', '.join(self.tables.parties())}",
+            )
+        return [self._base(node)]
+
+    def _base(self, node: exp.Table) -> _State:
+        parts: list[tuple[Client, Source]] = []
+        clients = self.tables.clients(node)
+        found = [(client, self.tables.table(node, client)) for client in clients]
+        names = [c.name for c in found[0][1].columns]
+        for client, table in found:
+            path = (client.party, *((table.schema,) if table.schema else ()), table.name)
+            item = emit.table(table.name, table.schema)
+            parts.append((client, Source(self._id("@"), item, table.name, path, table.rows)))
+            own = {c.name.lower() for c in table.columns}
+            names = [n for n in names if n.lower() in own]
+        span = span_of(node, self.sql)
+        relation, outputs = self._relation(node.alias_or_name, span, tuple(names), parts)
+        shown = _with_column_aliases(outputs, tuple(node.alias_column_names))
+        path = () if node.alias else tuple(part.name for part in node.parts)
+        items = (Item(node.alias_or_name, shown, path),)
+        return _State((relation,), (), items)
+
+    def _derived(
+        self, node: exp.Expr, query: exp.Query, known: Environment, columns: tuple[str, ...]
+    ) -> list[_State]:
+        blocks = self.bind(query, known)
+        name = node.alias_or_name
+        if len(blocks) > 1 and all(len(b.relations) == 1 for b in blocks):
+            blocks = (self._stacked(blocks, name or "u", span_of(node, self.sql)),)
+        aliases = tuple(node.alias_column_names) or columns
+        states = []
+        for block in blocks:
+            relations = block.relations
+            if len(relations) == 1 and name:
+                relations = (replace(relations[0], name=name),)
+            shown = _with_column_aliases(block.outputs, aliases)
+            states.append(_State(relations, block.conditions, (Item(name, shown),)))
+        return states
+
+    def _stacked(self, blocks: tuple[Block, ...], name: str, span: tuple[int, int] | None) -> Block:
+        """A union of blocks of one relation each, as one relation with all their branches."""
+        id_ = self._id("#")
+        branches: list[Branch] = []
+        for block in blocks:
+            filtered = with_filters(block.relations[0], block.conditions)
+            for branch in filtered.branches:
+                columns = {
+                    (id_, o.name.lower()): substituted(o.term, branch).expression
+                    for o in block.outputs
+                }
+                branches.append(replace(branch, columns=columns))
+        relation = Relation((id_,), name, span, tuple(branches))
+        outputs = tuple(
+            replace(o, term=Term(column(o.name, id_), o.term.span)) for o in blocks[0].outputs
+        )
+        return Block((relation,), (), outputs, span=span)
+
+    def _join(self, left: _State, right: _State, join: exp.Join, known: Environment) -> _State:
+        items = (*left.items, *right.items)
+        conditions = [*left.conditions, *right.conditions]
+        using = [u.name for u in join.args.get("using") or []]
+        if join.method.upper() == "NATURAL":
+            using = self._common(left, right, join)
+        for name in using:
+            sides = [self._side(s, name, join) for s in (left, right)]
+            condition = exp.EQ(this=sides[0], expression=sides[1])
+            place = join.args.get("using") or [join.this]
+            spot = next((u for u in place if u.name == name), join.this)
+            conditions.append(Term(condition, span_of(spot, self.sql)))
+        merged = frozenset(name.lower() for name in using)
+        items = (
+            *left.items,
+            *(replace(item, hidden=item.hidden | merged) for item in right.items),
+        )
+        on = join.args.get("on")
+        if on is not None:
+            conditions.append(self.pusher.term(on, Scope(items, self.sql), known, ()))
+        return _State((*left.relations, *right.relations), tuple(conditions), items)
+
+    def _common(self, left: _State, right: _State, join: exp.Join) -> list[str]:
+        own = {n.lower() for i in right.items for n, _ in i.columns if n.lower() not in i.hidden}
+        names = [n for i in left.items for n, _ in i.columns if n.lower() not in i.hidden]
+        common = [n for n in dict.fromkeys(names) if n.lower() in own]
+        if not common:
+            raise plan_error(
+                "NATURAL JOIN finds no column that both sides have", self.sql, join.this,
+                "write the equality: JOIN ... ON a.x = b.y",
+            )  # fmt: skip
+        return common
+
+    def _side(self, state: _State, name: str, join: exp.Join) -> exp.Expr:
+        scope = Scope(state.items, self.sql)
+        spot = next((u for u in join.args.get("using") or [] if u.name == name), join.this)
+        node = exp.Column(this=spot.copy() if isinstance(spot, exp.Identifier) else None)
+        if not isinstance(spot, exp.Identifier):
+            node.set("this", emit.identifier(name))
+        found = scope.lookup(node)
+        if found is None:
+            sides = " and ".join(item.name for item in state.items)
+            known = (n for item in state.items for n, _ in item.columns)
+            message = f"USING ({name}): {sides} has no column {name}"
+            raise plan_error(message, self.sql, spot, nearest(name, known))
+        return found
+
+
+def _said(error: PartyError) -> str:
+    return error.message.split("\n")[0].partition(": ")[2] or error.message
+
+
+def _derived_name(projection: exp.Expr) -> str:
+    if isinstance(projection, exp.Column):
+        return projection.name
+    if isinstance(projection, exp.Dot):
+        return str(projection.expression.name)
+    return strip_parties(projection).sql(dialect="duckdb")
+
+
+def _with_column_aliases(
+    outputs: tuple[Output, ...], aliases: tuple[str, ...]
+) -> tuple[tuple[str, Term], ...]:
+    """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
+    names = [*aliases, *(o.name for o in outputs[len(aliases) :])]
+    seen: dict[str, int] = {}
+    shown = []
+    for name, output in zip(names, outputs, strict=False):
+        number = seen.get(name.lower(), 0)
+        seen[name.lower()] = number + 1
+        shown.append((f"{name}_{number}" if number else name, output.term))
+    return tuple(shown)
+
+
+def _renamed(state: _State, node: exp.Subquery) -> _State:
+    columns = tuple(
+        (n, t) for item in state.items for n, t in item.columns if n.lower() not in item.hidden
+    )
+    outputs = tuple(Output(n, t) for n, t in columns)
+    shown = _with_column_aliases(outputs, tuple(node.alias_column_names))
+    return replace(state, items=(Item(node.alias, shown),))

@@ -1,0 +1,171 @@
+"""Checks and columns of the query as a whole: names, target, identifiers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.planner.bind import Binder
+from sqlfl.planner.draft import Draft
+from sqlfl.planner.names import Scope, nearest
+from sqlfl.planner.refusals import function_name, is_volatile
+from sqlfl.planner.relations import Block, Branch, Output, Relation, Term, column
+from sqlfl.planner.statements import Path
+
+RESERVED = "sqlfl_"
+
+
+def refuse_parameters(draft: Draft) -> Draft:
+    """A statement is run as it stands; nothing is bound to it."""
+    for node in draft.query.find_all(exp.Placeholder, exp.Parameter):
+        raise draft.error(
+            f"the parameter {node.sql(dialect='duckdb')} has no value", node, "write the value"
+        )
+    return draft
+
+
+def refuse_volatile(draft: Draft) -> Draft:
+    """Each evaluation would give other rows; a fragment is evaluated more than once."""
+    for node in draft.query.find_all(exp.Func):
+        if is_volatile(node):
+            raise draft.error(
+                f"{function_name(node)}() gives another value each time",
+                node,
+                "store the values in a column of the table, or take hash(column) for a fixed draw",
+            )
+    return draft
+
+
+def bind_names(draft: Draft) -> Draft:
+    """The syntax tree as blocks of relations."""
+    return replace(draft, blocks=Binder(draft.sql, draft.catalog).bind(draft.query))
+
+
+def check_outputs(draft: Draft) -> Draft:
+    """Column names are distinct and free; the target is one of them; features are left."""
+    outputs = draft.blocks[0].outputs
+    seen: dict[str, Output] = {}
+    for output in outputs:
+        name = output.name.lower()
+        if name.startswith(RESERVED):
+            raise draft.error(
+                f"column {output.name}: names that start with {RESERVED} are reserved",
+                output.term.span,
+                "give it another alias",
+            )
+        if name in seen:
+            raise draft.error(
+                f"two columns are named {output.name}",
+                output.term.span,
+                "give one an alias, or leave it out: * EXCLUDE (column)",
+            )
+        seen[name] = output
+    if draft.target is not None and draft.target.lower() not in seen:
+        span = getattr(draft.target, "span", None)
+        raise draft.error(
+            f"TARGET {draft.target} is no column of the query",
+            span or draft.blocks[0].span,
+            nearest(draft.target, (o.name for o in outputs)),
+        )
+    if len(outputs) == (0 if draft.target is None else 1):
+        raise draft.error(
+            "the query has no features: its only column is the target"
+            if outputs
+            else "the query has no columns",
+            draft.blocks[0].span,
+            "every other column of the query is a feature; select some",
+        )
+    return draft
+
+
+def locate_identifiers(draft: Draft) -> Draft:
+    """The columns of the ID clause, each found in every block."""
+    return draft.each_block(lambda block: _located(draft, block))
+
+
+def _located(draft: Draft, block: Block) -> Block:
+    for number, path in enumerate(draft.identifiers):
+        block = _with_identifier(draft, block, number, path)
+    return block
+
+
+def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Block:
+    name = str(path)
+    if len(path.parts) == 2:
+        node = exp.column(path.parts[1], table=path.parts[0])
+        items = [i for i in block.items if i.name.lower() == path.parts[0].lower()]
+        term = items[0].find(path.parts[1]) if len(items) == 1 else None
+        if term is None:
+            names = (f"{i.name}.{n}" for i in block.items for n, _ in i.columns)
+            raise draft.error(
+                f"identifier {name}: FROM has no such column",
+                path.span,
+                nearest(name, names) or "write alias.column, with an alias of FROM",
+            )
+        found = Scope(tuple(items), draft.sql).resolve(node)
+        output = Output(name, Term(found, path.span))
+        return replace(block, identifiers=(*block.identifiers, output))
+    matches = [i for i, r in enumerate(block.relations) if _holds(r, path)]
+    if len(matches) != 1:
+        table = ".".join(path.parts[:-1])
+        if matches:
+            aliases = " or ".join(f"{block.relations[i].name}.{path.parts[-1]}" for i in matches)
+            raise draft.error(
+                f"identifier {name} is ambiguous: {table} stands in FROM {len(matches)} times",
+                path.span,
+                f"name it by its alias: {aliases}",
+            )
+        paths = {
+            ".".join((*s.path, n[1]))
+            for r in block.relations
+            for b in r.branches
+            for s in b.sources
+            if len(s.path) > 1
+            for n in b.columns
+        }
+        raise draft.error(
+            f"identifier {name}: not every part of FROM that it could come from reads {table}"
+            if any(_holds_some(r, path) for r in block.relations)
+            else f"identifier {name}: FROM does not have it",
+            path.span,
+            nearest(name, paths) or "write alias.column, with an alias of FROM",
+        )
+    index = matches[0]
+    relation = _with_column(block.relations[index], number, path)
+    term = Term(column(_hidden(number), relation.ids[0]), path.span)
+    relations = (*block.relations[:index], relation, *block.relations[index + 1 :])
+    identifiers = (*block.identifiers, Output(name, term))
+    return replace(block, relations=relations, identifiers=identifiers)
+
+
+def _hidden(number: int) -> str:
+    return f"{RESERVED}id_{number}"
+
+
+def _expression(branch: Branch, path: Path) -> exp.Expr | None:
+    """The identifier over the sources of one branch."""
+    table = tuple(p.lower() for p in path.parts[:-1])
+    short = (table[0], *table[2:]) if len(table) == 3 and table[1] == "main" else table
+    sources = [s for s in branch.sources if tuple(p.lower() for p in s.path) in (table, short)]
+    if len(sources) != 1:
+        return None
+    return column(path.parts[-1], sources[0].id)
+
+
+def _holds(relation: Relation, path: Path) -> bool:
+    return all(_expression(b, path) is not None for b in relation.branches)
+
+
+def _holds_some(relation: Relation, path: Path) -> bool:
+    return any(_expression(b, path) is not None for b in relation.branches)
+
+
+def _with_column(relation: Relation, number: int, path: Path) -> Relation:
+    branches = []
+    for branch in relation.branches:
+        found = _expression(branch, path)
+        key = (relation.ids[0], _hidden(number))
+        added = {} if found is None else {key: found}
+        branches.append(replace(branch, columns={**branch.columns, **added}))
+    return replace(relation, branches=tuple(branches))

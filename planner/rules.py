@@ -1,0 +1,73 @@
+"""From a query's syntax tree to its normal form, rule by rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from sqlfl.errors import InternalError
+from sqlfl.planner.assemble import build_ucq
+from sqlfl.planner.checks import (
+    bind_names,
+    check_outputs,
+    locate_identifiers,
+    refuse_parameters,
+    refuse_volatile,
+)
+from sqlfl.planner.classify import (
+    fuse_relations,
+    push_filters,
+    refuse_cross_products,
+    split_conjunctions,
+)
+from sqlfl.planner.draft import Draft
+from sqlfl.planner.statements import Path, Span
+from sqlfl.planner.typing import type_terms, unify_branches, unify_outputs
+from sqlfl.planner.ucq import Ucq
+from sqlfl.planner.unions import match_slots, merge_blocks
+from sqlfl.schema import Catalog
+
+Rule = Callable[[Draft], Draft]
+
+RULES: tuple[Rule, ...] = (
+    refuse_parameters,
+    refuse_volatile,
+    bind_names,
+    check_outputs,
+    locate_identifiers,
+    split_conjunctions,
+    fuse_relations,
+    refuse_cross_products,
+    unify_branches,
+    push_filters,
+    type_terms,
+    unify_outputs,
+    match_slots,
+    build_ucq,
+    merge_blocks,
+)
+
+
+def to_ucq(
+    query: exp.Query,
+    sql: str,
+    catalog: Catalog,
+    target: str | None = None,
+    identifiers: Sequence[Path | tuple[Sequence[str], Span]] = (),
+    allow_cross_join: bool = False,
+    rules: Sequence[Rule] = RULES,
+) -> Ucq:
+    """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
+
+    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`.
+    Raises PlanError, with the place and what to write instead; the catalog is only asked for
+    names and types.
+    """
+    paths = tuple(i if isinstance(i, Path) else Path(tuple(i[0]), i[1]) for i in identifiers)
+    draft = Draft(query, sql, catalog, target, paths, allow_cross_join)
+    for rule in rules:
+        draft = rule(draft)
+    if draft.ucq is None:
+        raise InternalError("the rules made no plan")
+    return draft.ucq
