@@ -1,0 +1,74 @@
+"""What a plan protects and what it does not, in words, for EXPLAIN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated import FederatedPlan
+
+
+def caveats(plan: FederatedPlan) -> tuple[str, ...]:
+    """Only what holds for this plan; what is not listed as protected is not."""
+    kinds = {disclosure.kind for disclosure in plan.disclosures}
+    notes = ["No feature value is sent as such; all that leaves a party is listed above."]
+    if "join_keys" in kinds:
+        notes.append(
+            "Join keys leave as HMAC-SHA256 tags under a key derived for this run from the "
+            "federation's secret. Whoever has that key can test guesses. In one process every "
+            "party and the coordinator share memory: there it is discipline, not protection."
+        )
+    notes.append(
+        "Not protected: the join graph. The coordinator learns how many rows each fragment has, "
+        "how many distinct keys, which (randomly numbered) rows have the same key, which match, "
+        "and how often. Each client learns which of its rows occur in the join, how often, and N."
+    )
+    if "labels" in kinds:
+        notes.append("Not protected: labels are in clear at the coordinator.")
+    if "residuals" in kinds:
+        notes.append(
+            "Not protected: partial predictions of every active row leave in clear in every round. "
+            "They are linear in the encoded columns: those of a slot with one column are that "
+            "column up to its scale, and as many rounds as columns may give all of them up to a "
+            "linear map. The aggregates Y that clients receive are sums of label residuals; they "
+            "may tell a client the labels of its rows."
+        )
+    elif "predictions" in kinds:
+        notes.append(
+            "Not protected: partial predictions of every active row leave in clear; the "
+            "coordinator adds them up and holds the result."
+        )
+    if "identifiers" in kinds:
+        notes.append(
+            "Not protected: identifiers are in clear at the coordinator, beside the predictions."
+        )
+    if "statistics" in kinds:
+        notes.append(
+            "Not protected: for slots of several clients, the coordinator learns each client's "
+            "weighted means and variances, missing values, and how often each category occurs; of "
+            "a client with one active row these are the row. Category names leave as HMAC-SHA256 "
+            "tags that all clients of the slot can compute."
+        )
+    if "gram" in kinds or "partial_gradient" in kinds or "consensus_part" in kinds:
+        sums = [
+            words
+            for kind, words in (
+                ("gram", "second moments"),
+                ("partial_gradient", "partial gradients"),
+                ("consensus_part", "local parameters"),
+            )
+            if kind in kinds
+        ]
+        notes.append(
+            f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
+            "reach the coordinator in clear, without secure aggregation."
+        )
+    notes += [
+        "No noise is added: nothing here is differentially private.",
+        "The coordinator and the parties are trusted to follow the plan.",
+        "Each client's snapshot is consistent (one transaction); the parties have no common "
+        "instant.",
+        "If a database fails, its client sends one message more: the kind of error and a text "
+        "without values. The run then ends.",
+    ]
+    return tuple(notes)

@@ -1,0 +1,206 @@
+"""What crosses the parties' borders, as data: exchanges of messages, and what they disclose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlfl.planner.sizes import Size, Symbol, size, total
+from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.schema import Client, SlotSpecification
+
+COORDINATOR = "coordinator"
+UP = "up"
+DOWN = "down"
+WHOLE = -1
+"""The slot of a message that concerns a client as a whole."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much a message carries: values, and their bytes."""
+
+    count: Size
+    bytes: Size
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.bytes + other.bytes)
+
+
+NOTHING = Amount(Size(), Size())
+
+
+def numbers(count: Size | int, width: int) -> Amount:
+    """`count` numbers of `width` bytes."""
+    return Amount(size(count), size(count) * width)
+
+
+def text(length: Size | str) -> Amount:
+    """One text, of that many bytes of UTF-8."""
+    return Amount(Size(1), Size(len(length.encode())) if isinstance(length, str) else length)
+
+
+@dataclass(frozen=True)
+class Send:
+    """One message of an exchange."""
+
+    sender: str
+    """'coordinator', or a client as text."""
+    receiver: str
+    client: Client
+    """The client's end of the border."""
+    slot: int
+    """WHOLE for the client as a whole."""
+    kind: str
+    """Of the message, as in sqlfl.messages."""
+    what: str
+    """What is in it, in words; empty for a bare request."""
+    count: Size
+    """Values in one message: numbers and texts."""
+    bytes: Size
+    """Bytes of one message's values."""
+
+    @property
+    def direction(self) -> str:
+        return UP if self.receiver == COORDINATOR else DOWN
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One round: requests to clients, all at once, and a reply to each."""
+
+    phase: str
+    times: Size
+    """How often it happens in the run."""
+    sends: tuple[Send, ...]
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A kind of value that crosses a border: `direction` 'up' leaves a party, 'down' reaches it."""
+
+    kind: str
+    sender: str
+    receiver: str
+    slot: int
+    what: str
+    values: Size
+    """In one message."""
+    bytes: Size
+    """Of one message."""
+    times: Size
+    """How often the message is sent in the run."""
+
+    @property
+    def direction(self) -> str:
+        return UP if self.receiver == COORDINATOR else DOWN
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the protocol depends on; FederatedPlan without its conclusions."""
+
+    purpose: str
+    model: str
+    kind: str
+    ucq: Ucq
+    options: Mapping[str, object]
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model; for evaluate and predict."""
+    specifications: Mapping[Client, tuple[SlotSpecification, ...]]
+    fragments: Mapping[Client, tuple[str, ...]]
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """In order of first occurrence, slot after slot."""
+        return tuple(self.specifications)
+
+    def specification(self, client: Client, slot: int) -> SlotSpecification:
+        return next(item for item in self.specifications[client] if item.slot == slot)
+
+    @property
+    def towers(self) -> tuple[Slot, ...]:
+        """The slots that have a model block."""
+        return tuple(slot for slot in self.ucq.slots if slot.features)
+
+    @property
+    def active(self) -> tuple[Slot, ...]:
+        """The slots that are more than a link in the mapping."""
+        return tuple(s for s in self.ucq.slots if s.features or s.target or s.identifiers)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request and its reply, at one client and slot."""
+
+    client: Client
+    slot: int
+    request: str
+    sent: str
+    down: Amount
+    reply: str
+    answered: str
+    up: Amount
+
+    @property
+    def sends(self) -> tuple[Send, Send]:
+        here, at, slot = str(self.client), self.client, self.slot
+        down = Send(
+            COORDINATOR, here, at, slot, self.request, self.sent, self.down.count, self.down.bytes
+        )
+        up = Send(
+            here, COORDINATOR, at, slot, self.reply, self.answered, self.up.count, self.up.bytes
+        )
+        return down, up
+
+
+def exchange(phase: str, times: Size | int, calls: list[Call]) -> Exchange:
+    """All requests, then all replies."""
+    pairs = [call.sends for call in calls]
+    return Exchange(phase, size(times), tuple(d for d, _ in pairs) + tuple(u for _, u in pairs))
+
+
+def disclosures(exchanges: tuple[Exchange, ...]) -> tuple[Disclosure, ...]:
+    """Every message that carries a value: first all that leave parties, then what reaches them.
+
+    Equal messages of several exchanges become one disclosure, their times added.
+    """
+    times: dict[tuple[str, str, str, int, str, Size, Size], Size] = {}
+    for item in exchanges:
+        for send in item.sends:
+            key = (
+                send.kind, send.sender, send.receiver, send.slot, send.what, send.count, send.bytes
+            )  # fmt: skip
+            if send.bytes:
+                times[key] = times.get(key, Size()) + item.times
+    found = [Disclosure(*key, often) for key, often in times.items()]
+    return tuple(sorted(found, key=lambda d: d.direction == DOWN))
+
+
+def symbols(exchanges: tuple[Exchange, ...]) -> tuple[Symbol, ...]:
+    """All quantities that the sizes depend on, by name."""
+    found = {
+        symbol
+        for item in exchanges
+        for formula in (item.times, *(f for s in item.sends for f in (s.count, s.bytes)))
+        for symbol in formula.symbols
+    }
+    return tuple(sorted(found, key=lambda symbol: symbol.name))
+
+
+def totals(
+    exchanges: tuple[Exchange, ...],
+) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
+    """(client, slot, kind, direction) -> (messages, bytes) over the whole run."""
+    found: dict[tuple[Client, int, str, str], tuple[Size, Size]] = {}
+    for item in exchanges:
+        for send in item.sends:
+            key = (send.client, send.slot, send.kind, send.direction)
+            messages, amount = found.get(key, (Size(), Size()))
+            found[key] = (messages + item.times, amount + item.times * send.bytes)
+    return found
+
+
+def traffic(exchanges: tuple[Exchange, ...], direction: str) -> Size:
+    """Bytes of all messages in that direction."""
+    return total(i.times * s.bytes for i in exchanges for s in i.sends if s.direction == direction)

@@ -1,0 +1,206 @@
+"""The one plan printer: EXPLAIN as text and as HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlfl.planner.caveats import caveats
+from sqlfl.planner.exchanges import DOWN, UP, WHOLE
+from sqlfl.planner.operators import operators
+from sqlfl.planner.render import JOINED, Code, Document, Notes, Section, Table, to_html, to_text
+from sqlfl.planner.sizes import Size
+from sqlfl.planner.symbols import ROLES
+from sqlfl.planner.ucq import ARRAY, Feature, Slot
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated import FederatedPlan
+
+SCORING = ("engine", "memory_limit")
+"""The options that still matter where nothing is trained."""
+
+
+def text(plan: FederatedPlan) -> str:
+    return to_text(document(plan))
+
+
+def html(plan: FederatedPlan) -> str:
+    return to_html(document(plan))
+
+
+def document(plan: FederatedPlan) -> Document:
+    """The plan's pages; equal plans give equal documents."""
+    title = f"{plan.purpose.upper()} MODEL {plan.name} ({plan.kind})"
+    sections = [
+        Section("Statement", (Code("", plan.sql.strip()),)),
+        _model(plan),
+        _slots(plan),
+        _joins(plan),
+        _fragments(plan),
+        Section(
+            "Mapping query, at the coordinator, over hashed keys",
+            (Code("", plan.mapping.sql(dialect="duckdb", pretty=True)),),
+        ),
+        _operators(plan),
+        _exchanges(plan),
+        _border(plan, UP, "What leaves the parties, to the coordinator"),
+        _border(plan, DOWN, "What the coordinator sends to the parties"),
+        _symbols(plan),
+        Section("What is protected, and what is not", (Notes(caveats(plan)),)),
+    ]
+    return Document(title, tuple(sections))
+
+
+def _model(plan: FederatedPlan) -> Section:
+    rows = []
+    for slot in plan.ucq.slots:
+        if slot.target:
+            held = ", ".join(str(client) for client in slot.clients)
+            type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
+            rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
+    if plan.algorithm:
+        rows.append(("algorithm", plan.algorithm))
+    chosen = [
+        f"{name} = {_value(value)}"
+        for name, value in plan.options.items()
+        if name != "algorithm" and value is not None and (plan.algorithm or name in SCORING)
+    ]
+    if chosen:
+        rows.append(("options", ", ".join(chosen)))
+    for identifier in plan.ucq.identifiers:
+        rows.append(("identifier", identifier.name))
+    for slot_index, block in plan.blocks.items():
+        name = plan.ucq.slots[slot_index].name
+        rows.append(("block", f"slot {name} is scored by block {block} of the model"))
+    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+
+
+def _slots(plan: FederatedPlan) -> Section:
+    rows = []
+    for slot in plan.ucq.slots:
+        choice = plan.engines[slot.index]
+        rows.append(
+            (
+                f"{slot.index} {slot.name}",
+                ", ".join(str(client) for client in slot.clients),
+                _estimate(slot),
+                ", ".join(_feature(feature) for feature in slot.features) or "none",
+                f"{choice.engine}: {choice.reason}" if slot.features else "none",
+            )
+        )
+    headers = ("slot", "clients", "rows, estimated", "features", "engine")
+    return Section("Slots", (Table(headers, tuple(rows)),))
+
+
+def _joins(plan: FederatedPlan) -> Section:
+    ucq = plan.ucq
+    names = [slot.name for slot in ucq.slots]
+    blocks = []
+    for number, block in enumerate(ucq.blocks):
+        members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
+        joins = [f"{names[j.left]} = {names[j.right]} on key {j.key}" for j in block.joins]
+        blocks.append((str(number), ", ".join(members), ", ".join(joins) or "none"))
+    parts = [Table(("block", "slots", "joins"), tuple(blocks))]
+    keys = [
+        (
+            str(key.index),
+            ", ".join(key.types),
+            ", ".join(slot.name for slot in ucq.slots if key.index in slot.keys),
+            "16-byte keyed hash of the value"
+            + (f", its {len(key.types)} parts together" if len(key.types) > 1 else ""),
+        )
+        for key in ucq.keys
+    ]
+    if keys:
+        parts.append(Table(("key", "types", "slots", "sent as"), tuple(keys)))
+    return Section("Joins", tuple(parts))
+
+
+def _fragments(plan: FederatedPlan) -> Section:
+    parts = []
+    for client in plan.clients:
+        for specification in plan.specifications[client]:
+            slot = plan.ucq.slots[specification.slot]
+            for index in specification.fragments:
+                caption = f"{client}, slot {slot.name}, fragment {index}"
+                select = slot.fragments[index].select
+                parts.append(Code(caption, select.sql(dialect="duckdb", pretty=True)))
+    return Section("Fragments, each at its own client", tuple(parts))
+
+
+def _operators(plan: FederatedPlan) -> Section:
+    rows = tuple((o.when, o.slot, o.name, o.where, o.computes) for o in operators(plan))
+    headers = ("when", "slot", "operator", "where", "computes")
+    return Section("Operators", (Table(headers, rows),))
+
+
+def _exchanges(plan: FederatedPlan) -> Section:
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in plan.exchanges:
+        down = [send for send in item.sends if send.direction == DOWN]
+        up = [send for send in item.sends if send.direction == UP]
+        for request, reply in zip(down, up, strict=True):
+            key = (item.phase, str(item.times), request.kind, reply.kind)
+            slot = "" if request.slot == WHOLE else f"{plan.ucq.slots[request.slot].name}@"
+            rows.setdefault(key, []).append(f"{slot}{request.client}")
+    table = tuple((*key, ", ".join(places)) for key, places in rows.items())
+    headers = ("exchange", "times", "request", "reply", "with")
+    return Section("Exchanges, in order", (Table(headers, table),))
+
+
+def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
+    rows = []
+    for item in plan.disclosures:
+        if item.direction == direction:
+            slot = "" if item.slot == WHOLE else plan.ucq.slots[item.slot].name
+            party = item.sender if direction == UP else item.receiver
+            sizes = (_formula(item.values), _formula(item.bytes), _formula(item.times))
+            rows.append((party, slot, item.kind, item.what, *sizes))
+    end = "from" if direction == UP else "to"
+    headers = (end, "slot", "message", "what", "values", "bytes", "times")
+    return Section(title, (Table(headers, tuple(rows)),))
+
+
+def _formula(size: Size) -> str:
+    return str(size).replace(" + ", f"{JOINED}+ ").replace(" - ", f"{JOINED}-{JOINED}")
+
+
+def _symbols(plan: FederatedPlan) -> Section:
+    used = {symbol.role for symbol in plan.symbols}
+    rows = []
+    for role, (form, meaning) in ROLES.items():
+        if role in used:
+            known = _known(plan) if role == "outputs" else ""
+            rows.append((form, meaning + known))
+    note = "Sizes are of values: 8 bytes a number, text as UTF-8; framing comes on top."
+    return Section("Symbols", (Table(("symbol", "meaning"), tuple(rows)), Notes((note,))))
+
+
+def _known(plan: FederatedPlan) -> str:
+    several = plan.kind in ("softmax_regression", "mlp_classifier")
+    return "; the number of classes" if several else "; 1 here"
+
+
+def _estimate(slot: Slot) -> str:
+    found = []
+    for client in slot.clients:
+        rows = [f.rows for f in slot.fragments if f.client == client]
+        known = [r for r in rows if r is not None]
+        found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
+    return " + ".join(found)
+
+
+def _member(slot: Slot, fragments: tuple[int, ...]) -> str:
+    if len(slot.fragments) == 1:
+        return slot.name
+    return f"{slot.name} (fragments {', '.join(str(index) for index in fragments)})"
+
+
+def _feature(feature: Feature) -> str:
+    kind = f"{feature.kind}[{feature.width}]" if feature.kind == ARRAY else feature.kind
+    return f"{feature.name} {kind}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,182 @@
+"""The federated plan: what clients evaluate, what the coordinator joins, what is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from sqlglot import exp
+
+from sqlfl.errors import InternalError
+from sqlfl.planner import exchanges as ex
+from sqlfl.planner import explain
+from sqlfl.planner.emit import mapping_query
+from sqlfl.planner.engines import EngineChoice, choose_engines
+from sqlfl.planner.protocol import protocol
+from sqlfl.planner.rounds import ROUNDS
+from sqlfl.planner.sizes import Size, Symbol
+from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
+
+TRAIN = "train"
+EVALUATE = "evaluate"
+PREDICT = "predict"
+CLASSIFIERS = ("logistic_regression", "softmax_regression", "mlp_classifier")
+
+
+@dataclass(frozen=True)
+class FederatedPlan:
+    """Everything that is decided before a statement runs; `str(plan)` is its EXPLAIN."""
+
+    purpose: str
+    """TRAIN, EVALUATE or PREDICT."""
+    name: str
+    """The model's."""
+    kind: str
+    """The model's: 'logistic_regression' and so on."""
+    sql: str
+    """The statement as written."""
+    options: Mapping[str, object]
+    """Resolved options, read-only."""
+    ucq: Ucq
+    engines: Mapping[int, EngineChoice]
+    """Slot -> the engine of its local updates, and why."""
+    mapping: exp.Query
+    """The coordinator's query over hashed keys; its result is the table mapping."""
+    specifications: Mapping[Client, tuple[SlotSpecification, ...]]
+    """What each client is told of its slots, in slot order; clients as they first occur."""
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model that scores it; empty for TRAIN."""
+    exchanges: tuple[ex.Exchange, ...]
+    """All messages of a run without failures, in order."""
+
+    def fragments_sql(self, client: Client) -> tuple[str, ...]:
+        """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
+        return _fragments(self.ucq, client, self.specifications[client])
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        return tuple(self.specifications)
+
+    @property
+    def mapping_sql(self) -> str:
+        return self.mapping.sql(dialect="duckdb")
+
+    @property
+    def regression(self) -> bool:
+        """The target is a number, not a class."""
+        return self.kind not in CLASSIFIERS
+
+    @property
+    def algorithm(self) -> str:
+        """Empty where nothing is trained."""
+        return str(self.options["algorithm"]) if self.purpose == TRAIN else ""
+
+    @property
+    def epochs(self) -> int | None:
+        """At most; None where nothing is trained, or the algorithm decides."""
+        wanted = self.options.get("epochs")
+        return wanted if self.purpose == TRAIN and isinstance(wanted, int) else None
+
+    @cached_property
+    def disclosures(self) -> tuple[ex.Disclosure, ...]:
+        """What leaves a party (direction 'up'), then what is sent to one ('down')."""
+        return ex.disclosures(self.exchanges)
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The quantities that sizes depend on; bind their names to evaluate a size."""
+        return ex.symbols(self.exchanges)
+
+    def totals(self) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
+        """(client, slot, message kind, 'up' or 'down') -> (messages, bytes) over the whole run.
+
+        Slot -1 stands for messages to a client as a whole.
+        """
+        return ex.totals(self.exchanges)
+
+    def __str__(self) -> str:
+        return explain.text(self)
+
+    def _repr_html_(self) -> str:
+        return explain.html(self)
+
+
+def plan(
+    purpose: str,
+    name: str,
+    kind: str,
+    ucq: Ucq,
+    options: Mapping[str, object],
+    sql: str,
+    model_slots: Mapping[int, int] | None = None,
+) -> FederatedPlan:
+    """The plan of a statement over model `name`.
+
+    `options` are resolved: every option that applies has a value. `model_slots` says which slot of
+    the model scores which slot of the query; it is required, for every slot with features, by
+    EVALUATE and PREDICT. Raises InternalError where these do not hold.
+    """
+    if purpose not in (TRAIN, EVALUATE, PREDICT):
+        raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
+    scored = MappingProxyType(dict(model_slots or {}))
+    towers = {slot.index for slot in ucq.slots if slot.features}
+    if purpose != TRAIN and set(scored) != towers:
+        raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
+    if purpose == TRAIN and options.get("algorithm") not in ROUNDS:
+        raise InternalError(f"no exchanges are known of algorithm {options.get('algorithm')}")
+    engines = choose_engines(ucq, options)
+    classes = kind in CLASSIFIERS and purpose != PREDICT
+    clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
+    specifications = {
+        client: tuple(
+            _specification(ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine)
+            for slot in ucq.slots
+            if client in slot.clients
+        )
+        for client in clients
+    }
+    fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
+    run = ex.Run(purpose, name, kind, ucq, options, scored, specifications, fragments)
+    return FederatedPlan(
+        purpose=purpose,
+        name=name,
+        kind=kind,
+        sql=sql,
+        options=MappingProxyType(dict(options)),
+        ucq=ucq,
+        engines=MappingProxyType(engines),
+        mapping=mapping_query(ucq),
+        specifications=MappingProxyType(specifications),
+        blocks=scored,
+        exchanges=protocol(run),
+    )
+
+
+def _specification(
+    ucq: Ucq, slot: Slot, client: Client, training: bool, classes: bool, engine: str
+) -> SlotSpecification:
+    return SlotSpecification(
+        slot=slot.index,
+        features=tuple(FeatureSpecification(f.name, f.kind, f.width) for f in slot.features),
+        target=slot.target,
+        classes=classes and slot.target,
+        identifiers=slot.identifiers,
+        keys=tuple(KeySpecification(key, ucq.keys[key].types) for key in slot.keys),
+        fragments=tuple(f.index for f in slot.fragments if f.client == client),
+        shared=training and len(slot.clients) > 1 and bool(slot.features),
+        secret="organisation" if len(slot.parties) == 1 else "federation",
+        engine=engine,
+    )
+
+
+def _fragments(
+    ucq: Ucq, client: Client, specifications: tuple[SlotSpecification, ...]
+) -> tuple[str, ...]:
+    return tuple(
+        ucq.slots[specification.slot].fragments[index].sql
+        for specification in specifications
+        for index in specification.fragments
+    )

@@ -1,0 +1,108 @@
+"""What the operators compute in each round, in words, for EXPLAIN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlfl.planner.ucq import Slot
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated import FederatedPlan
+
+ONCE = "once"
+EVERY = {"lbfgs": "iteration", "admm": "epoch", "sgd": "step"}
+
+LOJ = {
+    "lbfgs": "gather H = b + Σ A_i h_i along the direction; exact line search; "
+    "scatter Y_i = A_iᵀ ∂ℓ/∂H; coefficients of the next direction",
+    "admm": "gather H = b + Σ A_i h_i; z- and λ-update per joined row; intercept; "
+    "scatter Y_i = A_iᵀ (λ + ρ (H − z))",
+    "sgd": "gather H = b + Σ A_i h_i; step of the intercept; scatter Y_i = A_iᵀ ∂ℓ/∂H",
+}
+CLIENT = {
+    "lbfgs": "gradient g = Xᵀ Y / N + l2 θ; preconditioned P g; predictions X P g; inner products",
+    "admm": "θ-update by a factorised ridge system; predictions h = X θ",
+    "sgd": "θ ← θ − η (Xᵀ Y / B + l2 θ), B the batch's rows; predictions h = X θ",
+}
+LOU = {
+    "lbfgs": "sum of the clients' partial gradients Xᵀ Y, in client order, back to each of them",
+    "admm": "sum of the clients' Xᵀ Y, in client order, back to each of them",
+    "sgd": "sum of the clients' partial gradients Xᵀ Y, in client order, back to each of them",
+    "consensus": "w = mean of the clients' θ + u, back to each of them",
+}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of the plan: what it computes, where, and when."""
+
+    when: str
+    """'once', or the round: 'iteration', 'epoch', 'step'."""
+    slot: str
+    """The slot's name; 'all' for the join."""
+    name: str
+    """'client', 'LoU' or 'LoJ'."""
+    where: str
+    computes: str
+
+
+def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
+    """In the order in which they act."""
+    found = [_snapshot(plan, slot) for slot in plan.ucq.slots]
+    found.append(
+        Operator(
+            ONCE, "all", "LoJ", "coordinator",
+            "table mapping p_i by the mapping query; active rows and their cnt",
+        )
+    )  # fmt: skip
+    if plan.purpose != "train":
+        found += [
+            Operator(ONCE, s.name, "client", _where(plan, s), "h = X θ of the saved block")
+            for s in plan.ucq.slots
+            if s.features
+        ]
+        outcome = "the model's metrics" if plan.purpose == "evaluate" else "a prediction a row"
+        gathered = f"gather H = b + Σ A_i h_i; {outcome}"
+        return (*found, Operator(ONCE, "all", "LoJ", "coordinator", gathered))
+    towers = [slot for slot in plan.ucq.slots if slot.features]
+    found += [_encoding(plan, slot) for slot in towers if len(slot.clients) > 1]
+    every = EVERY[plan.algorithm]
+    found.append(Operator(every, "all", "LoJ", "coordinator", LOJ[plan.algorithm]))
+    for slot in towers:
+        found += _round(plan, slot, every)
+    return tuple(found)
+
+
+def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
+    parts = ["snapshot of the fragments", "random row ids"]
+    if slot.keys:
+        parts.append("keyed hashes of the join keys")
+    if slot.features and plan.purpose == "train":
+        parts.append("statistics" if len(slot.clients) > 1 else "statistics and encoding")
+    where = ", ".join(str(client) for client in slot.clients)
+    return Operator(ONCE, slot.name, "client", where, "; ".join(parts))
+
+
+def _encoding(plan: FederatedPlan, slot: Slot) -> Operator:
+    merged = "merge of the clients' statistics and hashed categories"
+    if any(s.kind == "gram" and s.slot == slot.index for e in plan.exchanges for s in e.sends):
+        merged += "; sum of their second moments Σ cnt x xᵀ"
+    return Operator(ONCE, slot.name, "LoU", "coordinator", merged)
+
+
+def _round(plan: FederatedPlan, slot: Slot, every: str) -> list[Operator]:
+    client = Operator(every, slot.name, "client", _where(plan, slot), CLIENT[plan.algorithm])
+    if len(slot.clients) == 1:
+        return [client]
+    kinds = {s.kind for e in plan.exchanges for s in e.sends if s.slot == slot.index}
+    if "consensus_part" in kinds:
+        words = "own θ by a ridge system with θ near w − u; u ← u + θ − w; predictions h = X θ"
+        client = Operator(every, slot.name, "client", _where(plan, slot), words)
+        return [client, Operator(every, slot.name, "LoU", "coordinator", LOU["consensus"])]
+    return [client, Operator(every, slot.name, "LoU", "coordinator", LOU[plan.algorithm])]
+
+
+def _where(plan: FederatedPlan, slot: Slot) -> str:
+    engine = plan.engines[slot.index].engine
+    return f"{', '.join(str(client) for client in slot.clients)} ({engine})"

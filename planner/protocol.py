@@ -1,0 +1,231 @@
+"""Which messages a statement exchanges, phase by phase, with the size of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlfl.planner import symbols as sym
+from sqlfl.planner.exchanges import (
+    NOTHING,
+    WHOLE,
+    Amount,
+    Call,
+    Exchange,
+    Run,
+    exchange,
+    numbers,
+    text,
+)
+from sqlfl.planner.rounds import ROUNDS
+from sqlfl.planner.sizes import Size
+from sqlfl.planner.ucq import CATEGORY, Slot
+from sqlfl.schema import Client, specifications_to_json
+
+TAG_BYTES = 16
+READY = numbers(1, 8)
+
+
+def protocol(run: Run) -> tuple[Exchange, ...]:
+    """All exchanges of a run in which nothing fails, in order; planning comes first."""
+    phases = {"train": training, "evaluate": evaluation, "predict": prediction}[run.purpose]
+    return tuple(item for item in phases(run) if item.sends)
+
+
+def training(run: Run) -> list[Exchange]:
+    return [
+        *preparation(run),
+        encoding(run),
+        labels(run),
+        *ROUNDS[str(run.options["algorithm"])](run),
+        over_towers(run, "save", save),
+        finish(run),
+    ]
+
+
+def evaluation(run: Run) -> list[Exchange]:
+    return [*preparation(run), labels(run), over_towers(run, "score", score), finish(run)]
+
+
+def prediction(run: Run) -> list[Exchange]:
+    scored = over_towers(run, "score", score)
+    return [*preparation(run), scored, identifiers(run), finish(run)]
+
+
+def preparation(run: Run) -> list[Exchange]:
+    """Planning, the snapshot, its join keys, and the rows that occur in the join."""
+    return [*planning(run), snapshot(run), keys(run), activation(run)]
+
+
+def planning(run: Run) -> list[Exchange]:
+    """What the coordinator asks before there is a plan: names and types, never values."""
+    listed = [
+        Call(
+            client, WHOLE,
+            "list_tables", "", NOTHING,
+            "tables", "names and types of tables and columns, estimated rows",
+            text(sym.of_database("schema_text", client)),
+        )
+        for client in run.clients
+    ]  # fmt: skip
+    exchanges = [exchange("plan", 1, listed)]
+    for client in run.clients:
+        columns = Amount(
+            2 * sym.of_database("column_names", client), sym.of_database("column_text", client)
+        )
+        call = Call(
+            client, WHOLE,
+            "describe", "a SELECT to bind, not to run",
+            text(sym.of_database("select_text", client)),
+            "columns", "names and types of its columns", columns,
+        )  # fmt: skip
+        exchanges.append(exchange("plan", sym.of_database("described", client), [call]))
+    return exchanges
+
+
+def snapshot(run: Run) -> Exchange:
+    calls = []
+    for client in run.clients:
+        specifications, fragments = run.specifications[client], run.fragments[client]
+        sent = text(specifications_to_json(specifications))
+        for fragment in fragments:
+            sent = sent + text(fragment)
+        calls.append(
+            Call(
+                client, WHOLE,
+                "prepare", "the fragments' SQL", sent,
+                "prepared", "rows per fragment, rows without a label",
+                numbers(2 * len(fragments), 8),
+            )
+        )  # fmt: skip
+    return exchange("snapshot", 1, calls)
+
+
+def keys(run: Run) -> Exchange:
+    calls = []
+    for slot in run.ucq.slots:
+        for client in slot.clients if slot.keys else ():
+            rows = sym.of_client("rows", slot, client)
+            several = sum(1 for f in slot.fragments if f.client == client) > 1
+            amount = numbers(rows, 2) if several else NOTHING
+            for key in slot.keys:
+                tags = sym.of_client("tags", slot, client, key, f"key{key}")
+                amount = amount + Amount(tags, TAG_BYTES * tags) + numbers(rows, 4)
+            what = "keyed hashes of join keys, one code a row"
+            what += "; the row's fragment" if several else ""
+            calls.append(
+                Call(client, slot.index, "send_keys", "", NOTHING, "join_keys", what, amount)
+            )
+    return exchange("join keys", 1, calls)
+
+
+def activation(run: Run) -> Exchange:
+    calls = []
+    for slot in run.active:
+        for client in slot.clients:
+            active = sym.of_client("active", slot, client)
+            down = numbers(2 * active, 4) + numbers(1, 8)
+            sent = "rows that occur in the join, how often, and N"
+            reply, what, up = "ready", "acknowledgement", READY
+            if run.specification(client, slot.index).shared:
+                reply, what, up = "statistics", "weighted statistics; hashed categories", NOTHING
+                up = statistics(slot, client, 3)
+            calls.append(Call(client, slot.index, "activate", sent, down, reply, what, up))
+    return exchange("active rows", 1, calls)
+
+
+def encoding(run: Run) -> Exchange:
+    calls = []
+    for slot in run.towers:
+        if len(slot.clients) > 1:
+            down = statistics(slot, None, 2) + numbers(1, 8)
+            sent = "merged statistics and hashed categories, and N"
+            calls += [
+                Call(
+                    client, slot.index,
+                    "set_encoding", sent, down,
+                    "ready", "number of encoded columns", READY,
+                )
+                for client in slot.clients
+            ]  # fmt: skip
+    return exchange("encoding", 1, calls)
+
+
+def statistics(slot: Slot, client: Client | None, moments: int) -> Amount:
+    """`moments` numbers per value column, missing values per feature, categories and counts.
+
+    Of one client, or merged over all of them.
+    """
+    numeric = [f for f in slot.features if f.kind != CATEGORY]
+    amount = numbers(moments * sum(f.width for f in numeric) + len(numeric), 8)
+    for position, feature in enumerate(slot.features):
+        if feature.kind == CATEGORY:
+            found = vocabulary(slot, position, client)
+            amount = amount + Amount(found, TAG_BYTES * found) + numbers(found, 8)
+    return amount
+
+
+def vocabulary(slot: Slot, position: int, client: Client | None) -> Size:
+    name = slot.features[position].name
+    if client is None:
+        return sym.of_slot("merged_vocabulary", slot, position, name)
+    return sym.of_client("vocabulary", slot, client, position, name)
+
+
+def labels(run: Run) -> Exchange:
+    calls = []
+    for slot in run.ucq.slots:
+        for client in slot.clients if slot.target else ():
+            active = sym.of_client("active", slot, client)
+            what, amount = "targets in clear", numbers(active, 8)
+            if run.specification(client, slot.index).classes:
+                names = sym.of_client("classes", slot, client)
+                what = "targets in clear: class names, one code a row"
+                amount = Amount(names, sym.of_client("class_text", slot, client))
+                amount = amount + numbers(active, 4)
+            calls.append(
+                Call(client, slot.index, "send_labels", "", NOTHING, "labels", what, amount)
+            )
+    return exchange("labels", 1, calls)
+
+
+def save(run: Run, slot: Slot, client: Client) -> Call:
+    sent = "name under which to keep the block"
+    return Call(client, slot.index, "save", sent, text(sym.RUN), "ready", "acknowledgement", READY)
+
+
+def score(run: Run, slot: Slot, client: Client) -> Call:
+    down = text(sym.RUN) + numbers(1, 8)
+    amount = numbers(sym.of_client("active", slot, client) * sym.OUTPUTS, 4)
+    return Call(
+        client, slot.index,
+        "score", "name of the block", down,
+        "predictions", "partial predictions X θ of active rows", amount,
+    )  # fmt: skip
+
+
+def identifiers(run: Run) -> Exchange:
+    calls = []
+    for slot in run.ucq.slots:
+        names = ", ".join(run.ucq.identifiers[i].name for i in slot.identifiers)
+        for client in slot.clients if slot.identifiers else ():
+            rows = sym.of_client("active", slot, client) * len(slot.identifiers)
+            amount = Amount(rows, sym.of_client("identifiers", slot, client))
+            what = f"identifiers in clear: {names}"
+            calls.append(
+                Call(
+                    client, slot.index, "send_identifiers", "", NOTHING, "identifiers", what, amount
+                )
+            )
+    return exchange("identifiers", 1, calls)
+
+
+def finish(run: Run) -> Exchange:
+    calls = [
+        Call(client, WHOLE, "finish", "", NOTHING, "ready", "acknowledgement", READY)
+        for client in run.clients
+    ]
+    return exchange("finish", 1, calls)
+
+
+def over_towers(run: Run, phase: str, call: Callable[[Run, Slot, Client], Call]) -> Exchange:
+    return exchange(phase, 1, [call(run, s, c) for s in run.towers for c in s.clients])

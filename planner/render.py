@@ -1,0 +1,167 @@
+"""A document of tables, SQL and paragraphs, as plain text and as HTML."""
+
+from __future__ import annotations
+
+import html as markup
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TypeAlias
+
+WIDTH = 116
+GAP = "  "
+JOINED = "\u00a0"
+"""A space at which no line breaks; it prints as a space."""
+NARROW = 6
+"""Columns are not squeezed below this."""
+
+
+@dataclass(frozen=True)
+class Table:
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """SQL, kept as it is; `caption` says whose."""
+
+    caption: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Notes:
+    items: tuple[str, ...]
+
+
+Part: TypeAlias = Table | Code | Notes
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    title: str
+    sections: tuple[Section, ...]
+
+
+def to_text(document: Document) -> str:
+    """Lines of at most WIDTH characters; only SQL may be longer."""
+    lines = [*_wrap(document.title, WIDTH)]
+    for section in document.sections:
+        lines += ["", section.title.upper()]
+        for number, part in enumerate(section.parts):
+            if number and not isinstance(section.parts[number - 1], Notes):
+                lines.append("")
+            lines += _part(part)
+    return "\n".join(line.rstrip().replace(JOINED, " ") for line in lines)
+
+
+def to_html(document: Document) -> str:
+    """One self-contained element; everything in it is escaped."""
+    pieces = [f'<div class="sqlfl-plan"><h3>{_escape(document.title)}</h3>']
+    for section in document.sections:
+        pieces.append(f"<h4>{_escape(section.title)}</h4>")
+        pieces += [_part_html(part) for part in section.parts]
+    return "\n".join([*pieces, "</div>"])
+
+
+def _part(part: Part) -> list[str]:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Notes):
+        return [
+            line
+            for item in part.items
+            for line in textwrap.wrap(
+                item, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+            )
+        ]
+    caption = [f"  {part.caption}"] if part.caption else []
+    return [*caption, *textwrap.indent(part.text, "    ").splitlines()]
+
+
+def _table(table: Table) -> list[str]:
+    rows = [table.headers, *table.rows]
+    widths = _widths(rows)
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in range(max(len(cell) for cell in cells)):
+            lines.append(
+                "  "
+                + GAP.join(
+                    (cell[line] if line < len(cell) else "").ljust(width)
+                    for cell, width in zip(cells, widths, strict=True)
+                )
+            )
+        if number == 0:
+            lines.append("  " + GAP.join("-" * width for width in widths))
+    return lines
+
+
+def _widths(rows: list[tuple[str, ...]]) -> list[int]:
+    """Natural widths, the widest column squeezed again and again until all fit."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
+    words = [
+        max((len(word) for cell in column for word in cell.split(" ")), default=0)
+        for column in columns
+    ]
+    room = WIDTH - 2 - len(GAP) * (len(columns) - 1)
+    while sum(widths) > room:
+        loose = [i for i, width in enumerate(widths) if width > max(words[i], NARROW)]
+        widest = max(
+            loose or [i for i, width in enumerate(widths) if width > NARROW],
+            key=lambda i: widths[i],
+            default=None,
+        )
+        if widest is None:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Broken at spaces; a word that is too long, behind '·', '@', '.', '_' or anywhere."""
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if len(joined) <= width:
+            lines[-1] = joined
+            continue
+        if lines[-1]:
+            lines.append("")
+        for piece in re.findall(r"[^·@._]*[·@._]|[^·@._]+", word) if len(word) > width else [word]:
+            while piece:
+                if len(lines[-1]) + len(piece) <= width:
+                    lines[-1] += piece
+                    break
+                if lines[-1]:
+                    lines.append("")
+                else:
+                    lines[-1], piece = piece[:width], piece[width:]
+    return [line.rstrip(JOINED) for line in lines]
+
+
+def _part_html(part: Part) -> str:
+    if isinstance(part, Table):
+        head = "".join(f"<th>{_escape(cell)}</th>" for cell in part.headers)
+        body = "\n".join(
+            "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in part.rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+    if isinstance(part, Notes):
+        return "<ul>" + "".join(f"<li>{_escape(item)}</li>" for item in part.items) + "</ul>"
+    caption = f"<p>{_escape(part.caption)}</p>" if part.caption else ""
+    return f"{caption}<pre>{_escape(part.text)}</pre>"
+
+
+def _escape(text: str) -> str:
+    return markup.escape(text.replace(JOINED, " "))

@@ -1,0 +1,250 @@
+"""The exchanges of training, one function per algorithm; patterns as in sqlfl.algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlfl.planner import symbols as sym
+from sqlfl.planner.exchanges import (
+    NOTHING,
+    Amount,
+    Call,
+    Exchange,
+    Run,
+    exchange,
+    numbers,
+    text,
+)
+from sqlfl.planner.sizes import Size
+from sqlfl.planner.ucq import Slot
+from sqlfl.schema import Client
+
+READY = numbers(1, 8)
+HISTORY = 10
+"""m, the pairs that L-BFGS remembers."""
+LBFGS_PRODUCTS = 6 * (3 + 3 * HISTORY)
+LBFGS_COEFFICIENTS = 2 + 2 * HISTORY
+ADMM_COEFFICIENTS = 1
+SGD_COEFFICIENTS = 3
+PENALTY = 1
+INNER_ROUNDS = 10
+
+Reply = tuple[str, str, Amount]
+"""Kind, words and size of a reply."""
+
+
+def start(run: Run) -> Exchange:
+    calls = [
+        Call(
+            client, slot.index,
+            "start", "options of training", text(sym.of_client("configuration", slot, client)),
+            "ready", "number of encoded columns", READY,
+        )
+        for slot in run.towers
+        for client in slot.clients
+    ]  # fmt: skip
+    return exchange("start", 1, calls)
+
+
+def grams(run: Run) -> list[Exchange]:
+    """Second moments of shared slots: up from each client, the sum back down."""
+    up, down = [], []
+    for slot in shared(run):
+        for client in slot.clients:
+            what = "second moments Σ cnt x xᵀ of the encoded columns"
+            amount = second_moments(slot, sym.of_client("stored", slot, client))
+            up.append(Call(client, slot.index, "send_gram", "", NOTHING, "gram", what, amount))
+            merged = second_moments(slot, sym.of_slot("merged_stored", slot))
+            what = "second moments summed over the slot's clients"
+            down.append(
+                Call(
+                    client,
+                    slot.index,
+                    "set_gram",
+                    what,
+                    merged,
+                    "ready",
+                    "number of encoded columns",
+                    READY,
+                )
+            )
+    return [exchange("second moments", 1, up), exchange("second moments", 1, down)]
+
+
+def second_moments(slot: Slot, stored: Size) -> Amount:
+    p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
+    return numbers(p * p + q * p + p + q + 1, 8) + numbers(2 * stored, 4) + numbers(stored, 8)
+
+
+def shared(run: Run) -> tuple[Slot, ...]:
+    return tuple(slot for slot in run.towers if len(slot.clients) > 1)
+
+
+def block(slot: Slot, outputs: Size | int = sym.OUTPUTS) -> Amount:
+    """A number per encoded column and output."""
+    return numbers(sym.of_slot("columns", slot) * outputs, 8)
+
+
+def vectors(slot: Slot, client: Client, outputs: Size | int = sym.OUTPUTS) -> Amount:
+    """A 4-byte number per active row and output."""
+    return numbers(sym.of_client("active", slot, client) * outputs, 4)
+
+
+def partial(slot: Slot, outputs: Size | int = sym.OUTPUTS) -> Reply:
+    return "partial_gradient", "partial gradient Xᵀ Y of its own rows", block(slot, outputs)
+
+
+def step(
+    run: Run,
+    phase: str,
+    times: Size,
+    sent: Callable[[Slot, Client], Call],
+    answer: Callable[[Slot, Client], Reply],
+    outputs: Size | int = sym.OUTPUTS,
+) -> list[Exchange]:
+    """One step of every block: an exchange, and one more to sum the gradients of shared slots.
+
+    `sent` gives the request, its reply left open; `answer` the predictions.
+    """
+    first, second = [], []
+    for slot in run.towers:
+        for client in slot.clients:
+            call = sent(slot, client)
+            if len(slot.clients) == 1:
+                first.append(replied(call, answer(slot, client)))
+                continue
+            first.append(replied(call, partial(slot, outputs)))
+            what = "sum of the clients' partial gradients"
+            down = Call(
+                client, slot.index, "sum_gradient", what, block(slot, outputs), "", "", NOTHING
+            )
+            second.append(replied(down, answer(slot, client)))
+    return [exchange(phase, times, first), exchange(phase, times, second)]
+
+
+def replied(call: Call, reply: Reply) -> Call:
+    return replace(call, reply=reply[0], answered=reply[1], up=reply[2])
+
+
+def residuals(slot: Slot, client: Client, amount: Amount, coefficients: int) -> Call:
+    what = "Y, the residuals summed per row; scalars of the step"
+    sent = amount + numbers(coefficients, 8)
+    return Call(client, slot.index, "residuals", what, sent, "", "", NOTHING)
+
+
+def predictions(slot: Slot, client: Client, what: str, amount: Amount, products: int) -> Reply:
+    """`products` numbers come from the slot's first client only."""
+    if client == slot.clients[0]:
+        return "predictions", what, amount + numbers(products, 8)
+    return "predictions", what, amount
+
+
+def lbfgs(run: Run) -> list[Exchange]:
+    def sent(slot: Slot, client: Client) -> Call:
+        return residuals(slot, client, vectors(slot, client), LBFGS_COEFFICIENTS)
+
+    def answer(slot: Slot, client: Client) -> Reply:
+        what = "X P g of active rows"
+        what += "; inner products of the block" if client == slot.clients[0] else ""
+        return predictions(slot, client, what, vectors(slot, client), LBFGS_PRODUCTS)
+
+    return [start(run), *grams(run), *step(run, "iteration", sym.ROUNDS + 1, sent, answer)]
+
+
+def admm(run: Run) -> list[Exchange]:
+    consensus = run.options.get("union") == "consensus" and bool(shared(run))
+    found = [start(run), *([] if consensus else grams(run))]
+    if len(run.towers) > 1:
+        found += probes(run, consensus)
+
+    def sent(slot: Slot, client: Client) -> Call:
+        return residuals(slot, client, vectors(slot, client), ADMM_COEFFICIENTS)
+
+    def answer(slot: Slot, client: Client) -> Reply:
+        what = "h = X θ of active rows"
+        what += "; penalty of the block" if client == slot.clients[0] else ""
+        return predictions(slot, client, what, vectors(slot, client), PENALTY)
+
+    if not consensus:
+        return [*found, *step(run, "epoch", sym.ROUNDS, sent, answer)]
+    return [*found, *consensus_epochs(run, sent, answer)]
+
+
+def consensus_epochs(
+    run: Run, sent: Callable[[Slot, Client], Call], answer: Callable[[Slot, Client], Reply]
+) -> list[Exchange]:
+    """Eq. 22-24: per epoch inner_rounds averages of shared slots, the last one answered by h."""
+    inner = int(str(run.options.get("inner_rounds") or INNER_ROUNDS))
+    first, between, last = [], [], []
+    for slot in run.towers:
+        part = ("consensus_part", "θ + u of its own rows", block(slot))
+        for client in slot.clients:
+            if len(slot.clients) == 1:
+                first.append(replied(sent(slot, client), answer(slot, client)))
+                continue
+            first.append(replied(sent(slot, client), part))
+            what = "w, the average of the clients' θ + u"
+            down = Call(client, slot.index, "consensus_average", what, block(slot), "", "", NOTHING)
+            between.append(replied(down, part))
+            last.append(replied(down, answer(slot, client)))
+    return [
+        exchange("epoch", sym.ROUNDS, first),
+        *([exchange("epoch", sym.ROUNDS * (inner - 1), between)] if inner > 1 else []),
+        exchange("epoch", sym.ROUNDS, last),
+    ]
+
+
+def probes(run: Run, consensus: bool) -> list[Exchange]:
+    """Power rounds of the curvature estimate, on one vector."""
+
+    def sent(slot: Slot, client: Client) -> Call:
+        what = "a vector of the curvature estimate"
+        return Call(client, slot.index, "probe", what, vectors(slot, client, 1), "", "", NOTHING)
+
+    def answer(slot: Slot, client: Client) -> Reply:
+        what = "its image, per active row"
+        return predictions(slot, client, what, vectors(slot, client, 1), 0)
+
+    if consensus:
+        calls = [replied(sent(s, c), answer(s, c)) for s in run.towers for c in s.clients]
+        return [exchange("curvature", sym.PROBES, calls)]
+    return step(run, "curvature", sym.PROBES, sent, answer, 1)
+
+
+def sgd(run: Run) -> list[Exchange]:
+    """All rows travel once an epoch, around its end; between, those of the batches."""
+
+    def answer(slot: Slot, client: Client, amount: Amount) -> Reply:
+        what = "h = X θ"
+        what += "; penalty of the block" if client == slot.clients[0] else ""
+        return predictions(slot, client, what, amount, PENALTY)
+
+    def all_rows(slot: Slot, client: Client) -> Call:
+        return residuals(slot, client, vectors(slot, client), SGD_COEFFICIENTS)
+
+    def all_answers(slot: Slot, client: Client) -> Reply:
+        return answer(slot, client, vectors(slot, client))
+
+    def batch_rows(slot: Slot, client: Client) -> Call:
+        rows = sym.of_client("batch", slot, client)
+        call = residuals(slot, client, numbers(rows * sym.OUTPUTS, 4), SGD_COEFFICIENTS)
+        sent = f"{call.sent}; rows of the next batch"
+        return replace(call, sent=sent, down=call.down + numbers(rows, 4))
+
+    def batch_answers(slot: Slot, client: Client) -> Reply:
+        amount = numbers(sym.of_client("batch", slot, client) * sym.OUTPUTS, 4)
+        return answer(slot, client, amount)
+
+    found = [start(run)]
+    if not run.options.get("learning_rate"):
+        found += probes(run, consensus=False)
+    found += step(run, "epoch", sym.ROUNDS, all_rows, all_answers)
+    if run.options.get("batch_size"):
+        between = sym.STEPS + -1 * sym.ROUNDS
+        found += step(run, "batch", between, batch_rows, batch_answers)
+    return found
+
+
+ROUNDS: dict[str, Callable[[Run], list[Exchange]]] = {"lbfgs": lbfgs, "admm": admm, "sgd": sgd}
+"""Algorithm -> its exchanges."""
