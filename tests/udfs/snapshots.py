@@ -1,0 +1,67 @@
+"""Snapshots for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import numpy as np
+
+from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
+from sqlfl.udfs import keys
+from sqlfl.udfs.rows import Snapshot
+
+SECRET = b"the parties' secret"
+
+
+def specification(
+    *features: tuple[str, str] | tuple[str, str, int],
+    target: bool = False,
+    classes: bool = False,
+    identifiers: tuple[int, ...] = (),
+    join: tuple[tuple[str, ...], ...] = (),
+    fragments: tuple[int, ...] = (0,),
+    slot: int = 0,
+) -> SlotSpecification:
+    """A slot whose features are (name, kind) or (name, 'array', width)."""
+    return SlotSpecification(
+        slot=slot,
+        features=tuple(FeatureSpecification(*feature) for feature in features),
+        target=target,
+        classes=classes,
+        identifiers=identifiers,
+        keys=tuple(KeySpecification(index, types) for index, types in enumerate(join)),
+        fragments=fragments,
+        shared=False,
+        secret="federation",
+        engine="sql",
+    )
+
+
+def take(
+    con: duckdb.DuckDBPyConnection,
+    wanted: SlotSpecification,
+    *fragments: str,
+    run: str = "r1",
+    secret: bytes = SECRET,
+) -> Snapshot:
+    """The snapshot, taken in a transaction of `con` as a party does."""
+    keys.install(con)
+    con.begin()
+    snapshot = Snapshot.take(con, wanted, fragments, secret, run)
+    con.commit()
+    return snapshot
+
+
+def activate_all(snapshot: Snapshot, counts: Sequence[int] | None = None) -> Snapshot:
+    size = sum(snapshot.rows)
+    snapshot.activate(np.arange(size), np.ones(size, int) if counts is None else np.array(counts))
+    return snapshot
+
+
+def temporary_tables(con: duckdb.DuckDBPyConnection) -> list[str]:
+    found = con.execute("SELECT table_name FROM duckdb_tables() WHERE temporary").fetchall()
+    views = con.execute(
+        "SELECT view_name FROM duckdb_views() WHERE temporary AND NOT internal"
+    ).fetchall()
+    return sorted(name for (name,) in found + views)

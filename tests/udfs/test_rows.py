@@ -1,0 +1,280 @@
+"""Snapshots and their row ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.udfs.features import local_encoding, statistics
+from sqlfl.udfs.predict import make_engine, score
+from tests.conftest import Open
+from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
+
+TABLE = (
+    "CREATE TABLE t AS SELECT range AS id, range / 3.0 AS x, range % 4 AS k, "
+    "CASE WHEN range % 5 = 0 THEN NULL ELSE range % 3 END AS y FROM range(100)"
+)
+FRAGMENT = "SELECT x, y AS sqlfl_target, id AS sqlfl_id_0, k AS sqlfl_key_0_0 FROM t"
+WANTED = specification(
+    ("x", "numeric"), target=True, classes=True, identifiers=(0,), join=(("BIGINT",),)
+)
+
+
+def test_rows_without_target_are_left_out_and_counted(database: Open) -> None:
+    wanted = specification(
+        ("x", "numeric"), target=True, identifiers=(0,), join=(("BIGINT",),), fragments=(1, 4)
+    )
+    con = database(TABLE)
+    snapshot = take(con, wanted, FRAGMENT + " WHERE id < 20", FRAGMENT + " WHERE id >= 20")
+    assert snapshot.rows == (16, 64)
+    assert snapshot.null_targets == (4, 16)
+    fragment, _, codes = snapshot.keys()
+    assert fragment.dtype == np.uint16
+    assert sorted(fragment.tolist()) == [1] * 16 + [4] * 64
+    assert len(codes[0]) == 80
+
+
+def test_nan_targets_count_as_null(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT unnest(['nan', '1.5', NULL])::FLOAT AS y")
+    for classes in (False, True):
+        wanted = specification(target=True, classes=classes)
+        snapshot = take(con, wanted, "SELECT y AS sqlfl_target FROM t", run=str(classes))
+        assert (snapshot.rows, snapshot.null_targets) == ((1,), (2,))
+
+
+def test_every_column_is_in_the_order_of_the_row_ids(database: Open) -> None:
+    con = database(TABLE)
+    snapshot = take(con, WANTED, FRAGMENT)
+    _, tags, codes = snapshot.keys()
+    counts = np.arange(1, 41)
+    rows = np.sort(np.random.default_rng(0).choice(80, 40, replace=False))
+    snapshot.activate(rows, counts)
+    assert snapshot.active == 40
+    assert snapshot.weight == counts.sum()
+    (ids,) = snapshot.identifiers()
+    ids = ids.to_numpy()
+    _, classes, labels = snapshot.labels()
+    assert classes == ("0", "1", "2")
+    np.testing.assert_array_equal(labels, ids % 3)
+    values, _, _ = snapshot.labels(classes=False)
+    np.testing.assert_array_equal(values, ids % 3)
+    pairs = {(int(i % 4), int(code)) for i, code in zip(ids, codes[0][rows], strict=True)}
+    assert len(pairs) == len(tags[0]) == 4
+
+
+def test_row_ids_follow_the_tags_of_the_finest_key(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range % 3 AS a, range % 50 AS b FROM range(500)")
+    wanted = specification(join=(("BIGINT",), ("BIGINT",)))
+    fragment = "SELECT a AS sqlfl_key_0_0, b AS sqlfl_key_1_0 FROM t"
+    _, _, (coarse, fine) = take(con, wanted, fragment).keys()
+    assert (np.diff(fine.astype(int)) >= 0).all()
+    assert (np.diff(coarse.astype(int)) < 0).any()
+
+
+def test_row_ids_do_not_show_the_storage_order(database: Open) -> None:
+    """Sentinel: within a tag, storage order and row order are not correlated."""
+    con = database("CREATE TABLE t AS SELECT range AS id, 1 AS k FROM range(4000)")
+    wanted = specification(identifiers=(0,), join=(("INTEGER",),))
+    fragment = "SELECT id AS sqlfl_id_0, k AS sqlfl_key_0_0 FROM t"
+    orders = []
+    for run in ("a", "b"):
+        snapshot = activate_all(take(con, wanted, fragment, run=run))
+        (ids,) = snapshot.identifiers()
+        orders.append(ids.to_numpy())
+    for order in orders:
+        # ρ of a random order has deviation 1/√n
+        assert abs(np.corrcoef(order, np.arange(4000))[0, 1]) < 6 / np.sqrt(4000)
+    assert abs(np.corrcoef(*orders)[0, 1]) < 6 / np.sqrt(4000)
+
+
+def test_without_keys_row_ids_follow_fragments_and_chance(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS id FROM range(1000)")
+    wanted = specification(identifiers=(0,), fragments=(0, 1))
+    parts = [f"SELECT id AS sqlfl_id_0 FROM t WHERE id {test}" for test in (">= 300", "< 300")]
+    snapshot = activate_all(take(con, wanted, *parts))
+    (ids,) = snapshot.identifiers()
+    ids = ids.to_numpy()
+    assert snapshot.rows == (700, 300)
+    assert (ids[:700] >= 300).all()
+    assert (np.diff(ids[:700]) < 0).any()
+
+
+def test_classes_are_in_the_order_of_their_type(database: Open) -> None:
+    con = database(
+        "CREATE TYPE size AS ENUM ('small', 'big', 'A')",
+        "CREATE TABLE t AS SELECT unnest([10, 9, 100]) AS n, unnest(['b', 'B', 'a']) AS v, "
+        "unnest([true, false, true]) AS b, unnest(['big', 'A', 'small'])::size AS e, "
+        "unnest([0.0, '-0.0', -1]::DOUBLE[]) AS d",
+    )
+    expected = {
+        "n": ("9", "10", "100"),
+        "v": ("B", "a", "b"),
+        "b": ("false", "true"),
+        "e": ("small", "big", "A"),
+        "d": ("-1.0", "0.0"),
+    }
+    for name, classes in expected.items():
+        wanted = specification(target=True, classes=True)
+        fragment = f"SELECT {name} AS sqlfl_target FROM t"
+        snapshot = activate_all(take(con, wanted, fragment, run=name))
+        values, found, codes = snapshot.labels()
+        assert found == classes
+        assert values.shape == (0,)
+        assert len(codes) == 3
+
+
+def test_identifiers_keep_their_types(database: Open) -> None:
+    con = database(
+        "CREATE TABLE t AS SELECT 'a'::ENUM('a', 'b') AS e, 1.50::DECIMAL(9,2) AS d, "
+        "'2020-01-01 00:00+00'::TIMESTAMPTZ AS z, NULL::VARCHAR AS n"
+    )
+    fragment = "SELECT e AS sqlfl_id_0, d AS sqlfl_id_2, z AS sqlfl_id_3, n AS sqlfl_id_5 FROM t"
+    snapshot = activate_all(take(con, specification(identifiers=(0, 2, 3, 5)), fragment))
+    e, d, z, n = snapshot.identifiers()
+    assert e.to_pylist() == ["a"]
+    assert d.type == pa.decimal128(9, 2)
+    assert pa.types.is_timestamp(z.type)
+    assert n.to_pylist() == [None]
+
+
+def test_columns_that_differ_in_case_stay_apart(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS p, -range AS q FROM range(5)")
+    wanted = specification(("a", "numeric"), ("A", "numeric"), identifiers=(0,))
+    fragment = 'SELECT p AS "a", q AS "A", p AS sqlfl_id_0 FROM t'
+    snapshot = activate_all(take(con, wanted, fragment))
+    np.testing.assert_allclose(local_encoding(snapshot).mean, [2, -2])
+
+
+def test_names_with_quotes_and_blanks(database: Open) -> None:
+    con = database('CREATE TABLE "t;""x" AS SELECT range AS "a ""b" FROM range(5)')
+    snapshot = take(
+        con,
+        specification(('a "b', "numeric"), slot=3),
+        'SELECT "a ""b" FROM "t;""x"',
+        run='r"; DROP TABLE t --',
+    )
+    assert activate_all(snapshot).active == 5
+    snapshot.drop()
+    assert temporary_tables(con) == []
+
+
+@pytest.mark.parametrize(
+    ("fragment", "text"),
+    [
+        ("SELECT x FROM t", "has columns x; expected"),
+        ("SELECT y AS sqlfl_target, x FROM t", "has columns"),
+        ("DROP TABLE t", "must be one SELECT"),
+        ("SELECT x FROM t; DROP TABLE t", "must be one SELECT"),
+        ("SELECT 1 AS x) AS f; DROP TABLE t --", "is not SQL"),
+        ("SELECT FROM WHERE", "is not SQL"),
+    ],
+)
+def test_wrong_fragments_are_refused(database: Open, fragment: str, text: str) -> None:
+    con = database(TABLE)
+    with pytest.raises(ModelError, match=text):
+        take(con, specification(("x", "numeric"), target=True), fragment)
+    con.rollback()
+    assert con.execute("SELECT count(*) FROM t").fetchone() == (100,)
+    assert temporary_tables(con) == []
+
+
+def test_a_fragment_runs_as_it_came(database: Open) -> None:
+    """With its comments and its own spelling."""
+    con = database("CREATE TABLE t AS SELECT '12:00:00+01'::TIMETZ AS z")
+    fragment = "SELECT CAST(z AS TIMETZ) AS sqlfl_key_0_0 FROM t /* ; */ -- )"
+    assert take(con, specification(join=(("TIME WITH TIME ZONE",),)), fragment).rows == (1,)
+
+
+def test_null_join_keys_are_refused(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT unnest([1, NULL]) AS k")
+    with pytest.raises(ModelError, match="NULL join keys"):
+        take(con, specification(join=(("INTEGER",),)), "SELECT k AS sqlfl_key_0_0 FROM t")
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts"),
+    [([1, 0], [1, 1]), ([0, 0], [1, 1]), ([0, 80], [1, 1]), ([0], [0]), ([0], [])],
+)
+def test_wrong_active_rows_are_refused(database: Open, rows: list[int], counts: list[int]) -> None:
+    snapshot = take(database(TABLE), WANTED, FRAGMENT)
+    with pytest.raises(InternalError):
+        snapshot.activate(np.array(rows), np.array(counts, int))
+
+
+def test_nothing_is_left_behind(database: Open) -> None:
+    con = database(TABLE)
+    cursor = con.cursor()
+    snapshot = take(cursor, WANTED, FRAGMENT)
+    assert temporary_tables(cursor)
+    assert all(name.startswith("sqlfl_r1_0_") for name in temporary_tables(cursor))
+    assert temporary_tables(con) == []
+    activate_all(snapshot)
+    snapshot.labels()
+    encoding = local_encoding(snapshot)
+    statistics(snapshot, b"key")
+    for name in ("sql", "arrays"):
+        make_engine(name, cursor, snapshot, encoding).close()
+        score(cursor, snapshot, encoding, np.zeros((encoding.width, 1)), name)
+    assert temporary_tables(cursor) == ["sqlfl_r1_0_active"]
+    snapshot.drop()
+    snapshot.drop()
+    assert temporary_tables(cursor) == []
+    cursor.close()
+    assert con.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [("t",)]
+
+
+def test_several_runs_and_slots_live_side_by_side(database: Open) -> None:
+    con = database(TABLE)
+    snapshots = [
+        take(
+            con,
+            specification(("x", "numeric"), slot=slot),
+            f"SELECT x FROM t LIMIT {size}",
+            run=run,
+        )
+        for slot, run, size in ((0, "a", 10), (1, "a", 20), (0, "b", 30))
+    ]
+    assert [activate_all(s).active for s in snapshots] == [10, 20, 30]
+    snapshots[0].drop()
+    assert local_encoding(snapshots[1]).total == 20
+    assert local_encoding(snapshots[2]).total == 30
+
+
+def test_a_read_only_database_serves(database: Open, tmp_path: Path) -> None:
+    path = str(tmp_path / "source.duckdb")
+    with duckdb.connect(path) as writer:
+        writer.execute(TABLE)
+    with duckdb.connect(path, read_only=True) as con:
+        cursor = con.cursor()
+        snapshot = activate_all(take(cursor, WANTED, FRAGMENT))
+        encoding = local_encoding(snapshot)
+        assert score(cursor, snapshot, encoding, np.ones((1, 1))).shape == (80, 1)
+        snapshot.drop()
+        cursor.close()
+
+
+def test_the_owners_open_transaction_is_undisturbed(database: Open) -> None:
+    con = database(TABLE)
+    con.begin()
+    con.execute("INSERT INTO t VALUES (1000, 0, 0, 1)")
+    cursor = con.cursor()
+    snapshot = take(cursor, WANTED, FRAGMENT)
+    assert snapshot.rows == (80,)
+    activate_all(snapshot)
+    con.rollback()
+    assert con.execute("SELECT count(*) FROM t").fetchone() == (100,)
+    snapshot.drop()
+
+
+def test_later_changes_do_not_reach_the_snapshot(database: Open) -> None:
+    con = database(TABLE)
+    cursor = con.cursor()
+    snapshot = take(cursor, WANTED, FRAGMENT)
+    con.execute("DROP TABLE t")
+    assert activate_all(snapshot).active == 80
+    assert local_encoding(snapshot).total == 80

@@ -1,0 +1,132 @@
+"""The encoded columns of a snapshot, as a query on the party's database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.errors import ModelError
+from sqlfl.schema import FeatureSpecification
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.features import CONSTANT, Encoding, categories_of, vocabulary_pads
+from sqlfl.udfs.rows import Snapshot
+
+
+def encode(snapshot: Snapshot, encoding: Encoding) -> exp.Select:
+    """A query for the encoded active rows: r, cnt, x<p> DOUBLE, k<c> INTEGER (−1: other).
+
+    k<c> is an entry of vocabulary c, counted over the category features. The query reads tables
+    of the snapshot that `end_encode` removes. Raises ModelError if the features do not fit.
+    """
+    features = snapshot.specification.features
+    if _layout(features) != _layout(encoding.features):
+        raise ModelError(
+            f"the features of slot {snapshot.specification.slot} do not fit the model: "
+            f"it was trained on {_written(encoding.features)}; got {_written(features)}"
+        )
+    constants = _constants(encoding)
+    chosen = [sql.column("r", "t"), sql.column("cnt", "t")]
+    query = sql.select(snapshot.table("active", "t"), [*chosen, *_encoded_numbers(encoding)])
+    with sql.registered(snapshot.con, snapshot.name("given"), constants) as given:
+        snapshot.create("constants", exp.select(exp.Star()).from_(given))
+    query = query.join(snapshot.table("constants", "s"), join_type="cross", copy=False)
+    for number, position in categories_of(features):
+        _make_codes(snapshot, encoding, number, position)
+        match = sql.equal(sql.column(f"c{position}", "t"), sql.column("c", f"v{number}"))
+        code = sql.call(
+            "coalesce", sql.column("code", f"v{number}"), sql.cast(sql.number(-1), "INTEGER")
+        )
+        query = query.select(sql.named(code, f"k{number}"), copy=False).join(
+            snapshot.table(f"codes{number}", f"v{number}"), on=match, join_type="left", copy=False
+        )
+    return query
+
+
+def end_encode(snapshot: Snapshot) -> None:
+    """Remove what the query of `encode` reads."""
+    snapshot.drop_part("constants")
+    for number, _ in categories_of(snapshot.specification.features):
+        snapshot.drop_part(f"codes{number}")
+
+
+def _constants(encoding: Encoding) -> pa.Table:
+    """One row: mean m<p> and scale s<p> of every column that is not one-hot."""
+    share = encoding.missing[list(encoding.indicators)] / encoding.total
+    spread = np.sqrt(share * (1.0 - share))
+    mean = np.concatenate([encoding.mean, share])
+    scale = np.concatenate([encoding.scale, np.where(spread > CONSTANT, spread, 1.0)])
+    fields: dict[str, list[float]] = {"one": [1.0]}
+    for p in range(encoding.numeric):
+        fields[f"m{p}"] = [float(mean[p])]
+        fields[f"s{p}"] = [float(scale[p])]
+    return pa.table(fields)
+
+
+def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
+    conditions: list[exp.Expr] = []
+    numeric = 0
+    for number, feature in enumerate(encoding.features):
+        if feature.kind == "category":
+            continue
+        is_array = feature.kind == "array"
+        conditions.append(
+            sql.column(f"m{number}", "t")
+            if is_array
+            else sql.is_null(sql.column(f"x{numeric}", "t"))
+        )
+        for _ in range(feature.width):
+            value = _standardised(sql.column(f"x{numeric}", "t"), numeric)
+            imputed = sql.call("coalesce", value, sql.cast(sql.number(0), "DOUBLE"))
+            yield sql.named(imputed, f"x{numeric}")
+            numeric += 1
+    for column, feature_number in enumerate(encoding.indicators, start=numeric):
+        flag = sql.cast(conditions[feature_number], "DOUBLE")
+        yield sql.named(_standardised(flag, column), f"x{column}")
+
+
+def _standardised(value: exp.Expr, column: int) -> exp.Expr:
+    distance = sql.minus(value, sql.column(f"m{column}", "s"))
+    return sql.divide(distance, sql.column(f"s{column}", "s"))
+
+
+def _make_codes(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> None:
+    """The table codes<number>: entry of the vocabulary for every canonical text that occurs."""
+    vocabulary = encoding.vocabularies[number]
+    shared = encoding.vocabulary_key
+    entries = [bytes.fromhex(e) if shared else e.encode() for e in vocabulary]
+    table = pa.table({
+        "entry": pa.array(entries, pa.binary()),
+        "code": pa.array(np.arange(len(entries), dtype=np.int32)),
+    })  # fmt: skip
+    text = sql.column(f"c{position}")
+    entry = text if shared is None else keys.tag(text)
+    distinct = exp.select(text.copy()).distinct().from_(snapshot.active_table)
+    hashed = exp.select(sql.named(text.copy(), "c"), sql.named(entry, "entry"))
+    hashed = hashed.from_(distinct.subquery("d"))
+    with sql.registered(snapshot.con, snapshot.name("given"), table) as given:
+        query = (
+            exp.select(sql.column("c", "h"), sql.column("code", "g"))
+            .from_(hashed.subquery("h"))
+            .join(
+                exp.alias_(given, "g", table=True),
+                on=sql.equal(sql.column("entry", "h"), sql.column("entry", "g")),
+            )
+        )
+        parameters = None if shared is None else vocabulary_pads(shared, number)
+        snapshot.create(f"codes{number}", query, parameters)
+
+
+def _layout(features: Sequence[FeatureSpecification]) -> list[tuple[Any, ...]]:
+    kinds = {"boolean": "numeric"}
+    return [(kinds.get(f.kind, f.kind), f.width) for f in features]
+
+
+def _written(features: Sequence[FeatureSpecification]) -> str:
+    return ", ".join(
+        f"{f.name} ({f.kind}[{f.width}])" if f.kind == "array" else f"{f.name} ({f.kind})"
+        for f in features
+    )

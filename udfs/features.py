@@ -1,0 +1,311 @@
+"""From the columns of a snapshot to numbers: statistics, encoding, the encoded columns.
+
+Columns of the encoded matrix, in this order: numeric and boolean features and the elements of
+arrays, standardised; an indicator per feature that was NULL in training, standardised; the
+one-hot columns of every category feature, which are centred by `Encoding.centre` and never made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from sqlglot import exp
+
+from sqlfl.errors import ModelError
+from sqlfl.messages import SetEncoding, Statistics
+from sqlfl.schema import FeatureSpecification
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.rows import Snapshot
+
+Array = npt.NDArray[np.float64]
+CHUNK = 128
+"""Numeric columns that one statement aggregates."""
+CONSTANT = 1e-12
+"""A deviation below this share of the mean (or of 1) is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """How a slot's features become numbers; fixed in training, applied again in scoring."""
+
+    features: tuple[FeatureSpecification, ...]
+    mean: Array
+    """(numeric,): weighted mean of the present values, also what a missing one counts as."""
+    scale: Array
+    """(numeric,): standard deviation of the imputed column; 1 where it is constant."""
+    missing: Array
+    """(numeric features,): Σ cnt over rows where the feature is NULL."""
+    vocabularies: tuple[tuple[str, ...], ...]
+    """Per category feature: canonical texts, or hexadecimal tags if there is a vocabulary key."""
+    counts: tuple[Array, ...]
+    """Per category feature (v,): Σ cnt of each entry."""
+    total: float
+    """N, the joined rows that the statistics are of."""
+    vocabulary_key: bytes | None
+    """The secret that the clients of a shared slot hash categories with; None for one client."""
+
+    @cached_property
+    def indicators(self) -> tuple[int, ...]:
+        """The numeric features, by position among them, that have an indicator column."""
+        return tuple(int(i) for i in np.flatnonzero(self.missing > 0))
+
+    @property
+    def numeric(self) -> int:
+        """p, the columns that are not one-hot."""
+        return len(self.mean) + len(self.indicators)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Per category feature its first column; and at the end the width."""
+        sizes = [len(vocabulary) for vocabulary in self.vocabularies]
+        return tuple(int(o) for o in np.cumsum([self.numeric, *sizes]))
+
+    @property
+    def width(self) -> int:
+        """d, the encoded columns."""
+        return self.offsets[-1]
+
+    @cached_property
+    def centre(self) -> Array:
+        """(d,): what centring subtracts; the frequency of a category, 0 for other columns."""
+        frequencies = [counts / max(self.total, 1.0) for counts in self.counts]
+        return np.concatenate([np.zeros(self.numeric), *frequencies])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """(d,): readable names of the encoded columns."""
+        numeric = [f for f in self.features if f.kind != "category"]
+        names = []
+        for feature in numeric:
+            if feature.kind == "array":
+                names += [f"{feature.name}[{k}]" for k in range(1, feature.width + 1)]
+            else:
+                names.append(feature.name)
+        names += [f"{numeric[i].name} is missing" for i in self.indicators]
+        categories = [f for f in self.features if f.kind == "category"]
+        for feature, vocabulary in zip(categories, self.vocabularies, strict=True):
+            names += [
+                _category_name(feature.name, entry, self.vocabulary_key) for entry in vocabulary
+            ]
+        return tuple(names)
+
+    def to_bytes(self) -> bytes:
+        """JSON; floats keep all their bits."""
+        key = self.vocabulary_key
+        fields = {
+            "features": [asdict(feature) for feature in self.features],
+            "mean": self.mean.tolist(),
+            "scale": self.scale.tolist(),
+            "missing": self.missing.tolist(),
+            "vocabularies": self.vocabularies,
+            "counts": [counts.tolist() for counts in self.counts],
+            "total": self.total,
+            "vocabulary_key": None if key is None else key.hex(),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Encoding:
+        """What `to_bytes` wrote."""
+        fields = json.loads(data)
+        key = fields["vocabulary_key"]
+        return cls(
+            features=tuple(FeatureSpecification(**feature) for feature in fields["features"]),
+            mean=np.array(fields["mean"], np.float64),
+            scale=np.array(fields["scale"], np.float64),
+            missing=np.array(fields["missing"], np.float64),
+            vocabularies=tuple(tuple(vocabulary) for vocabulary in fields["vocabularies"]),
+            counts=tuple(np.array(counts, np.float64) for counts in fields["counts"]),
+            total=fields["total"],
+            vocabulary_key=None if key is None else bytes.fromhex(key),
+        )
+
+
+def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
+    """What a client of a shared slot tells of its active rows, categories as keyed hashes.
+
+    Raises ModelError, naming the column, if a numeric feature has infinite values.
+    """
+    weight, mean, m2, missing = _moments(snapshot)
+    tags, counts = [], []
+    for number, position in categories_of(snapshot.specification.features):
+        tag = keys.tag(sql.column(f"c{position}"))
+        query = exp.select(sql.named(tag, "tag"), sql.column("n")).from_(
+            _frequencies(snapshot, position).subquery("g")
+        )
+        found = sql.fetch(snapshot.con, query, vocabulary_pads(vocabulary_key, number))
+        found.sort()
+        tags.append(np.frombuffer(b"".join(t for t, _ in found), np.uint8).reshape(-1, 16))
+        counts.append(np.array([n for _, n in found], np.float64))
+    return Statistics(
+        run=snapshot.run,
+        slot=snapshot.specification.slot,
+        weight=weight,
+        mean=mean,
+        m2=m2,
+        missing=missing,
+        tags=tuple(tags),
+        counts=tuple(counts),
+    )
+
+
+def shared_encoding(
+    features: tuple[FeatureSpecification, ...], message: SetEncoding, vocabulary_key: bytes
+) -> Encoding:
+    """The encoding of a slot of several clients, from the merged statistics."""
+    return Encoding(
+        features=features,
+        mean=np.array(message.mean, np.float64),
+        scale=np.array(message.scale, np.float64),
+        missing=np.array(message.missing, np.float64),
+        vocabularies=tuple(tuple(bytes(tag).hex() for tag in tags) for tags in message.tags),
+        counts=tuple(np.array(counts, np.float64) for counts in message.counts),
+        total=float(message.total),
+        vocabulary_key=vocabulary_key,
+    )
+
+
+def local_encoding(snapshot: Snapshot) -> Encoding:
+    """The encoding of a slot of one client, from its active rows.
+
+    Raises ModelError, naming the column, if a numeric feature has infinite values.
+    """
+    _, mean, m2, missing = _moments(snapshot)
+    total = float(snapshot.weight)
+    deviation = np.sqrt(m2 / max(total, 1.0))
+    constant = deviation <= CONSTANT * np.maximum(1.0, np.abs(mean))
+    vocabularies, counts = [], []
+    for _, position in categories_of(snapshot.specification.features):
+        found = sorted(sql.fetch(snapshot.con, _frequencies(snapshot, position)))
+        vocabularies.append(tuple(entry.decode() for entry, _ in found))
+        counts.append(np.array([n for _, n in found], np.float64))
+    return Encoding(
+        features=snapshot.specification.features,
+        mean=mean,
+        scale=np.where(constant, 1.0, deviation),
+        missing=missing,
+        vocabularies=tuple(vocabularies),
+        counts=tuple(counts),
+        total=total,
+        vocabulary_key=None,
+    )
+
+
+def check_finite(snapshot: Snapshot) -> None:
+    """ModelError, naming the column, if a numeric feature of the active rows is infinite."""
+    for start in range(0, len(_numeric_names(snapshot.specification.features)), CHUNK):
+        _first_pass(snapshot, start)
+
+
+# -- statistics ---------------------------------------------------------------------------------
+
+
+def _moments(snapshot: Snapshot) -> tuple[Array, Array, Array, Array]:
+    """Weight, mean, centred second moment of the numeric columns; Σ cnt of NULL features.
+
+    Two passes: the second is centred at the first's mean, and corrects it.
+    """
+    size = len(_numeric_names(snapshot.specification.features))
+    weight, mean, m2 = np.zeros(size), np.zeros(size), np.zeros(size)
+    for start in range(0, size, CHUNK):
+        part = slice(start, min(start + CHUNK, size))
+        weight[part], mean[part] = _first_pass(snapshot, start)
+        terms: list[exp.Expr] = []
+        for p in range(part.start, part.stop):
+            distance = exp.paren(
+                sql.minus(sql.column(f"x{p}"), sql.cast(sql.parameter(f"m{p}"), "DOUBLE"))
+            )
+            terms.append(sql.total(sql.times(sql.column("cnt"), distance)))
+            square = sql.times(distance.copy(), distance.copy())
+            terms.append(sql.total(sql.times(sql.column("cnt"), square)))
+        given = {f"m{p}": float(mean[p]) for p in range(part.start, part.stop)}
+        query = sql.select(snapshot.active_table, terms)
+        found = np.array(sql.fetch(snapshot.con, query, given)[0], np.float64).reshape(-1, 2)
+        present = np.maximum(weight[part], 1.0)
+        mean[part] += found[:, 0] / present
+        m2[part] = np.maximum(found[:, 1] - found[:, 0] ** 2 / present, 0.0)
+    if not np.isfinite(m2).all():
+        name = _numeric_names(snapshot.specification.features)[int(np.argmin(np.isfinite(m2)))]
+        raise ModelError(f"column {name} has values too large to standardise")
+    return weight, mean, m2, _missing(snapshot)
+
+
+def _first_pass(snapshot: Snapshot, start: int) -> tuple[Array, Array]:
+    names = _numeric_names(snapshot.specification.features)
+    columns = [sql.column(f"x{p}") for p in range(start, min(start + CHUNK, len(names)))]
+    terms: list[exp.Expr] = []
+    for column in columns:
+        terms.append(sql.call("bool_or", sql.call("isinf", column)))
+        present = sql.when(sql.is_null(column), sql.number(0), sql.column("cnt"))
+        terms.append(sql.total(present))
+        terms.append(sql.total(sql.times(sql.column("cnt"), column.copy())))
+    found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
+    for number, infinite in enumerate(found[::3]):
+        if infinite:
+            raise ModelError(
+                f"column {names[start + number]} has infinite values",
+                hint="filter them out in WHERE, or turn them into NULL",
+            )
+    weight = np.array(found[1::3], np.float64)
+    return weight, np.array(found[2::3], np.float64) / np.maximum(weight, 1.0)
+
+
+def _missing(snapshot: Snapshot) -> Array:
+    conditions: list[exp.Expr] = []
+    numeric = 0
+    for number, feature in enumerate(snapshot.specification.features):
+        if feature.kind == "category":
+            continue
+        is_array = feature.kind == "array"
+        conditions.append(
+            sql.column(f"m{number}") if is_array else sql.is_null(sql.column(f"x{numeric}"))
+        )
+        numeric += feature.width
+    missing = np.zeros(len(conditions))
+    for start in range(0, len(conditions), CHUNK):
+        terms = [
+            sql.total(sql.when(condition, sql.column("cnt"), sql.number(0)))
+            for condition in conditions[start : start + CHUNK]
+        ]
+        query = sql.select(snapshot.active_table, terms)
+        missing[start : start + CHUNK] = sql.fetch(snapshot.con, query)[0]
+    return missing
+
+
+def _frequencies(snapshot: Snapshot, position: int) -> exp.Select:
+    entry = sql.column(f"c{position}")
+    return (
+        exp.select(entry, sql.named(sql.total(sql.column("cnt")), "n"))
+        .from_(snapshot.active_table)
+        .group_by(entry.copy())
+    )
+
+
+# -- layout -------------------------------------------------------------------------------------
+
+
+def vocabulary_pads(vocabulary_key: bytes, number: int) -> dict[str, bytes]:
+    """Each category feature has a key of its own: equal values of two do not show as equal."""
+    return keys.pads(keys.derive(vocabulary_key, "vocabulary", str(number)))
+
+
+def categories_of(features: Sequence[FeatureSpecification]) -> list[tuple[int, int]]:
+    """(number among the category features, position among all features)"""
+    found = [p for p, feature in enumerate(features) if feature.kind == "category"]
+    return list(enumerate(found))
+
+
+def _numeric_names(features: Sequence[FeatureSpecification]) -> list[str]:
+    """The feature's name for every numeric column."""
+    return [f.name for f in features if f.kind != "category" for _ in range(f.width)]
+
+
+def _category_name(feature: str, entry: str, key: bytes | None) -> str:
+    if key is not None:
+        return f"{feature} = #{entry[:8]}"
+    return f"{feature} is NULL" if entry == "n" else f"{feature} = {entry[1:]}"

@@ -1,0 +1,91 @@
+"""A fragment's columns in the forms that the snapshot keeps them in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from sqlfl.errors import ModelError
+from sqlfl.schema import Column, FeatureSpecification, SlotSpecification
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.describe import describe
+
+AS_BLOB = ("VARCHAR", "JSON")
+"""Types of key parts that are kept as BLOB, so that no collation merges two texts."""
+
+
+def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: str) -> exp.Select:
+    """One fragment with the columns of `raw`, each in the form that encoding needs.
+
+    The fragment's columns are taken by position: DuckDB would not tell "a" from "A".
+    """
+    described = describe(con, text)
+    expected = [f.name for f in spec.features]
+    expected += ["sqlfl_target"] * spec.target + [f"sqlfl_id_{k}" for k in spec.identifiers]
+    expected += [f"sqlfl_key_{k.index}_{p}" for k in spec.keys for p in range(len(k.types))]
+    if [c.name for c in described] != expected:
+        raise ModelError(
+            f"fragment {index} of slot {spec.slot} has columns "
+            f"{', '.join(c.name for c in described)}; expected {', '.join(expected)}"
+        )
+    values = [sql.column(f"c{p}", "f") for p in range(len(expected))]
+    left = iter(zip(values, described, strict=True))
+    chosen: list[exp.Expr] = [sql.named(sql.cast(sql.number(index), "USMALLINT"), "fragment")]
+    for number, feature in enumerate(spec.features):
+        chosen.append(sql.named(_feature(next(left)[0], feature), f"f{number}"))
+    if spec.target:
+        chosen.append(sql.named(_target(*next(left), spec.classes), "y"))
+    chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
+    for position, key in enumerate(spec.keys):
+        for p, kind in enumerate(key.types):
+            value = next(left)[0]
+            stored = sql.call("encode", value) if kind in AS_BLOB else value
+            chosen.append(sql.named(stored, f"p{position}_{p}"))
+    alias = exp.TableAlias(
+        this=exp.to_identifier("f"),
+        columns=[exp.to_identifier(f"c{p}", quoted=True) for p in range(len(expected))],
+    )
+    return sql.select(exp.Subquery(this=sql.verbatim(con, text), alias=alias), chosen)
+
+
+def active_features(features: Sequence[FeatureSpecification]) -> list[exp.Expr]:
+    chosen: list[exp.Expr] = []
+    numeric = 0
+    for number, feature in enumerate(features):
+        value = sql.column(f"f{number}", "t")
+        if feature.kind == "category":
+            chosen.append(sql.named(value, f"c{number}"))
+        elif feature.kind == "array":
+            for element in range(1, feature.width + 1):
+                item = sql.call("array_extract", value.copy(), sql.number(element))
+                chosen.append(sql.named(_no_nan(item), f"x{numeric}"))
+                numeric += 1
+            chosen.append(sql.named(sql.is_null(value), f"m{number}"))
+        else:
+            chosen.append(sql.named(value, f"x{numeric}"))
+            numeric += 1
+    return chosen
+
+
+def _no_nan(value: exp.Expr) -> exp.Expr:
+    """NaN counts as NULL; in DuckDB NaN equals itself."""
+    return sql.call("nullif", value, sql.cast(sql.string("nan"), "DOUBLE"))
+
+
+def _feature(value: exp.Expr, feature: FeatureSpecification) -> exp.Expr:
+    if feature.kind == "category":
+        known = sql.call("encode", sql.join_text(sql.string("v"), sql.text(value)))
+        return sql.call("coalesce", known, sql.call("encode", sql.string("n")))
+    if feature.kind == "array":
+        return sql.cast(value, f"DOUBLE[{feature.width}]")
+    return _no_nan(sql.cast(value, "DOUBLE"))
+
+
+def _target(value: exp.Expr, column: Column, classes: bool) -> exp.Expr:
+    if not classes:
+        return _no_nan(sql.cast(value, "DOUBLE"))
+    if column.type in ("FLOAT", "DOUBLE"):
+        value = keys.positive_zero(value, column.type)
+        return sql.call("nullif", value, sql.cast(sql.string("nan"), column.type))
+    return value

@@ -1,0 +1,150 @@
+"""Keyed hashes: join keys leave a party as tags, never as values.
+
+A tag is HMAC-SHA256 (RFC 2104) of the value's canonical bytes, cut to 16 bytes, under a secret
+that the parties share and the coordinator does not hold. Equal values of one type have equal
+bytes at every party, whatever the session's settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+
+from sqlglot import exp
+
+from sqlfl.errors import ModelError
+from sqlfl.schema import KeySpecification
+from sqlfl.udfs import sql
+
+TAG_BYTES = 16
+_BLOCK = 64
+_HASH = "sqlfl_hmac"
+_PLAIN = re.compile(
+    r"(U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BIGNUM|VARINT|DECIMAL\(.*\)|BOOLEAN|VARCHAR"
+    r"|ENUM\(.*\)|UUID|DATE|TIME|TIME_NS|TIME WITH TIME ZONE|TIMESTAMP(_S|_MS|_NS)?|BIT|JSON)",
+    re.DOTALL,
+)
+
+
+def derive(secret: bytes, *info: str) -> bytes:
+    """A key of 32 bytes for one purpose: HKDF-SHA256 (RFC 5869) with an empty salt.
+
+    `info` names the purpose; different sequences of texts give independent keys.
+    """
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    label = json.dumps(info, separators=(",", ":")).encode()
+    return hmac.digest(extracted, label + b"\x01", "sha256")
+
+
+def install(con: sql.Connection) -> None:
+    """Give the cursor the macro `sqlfl_hmac(ipad, opad, m)`: 16 bytes of HMAC-SHA256 of `m`."""
+    inner = _sha256(sql.join_text(sql.column("ipad"), sql.column("m")))
+    outer = _sha256(sql.join_text(sql.column("opad"), inner))
+    header = exp.UserDefinedFunction(
+        this=exp.table_(_HASH, db="main", catalog="temp"),
+        expressions=[exp.to_identifier(name) for name in ("ipad", "opad", "m")],
+        wrapped=True,
+    )
+    statement = exp.Create(
+        this=header,
+        kind="MACRO",
+        replace=True,
+        properties=exp.Properties(expressions=[exp.TemporaryProperty()]),
+        expression=sql.call("array_slice", outer, sql.number(1), sql.number(TAG_BYTES)),
+    )
+    sql.run(con, statement)
+
+
+def pads(key: bytes) -> dict[str, bytes]:
+    """The two parameters of `tag` for an HMAC key."""
+    if len(key) > _BLOCK:
+        key = hashlib.sha256(key).digest()
+    block = key.ljust(_BLOCK, b"\0")
+    return {
+        "ipad": bytes(b ^ 0x36 for b in block),
+        "opad": bytes(b ^ 0x5C for b in block),
+    }
+
+
+def tag(message: exp.Expr) -> exp.Expr:
+    """The tag of a BLOB expression; the query takes `pads(key)` as parameters."""
+    macro = sql.call(_HASH, sql.parameter("ipad"), sql.parameter("opad"), message)
+    return exp.Dot.build([exp.to_identifier("temp"), exp.to_identifier("main"), macro])
+
+
+def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
+    """The BLOB that is hashed for a composite key: its domain, then every part with its length.
+
+    The domain (index and types of the key) keeps the tags of different keys apart. ModelError
+    where a part's type has no canonical bytes.
+    """
+    domain = json.dumps([key.index, *key.types], separators=(",", ":"))
+    pieces: list[exp.Expr] = [sql.call("encode", sql.string(f"{len(domain)}:{domain}"))]
+    for part, kind in zip(parts, key.types, strict=True):
+        value = canonical_bytes(part, kind)
+        length = sql.text(sql.call("octet_length", value))
+        pieces.append(sql.call("encode", sql.join_text(length, sql.string(":"))))
+        pieces.append(value.copy())
+    return sql.join_text(*pieces)
+
+
+def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:
+    """A BLOB that is equal for two values of DuckDB type `kind` exactly if DuckDB holds them equal.
+
+    ModelError for nested types, which have no such bytes here.
+    """
+    if kind == "BLOB":
+        return value
+    return sql.call("encode", _canonical_text(value, kind))
+
+
+def _canonical_text(value: exp.Expr, kind: str) -> exp.Expr:
+    if kind in ("FLOAT", "DOUBLE"):
+        return sql.when(
+            sql.call("isnan", value), sql.string("nan"), sql.text(positive_zero(value, kind))
+        )
+    if kind == "TIMESTAMP WITH TIME ZONE":
+        # its text depends on the session's TimeZone, except that of the infinities
+        return sql.when(
+            sql.call("isinf", value),
+            sql.text(value),
+            sql.text(sql.call("epoch_us", value.copy())),
+        )
+    if kind == "INTERVAL":
+        return sql.text(_interval_microseconds(value))
+    if _PLAIN.fullmatch(kind):
+        return sql.text(value)
+    raise ModelError(
+        f"a join key of type {kind} cannot be hashed",
+        hint="join on numbers, texts, dates, times or BLOBs; cast the key to VARCHAR",
+    )
+
+
+def positive_zero(value: exp.Expr, kind: str) -> exp.Expr:
+    """A FLOAT or DOUBLE without negative zero."""
+    return exp.paren(exp.Add(this=value.copy(), expression=sql.cast(sql.number(0), kind)))
+
+
+def _interval_microseconds(value: exp.Expr) -> exp.Expr:
+    """As DuckDB compares intervals: a month has 30 days, a day 24 hours."""
+    units = {
+        "year": 360 * 86_400_000_000,
+        "month": 30 * 86_400_000_000,
+        "day": 86_400_000_000,
+        "hour": 3_600_000_000,
+        "minute": 60_000_000,
+        "microsecond": 1,
+    }
+    return sql.add([
+        sql.times(
+            sql.cast(sql.call("date_part", sql.string(unit), value.copy()), "HUGEINT"),
+            sql.number(size),
+        )
+        for unit, size in units.items()
+    ])  # fmt: skip
+
+
+def _sha256(message: exp.Expr) -> exp.Expr:
+    return sql.call("unhex", sql.call("sha256", message))

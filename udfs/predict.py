@@ -1,0 +1,40 @@
+"""Scoring: the predictions of a trained block for the active rows of a new snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlfl.errors import InternalError
+from sqlfl.udfs import sql
+from sqlfl.udfs.arrays import ArraysEngine
+from sqlfl.udfs.features import Encoding, check_finite
+from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.update import Array, Engine, SqlEngine
+
+ENGINES: dict[str, Callable[[sql.Connection, Snapshot, Encoding], Engine]] = {
+    "sql": SqlEngine,
+    "arrays": ArraysEngine,
+}
+
+
+def make_engine(name: str, con: sql.Connection, snapshot: Snapshot, encoding: Encoding) -> Engine:
+    """The engine called `name`, 'sql' or 'arrays', over the active rows of `snapshot`."""
+    if name not in ENGINES:
+        raise InternalError(f"there is no engine {name!r}; there are {', '.join(ENGINES)}")
+    return ENGINES[name](con, snapshot, encoding)
+
+
+def score(
+    con: sql.Connection, snapshot: Snapshot, encoding: Encoding, theta: Array, engine: str = "sql"
+) -> Array:
+    """X̃ θ of the active rows under a saved encoding: (d, c) -> (a, c).
+
+    A category that training did not have is `other`: its one-hot columns are all zero before
+    centring. Raises ModelError if the features do not fit the encoding, or are infinite.
+    """
+    check_finite(snapshot)
+    scorer = make_engine(engine, con, snapshot, encoding)
+    try:
+        return scorer.predict(theta)
+    finally:
+        scorer.close()

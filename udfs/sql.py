@@ -1,0 +1,202 @@
+"""Small builders of DuckDB queries as sqlglot trees, and the few ways to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import duckdb
+import pyarrow as pa
+from sqlglot import exp, parse_one
+
+from sqlfl.errors import ModelError
+
+Connection: TypeAlias = duckdb.DuckDBPyConnection
+Parameters: TypeAlias = Mapping[str, object]
+
+
+def column(name: str, table: str | None = None) -> exp.Column:
+    return exp.column(name, table=table, quoted=True)
+
+
+def temp(name: str, alias: str | None = None) -> exp.Table:
+    """A temporary table of the cursor, named in full so that no search path can hide it."""
+    return exp.table_(name, db="main", catalog="temp", quoted=True, alias=alias)
+
+
+def call(function: str, *arguments: exp.Expr) -> exp.Anonymous:
+    """A function under its DuckDB name; sqlglot is not to rewrite it."""
+    return exp.Anonymous(this=function, expressions=list(arguments))
+
+
+def select(source: exp.Expr, expressions: Iterable[exp.Expr]) -> exp.Select:
+    """SELECT `expressions` FROM `source`, for wide lists: sqlglot's builders copy what they get."""
+    return exp.Select(expressions=list(expressions)).from_(source, copy=False)
+
+
+def parameter(name: str) -> exp.Placeholder:
+    return exp.Placeholder(this=name)
+
+
+def cast(expression: exp.Expr, kind: str) -> exp.Cast:
+    return exp.Cast(this=expression, to=_type(kind).copy())
+
+
+@lru_cache(maxsize=256)
+def _type(kind: str) -> exp.DataType:
+    return exp.DataType.build(kind, dialect="duckdb")
+
+
+def text(expression: exp.Expr) -> exp.Cast:
+    return cast(expression, "VARCHAR")
+
+
+def number(value: int) -> exp.Expr:
+    return exp.Literal.number(value)
+
+
+def string(value: str) -> exp.Literal:
+    return exp.Literal.string(value)
+
+
+def join_text(*parts: exp.Expr) -> exp.Expr:
+    """The parts one after another: texts, or blobs."""
+    result = parts[0]
+    for part in parts[1:]:
+        result = exp.DPipe(this=result, expression=part)
+    return result
+
+
+def named(expression: exp.Expr, name: str) -> exp.Alias:
+    return exp.Alias(this=expression, alias=exp.to_identifier(name, quoted=True))
+
+
+def when(condition: exp.Expr, then: exp.Expr, otherwise: exp.Expr | None = None) -> exp.Case:
+    return exp.Case(
+        ifs=[exp.If(this=condition, true=then)],
+        default=exp.Null() if otherwise is None else otherwise,
+    )
+
+
+def is_null(expression: exp.Expr) -> exp.Is:
+    return exp.Is(this=expression, expression=exp.Null())
+
+
+def equal(left: exp.Expr, right: exp.Expr) -> exp.EQ:
+    return exp.EQ(this=left, expression=right)
+
+
+def times(left: exp.Expr, right: exp.Expr) -> exp.Mul:
+    return exp.Mul(this=_group(left), expression=_group(right))
+
+
+def minus(left: exp.Expr, right: exp.Expr) -> exp.Sub:
+    return exp.Sub(this=left, expression=_group(right))
+
+
+def divide(left: exp.Expr, right: exp.Expr) -> exp.Div:
+    return exp.Div(this=_group(left), expression=_group(right), typed=False, safe=False)
+
+
+def add(terms: Sequence[exp.Expr]) -> exp.Expr:
+    """Their sum as a balanced tree: DuckDB limits the depth of an expression to 1000."""
+    if len(terms) == 1:
+        return terms[0]
+    middle = len(terms) // 2
+    return exp.paren(exp.Add(this=add(terms[:middle]), expression=add(terms[middle:])), copy=False)
+
+
+def total(expression: exp.Expr) -> exp.Expr:
+    """SUM as DOUBLE, 0 over no rows."""
+    return call("coalesce", call("sum", cast(expression, "DOUBLE")), cast(number(0), "DOUBLE"))
+
+
+def row_number(order: Sequence[exp.Expr]) -> exp.Expr:
+    """Position from 0 in ascending order."""
+    window = exp.Window(
+        this=exp.RowNumber(),
+        order=exp.Order(expressions=[exp.Ordered(this=o, desc=False) for o in order]),
+    )
+    return exp.Sub(this=window, expression=number(1))
+
+
+def verbatim(con: Connection, select: str) -> exp.Var:
+    """A query that came as text, to be put into a tree exactly as it came.
+
+    Parsing and writing it once more could change it. DuckDB's own parser says that it is one
+    SELECT and nothing else; ModelError if not.
+    """
+    try:
+        statements = con.extract_statements(select)
+    except duckdb.ParserException as error:
+        raise ModelError("the text of a query is not SQL") from error
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise ModelError("the text of a query must be one SELECT")
+    # the line break ends a comment that may come last
+    return exp.Var(this=select.rstrip().rstrip(";") + "\n")
+
+
+def to_sql(query: exp.Expr) -> str:
+    return query.sql(dialect="duckdb")
+
+
+def run(con: Connection, query: exp.Expr, parameters: Parameters | None = None) -> None:
+    con.execute(to_sql(query), dict(parameters) if parameters else None)
+
+
+def fetch(
+    con: Connection, query: exp.Expr, parameters: Parameters | None = None
+) -> list[tuple[Any, ...]]:
+    return con.execute(to_sql(query), dict(parameters) if parameters else None).fetchall()
+
+
+def columns(
+    con: Connection, query: exp.Expr, parameters: Parameters | None = None
+) -> dict[str, Any]:
+    """The result as numpy arrays by name (masked arrays where there are NULLs)."""
+    return con.execute(to_sql(query), dict(parameters) if parameters else None).fetchnumpy()
+
+
+def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatchReader:
+    """The result as Arrow batches of at most `rows` rows, in no promised order."""
+    return con.sql(to_sql(query)).to_arrow_reader(rows)
+
+
+def create(
+    con: Connection, name: str, query: exp.Query, parameters: Parameters | None = None
+) -> None:
+    """CREATE TEMP TABLE `name` AS `query`, on this cursor."""
+    statement = exp.Create(
+        this=temp(name),
+        kind="TABLE",
+        properties=exp.Properties(expressions=[exp.TemporaryProperty()]),
+        expression=query,
+    )
+    run(con, statement, parameters)
+
+
+def drop(con: Connection, *names: str) -> None:
+    for name in names:
+        # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
+        statement = parse_one("DROP TABLE IF EXISTS t", dialect="duckdb")
+        for table in list(statement.find_all(exp.Table)):
+            table.replace(temp(name))
+        run(con, statement)
+
+
+@contextmanager
+def registered(con: Connection, name: str, table: pa.Table) -> Iterator[exp.Table]:
+    """`table` as a temporary view of the cursor, for as long as the context."""
+    con.register(name, table)
+    try:
+        yield temp(name)
+    finally:
+        con.unregister(name)
+
+
+def _group(expression: exp.Expr) -> exp.Expr:
+    if isinstance(expression, (exp.Binary, exp.DPipe)):
+        return exp.paren(expression, copy=False)
+    return expression
