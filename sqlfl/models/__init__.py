@@ -1,0 +1,1 @@
+"""Losses, links and the linear algebra of generalised linear models."""

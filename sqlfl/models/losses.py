@@ -1,0 +1,291 @@
+"""Losses of generalised linear models: values, derivatives, proximal steps and links.
+
+Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), 0 or 1 (logistic), class codes
+(softmax). Means are over the N rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.errors import InternalError
+
+Array = npt.NDArray[Any]
+
+
+class Loss(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def curvature(self) -> float:
+        """Upper bound of the eigenvalues of ∂²ℓ/∂H²: 1, ¼, ½."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """d_c, scores per joined row."""
+        ...
+
+    def value(self, scores: Array, targets: Array) -> float:
+        """Mean of ℓ(H_j; y_j)."""
+        ...
+
+    def gradient(self, scores: Array, targets: Array) -> Array:
+        """∂ℓ(H_j; y_j)/∂H_j of each row (not divided by N): (N, d_c)."""
+        ...
+
+    def along(
+        self, scores: Array, direction: Array, targets: Array, step: float
+    ) -> tuple[float, float, float]:
+        """φ, φ' and φ'' of φ(α) = mean ℓ(H + α D; y) at α = `step`."""
+        ...
+
+    def prox(self, points: Array, targets: Array, rho: float) -> Array:
+        """argmin_z ℓ(z; y) + ρ/2 ‖z − v‖² of each row: the z-step of sharing ADMM (eq. 9)."""
+        ...
+
+    def initial_intercept(self, targets: Array) -> Array:
+        """The best constant score: (d_c,)."""
+        ...
+
+    def mean_curvature(self, scores: Array) -> float:
+        """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature`."""
+        ...
+
+    def predict(self, scores: Array) -> Array:
+        """Numbers (N, 1) for squared loss, else probabilities (N, classes)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Squared:
+    """½(H − y)²."""
+
+    outputs: int = 1
+    name: str = "squared"
+    curvature: float = 1.0
+
+    def value(self, scores: Array, targets: Array) -> float:
+        residual = scores[:, 0] - targets
+        return 0.5 * float(residual @ residual) / len(residual)
+
+    def gradient(self, scores: Array, targets: Array) -> Array:
+        return scores - targets[:, None]
+
+    def along(
+        self, scores: Array, direction: Array, targets: Array, step: float
+    ) -> tuple[float, float, float]:
+        way = direction[:, 0]
+        residual = scores[:, 0] + step * way - targets
+        n = len(way)
+        return (
+            0.5 * float(residual @ residual) / n,
+            float(residual @ way) / n,
+            float(way @ way) / n,
+        )
+
+    def prox(self, points: Array, targets: Array, rho: float) -> Array:
+        return (targets[:, None] + rho * points) / (1.0 + rho)
+
+    def initial_intercept(self, targets: Array) -> Array:
+        return np.array([float(np.mean(targets))])
+
+    def mean_curvature(self, scores: Array) -> float:
+        return 1.0
+
+    def predict(self, scores: Array) -> Array:
+        return scores.copy()
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """log(1 + exp(H)) − y H, with y in {0, 1}."""
+
+    outputs: int = 1
+    name: str = "logistic"
+    curvature: float = 0.25
+
+    def value(self, scores: Array, targets: Array) -> float:
+        h = scores[:, 0]
+        softplus, _ = _softplus(h)
+        return float(np.sum(softplus) - targets.astype(np.float64) @ h) / len(h)
+
+    def gradient(self, scores: Array, targets: Array) -> Array:
+        return _softplus(scores)[1] - targets[:, None]
+
+    def along(
+        self, scores: Array, direction: Array, targets: Array, step: float
+    ) -> tuple[float, float, float]:
+        way = direction[:, 0]
+        h = scores[:, 0] + step * way
+        softplus, p = _softplus(h)
+        n, y = len(h), targets.astype(np.float64)
+        value = float(np.sum(softplus) - y @ h) / n
+        return value, float((p - y) @ way) / n, float((p * (1.0 - p) * way) @ way) / n
+
+    def prox(self, points: Array, targets: Array, rho: float) -> Array:
+        # σ(z) − y + ρ(z − v) = 0 has its root between v and v + (y − σ(v))/ρ: Newton steps that
+        # leave the shrinking bracket are replaced by its middle, and so is every third long one,
+        # since in the flat tails Newton walks by ones.
+        v = points[:, 0]
+        slack = (targets - _softplus(v)[1]) / rho
+        low, high = np.minimum(v, v + slack), np.maximum(v, v + slack)
+        z = v + 0.5 * slack
+        for iteration in range(100):
+            p = _softplus(z)[1]
+            f = p - targets + rho * (z - v)
+            high = np.where(f > 0, z, high)
+            low = np.where(f > 0, low, z)
+            proposal = z - f / (p * (1.0 - p) + rho)
+            poor = (proposal < low) | (proposal > high)
+            if iteration % 3 == 2:
+                poor |= np.abs(proposal - z) > 0.1
+            proposal = np.where(poor, 0.5 * (low + high), proposal)
+            change = np.abs(proposal - z)
+            z = proposal
+            if np.all(change <= 1e-12 * (1.0 + np.abs(z))):
+                break
+        return z[:, None]
+
+    def initial_intercept(self, targets: Array) -> Array:
+        n = len(targets)
+        p = float(np.clip(np.mean(targets), 0.5 / n, 1.0 - 0.5 / n))
+        return np.array([np.log(p / (1.0 - p))])
+
+    def mean_curvature(self, scores: Array) -> float:
+        p = _softplus(scores[:, 0])[1]
+        return float(p @ (1.0 - p)) / len(p)
+
+    def predict(self, scores: Array) -> Array:
+        return np.hstack([_softplus(-scores)[1], _softplus(scores)[1]])
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """log Σ_k exp(H_k) − H_y, with y a class code."""
+
+    outputs: int
+    name: str = "softmax"
+    curvature: float = 0.5
+
+    def value(self, scores: Array, targets: Array) -> float:
+        logarithm, _ = _log_sum(scores.T)
+        return float(np.mean(logarithm - _pick(scores.T, targets)))
+
+    def gradient(self, scores: Array, targets: Array) -> Array:
+        _, p = _log_sum(scores.T)
+        p[targets.astype(np.intp), np.arange(len(scores))] -= 1.0
+        return p.T
+
+    def along(
+        self, scores: Array, direction: Array, targets: Array, step: float
+    ) -> tuple[float, float, float]:
+        way = direction.T
+        h = scores.T + step * way
+        logarithm, p = _log_sum(h)
+        mean = np.sum(p * way, axis=0)
+        square = np.sum(p * way * way, axis=0)
+        return (
+            float(np.mean(logarithm - _pick(h, targets))),
+            float(np.mean(mean - _pick(way, targets))),
+            float(np.mean(np.maximum(square - mean * mean, 0.0))),
+        )
+
+    def prox(self, points: Array, targets: Array, rho: float) -> Array:
+        z = np.empty(points.shape)
+        for start in range(0, len(z), CHUNK):
+            rows = slice(start, start + CHUNK)
+            v = np.array(points[rows].T, np.float64, order="C")
+            z[rows] = _softmax_prox(v, targets[rows].astype(np.intp), rho).T
+        return z
+
+    def initial_intercept(self, targets: Array) -> Array:
+        counts = np.bincount(targets.astype(np.intp), minlength=self.outputs).astype(np.float64)
+        logarithm = np.log(np.maximum(counts, 0.5) / len(targets))
+        centred: Array = logarithm - logarithm.mean()
+        return centred
+
+    def mean_curvature(self, scores: Array) -> float:
+        _, p = _log_sum(scores.T)
+        return float(1.0 - np.vdot(p, p) / p.shape[1]) / max(self.outputs - 1, 1)
+
+    def predict(self, scores: Array) -> Array:
+        return _log_sum(scores.T)[1].T
+
+
+CHUNK = 1 << 15
+"""Rows of one piece of a proximal step: few enough for the processor's cache."""
+
+
+def _softplus(h: Array) -> tuple[Array, Array]:
+    """log(1 + exp(h)) and its derivative σ(h)."""
+    e = np.exp(-np.abs(h))
+    positive = h >= 0.0
+    p = np.where(positive, 1.0, e) / (1.0 + e)
+    return np.log1p(e) + np.where(positive, h, 0.0), p
+
+
+def _log_sum(scores: Array) -> tuple[Array, Array]:
+    """log Σ exp over classes (N,), and the softmax (d_c, N): rows of `scores` are classes."""
+    top = scores.max(axis=0)
+    p = np.exp(np.subtract(scores, top, order="C"))
+    total = p.sum(axis=0)
+    p /= total
+    return np.log(total) + top, p
+
+
+def _pick(scores: Array, targets: Array) -> Array:
+    picked: Array = scores[targets.astype(np.intp), np.arange(scores.shape[1])]
+    return picked
+
+
+def _softmax_prox(v: Array, y: Array, rho: float) -> Array:
+    """Damped Newton steps on ℓ(z; y) + ρ/2 ‖z − v‖², rows being classes: (d_c, n)."""
+    z = v.copy()
+    active = np.arange(z.shape[1])
+    for _ in range(60):
+        here, label, point = v[:, active], y[active], z[:, active]
+        value, p = _prox_value(point, here, label, rho)
+        f = p + rho * (point - here)
+        f[label, np.arange(len(label))] -= 1.0
+        # (diag(p + ρ) − p pᵀ)⁻¹ f by Sherman-Morrison
+        inverse = 1.0 / (p + rho)
+        a, u = inverse * f, inverse * p
+        remainder = rho * np.sum(u, axis=0)  # 1 − pᵀ diag(p + ρ)⁻¹ p without cancellation
+        newton = a + u * (np.sum(p * a, axis=0) / remainder)
+        decrement = np.sum(f * newton, axis=0)
+        length = np.ones(len(active))
+        for _ in range(40):
+            reached, _ = _prox_value(point - length * newton, here, label, rho)
+            limit = value - 1e-4 * length * decrement + 1e-14 * (1.0 + np.abs(value))
+            worse = reached > limit
+            if not worse.any():
+                break
+            length = np.where(worse, 0.5 * length, length)
+        z[:, active] = point - length * newton
+        active = active[decrement > 1e-18 * (1.0 + np.abs(value))]
+        if not len(active):
+            break
+    return z
+
+
+def _prox_value(z: Array, v: Array, y: Array, rho: float) -> tuple[Array, Array]:
+    logarithm, p = _log_sum(z)
+    value: Array = logarithm - _pick(z, y) + 0.5 * rho * np.sum((z - v) ** 2, axis=0)
+    return value, p
+
+
+def loss_of(kind: str, classes: int) -> Loss:
+    """The loss of a kind of model; `classes` counts only for softmax_regression."""
+    if kind == "linear_regression":
+        return Squared()
+    if kind == "logistic_regression":
+        return Logistic()
+    if kind == "softmax_regression":
+        return Softmax(classes)
+    raise InternalError(f"no loss for models of kind {kind!r}")

@@ -1,0 +1,102 @@
+"""Losses against finite differences and a general-purpose minimiser."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy.special import log_softmax
+
+from sqlfl.errors import InternalError
+from sqlfl.models.losses import Logistic, Loss, Softmax, Squared, loss_of
+
+LOSSES = [Squared(), Logistic(), Softmax(4)]
+
+
+def sample(loss: Loss, rows: int = 30, size: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    scores = size * rng.normal(size=(rows, loss.outputs))
+    if loss.name == "squared":
+        return scores, rng.normal(size=rows)
+    return scores, rng.integers(0, max(2, loss.outputs), rows)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_gradient_is_the_slope_of_the_value(loss: Loss) -> None:
+    scores, y = sample(loss)
+    expected = np.zeros_like(scores)
+    for place in np.ndindex(scores.shape):
+        step = np.zeros_like(scores)
+        step[place] = 1e-5
+        expected[place] = (loss.value(scores + step, y) - loss.value(scores - step, y)) / 2e-5
+    np.testing.assert_allclose(loss.gradient(scores, y) / len(y), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_derivatives_along_a_direction(loss: Loss) -> None:
+    scores, y = sample(loss)
+    way = np.random.default_rng(1).normal(size=scores.shape)
+    value, slope, curvature = loss.along(scores, way, y, 0.7)
+    assert value == pytest.approx(loss.value(scores + 0.7 * way, y))
+    ahead, back = loss.along(scores, way, y, 0.7 + 1e-5), loss.along(scores, way, y, 0.7 - 1e-5)
+    assert slope == pytest.approx((ahead[0] - back[0]) / 2e-5, rel=1e-6)
+    assert curvature == pytest.approx((ahead[1] - back[1]) / 2e-5, rel=1e-6)
+    assert curvature <= loss.curvature * np.mean(np.sum(way**2, axis=1)) + 1e-12
+
+
+@pytest.mark.parametrize("rho", [1e-3, 0.25, 3.0])
+@pytest.mark.parametrize("size", [1.0, 30.0])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_proximal_step_is_stationary(loss: Loss, rho: float, size: float) -> None:
+    points, y = sample(loss, 200, size)
+    z = loss.prox(points, y, rho)
+    slope = loss.gradient(z, y) + rho * (z - points)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_initial_intercept_is_the_best_constant(loss: Loss) -> None:
+    _, y = sample(loss, 200)
+    found = optimize.minimize(
+        lambda b: loss.value(np.tile(b, (len(y), 1)), y), np.zeros(loss.outputs)
+    )
+    constant = np.tile(loss.initial_intercept(y), (len(y), 1))
+    assert loss.value(constant, y) == pytest.approx(found.fun, abs=1e-9)
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(2), Softmax(3)], ids=repr)
+def test_extreme_scores_and_one_class(loss: Loss) -> None:
+    y = np.zeros(4, np.int64)
+    scores = np.full((4, loss.outputs), 1e4)
+    scores[:, 0] *= -1
+    assert np.isfinite(loss.value(scores, y))
+    assert np.isfinite(loss.gradient(scores, y)).all()
+    assert np.isfinite(loss.predict(scores)).all()
+    assert np.isfinite(loss.initial_intercept(y)).all()
+    assert np.isfinite(loss.prox(scores, y, 0.25)).all()
+
+
+def test_links() -> None:
+    scores = np.array([[0.3], [-20.0]])
+    np.testing.assert_array_equal(Squared().predict(scores), scores)
+    probability = Logistic().predict(scores)
+    np.testing.assert_allclose(probability[:, 1], 1 / (1 + np.exp(-scores[:, 0])))
+    np.testing.assert_allclose(probability.sum(axis=1), 1.0)
+    three = np.array([[0.1, 2.0, -1.0]])
+    np.testing.assert_allclose(Softmax(3).predict(three), np.exp(log_softmax(three, axis=1)))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_mean_curvature_is_below_the_bound(loss: Loss) -> None:
+    scores, _ = sample(loss)
+    assert 0.0 < loss.mean_curvature(scores) <= loss.curvature
+    flat = loss.mean_curvature(np.zeros_like(scores))
+    assert flat == pytest.approx({"squared": 1.0, "logistic": 0.25, "softmax": 0.25}[loss.name])
+
+
+def test_loss_of_a_kind() -> None:
+    assert loss_of("linear_regression", 1) == Squared()
+    assert loss_of("logistic_regression", 2) == Logistic()
+    assert loss_of("softmax_regression", 5) == Softmax(5)
+    with pytest.raises(InternalError, match="lasso"):
+        loss_of("lasso", 1)
