@@ -1,0 +1,144 @@
+"""Sharing ADMM over a join, in increments (eq. 9-11, 16-18), with consensus over unions (22-24).
+
+Per epoch: z_j = argmin ℓ(z; y_j) + ρ/2 ‖z − H_j − λ_j/ρ‖², λ_j += ρ (H_j − z_j), and every block
+θ_i −= K_i⁻¹ (X̃_iᵀ A_iᵀ (λ + ρ (H − z)) / N + l2 θ_i) with K_i = ρ r/N X̃_iᵀCX̃_i + l2 I, which for
+r = 1 is the paper's θ-update. The blocks move at once, which the proximal term (r − 1) makes safe:
+with κ = λ_max(D⁻¹XᵀX), D the block diagonal, r ≥ κ is a proximal ADMM, r > ¾κ converges still (He,
+Ma and Yuan's indefinite proximal term), and κ never exceeds the number of blocks, r = M being
+Boyd's averaged form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.algorithms.base import (
+    Channel,
+    Conversation,
+    Problem,
+    Step,
+    column_means,
+    largest_eigenvalue,
+    relative,
+)
+
+Array = npt.NDArray[Any]
+
+EPOCHS = 20
+TOLERANCE = 1e-8
+INNER_ROUNDS = 10
+PROBES = 5
+"""Power rounds for κ, where there are several blocks."""
+DAMPING = 0.76
+SMALLEST = 0.1
+"""Of the loss's curvature bound: the least default ρ."""
+ADAPTING = 4
+"""Epochs after which ρ may change."""
+
+
+class Admm:
+    """Options: epochs, rho, union ('exact'), inner_rounds, tolerance, seed.
+
+    ρ defaults to the loss's curvature at the best constant score: 1 for squared loss, p(1 − p) for
+    logistic, which is the bound ¼ for balanced classes; where classes are many or unbalanced, the
+    bound would take several times the epochs. It follows the scores over the first epochs.
+    union = 'exact' sums second moments once and partial gradients each epoch, 'consensus' runs
+    `inner_rounds` rounds per epoch at shared slots. Where the objective and the steps both grow
+    from one epoch to the next, r rises to M (in consensus, whose θ-updates are inexact, to 4M).
+    Converged: the objective changed by at most `tolerance` of itself, and curvature/2 · mean
+    ‖H − z‖² is as small.
+    """
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._conversation = Conversation(problem, channel)
+        self._consensus = problem.options.get("union") == "consensus"
+        blocks = float(len(problem.slots))
+        self._limit = 4.0 * blocks if self._consensus else blocks
+        self._relaxation = 1.0
+        self._intercept: Array = problem.loss.initial_intercept(problem.targets)
+        self._scores: Array = np.tile(self._intercept, (problem.mapping.total, 1))
+        self._dual = np.zeros_like(self._scores)
+        self._rho = problem.number("rho", 0.0)
+        self._adapting = 0 if self._rho > 0.0 else ADAPTING
+        if self._adapting:
+            self._rho = self._usual_rho()
+
+    @property
+    def intercept(self) -> Array:
+        return self._intercept.copy()
+
+    @property
+    def scores(self) -> Array:
+        return self._scores
+
+    def start(self) -> None:
+        """Start, second moments of shared slots (union = 'exact'), and the power rounds for κ.
+
+        In consensus each client probes with its own second moments: the clients of a slot then
+        count as blocks, whose κ bounds the slots' from above.
+        """
+        problem, conversation = self._problem, self._conversation
+        conversation.start(
+            "admm",
+            rho=self._rho,
+            consensus=self._consensus,
+            inner_rounds=int(problem.number("inner_rounds", INNER_ROUNDS)),
+        )
+        if not self._consensus:
+            conversation.share_grams()
+        blocks = len(problem.slots)
+        if blocks > 1:
+            generator = np.random.default_rng(int(problem.number("seed", 0)))
+            kappa, _ = largest_eigenvalue(
+                conversation.probe, problem.mapping.total, PROBES, generator
+            )
+            self._relaxation = max(1.0, DAMPING * min(kappa, float(blocks)))
+
+    def steps(self) -> Iterator[Step]:
+        problem = self._problem
+        tolerance = problem.number("tolerance", TOLERANCE)
+        loss = problem.loss.value(self._scores, problem.targets)
+        objective = first = loss
+        moved = np.inf
+        for epoch in range(1, int(problem.number("epochs", EPOCHS)) + 1):
+            scores, before, moved_before = self._scores, objective, moved
+            residual, penalty = self._epoch()
+            loss = problem.loss.value(self._scores, problem.targets)
+            objective = loss + penalty
+            moved = float(np.linalg.norm(self._scores - scores))
+            change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
+            converged = relative(change, objective, first) <= tolerance
+            yield Step(epoch, objective, loss, converged)
+            if converged:
+                return
+            if epoch <= self._adapting:
+                usual = self._usual_rho()
+                if max(usual / self._rho, self._rho / usual) > 1.2:
+                    self._rho = usual
+            grew = relative(objective - before, objective, first) > 1e-6
+            if grew and moved > moved_before:
+                larger = max(2.0 * self._relaxation, float(len(problem.slots)))
+                self._relaxation = min(self._limit, larger)
+
+    def _usual_rho(self) -> float:
+        loss = self._problem.loss
+        return max(loss.mean_curvature(self._scores), SMALLEST * loss.curvature)
+
+    def _epoch(self) -> tuple[float, float]:
+        """Returns mean ‖H − z‖² and the penalty."""
+        problem, rho = self._problem, self._rho
+        points = problem.loss.prox(self._scores + self._dual / rho, problem.targets, rho)
+        gap = rho * (self._scores - points)
+        self._dual = self._dual + gap
+        values = self._dual + gap
+        whole = self._conversation.whole
+        replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
+        self._intercept = self._intercept - column_means(values) / rho
+        self._scores = whole.gather(replies) + self._intercept
+        penalty = float(self._conversation.products(replies)[0])
+        return float(np.vdot(gap, gap)) / (rho * rho * len(gap)), penalty

@@ -1,0 +1,272 @@
+"""What the training methods share: the problem, their interface, and their conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.errors import InternalError
+from sqlfl.mapping import TableMapping
+from sqlfl.messages import (
+    ConsensusAverage,
+    ConsensusPart,
+    Gram,
+    Message,
+    PartialGradient,
+    Predictions,
+    Probe,
+    Ready,
+    Residuals,
+    SendGram,
+    Start,
+    SumGradient,
+)
+from sqlfl.models.losses import Loss
+from sqlfl.operators.loj import JoinedRows, all_rows
+from sqlfl.operators.lou import Address, Members, average, sum_gradients, sum_grams
+from sqlfl.operators.steps import ClientConfiguration
+
+Array = npt.NDArray[Any]
+Reply = TypeVar("Reply", bound=Message)
+
+
+class Channel(Protocol):
+    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        """One round; raises PartyError."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be minimised: mean ℓ(H_j; y_j) + l2/2 Σ‖θ_i‖²."""
+
+    run: str
+    mapping: TableMapping
+    """An entry per slot with features, in the order of `slots`."""
+    slots: tuple[Members, ...]
+    loss: Loss
+    targets: Array
+    """(N,): numbers, or class codes."""
+    outputs: int
+    """d_c"""
+    l2: float
+    options: Mapping[str, object]
+
+    def number(self, name: str, default: float) -> float:
+        """An option, or `default` where it is not given."""
+        value = self.options.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, (int, float)):
+            raise InternalError(f"option {name} is no number: {value!r}")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One epoch (lbfgs: one iteration)."""
+
+    epoch: int
+    """From 1."""
+    objective: float
+    """Mean loss and penalty at the parameters that the clients hold now."""
+    loss: float
+    """Mean loss."""
+    converged: bool
+    """The last step: `tolerance` is met, or float32 messages allow no further decrease."""
+
+
+class Algorithm(Protocol):
+    """The coordinator's part of one method.
+
+    `steps` yields after each epoch, at most `epochs` times; it may be closed in between. Intercept
+    (d_c,) and scores H (N, d_c) belong to the parameters that the clients hold.
+    """
+
+    def __init__(self, problem: Problem, channel: Channel) -> None: ...
+
+    @property
+    def intercept(self) -> Array: ...
+
+    @property
+    def scores(self) -> Array: ...
+
+    def start(self) -> None: ...
+
+    def steps(self) -> Iterator[Step]: ...
+
+
+class Conversation:
+    """The exchanges of training: every slot's block moves at once."""
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._channel = channel
+        self.whole = all_rows(problem.mapping, problem.slots)
+
+    def start(
+        self,
+        algorithm: str,
+        *,
+        rho: float = 0.0,
+        consensus: bool = False,
+        inner_rounds: int = 0,
+    ) -> None:
+        """`Start` to every client."""
+        problem = self._problem
+        requests: dict[Address, Message] = {}
+        for members in problem.slots:
+            for number, address in enumerate(members.addresses):
+                configuration = ClientConfiguration(
+                    algorithm=algorithm,
+                    outputs=problem.outputs,
+                    total=problem.mapping.total,
+                    clients=len(members.addresses),
+                    leader=number == 0,
+                    l2=problem.l2,
+                    curvature=problem.loss.curvature,
+                    rho=rho,
+                    consensus=consensus and members.shared,
+                    inner_rounds=inner_rounds,
+                )
+                requests[address] = Start(problem.run, members.slot, configuration.to_json())
+        self._expect(self._channel.exchange(requests), Ready)
+
+    def share_grams(self) -> None:
+        """Second moments of shared slots, summed; no exchange where there are none."""
+        shared = [members for members in self._problem.slots if members.shared]
+        if not shared:
+            return
+        run = self._problem.run
+        asked = {a: SendGram(run, members.slot) for members in shared for a in members.addresses}
+        replies = self._expect(self._channel.exchange(asked), Gram)
+        sums: dict[Address, Message] = {}
+        for members in shared:
+            total = sum_grams([replies[address] for address in members.addresses])
+            sums |= dict.fromkeys(members.addresses, total)
+        self._expect(self._channel.exchange(sums), Ready)
+
+    def step(
+        self,
+        rows: JoinedRows,
+        values: Array,
+        coefficients: Array,
+        following: JoinedRows | None = None,
+    ) -> dict[Address, Predictions]:
+        """Every block's step from the joined rows' `values` (N or B, d_c).
+
+        `rows` are those of the last predictions, `following` those to be predicted next. One
+        exchange, and for shared slots one more (consensus: one per inner round).
+        """
+        batch = (following or self.whole).rows
+        requests: dict[Address, Message] = {}
+        for address, aggregate in rows.scatter(values).items():
+            requests[address] = Residuals(
+                self._problem.run,
+                address[1],
+                aggregate,
+                coefficients,
+                np.zeros(0, np.uint32) if batch is None else batch[address],
+            )
+        return self._settle(self._channel.exchange(requests))
+
+    def probe(self, values: Array) -> Array:
+        """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed."""
+        requests: dict[Address, Message] = {
+            address: Probe(self._problem.run, address[1], aggregate)
+            for address, aggregate in self.whole.scatter(values).items()
+        }
+        return self.whole.gather(self._settle(self._channel.exchange(requests)))
+
+    def _settle(self, replies: Mapping[Address, Message]) -> dict[Address, Predictions]:
+        """Merges what the clients of shared slots send until every client has predicted."""
+        found: dict[Address, Predictions] = {}
+        while True:
+            requests: dict[Address, Message] = {}
+            for members in self._problem.slots:
+                answers = [replies[a] for a in members.addresses if a in replies]
+                for address, answer in zip(members.addresses, answers, strict=False):
+                    if isinstance(answer, Predictions):
+                        found[address] = answer
+                partial = [a.values for a in answers if isinstance(a, PartialGradient)]
+                parts = [a.values for a in answers if isinstance(a, ConsensusPart)]
+                merged: Message | None = None
+                if partial:
+                    merged = SumGradient(self._problem.run, members.slot, sum_gradients(partial))
+                elif parts:
+                    merged = ConsensusAverage(self._problem.run, members.slot, average(parts))
+                if merged is not None:
+                    if len(partial or parts) != len(members.addresses):
+                        raise InternalError(f"slot {members.slot}: its clients differ in reply")
+                    requests |= dict.fromkeys(members.addresses, merged)
+            if not requests:
+                break
+            replies = self._channel.exchange(requests)
+        if len(found) != sum(len(members.addresses) for members in self._problem.slots):
+            raise InternalError("predictions are missing")
+        return found
+
+    def products(self, replies: Mapping[Address, Predictions]) -> Array:
+        """Sum over the blocks, in slot order, of what each slot's first client sent."""
+        total = np.zeros(1)
+        for number, members in enumerate(self._problem.slots):
+            own = np.asarray(replies[members.addresses[0]].products, np.float64)
+            total = total + own if number else own.copy()
+        return total
+
+    @staticmethod
+    def _expect(replies: Mapping[Address, Message], kind: type[Reply]) -> dict[Address, Reply]:
+        found: dict[Address, Reply] = {}
+        for address, reply in replies.items():
+            if not isinstance(reply, kind):
+                raise InternalError(f"expected {kind.kind}, got {reply.kind}")
+            found[address] = reply
+        return found
+
+
+def largest_eigenvalue(
+    apply: Callable[[Array], Array], size: int, rounds: int, generator: np.random.Generator
+) -> tuple[float, float]:
+    """λ_max and trace of a symmetric operator on (size, 1) vectors, from `rounds` applications.
+
+    Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
+    margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
+    random first vector, or the sum of the Ritz values where that is more.
+    """
+    vector = generator.choice(np.array([-1.0, 1.0]), size) / np.sqrt(size)
+    basis = np.empty((rounds, size))
+    diagonal: list[float] = []
+    off: list[float] = []
+    for count in range(rounds):
+        basis[count] = vector
+        image = apply(vector[:, None])[:, 0]
+        diagonal.append(float(image @ vector))
+        for _ in range(2):
+            found = basis[: count + 1]
+            image = image - (found @ image) @ found
+        off.append(float(np.linalg.norm(image)))
+        if off[-1] <= 1e-6 * max(diagonal):
+            off[-1] = 0.0
+            break
+        vector = image / off[-1]
+    matrix = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
+    values, vectors = np.linalg.eigh(matrix)
+    return float(values[-1] + off[-1] * abs(vectors[-1, -1])), max(
+        size * diagonal[0], float(values.sum())
+    )
+
+
+def relative(change: float, objective: float, first: float) -> float:
+    """`change` against the objective, or against 1e-12 of the first one where it vanishes."""
+    scale = max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny)
+    return change / scale
+
+
+def column_means(values: Array) -> Array:
+    """(N, d_c) -> (d_c,)"""
+    means: Array = np.sum(values, axis=0) / len(values)
+    return means

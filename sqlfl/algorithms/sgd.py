@@ -1,0 +1,146 @@
+"""Gradient descent over a join, on all joined rows or on mini-batches (eq. 6-8, 12-15, 19-21).
+
+One exchange per batch: the aggregated residuals of the last batch go down with the rows of the next
+one, whose predictions come back; only rows that occur in a batch travel. Around the end of an epoch
+all active rows travel, so that its objective is exact: the exchange of its last batch asks for
+predictions of all rows, and the residuals of the next epoch's first batch are sent for all rows
+(zero for those outside the batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.algorithms.base import (
+    Channel,
+    Conversation,
+    Problem,
+    Step,
+    column_means,
+    largest_eigenvalue,
+    relative,
+)
+from sqlfl.errors import ModelError
+from sqlfl.operators.loj import JoinedRows, batch_of
+
+Array = npt.NDArray[Any]
+
+EPOCHS = 20
+TOLERANCE = 1e-8
+PROBES = 8
+"""Power rounds for the step size, where `learning_rate` is not given."""
+MARGIN = 1.02
+LARGEST = 1e12
+"""Scores beyond which the steps count as divergent, well before float32 overflows."""
+
+
+class Sgd:
+    """Options: epochs, batch_size (all rows by default), learning_rate, seed, tolerance.
+
+    With `learning_rate` every step has that size, the intercept's too. Without it,
+    L = curvature · λ_max(X̃ᵀX̃/N) + l2 is estimated by power rounds. All rows: η = 1/L, and the
+    intercept, orthogonal to the centred columns, takes 1/curvature. Batches of B rows: L grows by
+    curvature · tr(X̃ᵀX̃/N)/B, the noise of a batch's curvature, and η falls over the epochs as
+    1/(1 + (epoch − 1)/4), the intercept's too. Converged (all rows only): the objective fell by at
+    most `tolerance` of itself. Raises ModelError where the steps diverge.
+    """
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._conversation = Conversation(problem, channel)
+        self._generator = np.random.default_rng(int(problem.number("seed", 0)))
+        total = problem.mapping.total
+        self._batch = min(int(problem.number("batch_size", total)) or total, total)
+        self._rate = self._intercept_rate = problem.number("learning_rate", 0.0)
+        self._intercept: Array = problem.loss.initial_intercept(problem.targets)
+        self._scores: Array = np.tile(self._intercept, (total, 1))
+
+    @property
+    def intercept(self) -> Array:
+        return self._intercept.copy()
+
+    @property
+    def scores(self) -> Array:
+        return self._scores
+
+    def start(self) -> None:
+        """Start and, without `learning_rate`, the power rounds."""
+        self._conversation.start("sgd")
+        self._decay = 0.0
+        if self._rate > 0.0:
+            return
+        problem = self._problem
+        total, curvature = problem.mapping.total, problem.loss.curvature
+        top, trace = largest_eigenvalue(self._conversation.probe, total, PROBES, self._generator)
+        smoothness = curvature * MARGIN * top + problem.l2
+        if self._batch < total:
+            smoothness = max(smoothness + curvature * trace / self._batch, curvature)
+            self._decay = 0.25
+            self._rate = self._intercept_rate = 1.0 / smoothness
+        else:
+            self._rate = 1.0 / max(smoothness, 1e-12)
+            self._intercept_rate = 1.0 / curvature
+
+    def steps(self) -> Iterator[Step]:
+        problem = self._problem
+        tolerance = problem.number("tolerance", TOLERANCE)
+        loss = problem.loss.value(self._scores, problem.targets)
+        objective = first = loss
+        for epoch in range(1, int(problem.number("epochs", EPOCHS)) + 1):
+            penalty = self._epoch(1.0 / (1.0 + self._decay * (epoch - 1)))
+            before = objective
+            loss = problem.loss.value(self._scores, problem.targets)
+            objective = loss + penalty
+            change = relative(before - objective, objective, first)
+            converged = self._batch == problem.mapping.total and 0.0 <= change <= tolerance
+            yield Step(epoch, objective, loss, converged)
+            if converged:
+                return
+
+    def _epoch(self, decay: float) -> float:
+        """One pass over the joined rows; returns the penalty."""
+        problem, whole = self._problem, self._conversation.whole
+        total = problem.mapping.total
+        rate, intercept_rate = decay * self._rate, decay * self._intercept_rate
+        batches = [np.arange(total)]
+        if self._batch < total:
+            order = self._generator.permutation(total)
+            batches = np.split(order, range(self._batch, total, self._batch))
+        rows, scores = whole, self._scores[batches[0]]
+        penalty = 0.0
+        for number, joined in enumerate(batches):
+            values = problem.loss.gradient(scores, problem.targets[joined])
+            self._intercept = self._intercept - intercept_rate * column_means(values)
+            if len(values) < rows.total:
+                values = _spread(values, joined, total)
+            following = self._following(batches, number)
+            replies = self._conversation.step(
+                rows,
+                values,
+                np.array([rate, len(joined), float(following is whole)]),
+                following,
+            )
+            rows, scores = following, following.gather(replies) + self._intercept
+            if not np.abs(scores).max() < LARGEST:
+                raise ModelError(
+                    f"the steps diverge: scores exceed {LARGEST:g}",
+                    hint="give a smaller learning_rate, or none, to have it estimated",
+                )
+            penalty = float(self._conversation.products(replies)[0])
+        self._scores = scores
+        return penalty
+
+    def _following(self, batches: list[Array], number: int) -> JoinedRows:
+        if number + 1 == len(batches):
+            return self._conversation.whole
+        return batch_of(self._conversation.whole, batches[number + 1])
+
+
+def _spread(values: Array, joined: Array, total: int) -> Array:
+    spread = np.zeros((total, values.shape[1]))
+    spread[joined] = values
+    return spread

@@ -1,0 +1,139 @@
+"""The client's part of training: answers the coordinator's messages for one slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.errors import InternalError
+from sqlfl.messages import (
+    ConsensusAverage,
+    ConsensusPart,
+    Message,
+    PartialGradient,
+    Predictions,
+    Probe,
+    Ready,
+    Residuals,
+    SendGram,
+    SetGram,
+    SumGradient,
+)
+from sqlfl.operators.lou import gram_to_message, message_to_gram
+from sqlfl.operators.steps import (
+    AdmmStep,
+    ClientConfiguration,
+    ClientStep,
+    ConsensusStep,
+    Engine,
+    LbfgsStep,
+    SgdStep,
+)
+
+__all__ = ["ClientConfiguration", "ClientOperator", "Engine"]
+
+Array = npt.NDArray[Any]
+
+NOTHING = np.zeros(0)
+
+
+class ClientOperator:
+    """Training of one slot's block at one client.
+
+    `configuration` is the JSON of `Start`. The block starts at θ = 0.
+    """
+
+    def __init__(self, engine: Engine, configuration: str, run: str, slot: int) -> None:
+        self._engine = engine
+        self._configuration = own = ClientConfiguration.from_json(configuration)
+        self._run, self._slot = run, slot
+        self._step = _step(own, engine)
+        self._rows: Array | None = None
+        """Of the last predictions, whose residuals come next; None for all."""
+        self._next: Array | None = None
+        self._probing = False
+        self._inner = 0
+        if self._step.needs_gram and (not own.shared or own.consensus):
+            self._step.set_gram(engine.gram())
+
+    @property
+    def theta(self) -> Array:
+        """(d, d_c)"""
+        return self._step.theta
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message; InternalError where it does not belong here."""
+        match message:
+            case SetGram():
+                self._step.set_gram(message_to_gram(message))
+                return Ready(self._run, self._slot, self._engine.width)
+            case SendGram():
+                return gram_to_message(self._engine.gram(), self._run, self._slot)
+            case Probe():
+                return self._probe(message)
+            case Residuals():
+                return self._residuals(message)
+            case SumGradient():
+                return self._sum(message.values)
+            case ConsensusAverage():
+                return self._average(message.values)
+        raise InternalError(f"message {message.kind} is no part of training")
+
+    def _probe(self, message: Probe) -> Message:
+        gradient = self._engine.gradient(message.values)
+        if self._configuration.shared and not self._configuration.consensus:
+            self._probing = True
+            return PartialGradient(self._run, self._slot, gradient)
+        return self._predictions(self._step.probe(gradient), NOTHING)
+
+    def _residuals(self, message: Residuals) -> Message:
+        self._step.begin(message.coefficients)
+        gradient = self._engine.gradient(message.values, self._rows)
+        some = self._configuration.algorithm == "sgd" and message.coefficients[2] == 0.0
+        self._next = message.batch if some else None
+        if not self._configuration.shared:
+            return self._advance(gradient)
+        if isinstance(self._step, ConsensusStep):
+            self._inner = 0
+            return ConsensusPart(self._run, self._slot, self._step.part(gradient))
+        return PartialGradient(self._run, self._slot, gradient)
+
+    def _sum(self, gradient: Array) -> Message:
+        if not self._probing:
+            return self._advance(gradient)
+        self._probing = False
+        return self._predictions(self._step.probe(gradient), NOTHING)
+
+    def _average(self, mean: Array) -> Message:
+        if not isinstance(self._step, ConsensusStep):
+            raise InternalError("an average without consensus")
+        self._inner += 1
+        if self._inner < self._configuration.inner_rounds:
+            return ConsensusPart(self._run, self._slot, self._step.average(mean))
+        return self._predictions(*self._step.settle(mean))
+
+    def _advance(self, gradient: Array) -> Message:
+        vector, products = self._step.advance(gradient)
+        self._rows = self._next
+        return self._predictions(vector, products)
+
+    def _predictions(self, vector: Array, products: Array) -> Predictions:
+        values = self._engine.predict(vector, self._rows).astype(np.float32)
+        if not self._configuration.leader:
+            products = NOTHING
+        return Predictions(self._run, self._slot, values, products)
+
+
+def _step(configuration: ClientConfiguration, engine: Engine) -> ClientStep:
+    match configuration.algorithm:
+        case "sgd":
+            return SgdStep(configuration, engine.width)
+        case "lbfgs":
+            return LbfgsStep(configuration, engine.width, engine.centre)
+        case "admm" if configuration.consensus:
+            return ConsensusStep(configuration, engine.width, engine.centre)
+        case "admm":
+            return AdmmStep(configuration, engine.width, engine.centre)
+    raise InternalError(f"no client part of {configuration.algorithm!r}")

@@ -1,0 +1,202 @@
+"""Learning over union: what the clients of one slot hold, merged at the coordinator.
+
+Sums run in client order, so that they do not depend on the order of replies.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
+from sqlfl.models.gram import GramMatrix
+from sqlfl.schema import Client
+
+Array = npt.NDArray[Any]
+
+Address: TypeAlias = tuple[Client, int]
+"""A client and a slot."""
+
+CONSTANT = 1e-12
+"""Relative standard deviation up to which a column counts as constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The clients that hold one slot."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    offsets: Array
+    """int (clients + 1,): bounds of each client's active rows within the slot's."""
+
+    @property
+    def shared(self) -> bool:
+        return len(self.addresses) > 1
+
+
+def sum_gradients(parts: Sequence[Array]) -> Array:
+    """Σ_q of partial gradients (d, d_c): eq. 15, exact in one round."""
+    total = np.array(parts[0], np.float64)
+    for part in parts[1:]:
+        if part.shape != total.shape:
+            raise InternalError(f"partial gradients of shapes {total.shape} and {part.shape}")
+        total += part
+    return total
+
+
+def average(parts: Sequence[Array]) -> Array:
+    """w = mean_q (θ^q + u^q): the consensus step (eq. 23), with R in the clients' objectives."""
+    mean: Array = sum_gradients(parts) / len(parts)
+    return mean
+
+
+def merge_statistics(parts: Sequence[Statistics], total: int) -> SetEncoding:
+    """The encoding of a slot from its clients' weighted statistics; `total` is N.
+
+    Means and squared deviations by Chan's formula. The scale is the standard deviation of the
+    imputed column, sqrt(m2/N), or 1 where that is at most 1e-12·max(1, |mean|). Categories are
+    sorted by tag; those that occur in no joined row are left out.
+    """
+    weights = np.array([part.weight for part in parts], np.float64)
+    means = np.where(weights > 0, [part.mean for part in parts], 0.0)
+    squares = np.where(weights > 0, [part.m2 for part in parts], 0.0)
+    weight = weights.sum(axis=0)
+    mean = (weights * means).sum(axis=0) / np.where(weight > 0, weight, 1.0)
+    m2 = squares.sum(axis=0) + (weights * (means - mean) ** 2).sum(axis=0)
+    scale = np.sqrt(m2 / total)
+    scale[scale <= CONSTANT * np.maximum(1.0, np.abs(mean))] = 1.0
+    vocabularies = [
+        _merge_tags([p.tags[k] for p in parts], [p.counts[k] for p in parts])
+        for k in range(len(parts[0].tags))
+    ]
+    return SetEncoding(
+        run=parts[0].run,
+        slot=parts[0].slot,
+        mean=mean,
+        scale=scale,
+        missing=np.array([part.missing for part in parts], np.float64).sum(axis=0),
+        tags=tuple(tags for tags, _ in vocabularies),
+        counts=tuple(counts for _, counts in vocabularies),
+        total=total,
+    )
+
+
+def _merge_tags(tags: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, Array]:
+    stacked = np.ascontiguousarray(np.concatenate([tag.reshape(-1, 16) for tag in tags]), np.uint8)
+    halves = stacked.view(">u8")  # big-endian numbers sort as the bytes do
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    ordered = stacked[order]
+    new = np.ones(len(ordered), bool)
+    new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+    group = np.cumsum(new) - 1
+    merged = np.bincount(group, np.concatenate(counts)[order], int(new.sum()))
+    occurs = merged > 0
+    return ordered[new][occurs], merged[occurs]
+
+
+NUMBERS = ("INT", "DECIMAL", "NUMERIC", "DOUBLE", "FLOAT", "REAL")
+
+
+def merge_classes(parts: Sequence[Labels], type_: str) -> tuple[tuple[str, ...], Array]:
+    """The classes of all clients, and the code of every row of the slot.
+
+    `type_` is the target's DuckDB type. Classes keep the order of their type, which is that of each
+    client's list: numbers by value, text by code points; where the lists alone decide (ENUM), any
+    classes that no list compares are in order of their text. Returns the classes and int64 (rows,).
+    """
+    if len(parts) == 1:
+        return parts[0].classes, parts[0].codes.astype(np.int64)
+    numeric = any(word in type_.upper() for word in NUMBERS) and "ENUM" not in type_.upper()
+    classes = _merge_orders([part.classes for part in parts], numeric)
+    position = {name: code for code, name in enumerate(classes)}
+    codes = [
+        np.array([position[name] for name in part.classes], np.int64)[part.codes.astype(np.intp)]
+        for part in parts
+    ]
+    return classes, np.concatenate(codes)
+
+
+def _merge_orders(orders: Sequence[Sequence[str]], numeric: bool) -> tuple[str, ...]:
+    """The topological order of all names that is smallest by (value and) text."""
+    after: dict[str, set[str]] = {name: set() for order in orders for name in order}
+    for order in orders:
+        for first, second in pairwise(order):
+            after[first].add(second)
+    waiting = dict.fromkeys(after, 0)
+    for successors in after.values():
+        for name in successors:
+            waiting[name] += 1
+
+    def key(name: str) -> tuple[float, str]:
+        return (float(name) if numeric else 0.0, name)
+
+    ready = [key(name) for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    found: list[str] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        found.append(name)
+        for successor in after[name]:
+            waiting[successor] -= 1
+            if waiting[successor] == 0:
+                heapq.heappush(ready, key(successor))
+    if len(found) < len(after):
+        raise ModelError(
+            "the clients of the target's table order its classes differently",
+            hint="cast the target to VARCHAR",
+        )
+    return tuple(found)
+
+
+def gram_to_message(gram: GramMatrix, run: str, slot: int) -> Gram:
+    """The upper triangle of the one-hot part, row after row."""
+    upper = sparse.csr_array(sparse.triu(gram.onehot))
+    upper.sort_indices()
+    stored = sparse.coo_array(upper)
+    return Gram(
+        run=run,
+        slot=slot,
+        numeric=gram.numeric,
+        cross=gram.cross,
+        rows=stored.row.astype(np.uint32),
+        columns=stored.col.astype(np.uint32),
+        values=stored.data.astype(np.float64),
+        moments=gram.moments,
+        weight=float(gram.weight),
+    )
+
+
+def message_to_gram(message: Gram) -> GramMatrix:
+    q = len(message.cross)
+    place = (message.rows.astype(np.int64), message.columns.astype(np.int64))
+    upper = sparse.csr_array(sparse.coo_array((message.values, place), shape=(q, q)))
+    onehot = sparse.csr_array(upper + sparse.triu(upper, 1).T)
+    return GramMatrix(message.numeric, message.cross, onehot, message.moments, message.weight)
+
+
+def sum_grams(parts: Sequence[Gram]) -> SetGram:
+    """Σ_q of second moments, as the message that goes back to every client of the slot."""
+    total = message_to_gram(parts[0])
+    for part in parts[1:]:
+        total = total + message_to_gram(part)
+    merged = gram_to_message(total, parts[0].run, parts[0].slot)
+    return SetGram(
+        run=merged.run,
+        slot=merged.slot,
+        numeric=merged.numeric,
+        cross=merged.cross,
+        rows=merged.rows,
+        columns=merged.columns,
+        values=merged.values,
+        moments=merged.moments,
+        weight=merged.weight,
+    )

@@ -1,0 +1,286 @@
+"""What a client computes in each method: from the gradient of its block to new predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.errors import InternalError
+from sqlfl.models.basis import MEMORY, Basis
+from sqlfl.models.gram import GramMatrix
+from sqlfl.models.solver import BlockSolver
+
+Array = npt.NDArray[Any]
+Solve = Callable[[Array], Array]
+
+
+class Engine(Protocol):
+    """Products with the centred encoded columns X̃ of a client's active rows."""
+
+    rows: int
+    width: int
+    centre: Array
+    """(d,): μ of the one-hot columns, 0 for numeric ones."""
+
+    def predict(self, theta: Array, batch: Array | None = None) -> Array:
+        """X̃ θ: (d, c) -> (rows or batch rows, c)."""
+        ...
+
+    def gradient(self, values: Array, batch: Array | None = None) -> Array:
+        """X̃ᵀ V: (rows or batch rows, c) -> (d, c)."""
+        ...
+
+    def gram(self) -> GramMatrix:
+        """Σ cnt x xᵀ before the one-hot columns are centred."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClientConfiguration:
+    """What a client must know of the training of one slot; travels as JSON in `Start`."""
+
+    algorithm: str
+    outputs: int
+    """d_c"""
+    total: int
+    """N, joined rows."""
+    clients: int
+    """Q_i, clients of the slot."""
+    leader: bool
+    """This client sends the block's scalars: the first of the slot."""
+    l2: float
+    curvature: float
+    """Of the loss."""
+    rho: float = 0.0
+    """admm: ρ of the power rounds."""
+    consensus: bool = False
+    """admm: inner rounds of consensus instead of summed second moments."""
+    inner_rounds: int = 0
+    memory: int = MEMORY
+    """lbfgs: pairs that are kept."""
+
+    @property
+    def shared(self) -> bool:
+        return self.clients > 1
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> ClientConfiguration:
+        return cls(**json.loads(text))
+
+
+class ClientStep(Protocol):
+    """One method at one block; θ is (d, d_c)."""
+
+    needs_gram: bool
+    """The method uses second moments: the slot's, or in consensus the client's own."""
+
+    @property
+    def theta(self) -> Array: ...
+
+    def set_gram(self, gram: GramMatrix) -> None: ...
+
+    def begin(self, coefficients: Array) -> None:
+        """Takes the scalars of a `Residuals` message, before the gradient."""
+        ...
+
+    def advance(self, gradient: Array) -> tuple[Array, Array]:
+        """From Σ_r x̃_r Y[r] over the slot: what to multiply with X̃, and the products."""
+        ...
+
+    def probe(self, gradient: Array) -> Array:
+        """One power round: (d, 1) -> (d, 1)."""
+        ...
+
+
+class SgdStep:
+    """θ ← θ − η (X̃ᵀY / B + l2 θ); coefficients: η, B and whether all rows are predicted next."""
+
+    needs_gram = False
+
+    def __init__(self, configuration: ClientConfiguration, width: int) -> None:
+        self._configuration = configuration
+        self._theta = np.zeros((width, configuration.outputs))
+        self._rate, self._batch = 0.0, 1.0
+
+    @property
+    def theta(self) -> Array:
+        return self._theta
+
+    def set_gram(self, gram: GramMatrix) -> None:
+        raise InternalError("sgd takes no second moments")
+
+    def begin(self, coefficients: Array) -> None:
+        self._rate, self._batch = float(coefficients[0]), float(coefficients[1])
+
+    def advance(self, gradient: Array) -> tuple[Array, Array]:
+        slope = gradient / self._batch + self._configuration.l2 * self._theta
+        self._theta = self._theta - self._rate * slope
+        return self._theta, _penalty(self._theta, self._configuration)
+
+    def probe(self, gradient: Array) -> Array:
+        return gradient / self._configuration.total
+
+
+class LbfgsStep:
+    """θ ← θ + α d, then g and P g with P = (curvature/N X̃ᵀCX̃ + l2 I)⁻¹; see models.basis."""
+
+    needs_gram = True
+
+    def __init__(self, configuration: ClientConfiguration, width: int, centre: Array) -> None:
+        self._configuration = configuration
+        self._centre = centre
+        self._solver: BlockSolver | None = None
+        start = np.zeros((width, configuration.outputs))
+        self._basis = Basis(start, self._solve, configuration.memory)
+
+    @property
+    def theta(self) -> Array:
+        return self._basis.theta
+
+    def set_gram(self, gram: GramMatrix) -> None:
+        own = self._configuration
+        self._solver = BlockSolver(gram, self._centre, own.total, own.curvature, own.l2)
+
+    def _solve(self, values: Array) -> Array:
+        if self._solver is None:
+            raise InternalError("second moments are missing")
+        return self._solver.solve(values)
+
+    def begin(self, coefficients: Array) -> None:
+        self._basis.move(coefficients)
+
+    def advance(self, gradient: Array) -> tuple[Array, Array]:
+        own = self._configuration
+        products = self._basis.renew(gradient / own.total + own.l2 * self._basis.theta)
+        return self._basis.preconditioned, products
+
+    def probe(self, gradient: Array) -> Array:
+        raise InternalError("lbfgs has no power rounds")
+
+
+class AdmmStep:
+    """θ ← θ − K⁻¹ (X̃ᵀV / N + l2 θ), K = ρ r/N X̃ᵀCX̃ + l2 I (eq. 11 in increments, r ≥ 1).
+
+    Coefficients: ρ r. V[r] = Σ_{j∈G(r)} (λ_j + ρ (H_j − z_j)).
+    """
+
+    needs_gram = True
+
+    def __init__(self, configuration: ClientConfiguration, width: int, centre: Array) -> None:
+        self._configuration = configuration
+        self._centre = centre
+        self._theta = np.zeros((width, configuration.outputs))
+        self._gram: GramMatrix | None = None
+        self._weight = configuration.rho
+        self._solvers: dict[float, BlockSolver] = {}
+
+    @property
+    def theta(self) -> Array:
+        return self._theta
+
+    def set_gram(self, gram: GramMatrix) -> None:
+        self._gram = gram
+
+    def begin(self, coefficients: Array) -> None:
+        self._weight = float(coefficients[0])
+
+    def advance(self, gradient: Array) -> tuple[Array, Array]:
+        own = self._configuration
+        slope = gradient / own.total + own.l2 * self._theta
+        self._theta = self._theta - self._solver(self._weight).solve(slope)
+        return self._theta, _penalty(self._theta, own)
+
+    def probe(self, gradient: Array) -> Array:
+        own = self._configuration
+        return self._solver(own.rho).solve(gradient * (own.rho / own.total))
+
+    def _ridge(self, weight: float) -> float | Array:
+        return self._configuration.l2
+
+    def _solver(self, weight: float) -> BlockSolver:
+        if self._gram is None:
+            raise InternalError("second moments are missing")
+        if weight not in self._solvers:
+            total, ridge = self._configuration.total, self._ridge(weight)
+            solver = BlockSolver(self._gram, self._centre, total, weight, ridge)
+            self._solvers = {weight: solver}
+        return self._solvers[weight]
+
+
+class ConsensusStep(AdmmStep):
+    """The same over several clients without summed second moments: eq. 22-24.
+
+    Inner round: θ^q = argmin l_q(θ) + l2/2Q ‖θ‖² + ½ ‖θ − w + u^q‖²_D, then w = mean(θ^q + u^q) at
+    the coordinator, then u^q ← u^q + θ^q − w, with l_q the client's share of the θ-update's
+    quadratic. R is divided among the clients, so that the coordinator's step is a mean; the metric
+    D = ρ r/Q · diag(variances of the slot's encoded columns) takes the place of the scalar ρ of the
+    paper and needs no tuning: all clients know these variances from the encoding. u is kept over
+    epochs.
+    """
+
+    def __init__(self, configuration: ClientConfiguration, width: int, centre: Array) -> None:
+        super().__init__(configuration, width, centre)
+        own = configuration
+        variance = np.where(centre > 0, centre * (1.0 - centre), 1.0)
+        variance = np.maximum(variance, 1e-6 * variance.max(initial=1.0))
+        self._metric = variance / own.clients
+        self._dual = np.zeros_like(self._theta)
+        """u^q, in the metric's units: D u."""
+        self._projector: BlockSolver | None = None
+        self._local = self._theta
+        self._slope = self._theta
+
+    def _ridge(self, weight: float) -> float | Array:
+        own = self._configuration
+        ridge: Array = own.l2 / own.clients + weight * self._metric
+        return ridge
+
+    def probe(self, gradient: Array) -> Array:
+        own = self._configuration
+        if self._gram is None:
+            raise InternalError("second moments are missing")
+        if self._projector is None:
+            ridge = own.l2 / own.clients
+            self._projector = BlockSolver(self._gram, self._centre, own.total, own.rho, ridge)
+        return self._projector.solve(gradient * (own.rho / own.total))
+
+    def part(self, gradient: Array) -> Array:
+        """The first inner round of an epoch: θ^q + u^q."""
+        self._slope = gradient / self._configuration.total
+        return self._minimise(self._theta)
+
+    def average(self, mean: Array) -> Array:
+        """u^q ← u^q + θ^q − w; the next θ^q + u^q."""
+        metric = (self._weight * self._metric)[:, None]
+        self._dual = self._dual + metric * (self._local - mean)
+        return self._minimise(mean)
+
+    def settle(self, mean: Array) -> tuple[Array, Array]:
+        """The last inner round: all clients take θ = w."""
+        metric = (self._weight * self._metric)[:, None]
+        self._dual = self._dual + metric * (self._local - mean)
+        self._theta = mean
+        return mean, _penalty(mean, self._configuration)
+
+    def _minimise(self, mean: Array) -> Array:
+        own = self._configuration
+        metric = (self._weight * self._metric)[:, None]
+        anchor = self._theta
+        slope = self._slope + own.l2 / own.clients * anchor
+        slope = slope + metric * (anchor - mean) + self._dual
+        self._local = anchor - self._solver(self._weight).solve(slope)
+        local: Array = self._local + self._dual / metric
+        return local
+
+
+def _penalty(theta: Array, configuration: ClientConfiguration) -> Array:
+    """l2/2 ‖θ‖²: (1,)."""
+    return np.array([0.5 * configuration.l2 * float(np.vdot(theta, theta))])
