@@ -1,0 +1,120 @@
+"""From hashed join keys to the table mapping: the coordinator's own query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl.errors import ModelError
+from sqlfl.messages import JoinKeys
+from sqlfl.transport.base import Address
+
+Array = npt.NDArray[Any]
+LARGEST = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True, eq=False)
+class SlotRows:
+    """What the coordinator knows of a slot's snapshots before the join."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    """Clients of the slot, in order."""
+    fragments: tuple[tuple[int, ...], ...]
+    """Per client, its fragments of the slot."""
+    fragment_rows: tuple[tuple[int, ...], ...]
+    """Per client, the rows of each of these fragments."""
+    keys: tuple[int, ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Per client, the rows of its snapshot."""
+        return tuple(sum(counts) for counts in self.fragment_rows)
+
+    @property
+    def offsets(self) -> Array:
+        return np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
+
+
+def run_mapping_query(
+    sql: str,
+    slots: Sequence[SlotRows],
+    replies: Mapping[Address, JoinKeys],
+    memory_limit: str | None,
+) -> dict[int, Array]:
+    """The table mapping p_i of every slot in the query's output.
+
+    Returns slot -> int32 (N,): row of the slot's concatenated snapshots per joined row. Raises
+    ModelError where the join is larger than the mapping can hold.
+    """
+    codes = _join_codes(slots, replies)
+    with duckdb.connect() as con:
+        if memory_limit is not None:
+            con.execute("SET memory_limit = ?", [memory_limit])
+        for slot in slots:
+            con.register(f"slot_{slot.slot}", _slot_table(slot, replies, codes))
+        try:
+            table = con.sql(sql).to_arrow_table()
+        except duckdb.OutOfMemoryException as error:
+            raise ModelError(
+                f"the join does not fit the coordinator's memory: {error}",
+                hint="raise memory_limit, or join on a more selective key",
+            ) from error
+    if table.num_rows > LARGEST:
+        raise ModelError(f"the join has {table.num_rows} rows; at most {LARGEST} can be mapped")
+    return {
+        int(name.removeprefix("slot_")): table.column(name).to_numpy().astype(np.int32, copy=False)
+        for name in table.column_names
+    }
+
+
+def _join_codes(
+    slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
+) -> dict[tuple[Address, int], Array]:
+    """Per client, slot and key: the tag of every row as a code common to all holders of the key."""
+    holders: dict[int, list[tuple[Address, int]]] = {}
+    for slot in slots:
+        for position, key in enumerate(slot.keys):
+            holders.setdefault(key, []).extend((a, position) for a in slot.addresses)
+    codes: dict[tuple[Address, int], Array] = {}
+    for key, places in holders.items():
+        tags = [replies[address].tags[position] for address, position in places]
+        merged = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(16),
+            sum(len(t) for t in tags),
+            [None, pa.py_buffer(np.ascontiguousarray(np.concatenate(tags)))],
+        )
+        numbers = merged.dictionary_encode().indices.to_numpy()
+        starts = np.cumsum([0] + [len(t) for t in tags])
+        for (address, position), start in zip(places, starts[:-1], strict=True):
+            codes[address, key] = numbers[start + replies[address].codes[position].astype(np.int64)]
+    return codes
+
+
+def _slot_table(
+    slot: SlotRows,
+    replies: Mapping[Address, JoinKeys],
+    codes: Mapping[tuple[Address, int], Array],
+) -> pa.Table:
+    fragment = [
+        replies[address].fragment
+        if len(fragments) > 1 and slot.keys
+        # without keys, row ids follow the fragments
+        else np.repeat(np.array(fragments, dtype=np.uint16), rows)
+        for address, fragments, rows in zip(
+            slot.addresses, slot.fragments, slot.fragment_rows, strict=True
+        )
+    ]
+    columns: dict[str, Array] = {
+        "fragment": np.concatenate(fragment),
+        "row": np.arange(sum(slot.rows), dtype=np.int32),
+    }
+    for key in slot.keys:
+        columns[f"key_{key}"] = np.concatenate([codes[a, key] for a in slot.addresses])
+    return pa.table(columns)

@@ -1,0 +1,191 @@
+"""What every statement begins with: snapshot, join keys, mapping, active rows, encoding, labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import (
+    CLIENT,
+    Activate,
+    JoinKeys,
+    Labels,
+    Message,
+    Prepare,
+    Prepared,
+    SendKeys,
+    SendLabels,
+    Statistics,
+)
+from sqlfl.operators.lou import merge_classes, merge_statistics
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.schema import specifications_to_json
+from sqlfl.transport.base import Address, Channel
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedSlot:
+    """A slot whose rows take part in messages: its active rows and where they go."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    offsets: Array
+    """int64 (clients + 1,): active rows of each client within the slot's."""
+    rows: Array
+    """int32 (N,): p_i, the active row that each joined row comes from."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The join as the coordinator knows it."""
+
+    total: int
+    """N, joined rows."""
+    slots: dict[int, JoinedSlot]
+    null_targets: int
+    """Rows of the target's table that were left out because their target is NULL."""
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """Targets per joined row: numbers, or codes of `classes`."""
+
+    values: Array
+    """float64 (N,) numbers, or int64 (N,) codes."""
+    classes: tuple[str, ...] | None
+
+
+def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
+    """Snapshots at all clients, the table mapping here, active rows back to the clients.
+
+    Raises PartyError where a client's query fails.
+    """
+    slots, null_targets = _snapshots(plan, channel, run)
+    requests: dict[Address, Message] = {
+        address: SendKeys(run, slot.slot)
+        for slot in slots
+        if slot.keys
+        for address in slot.addresses
+    }
+    keys: dict[Address, JoinKeys] = {}
+    for address, reply in channel.exchange(requests).items():
+        assert isinstance(reply, JoinKeys)
+        keys[address] = reply
+    limit = plan.options.get("memory_limit")
+    mapping = run_mapping_query(
+        plan.mapping_sql, slots, keys, None if limit is None else str(limit)
+    )
+    return _activate(slots, mapping, null_targets, channel, run)
+
+
+def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
+    replies = channel.exchange(
+        {
+            (client, CLIENT): Prepare(
+                run, CLIENT, specifications_to_json(specification), plan.fragments_sql(client)
+            )
+            for client, specification in plan.specifications.items()
+        }
+    )
+    rows: dict[Address, tuple[int, ...]] = {}
+    null_targets = 0
+    for client, specification in plan.specifications.items():
+        reply = replies[client, CLIENT]
+        assert isinstance(reply, Prepared)
+        null_targets += int(reply.null_targets.sum())
+        start = 0
+        for item in specification:
+            end = start + len(item.fragments)
+            rows[client, item.slot] = tuple(reply.rows[start:end].tolist())
+            start = end
+    slots = []
+    for slot in plan.ucq.slots:
+        addresses = tuple((client, slot.index) for client in slot.clients)
+        fragments = tuple(
+            tuple(f.index for f in slot.fragments if f.client == client) for client in slot.clients
+        )
+        counted = tuple(rows[address] for address in addresses)
+        slots.append(SlotRows(slot.index, addresses, fragments, counted, slot.keys))
+    return tuple(slots), null_targets
+
+
+def _activate(
+    slots: tuple[SlotRows, ...],
+    mapping: dict[int, Array],
+    null_targets: int,
+    channel: Channel,
+    run: str,
+) -> Joined:
+    total = len(next(iter(mapping.values())))
+    joined: dict[int, JoinedSlot] = {}
+    requests: dict[Address, Message] = {}
+    for slot in slots:
+        if slot.slot not in mapping:
+            continue
+        source = mapping[slot.slot]
+        counts = np.bincount(source, minlength=sum(slot.rows))
+        active = np.flatnonzero(counts)
+        position = np.zeros(len(counts), dtype=np.int32)
+        position[active] = np.arange(len(active), dtype=np.int32)
+        bounds = np.searchsorted(active, slot.offsets)
+        joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, position[source])
+        for number, address in enumerate(slot.addresses):
+            mine = active[bounds[number] : bounds[number + 1]]
+            requests[address] = Activate(
+                run,
+                slot.slot,
+                (mine - slot.offsets[number]).astype(np.uint32),
+                counts[mine].astype(np.uint32),
+                total,
+            )
+    replies = channel.exchange(requests)
+    _merge_encodings(joined, replies, total, channel, run)
+    return Joined(total, joined, null_targets)
+
+
+def _merge_encodings(
+    joined: dict[int, JoinedSlot],
+    replies: dict[Address, Message],
+    total: int,
+    channel: Channel,
+    run: str,
+) -> None:
+    requests: dict[Address, Message] = {}
+    for slot in joined.values():
+        parts = [r for r in (replies[a] for a in slot.addresses) if isinstance(r, Statistics)]
+        if not parts:
+            continue
+        if len(parts) != len(slot.addresses):
+            raise InternalError(f"slot {slot.slot}: statistics from some of its clients only")
+        merged = merge_statistics(parts, total)
+        requests |= dict.fromkeys(slot.addresses, merged)
+    channel.exchange(requests)
+
+
+def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+    """The target of every joined row, in clear, from the clients of the target's slot."""
+    index = next(slot.index for slot in plan.ucq.slots if slot.target)
+    slot = joined.slots[index]
+    replies = channel.exchange({a: SendLabels(run, index) for a in slot.addresses})
+    parts = []
+    for address in slot.addresses:
+        reply = replies[address]
+        assert isinstance(reply, Labels)
+        parts.append(reply)
+    if plan.regression:
+        numbers = np.concatenate([part.values for part in parts])
+        if not np.isfinite(numbers).all():
+            raise ModelError(
+                f"target {plan.ucq.target} has NaN or infinite values",
+                hint=f"filter them out: WHERE isfinite({plan.ucq.target})",
+            )
+        return Targets(numbers[slot.rows], None)
+    classes, codes = merge_classes(parts, plan.ucq.target_type or "VARCHAR")
+    return Targets(codes[slot.rows], classes)

@@ -1,0 +1,145 @@
+"""PREDICT and EVALUATE: scores of saved blocks, summed over the mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl.coordinator.preparation import Joined, prepare, targets
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import Identifiers, Message, Predictions, Score, SendIdentifiers
+from sqlfl.models.losses import loss_of
+from sqlfl.models.metrics import classification_metrics, regression_metrics
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.registry import Model
+from sqlfl.transport.base import Address, Channel
+
+Array = npt.NDArray[Any]
+
+
+def predict(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa.Table:
+    """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers."""
+    joined = prepare(plan, channel, run)
+    prediction = _score(plan, model, joined, channel, run)
+    names: list[str] = []
+    columns: list[Any] = []
+    for name, column in _identifiers(plan, joined, channel, run):
+        names.append(name)
+        columns.append(column)
+    names.append("prediction")
+    if model.classes is None:
+        columns.append(pa.array(prediction[:, 0]))
+    else:
+        classes = class_values(model)
+        columns.append(classes.take(pa.array(prediction.argmax(axis=1))))
+        for number, text in enumerate(model.classes):
+            names.append(f"probability_{text}")
+            columns.append(pa.array(prediction[:, number]))
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def evaluate(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa.Table:
+    """One row: rows, loss, and the metrics of the model's kind.
+
+    Raises ModelError for an empty join or a class that the model does not know.
+    """
+    joined = prepare(plan, channel, run)
+    if joined.total == 0:
+        raise ModelError(
+            f"the join has no rows to evaluate model {model.name} on",
+            hint="check the WHERE conditions, and that the join keys of the tables do match",
+        )
+    target = targets(plan, joined, channel, run)
+    prediction = _score(plan, model, joined, channel, run)
+    y = target.values
+    if model.classes is None or target.classes is None:
+        metrics = regression_metrics(prediction[:, 0], y)
+        value: float | None = float(np.mean(0.5 * (prediction[:, 0] - y) ** 2))
+    else:
+        unknown = [text for text in target.classes if text not in model.classes]
+        if unknown:
+            raise ModelError(
+                f"target {model.target} has classes that model {model.name} was not trained on: "
+                + ", ".join(unknown),
+                hint=f"the model knows {', '.join(model.classes)}",
+            )
+        known = np.array([model.classes.index(text) for text in target.classes])
+        metrics = classification_metrics(prediction, known[y])
+        value = metrics["log_loss"]
+    row = {"rows": joined.total, "loss": value, **metrics}
+    return pa.Table.from_pylist(
+        [row], schema=pa.schema([("rows", pa.int64())] + [(k, pa.float64()) for k in list(row)[1:]])
+    )
+
+
+def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str) -> Array:
+    """Per joined row: the predicted number (N, 1), or probabilities (N, K)."""
+    requests: dict[Address, Message] = {}
+    for slot, block in plan.blocks.items():
+        for address in joined.slots[slot].addresses:
+            requests[address] = Score(run, slot, model.run, block)
+    replies = channel.exchange(requests)
+    scores = np.tile(model.intercept, (joined.total, 1))
+    for slot in plan.blocks:
+        parts: list[Array] = []
+        for address in joined.slots[slot].addresses:
+            reply = replies[address]
+            if not isinstance(reply, Predictions):
+                raise InternalError(f"client {address[0]} answered score with {reply.kind}")
+            parts.append(reply.values)
+        scores += np.concatenate(parts)[joined.slots[slot].rows]
+    loss = loss_of(model.kind, 1 if model.classes is None else len(model.classes))
+    return loss.predict(scores)
+
+
+def _identifiers(
+    plan: FederatedPlan, joined: Joined, channel: Channel, run: str
+) -> list[tuple[str, pa.Array]]:
+    requests: dict[Address, Message] = {
+        address: SendIdentifiers(run, slot.index)
+        for slot in plan.ucq.slots
+        if slot.identifiers
+        for address in joined.slots[slot.index].addresses
+    }
+    replies = channel.exchange(requests)
+    found: dict[int, pa.Array] = {}
+    for slot in plan.ucq.slots:
+        for position, identifier in enumerate(slot.identifiers):
+            parts: list[pa.Array] = []
+            for address in joined.slots[slot.index].addresses:
+                reply = replies[address]
+                assert isinstance(reply, Identifiers)
+                parts.append(reply.columns[position])
+            column = pa.concat_arrays(_same_type(parts))
+            found[identifier] = column.take(pa.array(joined.slots[slot.index].rows))
+    return [(item.name, found[number]) for number, item in enumerate(plan.ucq.identifiers)]
+
+
+def _same_type(parts: list[pa.Array]) -> list[pa.Array]:
+    """Clients may differ in width (INTEGER, BIGINT): the first type that holds all of them."""
+    if len({part.type for part in parts}) == 1:
+        return parts
+    fields = [pa.schema([("x", part.type)]) for part in parts]
+    common = pa.unify_schemas(fields, promote_options="permissive").field("x").type
+    return [part.cast(common) for part in parts]
+
+
+def class_values(model: Model) -> pa.Array:
+    """The model's classes as values of the target's type, where Arrow has it; else as text."""
+    assert model.classes is not None
+    text = pa.array(model.classes, pa.string())
+    wanted: Mapping[str, pa.DataType] = {
+        "BOOLEAN": pa.bool_(),
+        "TINYINT": pa.int64(),
+        "SMALLINT": pa.int64(),
+        "INTEGER": pa.int64(),
+        "BIGINT": pa.int64(),
+        "UTINYINT": pa.int64(),
+        "USMALLINT": pa.int64(),
+        "UINTEGER": pa.int64(),
+    }
+    return text.cast(wanted.get(model.target_type, pa.string()))

@@ -1,0 +1,287 @@
+"""Serves requests on one client's database. Knows SQL text and messages, never a plan."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from dataclasses import dataclass, field
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error, InternalError, PartyError
+from sqlfl.operators.client import ClientOperator
+from sqlfl.schema import (
+    Client,
+    SlotSpecification,
+    specifications_from_json,
+    tables_to_json,
+)
+from sqlfl.udfs import keys
+from sqlfl.udfs.describe import describe, list_tables
+from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
+from sqlfl.udfs.predict import make_engine, score
+from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.update import Engine
+from sqlfl.wire import decode, encode
+
+log = logging.getLogger("sqlfl.party")
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """Keys of the hashes; the coordinator's code never touches them."""
+
+    federation: bytes
+    """Shared by all parties: join keys."""
+    organisation: bytes
+    """Shared by one party's clients: vocabularies."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedBlock:
+    """One slot's block of a trained model."""
+
+    encoding: Encoding
+    theta: np.ndarray
+    """float64 (d, d_c)"""
+
+
+@dataclass(eq=False)
+class SlotState:
+    specification: SlotSpecification
+    snapshot: Snapshot
+    encoding: Encoding | None = None
+    engine: Engine | None = None
+    operator: ClientOperator | None = None
+
+
+@dataclass(eq=False)
+class RunState:
+    cursor: duckdb.DuckDBPyConnection
+    slots: dict[int, SlotState] = field(default_factory=dict)
+
+
+class PartyClient:
+    """One client: `handle` answers the coordinator's messages from the connection `con`.
+
+    Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
+    never used to run anything. Raises PartyError where `con` is closed.
+    """
+
+    def __init__(self, client: Client, con: duckdb.DuckDBPyConnection, secrets: Secrets) -> None:
+        self.client = client
+        self._con = con
+        self._secrets = secrets
+        self._runs: dict[str, RunState] = {}
+        self._models: dict[str, dict[int, SavedBlock]] = {}
+        self._lock = threading.Lock()
+        self._cursor().close()
+
+    def close(self) -> None:
+        """End all runs and forget the saved blocks."""
+        for run in list(self._runs):
+            self._end(run)
+        self._models.clear()
+
+    def handle(self, data: pa.Buffer) -> pa.Buffer:
+        """The reply to one request; a failure is a reply too, without data values in its text."""
+        request = decode(data)
+        try:
+            with self._lock:
+                reply = self._answer(request)
+        except (Error, duckdb.Error) as error:
+            reply = ms.Failure(request.run, request.slot, type(error).__name__, _safe_text(error))
+        except Exception as error:
+            log.exception("%s failed on %s", self.client, request.kind)
+            text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
+            reply = ms.Failure(request.run, request.slot, "InternalError", text)
+        return encode(reply)
+
+    # -- dispatch ---------------------------------------------------------------------------------
+
+    def _answer(self, request: ms.Message) -> ms.Message:
+        match request:
+            case ms.ListTables():
+                return self._list_tables(request)
+            case ms.Describe():
+                return self._describe(request)
+            case ms.Prepare():
+                return self._prepare(request)
+            case ms.Drop():
+                self._models.pop(request.model, None)
+                return ms.Ready(request.run, request.slot)
+            case ms.Finish():
+                self._end(request.run)
+                return ms.Ready(request.run, request.slot)
+        state = self._slot(request)
+        match request:
+            case ms.SendKeys():
+                return self._send_keys(request, state)
+            case ms.Activate():
+                return self._activate(request, state)
+            case ms.SetEncoding():
+                return self._set_encoding(request, state)
+            case ms.SendLabels():
+                return self._send_labels(request, state)
+            case ms.SendIdentifiers():
+                columns = tuple(state.snapshot.identifiers())
+                return ms.Identifiers(request.run, request.slot, columns)
+            case ms.Start():
+                return self._start(request, state)
+            case ms.Save():
+                return self._save(request, state)
+            case ms.Score():
+                return self._score(request, state)
+        if state.operator is None:
+            raise InternalError(f"{request.kind} before start")
+        return state.operator.handle(request)
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _list_tables(self, request: ms.ListTables) -> ms.Tables:
+        cursor = self._cursor()
+        try:
+            return ms.Tables(request.run, request.slot, tables_to_json(list_tables(cursor)))
+        finally:
+            cursor.close()
+
+    def _describe(self, request: ms.Describe) -> ms.Columns:
+        cursor = self._cursor()
+        try:
+            columns = describe(cursor, request.select)
+        finally:
+            cursor.close()
+        names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
+        return ms.Columns(request.run, request.slot, names, types)
+
+    # -- snapshot, join, encoding -----------------------------------------------------------------
+
+    def _prepare(self, request: ms.Prepare) -> ms.Prepared:
+        if request.run in self._runs:
+            raise InternalError(f"run {request.run} is prepared already")
+        run = self._runs[request.run] = RunState(self._cursor())
+        try:
+            return self._take_snapshots(request, run)
+        except BaseException:
+            self._end(request.run)
+            raise
+
+    def _take_snapshots(self, request: ms.Prepare, run: RunState) -> ms.Prepared:
+        """All fragments in one transaction, so that the slots' snapshots are of one instant."""
+        keys.install(run.cursor)
+        secret = keys.derive(self._secrets.federation, request.run, "join")
+        rows: list[int] = []
+        null_targets: list[int] = []
+        start = 0
+        run.cursor.begin()
+        for item in specifications_from_json(request.specification):
+            fragments = request.fragments[start : start + len(item.fragments)]
+            start += len(item.fragments)
+            snapshot = Snapshot.take(run.cursor, item, fragments, secret, run=request.run)
+            run.slots[item.slot] = SlotState(item, snapshot)
+            rows += snapshot.rows
+            null_targets += snapshot.null_targets
+        run.cursor.commit()
+        return ms.Prepared(
+            request.run,
+            request.slot,
+            np.array(rows, dtype=np.int64),
+            np.array(null_targets, dtype=np.int64),
+        )
+
+    def _send_keys(self, request: ms.SendKeys, state: SlotState) -> ms.JoinKeys:
+        fragment, tags, codes = state.snapshot.keys()
+        return ms.JoinKeys(request.run, request.slot, fragment, tags, codes)
+
+    def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
+        state.snapshot.activate(request.rows, request.counts)
+        if not state.specification.shared:
+            return ms.Ready(request.run, request.slot)
+        return statistics(state.snapshot, self._vocabulary_key(request.run, state))
+
+    def _set_encoding(self, request: ms.SetEncoding, state: SlotState) -> ms.Ready:
+        key = self._vocabulary_key(request.run, state)
+        state.encoding = shared_encoding(state.specification.features, request, key)
+        return ms.Ready(request.run, request.slot, state.encoding.width)
+
+    def _vocabulary_key(self, run: str, state: SlotState) -> bytes:
+        item = state.specification
+        whole = item.secret == "federation"
+        secret = self._secrets.federation if whole else self._secrets.organisation
+        return keys.derive(secret, run, "vocabulary", str(item.slot))
+
+    def _send_labels(self, request: ms.SendLabels, state: SlotState) -> ms.Labels:
+        values, classes, codes = state.snapshot.labels(state.specification.classes)
+        return ms.Labels(request.run, request.slot, values, classes, codes)
+
+    # -- training and scoring ---------------------------------------------------------------------
+
+    def _start(self, request: ms.Start, state: SlotState) -> ms.Ready:
+        cursor = self._runs[request.run].cursor
+        if state.encoding is None:
+            state.encoding = local_encoding(state.snapshot)
+        engine = make_engine(state.specification.engine, cursor, state.snapshot, state.encoding)
+        state.engine = engine
+        state.operator = ClientOperator(engine, request.configuration, request.run, request.slot)
+        return ms.Ready(request.run, request.slot, engine.width)
+
+    def _save(self, request: ms.Save, state: SlotState) -> ms.Ready:
+        if state.operator is None or state.encoding is None:
+            raise InternalError("save before start")
+        block = SavedBlock(state.encoding, np.array(state.operator.theta))
+        self._models.setdefault(request.model, {})[request.slot] = block
+        return ms.Ready(request.run, request.slot)
+
+    def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
+        block = self._models.get(request.model, {}).get(request.block)
+        if block is None:
+            raise PartyError(str(self.client), f"no block {request.block} of model {request.model}")
+        values = score(
+            self._runs[request.run].cursor,
+            state.snapshot,
+            block.encoding,
+            block.theta,
+            state.specification.engine,
+        )
+        return ms.Predictions(
+            request.run, request.slot, values.astype(np.float32), np.zeros(0, np.float64)
+        )
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def _cursor(self) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._con.cursor()
+        except duckdb.ConnectionException as error:
+            raise PartyError(str(self.client), "its connection is closed") from error
+
+    def _slot(self, request: ms.Message) -> SlotState:
+        run = self._runs.get(request.run)
+        if run is None or request.slot not in run.slots:
+            raise InternalError(f"{request.kind} for a run or slot that was not prepared")
+        return run.slots[request.slot]
+
+    def _end(self, name: str) -> None:
+        run = self._runs.pop(name, None)
+        if run is None:
+            return
+        for state in run.slots.values():
+            if state.engine is not None:
+                state.engine.close()
+        run.cursor.close()
+
+
+def _safe_text(error: Exception) -> str:
+    """The error's text without data: errors of running queries quote values, binding ones do not.
+
+    DuckDB puts the offending value between quotation marks ("Could not convert string 'x'").
+    """
+    text = error.message if isinstance(error, Error) else str(error)
+    bound = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+    if isinstance(error, duckdb.Error) and not isinstance(error, bound):
+        text = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "…", text.split("\n")[0])
+    return text
