@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from sqlfl.errors import Error
 
-
 SHOWN = 20
 """Rows that a result's text shows."""
 
