@@ -1,0 +1,16 @@
+"""The central trainer that the federation must equal; it shares nothing with sqlfl."""
+
+from tests.oracle.encoder import Encoder, matrix_of
+from tests.oracle.metrics import classification_metrics, regression_metrics
+from tests.oracle.trainer import L2, Central, Fitted, central
+
+__all__ = [
+    "L2",
+    "Central",
+    "Encoder",
+    "Fitted",
+    "central",
+    "classification_metrics",
+    "matrix_of",
+    "regression_metrics",
+]

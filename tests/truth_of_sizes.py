@@ -1,0 +1,177 @@
+"""What the sizes in EXPLAIN's formulas really are, from the parties' clear data.
+
+The coordinator's mapping query is run on clear keys, so every count (rows, active rows, distinct
+keys, categories, classes) comes from the data and not from the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from scipy import sparse
+
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.sizes import Symbol
+from sqlfl.planner.ucq import CATEGORY, Feature
+from sqlfl.schema import Client
+
+Connections = Mapping[Client, duckdb.DuckDBPyConnection]
+Number = int | Fraction
+
+
+@dataclass(frozen=True)
+class SlotTruth:
+    """One slot's rows over all its clients, in clear."""
+
+    rows: pa.Table
+    """The fragments' rows, rows without a label left out."""
+    client: np.ndarray
+    """Of each row: its index among the plan's clients."""
+    fragment: np.ndarray
+    count: np.ndarray
+    """Of each row: joined rows that it occurs in."""
+
+
+class Truth:
+    """The sizes of one plan over these connections; `outputs` is d_c of the model."""
+
+    def __init__(self, plan: FederatedPlan, connections: Connections, outputs: int) -> None:
+        self.plan = plan
+        self.clients = list(plan.clients)
+        read = {slot.index: _read(plan, slot.index, connections) for slot in plan.ucq.slots}
+        mapping = _join(plan, read)
+        self.joined = mapping.num_rows
+        self.outputs = outputs
+        self.slots: dict[int, SlotTruth] = {}
+        for slot, (rows, fragment, client) in read.items():
+            count = np.zeros(rows.num_rows, np.int64)
+            if f"slot_{slot}" in mapping.column_names:
+                occurs = mapping.column(f"slot_{slot}").to_numpy()
+                count = np.bincount(occurs, minlength=rows.num_rows)
+            self.slots[slot] = SlotTruth(
+                rows, np.array([self.clients.index(c) for c in client], int), fragment, count
+            )
+
+    def bind(self, run: Callable[[Symbol], Number]) -> dict[str, Number]:
+        """A value for every symbol of the plan; `run` gives those that no data decides."""
+        sizes: dict[str, Callable[[Symbol], Number]] = {
+            "joined": lambda s: self.joined,
+            "outputs": lambda s: self.outputs,
+            "rows": lambda s: self.rows(s, active=False).num_rows,
+            "active": lambda s: self.rows(s).num_rows,
+            "tags": lambda s: len(set(_keys(self.rows(s, active=False), _part(s)))),
+            "vocabulary": lambda s: len(set(self.categories(s))),
+            "merged_vocabulary": lambda s: len(set(self.categories(s))),
+            "columns": lambda s: self.numeric(s) + self.onehot(s).shape[1],
+            "numeric": self.numeric,
+            "onehot": lambda s: self.onehot(s).shape[1],
+            "stored": self.stored,
+            "merged_stored": self.stored,
+            "classes": lambda s: len(self.classes(s)),
+            "class_text": lambda s: sum(len(c.encode()) for c in self.classes(s)),
+        }
+        return {s.name: sizes.get(s.role, run)(s) for s in self.plan.symbols}
+
+    def rows(self, symbol: Symbol, *, active: bool = True) -> pa.Table:
+        slot = self.slots[_slot(symbol)]
+        mask = slot.count > 0 if active else np.ones(len(slot.count), bool)
+        if symbol.client is not None:
+            mask = mask & (slot.client == self.clients.index(symbol.client))
+        return slot.rows.filter(pa.array(mask))
+
+    def categories(self, symbol: Symbol) -> list[object]:
+        feature = self.features(symbol)[_part(symbol)]
+        return self.rows(symbol).column(feature.name).to_pylist()
+
+    def classes(self, symbol: Symbol) -> set[str]:
+        return {_text(v) for v in self.rows(symbol).column("sqlfl_target").to_pylist()}
+
+    def features(self, symbol: Symbol) -> tuple[Feature, ...]:
+        return self.plan.ucq.slots[_slot(symbol)].features
+
+    def numeric(self, symbol: Symbol) -> int:
+        """Value columns, and an indicator for each feature that is NULL in any active row."""
+        rows, width = self.rows(symbol), 0
+        for feature in self.features(symbol):
+            if feature.kind != CATEGORY:
+                values = rows.column(feature.name).to_pylist()
+                width += feature.width + any(_missing(v) for v in values)
+        return width
+
+    def onehot(self, symbol: Symbol) -> sparse.csr_array:
+        """(active rows, categories), the vocabulary being that of the slot."""
+        rows = self.rows(symbol)
+        blocks = [sparse.csr_array((rows.num_rows, 0))]
+        whole = Symbol("", "", symbol.slot)
+        for feature in self.features(symbol):
+            if feature.kind == CATEGORY:
+                known = list(dict.fromkeys(self.rows(whole).column(feature.name).to_pylist()))
+                values = rows.column(feature.name).to_pylist()
+                hot = np.array([[v == k for k in known] for v in values], float)
+                blocks.append(sparse.csr_array(hot.reshape(len(values), len(known))))
+        return sparse.csr_array(sparse.hstack(blocks))
+
+    def stored(self, symbol: Symbol) -> int:
+        onehot = self.onehot(symbol)
+        return int(sparse.triu(onehot.T @ onehot).count_nonzero())
+
+
+def _read(
+    plan: FederatedPlan, slot: int, connections: Connections
+) -> tuple[pa.Table, np.ndarray, list[Client]]:
+    parts: list[pa.Table] = []
+    fragments: list[int] = []
+    clients: list[Client] = []
+    for fragment in plan.ucq.slots[slot].fragments:
+        found = connections[fragment.client].sql(fragment.sql).to_arrow_table()
+        if plan.ucq.slots[slot].target:
+            found = found.filter(found.column("sqlfl_target").is_valid())
+        parts.append(found)
+        fragments += [fragment.index] * found.num_rows
+        clients += [fragment.client] * found.num_rows
+    table = pa.concat_tables(parts, promote_options="permissive")
+    return table, np.array(fragments, np.int32), clients
+
+
+def _join(
+    plan: FederatedPlan, read: Mapping[int, tuple[pa.Table, np.ndarray, list[Client]]]
+) -> pa.Table:
+    codes: dict[object, int] = {}
+    with duckdb.connect() as con:
+        for slot, (table, fragment, _) in read.items():
+            columns = {"fragment": fragment, "row": np.arange(table.num_rows, dtype=np.int32)}
+            for key in plan.ucq.slots[slot].keys:
+                found = [codes.setdefault((key, v), len(codes)) for v in _keys(table, key)]
+                columns[f"key_{key}"] = np.array(found, np.int32)
+            con.register(f"slot_{slot}", pa.table(columns))
+        return con.sql(plan.mapping_sql).to_arrow_table()
+
+
+def _keys(table: pa.Table, key: int) -> list[tuple[object, ...]]:
+    """The key of each row; equal where SQL says so (-0.0 = 0.0 is so in Python too)."""
+    names = [n for n in table.column_names if n.startswith(f"sqlfl_key_{key}_")]
+    columns = [["nan" if v != v else v for v in table.column(n).to_pylist()] for n in names]
+    return list(zip(*columns, strict=True))
+
+
+def _missing(value: object) -> bool:
+    return value is None or value != value
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _slot(symbol: Symbol) -> int:
+    assert symbol.slot is not None
+    return symbol.slot
+
+
+def _part(symbol: Symbol) -> int:
+    assert symbol.part is not None
+    return symbol.part
