@@ -1,0 +1,364 @@
+"""What crosses the parties' borders is what EXPLAIN disclosed, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from fractions import Fraction
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sqlfl
+from sqlfl.messages import Identifiers, Labels, Message, Residuals
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.sizes import Symbol
+from sqlfl.schema import Client
+from sqlfl.transport.base import Transport
+from sqlfl.transport.recording import Recorded, RecordingTransport
+from sqlfl.wire import decode
+from tests.conftest import Open
+from tests.federations import Parties, federation, trainable
+from tests.strategies import Case, cases, predict_sql, train_sql
+from tests.truth_of_sizes import Number, Truth
+
+
+class Tap:
+    """A wrapper of the transport that keeps its recorder at hand."""
+
+    def __call__(self, inner: Transport) -> Transport:
+        self.transport = RecordingTransport(inner)
+        return self.transport
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[list[Recorded]]:
+        """What crosses the border inside the block."""
+        found: list[Recorded] = []
+        start = len(self.transport.recorded)
+        yield found
+        found += self.transport.recorded[start:]
+
+
+@contextlib.contextmanager
+def tapped(parties: Parties) -> Iterator[tuple[sqlfl.Federation, Tap]]:
+    tap = Tap()
+    with federation(parties, wrap=tap) as fed:
+        yield fed, tap
+
+
+def connections(parties: Parties) -> dict[Client, duckdb.DuckDBPyConnection]:
+    return {Client(p, k): con for p, clients in parties.items() for k, con in enumerate(clients)}
+
+
+Place = tuple[Client, int, str, str]
+
+
+def by_place(recorded: list[Recorded]) -> dict[Place, list[Message]]:
+    """(client, slot, kind, direction) -> messages."""
+    found = defaultdict(list)
+    for item in recorded:
+        message = decode(item.data)
+        found[item.client, message.slot, message.kind, item.direction].append(message)
+    return found
+
+
+def assert_disclosed(
+    plan: FederatedPlan,
+    recorded: list[Recorded],
+    parties: Parties,
+    *,
+    epochs: int = 0,
+    outputs: int = 1,
+) -> None:
+    """Every captured message is in the plan, as often and as large as its formulas say."""
+    found = by_place(recorded)
+    truth = Truth(plan, connections(parties), outputs)
+
+    def run(symbol: Symbol) -> Number:
+        return value_of_run(symbol, plan, found, epochs, truth.joined)
+
+    bound = truth.bind(run)
+    expected = {}
+    for place, (messages, size) in plan.totals().items():
+        count = messages.evaluate(bound)
+        if count:
+            expected[place] = (count, size.evaluate(bound))
+    captured = {
+        place: (len(messages), sum(m.nbytes for m in messages)) for place, messages in found.items()
+    }
+    assert captured == expected
+    disclosed = {(d.kind, d.sender, d.receiver, d.slot) for d in plan.disclosures}
+    for (client, slot, kind, direction), messages in found.items():
+        if any(m.nbytes for m in messages):
+            ends = (
+                ("coordinator", str(client))
+                if direction == "down"
+                else (str(client), "coordinator")
+            )
+            assert (kind, *ends, slot) in disclosed
+
+
+def value_of_run(
+    symbol: Symbol, plan: FederatedPlan, found: dict[Place, list[Message]], epochs: int, joined: int
+) -> Number:
+    """Sizes that no data decides: lengths of texts, and how often something was repeated."""
+
+    def here(kind: str) -> list[Message]:
+        return [
+            m
+            for (client, slot, k, _), messages in found.items()
+            for m in messages
+            if k == kind and client == symbol.client and symbol.slot in (None, slot)
+        ]
+
+    batches = -(-joined // min(int(str(plan.options.get("batch_size") or joined)), joined))
+    described = len(here("describe"))
+    match symbol.role:
+        case "rounds":
+            return epochs
+        case "steps":
+            return epochs * batches
+        case "batch":
+            rows = sum(m.batch.size for m in here("residuals") if isinstance(m, Residuals))
+            return Fraction(rows, max(1, epochs * (batches - 1)))
+        case "probes":
+            return max(len(messages) for place, messages in found.items() if place[2] == "probe")
+        case "run":
+            return len(next(m.run for messages in found.values() for m in messages if m.run))
+        case "schema_text":
+            return sum(m.nbytes for m in here("tables"))
+        case "described":
+            return described
+        case "select_text":
+            return Fraction(sum(m.nbytes for m in here("describe")), max(1, described))
+        case "column_text":
+            return Fraction(sum(m.nbytes for m in here("columns")), max(1, described))
+        case "column_names":
+            return Fraction(sum(len(m.names) for m in here("columns")), max(1, described))  # type: ignore[attr-defined]
+        case "identifiers":
+            return sum(m.nbytes for m in here("identifiers"))
+        case "configuration":
+            return sum(m.nbytes for m in here("start"))
+    raise AssertionError(f"no value for {symbol}")
+
+
+ALGORITHMS = (
+    {"algorithm": "lbfgs", "epochs": 4},
+    {"algorithm": "sgd", "epochs": 3},
+    {"algorithm": "sgd", "epochs": 2, "batch_size": 16},
+    {"algorithm": "admm", "epochs": 3},
+    {"algorithm": "admm", "epochs": 2, "union": "consensus"},
+)
+
+
+@given(cases(), st.integers(1, 3), st.sampled_from(ALGORITHMS), st.sampled_from(("sql", "arrays")))
+@settings(max_examples=25)
+def test_the_traffic_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str
+) -> None:
+    with case.open(clients) as databases, tapped(dict(databases.parties)) as (fed, tap):
+        data = trainable(case, databases)
+        statement = case.train(**options, engine=engine)
+        plan = fed.explain(statement)
+        with tap.taken() as recorded:
+            fed.sql(statement)
+        epochs = fed.model("m").history.num_rows
+        parties = dict(databases.parties)
+        assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
+
+        plan = fed.explain(case.predict())
+        with tap.taken() as recorded:
+            fed.sql(case.predict())
+        assert_disclosed(plan, recorded, parties, outputs=data.outputs)
+
+        evaluate = f"EVALUATE MODEL m FROM ({case.query})"
+        plan = fed.explain(evaluate)
+        with tap.taken() as recorded:
+            fed.sql(evaluate)
+        assert_disclosed(plan, recorded, parties, outputs=data.outputs)
+
+
+def test_the_audit_lists_every_message_with_its_size(secret: Parties) -> None:
+    with tapped(secret) as (fed, tap):
+        fed.sql(TRAIN)
+        fed.sql(PREDICT)
+        audit = fed.audit().arrow().to_pylist()
+        recorded = tap.transport.recorded
+        assert [row["seq"] for row in audit] == list(range(1, len(recorded) + 1))
+        listed = sorted((r["client"], r["direction"], r["kind"], r["bytes"]) for r in audit)
+        messages = [(r, decode(r.data)) for r in recorded]
+        assert listed == sorted((str(r.client), r.direction, m.kind, m.nbytes) for r, m in messages)
+        history = fed.model("m").history.to_pylist()
+        assert (
+            0 < history[-1]["bytes_up"] <= sum(r["bytes"] for r in audit if r["direction"] == "up")
+        )
+
+
+# -- sentinels -------------------------------------------------------------------------------------
+
+NUMBERS = tuple(int(v) for v in np.random.default_rng(5).integers(10**8, 2 * 10**9, 240))
+KEYS = tuple(f"KEY{v}" for v in np.random.default_rng(6).integers(10**8, 2 * 10**9, 60))
+INTEGER_KEYS = tuple(int(v) for v in np.random.default_rng(7).integers(10**8, 2 * 10**9, 60))
+WORDS = tuple(f"word-{v:x}" for v in np.random.default_rng(8).integers(10**8, 2 * 10**9, 60))
+
+
+def people(rows: range) -> str:
+    values = ", ".join(
+        f"('{KEYS[r]}', {INTEGER_KEYS[r]}, {NUMBERS[r]}, {NUMBERS[60 + r] / 1000}::DOUBLE, "
+        f"'{WORDS[r]}', [{NUMBERS[120 + r] / 7}, {r % 3}]::FLOAT[2], {r % 7})"
+        for r in rows
+    )
+    return (
+        "CREATE TABLE people (name VARCHAR, number INTEGER, income INTEGER, rate DOUBLE, "
+        f"word VARCHAR, picture FLOAT[2], label INTEGER); INSERT INTO people VALUES {values}"
+    )
+
+
+def accounts() -> str:
+    values = ", ".join(
+        f"('{KEYS[k]}', {INTEGER_KEYS[k]}, {NUMBERS[180 + k]}, '{WORDS[(7 * k) % 60]}')"
+        for k in (r % 60 for r in range(90))
+    )
+    return (
+        "CREATE TABLE accounts (name VARCHAR, number BIGINT, balance BIGINT, note VARCHAR); "
+        f"INSERT INTO accounts VALUES {values}"
+    )
+
+
+SELECT = """SELECT p.label, p.income, p.rate, p.word, p.picture, a.balance, a.note
+  FROM census.people p JOIN bank.accounts a ON p.name = a.name AND p.number = a.number"""
+TRAIN = train_sql("m", "linear_regression", "label", SELECT, epochs=4)
+PREDICT = predict_sql("m", SELECT.replace("p.label, ", ""), ("census.people.name",))
+
+
+@pytest.fixture(params=[1, 2], ids=["one client", "two clients"])
+def secret(request: pytest.FixtureRequest, database: Open) -> Parties:
+    parts = [range(60)] if request.param == 1 else [range(25), range(25, 60)]
+    return {"census": [database(people(p)) for p in parts], "bank": [database(accounts())]}
+
+
+def patterns() -> dict[bytes, str]:
+    """Every planted value, as text and in every width in which it could travel."""
+    found: dict[bytes, str] = {}
+    numbers = [*NUMBERS, *INTEGER_KEYS, *(v / 1000 for v in NUMBERS), *(v / 7 for v in NUMBERS)]
+    for value in numbers:
+        for order in "<>":
+            found[struct.pack(f"{order}d", value)] = f"{value} as float64"
+            found[struct.pack(f"{order}f", value)] = f"{value} as float32"
+            if isinstance(value, int):
+                found[struct.pack(f"{order}i", value)] = f"{value} as int32"
+        found[repr(value).encode()] = f"{value} as text"
+    for text in (*KEYS, *WORDS):
+        for form in (text, text.lower(), text.upper(), text[::-1]):
+            found[form.encode()] = f"{text} as text"
+    return found
+
+
+@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
+def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engine: str) -> None:
+    planted = patterns()
+    widths = sorted({len(p) for p in planted})
+    with tapped(secret) as (fed, tap):
+        options = {"algorithm": algorithm, "engine": engine, "epochs": 4}
+        fed.sql(train_sql("m", "linear_regression", "label", SELECT, **options))
+        fed.sql(predict_sql("m", SELECT.replace("p.label, ", "")))
+        assert fed.sql(f"EVALUATE MODEL m FROM ({SELECT})").arrow().column("rows")[0].as_py() == 90
+        for item in tap.transport.recorded:
+            for width in widths:
+                for start in range(len(item.data) - width + 1):
+                    hit = planted.get(item.data[start : start + width])
+                    assert hit is None, f"{hit} in {decode(item.data).kind} of {item.client}"
+
+
+def test_identifiers_are_disclosed_only_where_asked_for(secret: Parties) -> None:
+    with tapped(secret) as (fed, tap):
+        fed.sql(TRAIN)
+        with tap.taken() as recorded:
+            result = fed.sql(PREDICT)
+        assert set(result.arrow().column(0).to_pylist()) == set(KEYS)
+        kinds = {decode(r.data).kind for r in recorded if KEYS[3].encode() in r.data}
+        assert kinds == {"identifiers"}
+        plan = fed.explain(PREDICT)
+        assert any(d.kind == "identifiers" for d in plan.disclosures)
+        assert "census.people.name" in str(plan)
+
+
+def order_of(recorded: list[Recorded], kind: type[Message]) -> list[list[object]]:
+    found: list[list[object]] = []
+    for item in recorded:
+        message = decode(item.data)
+        if isinstance(message, kind) and isinstance(message, Identifiers):
+            found.append(message.columns[0].to_pylist())
+        if isinstance(message, kind) and isinstance(message, Labels):
+            found.append(message.values.tolist())
+    return found
+
+
+def test_storage_order_is_nowhere(database: Open) -> None:
+    """Rows travel in an order that is neither that of storage nor the same in the next run."""
+    rows = 200
+    con = database(
+        f"CREATE TABLE t AS SELECT i AS id, i % 40 AS k, i * 1.0 AS label FROM range({rows}) r(i)"
+    )
+    other = database("CREATE TABLE u AS SELECT i AS k, sin(i) AS x FROM range(40) r(i)")
+    query = "SELECT t.label, u.x FROM a.t t JOIN b.u u USING (k)"
+    alone = "SELECT t.label, t.k FROM a.t t"
+    for statement in (query, alone):
+        seen = []
+        for _ in range(2):
+            with tapped({"a": [con], "b": [other]}) as (fed, tap):
+                fed.sql(train_sql("m", "linear_regression", "label", statement))
+                fed.sql(predict_sql("m", statement.replace("t.label, ", ""), ("a.t.id",)))
+                seen.append(order_of(tap.transport.recorded, Labels)[0])
+                seen.append(order_of(tap.transport.recorded, Identifiers)[0])
+        assert all(len(order) == rows for order in seen)
+        for order in seen:
+            distance = np.abs(np.corrcoef(np.arange(rows), np.array(order, float))[0, 1])
+            assert distance < 0.5
+        assert len({tuple(map(float, order)) for order in seen}) == len(seen)  # type: ignore[arg-type]
+
+
+def test_tags_of_one_key_differ_between_runs_and_between_keys(secret: Parties) -> None:
+    with tapped(secret) as (fed, tap):
+        tags = []
+        for name in ("m", "n"):
+            with tap.taken() as recorded:
+                fed.sql(train_sql(name, "linear_regression", "label", SELECT, epochs=1))
+            tags.append(
+                {
+                    bytes(t)
+                    for item in recorded
+                    for t in _tags(decode(item.data), "bank", item.client)
+                }
+            )
+        assert len(tags[0]) == len(tags[1]) == 60
+        assert not tags[0] & tags[1]
+
+
+def _tags(message: Message, party: str, client: Client) -> list[np.ndarray]:
+    if message.kind != "join_keys" or client.party != party:
+        return []
+    return [row for matrix in message.tags for row in matrix]  # type: ignore[attr-defined]
+
+
+def test_a_failure_tells_no_value(database: Open) -> None:
+    for bad in ("NOT-A-NUMBER", "it''s NOT-A-NUMBER", 'a "NOT-A-NUMBER" b', "x'' NOT-A-NUMBER y"):
+        con = database(f"CREATE TABLE t AS SELECT i AS label, '{bad}' AS x FROM range(9) r(i)")
+        with tapped({"a": [con]}) as (fed, tap):
+            for expression in (
+                "CAST(x AS INTEGER)",
+                "error(x)",
+                "CAST(x AS DATE)",
+                "x::INTEGER[1]",
+            ):
+                with pytest.raises(sqlfl.Error) as caught:
+                    fed.sql(f"TRAIN MODEL m USING linear_regression TARGET label FROM "
+                            f"(SELECT label, {expression} IS NULL AS z FROM a.t)")  # fmt: skip
+                assert "NOT-A-NUMBER" not in str(caught.value)
+            assert not [r for r in tap.transport.recorded if b"NOT-A-NUMBER" in r.data]
