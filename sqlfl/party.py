@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from dataclasses import dataclass, field
 
@@ -94,7 +93,9 @@ class PartyClient:
             with self._lock:
                 reply = self._answer(request)
         except (Error, duckdb.Error) as error:
-            reply = ms.Failure(request.run, request.slot, type(error).__name__, _safe_text(error))
+            log.info("%s failed on %s: %s", self.client, request.kind, error)
+            text = _safe_text(error, request)
+            reply = ms.Failure(request.run, request.slot, type(error).__name__, text)
         except Exception as error:
             log.exception("%s failed on %s", self.client, request.kind)
             text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
@@ -275,13 +276,17 @@ class PartyClient:
         run.cursor.close()
 
 
-def _safe_text(error: Exception) -> str:
-    """The error's text without data: errors of running queries quote values, binding ones do not.
+_BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+"""Errors about the text of a query, which the coordinator wrote; others may quote data."""
 
-    DuckDB puts the offending value between quotation marks ("Could not convert string 'x'").
-    """
-    text = error.message if isinstance(error, Error) else str(error)
-    bound = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-    if isinstance(error, duckdb.Error) and not isinstance(error, bound):
-        text = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "…", text.split("\n")[0])
-    return text
+
+def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
+    """What may be told of a failure: nothing that the database says of values that it met."""
+    if isinstance(error, Error):
+        return error.message
+    if isinstance(error, _BOUND):
+        return str(error)
+    return (
+        f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
+        "with the party (log sqlfl.party), for it may quote data"
+    )

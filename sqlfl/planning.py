@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sqlfl import options as option_table
-from sqlfl.errors import Error, ModelError, StatementError
-from sqlfl.planner import federated
+from sqlfl.errors import Error, ModelError, PlanError, StatementError
+from sqlfl.planner import federated, types
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.rules import to_ucq
-from sqlfl.planner.statements import EvaluateModel, PredictModel, TrainModel
-from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
+from sqlfl.planner.ucq import BOOLEAN, NUMERIC, Slot, Ucq
 from sqlfl.registry import Model, ModelBlock
 from sqlfl.schema import Catalog
 
@@ -34,6 +34,7 @@ def plan_training(statement: TrainModel, catalog: Catalog) -> FederatedPlan:
         target=statement.target,
         allow_cross_join=bool(options["allow_cross_join"]),
     )
+    _check_target(ucq, statement.kind, statement.sql, statement.target.span)
     return federated.plan(
         federated.TRAIN, statement.name, statement.kind, ucq, options, statement.sql
     )
@@ -53,6 +54,7 @@ def plan_scoring(
             target=model.target,
             allow_cross_join=cross,
         )
+        _check_target(ucq, model.kind, statement.sql, None)
     else:
         if statement.into is not None:
             raise StatementError(
@@ -73,6 +75,18 @@ def plan_scoring(
     ucq, model_slots = _match(ucq, model)
     return federated.plan(
         purpose, model.name, model.kind, ucq, model.options, statement.sql, model_slots
+    )
+
+
+def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
+    """A regression's target is a number, known from the type before anything runs."""
+    if kind in federated.CLASSIFIERS or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
+        return
+    raise PlanError(
+        f"the target of {kind} must be a number, and {ucq.target} is {ucq.target_type}",
+        hint="cast it to a number, or train a classifier: USING softmax_regression",
+        sql=sql,
+        span=span,
     )
 
 

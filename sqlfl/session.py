@@ -79,7 +79,7 @@ class Federation:
             raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
         if name.lower() in (known.lower() for known in self._clients):
             raise Error(f"a party named {name} is attached already", hint="choose another name")
-        sources = [source] if isinstance(source, _SOURCES) else list(source)
+        sources = list(source) if isinstance(source, (list, tuple)) else [source]
         if not sources:
             raise Error(f"party {name} has no client", hint="attach at least one connection")
         organisation = secrets.token_bytes(32)
@@ -305,9 +305,6 @@ class Federation:
     def _check_open(self) -> None:
         if self._closed:
             raise Error("the federation is closed", hint="sqlfl.connect() makes a new one")
-
-
-_SOURCES = (duckdb.DuckDBPyConnection, str, os.PathLike)
 
 
 def connect(path: None = None, *, progress: bool | None = None) -> Federation:

@@ -1,0 +1,188 @@
+"""Who may import whom, read from the sources; and what `import sqlfl` loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"sqlfl": ROOT / "sqlfl", "sqlfl.planner": ROOT / "planner", "sqlfl.udfs": ROOT / "udfs"}
+STDLIB = set(sys.stdlib_module_names)
+
+
+def sources() -> dict[str, Path]:
+    """Module name -> file, links to the other top folders left out of sqlfl's own."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in sorted(folder.rglob("*.py")):
+            inner = path.relative_to(folder).with_suffix("").parts
+            if package == "sqlfl" and inner and inner[0] in ("planner", "udfs"):
+                continue
+            parts = inner[:-1] if inner[-1] == "__init__" else inner
+            found[".".join((package, *parts))] = path
+    return found
+
+
+SOURCES = sources()
+
+
+def imported(path: Path, *, lazily: bool = True) -> set[str]:
+    """Modules that a file imports; `lazily`: those inside functions too. Not those for typing."""
+    tree = ast.parse(path.read_text())
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(inner for child in node.body for inner in ast.walk(child))
+        if not lazily and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            skipped.update(ast.walk(node))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            names.add(module)
+            names.update(f"{module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def modules(path: Path) -> set[str]:
+    """As `imported`, only names that are modules: of this package, or the top names of others."""
+    return {
+        name if name.split(".")[0] == "sqlfl" else name.split(".")[0]
+        for name in imported(path)
+        if name.split(".")[0] != "sqlfl" or name in SOURCES
+    }
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def members(package: str) -> list[str]:
+    found = [m for m in SOURCES if within(m, package)]
+    assert found, f"there is no {package}"
+    return found
+
+
+def test_the_planner_is_pure() -> None:
+    allowed = STDLIB | {"sqlglot", "sqlfl.errors", "sqlfl.schema", "sqlfl"}
+    for module in members("sqlfl.planner"):
+        others = {m for m in modules(SOURCES[module]) if not within(m, "sqlfl.planner")}
+        # The table of options is at the bottom too, and knows the standard library only.
+        assert others - {"sqlfl.options"} <= allowed, module
+
+
+@pytest.mark.parametrize("module", ["sqlfl.errors", "sqlfl.schema", "sqlfl.options"])
+def test_the_bottom_knows_the_standard_library_only(module: str) -> None:
+    assert modules(SOURCES[module]) <= STDLIB | {"sqlfl.errors", "sqlfl"}
+
+
+def reached(start: str) -> set[str]:
+    """Modules of the package that `start` loads, directly or through others."""
+    found, waiting = set(), [start]
+    while waiting:
+        module = waiting.pop()
+        if module in found or module not in SOURCES:
+            continue
+        found.add(module)
+        waiting += [m for m in imported(SOURCES[module]) if m in SOURCES and m != "sqlfl"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "package", ["sqlfl.coordinator", "sqlfl.operators.loj", "sqlfl.operators.lou"]
+)
+def test_the_coordinator_does_not_know_the_partys_engine(package: str) -> None:
+    for module in members(package):
+        for other in reached(module):
+            assert not within(other, "sqlfl.udfs"), f"{module} reaches {other}"
+            assert not within(other, "sqlfl.party"), f"{module} reaches {other}"
+            assert not within(other, "sqlfl.operators.client"), f"{module} reaches {other}"
+
+
+def test_the_party_knows_messages_only() -> None:
+    for package in ("sqlfl.party", "sqlfl.udfs", "sqlfl.operators.client"):
+        for module in members(package):
+            for other in reached(module):
+                for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.session"):
+                    assert not within(other, forbidden), f"{module} reaches {other}"
+
+
+def test_the_transport_knows_no_algorithm() -> None:
+    for module in members("sqlfl.transport"):
+        for other in reached(module):
+            for forbidden in ("sqlfl.algorithms", "sqlfl.operators", "sqlfl.models", "sqlfl.udfs"):
+                assert not within(other, forbidden), f"{module} reaches {other}"
+
+
+def test_nothing_is_built_on_the_front() -> None:
+    front = ("sqlfl.session", "sqlfl.cli", "sqlfl.magics")
+    for module, path in SOURCES.items():
+        if module in front or module in ("sqlfl", "sqlfl.__main__"):
+            continue
+        for other in modules(path):
+            assert not any(within(other, f) for f in front), f"{module} imports {other}"
+
+
+def python_files() -> list[Path]:
+    folders = ("sqlfl", "planner", "udfs", "tests", "examples", "benchmarks")
+    return sorted(
+        {p.resolve() for f in folders for p in (ROOT / f).rglob("*.py") if (ROOT / f).is_dir()}
+    )
+
+
+def test_planner_and_udfs_are_imported_through_the_package() -> None:
+    for path in python_files():
+        for name in imported(path):
+            assert name.split(".")[0] not in ("planner", "udfs"), path
+
+
+def test_nothing_is_pickled() -> None:
+    for module, path in SOURCES.items():
+        names = {name.split(".")[0] for name in imported(path)}
+        assert not names & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}, module
+        for name in ("allow_pickle=True", "to_pickle", "read_pickle"):
+            assert name not in path.read_text(), module
+
+
+def test_the_oracle_shares_nothing_with_the_package() -> None:
+    for path in (ROOT / "tests" / "oracle").rglob("*.py"):
+        for name in imported(path):
+            assert name.split(".")[0] != "sqlfl", path
+    for path in [ROOT / "tests" / "strategies.py"]:
+        for name in imported(path):
+            assert name.split(".")[0] != "sqlfl", path
+
+
+def loaded(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_import_is_light() -> None:
+    """Bare Python's modules and sqlfl's own errors, whatever the machine's speed."""
+    extra = loaded("import sqlfl") - loaded("pass")
+    heavy = ("torch", "opacus", "duckdb", "pyarrow", "numpy", "scipy", "sqlglot", "pandas")
+    assert not [m for m in extra if m.split(".")[0] in heavy]
+    assert len(extra) < 120, sorted(extra)
+
+
+def test_a_federation_needs_neither_torch_nor_opacus() -> None:
+    found = loaded("import sqlfl\nwith sqlfl.connect() as fed: fed.sql('SHOW MODELS')")
+    assert not [m for m in found if m.split(".")[0] in ("torch", "opacus", "sklearn")]
+
+
+def test_modules_are_of_readable_size() -> None:
+    for module, path in SOURCES.items():
+        assert len(path.read_text().splitlines()) <= 500, module
