@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from sqlfl.errors import PartyError, PlanError
 from sqlfl.planner import emit
+from sqlfl.planner.columns import unify_blocks, with_column_aliases
 from sqlfl.planner.names import Scope, Tables, nearest
 from sqlfl.planner.push import Pusher, strip_parties
 from sqlfl.planner.refusals import Refusal, refusals
@@ -42,6 +43,11 @@ class Cte:
     environment: Mapping[str, Cte]
     node: exp.CTE
     recursive: bool
+
+    @property
+    def calls_itself(self) -> bool:
+        names = {t.name.lower() for t in self.query.find_all(exp.Table) if not t.db}
+        return self.recursive and self.node.alias.lower() in names
 
 
 Environment = Mapping[str, Cte]
@@ -247,6 +253,8 @@ class Binder:
             raise plan_error("FROM joins tables of parties: party.table", self.sql, node)
         if not node.db:
             cte = known.get(node.name.lower())
+            if cte is not None and cte.calls_itself:
+                return [self._recursive_cte(node, known)]
             if cte is not None:
                 return self._derived(node, cte.query, cte.environment, cte.columns)
             raise plan_error(
@@ -270,10 +278,25 @@ class Binder:
             names = [n for n in names if n.lower() in own]
         span = span_of(node, self.sql)
         relation, outputs = self._relation(node.alias_or_name, span, tuple(names), parts)
-        shown = _with_column_aliases(outputs, tuple(node.alias_column_names))
+        shown = with_column_aliases(outputs, tuple(node.alias_column_names))
         path = () if node.alias else tuple(part.name for part in node.parts)
         items = (Item(node.alias_or_name, shown, path),)
         return _State((relation,), (), items)
+
+    def _recursive_cte(self, node: exp.Table, known: Environment) -> _State:
+        query = exp.select("*").from_(exp.to_table(node.name, dialect="duckdb"))
+        client = self.pusher.only_client(query, known)
+        if client is None:
+            raise plan_error(
+                f"the recursive {node.name} does not read the tables of just one client",
+                self.sql,
+                node,
+                "make it a view in one party's database",
+            )
+        block = self._whole(query, known, client)
+        relation = replace(block.relations[0], name=node.alias_or_name)
+        shown = with_column_aliases(block.outputs, tuple(node.alias_column_names))
+        return _State((relation,), (), (Item(node.alias_or_name, shown),))
 
     def _derived(
         self, node: exp.Expr, query: exp.Query, known: Environment, columns: tuple[str, ...]
@@ -282,13 +305,14 @@ class Binder:
         name = node.alias_or_name
         if len(blocks) > 1 and all(len(b.relations) == 1 for b in blocks):
             blocks = (self._stacked(blocks, name or "u", span_of(node, self.sql)),)
+        blocks = unify_blocks(blocks, self.sql, self.catalog)
         aliases = tuple(node.alias_column_names) or columns
         states = []
         for block in blocks:
             relations = block.relations
             if len(relations) == 1 and name:
                 relations = (replace(relations[0], name=name),)
-            shown = _with_column_aliases(block.outputs, aliases)
+            shown = with_column_aliases(block.outputs, aliases)
             states.append(_State(relations, block.conditions, (Item(name, shown),)))
         return states
 
@@ -370,24 +394,10 @@ def _derived_name(projection: exp.Expr) -> str:
     return strip_parties(projection).sql(dialect="duckdb")
 
 
-def _with_column_aliases(
-    outputs: tuple[Output, ...], aliases: tuple[str, ...]
-) -> tuple[tuple[str, Term], ...]:
-    """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
-    names = [*aliases, *(o.name for o in outputs[len(aliases) :])]
-    seen: dict[str, int] = {}
-    shown = []
-    for name, output in zip(names, outputs, strict=False):
-        number = seen.get(name.lower(), 0)
-        seen[name.lower()] = number + 1
-        shown.append((f"{name}_{number}" if number else name, output.term))
-    return tuple(shown)
-
-
 def _renamed(state: _State, node: exp.Subquery) -> _State:
     columns = tuple(
         (n, t) for item in state.items for n, t in item.columns if n.lower() not in item.hidden
     )
     outputs = tuple(Output(n, t) for n, t in columns)
-    shown = _with_column_aliases(outputs, tuple(node.alias_column_names))
+    shown = with_column_aliases(outputs, tuple(node.alias_column_names))
     return replace(state, items=(Item(node.alias, shown),))

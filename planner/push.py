@@ -29,6 +29,8 @@ class Pusher:
     def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
         """Every client that holds a table that the node reads, CTEs looked through."""
         inner = {cte.alias.lower() for cte in node.find_all(exp.CTE)}
+        if isinstance(node.parent, exp.CTE):
+            inner.add(node.parent.alias.lower())  # it may be recursive
         found: dict[Client, None] = {}
         for table in node.find_all(exp.Table):
             name = table.name.lower()

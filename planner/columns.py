@@ -1,0 +1,64 @@
+"""Columns of derived tables: their names, and their types where they are unions of joins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.planner import emit, types
+from sqlfl.planner.draft import Draft
+from sqlfl.planner.relations import Block, Output, Term
+from sqlfl.schema import Catalog
+
+
+def with_column_aliases(
+    outputs: tuple[Output, ...], aliases: tuple[str, ...]
+) -> tuple[tuple[str, Term], ...]:
+    """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
+    names = [*aliases, *(o.name for o in outputs[len(aliases) :])]
+    seen: dict[str, int] = {}
+    shown = []
+    for name, output in zip(names, outputs, strict=False):
+        number = seen.get(name.lower(), 0)
+        seen[name.lower()] = number + 1
+        shown.append((f"{name}_{number}" if number else name, output.term))
+    return tuple(shown)
+
+
+def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple[Block, ...]:
+    """Blocks of a union in FROM, with columns of different types cast to their common one.
+
+    Without that `x // 2` over the union would mean another division in each block.
+    """
+    if len(blocks) == 1:
+        return blocks
+    draft = Draft(exp.select(), sql, catalog, None, (), False)
+    found = [_types(draft, block) for block in blocks]
+    wanted = [types.union_type(column) for column in zip(*found, strict=True)]
+    return tuple(
+        replace(
+            block,
+            outputs=tuple(
+                o if common is None or own in (common, types.NULL_TYPE) else _cast(o, common)
+                for o, own, common in zip(block.outputs, given, wanted, strict=True)
+            ),
+        )
+        for block, given in zip(blocks, found, strict=True)
+    )
+
+
+def _cast(output: Output, type_: str) -> Output:
+    term = Term(emit.cast(output.term.expression, type_), output.term.span)
+    return replace(output, term=term)
+
+
+def _types(draft: Draft, block: Block) -> list[str]:
+    """Types of the outputs; the null type for those that two relations are needed for."""
+    found = [types.NULL_TYPE] * len(block.outputs)
+    for index, relation in enumerate(block.relations):
+        own = [n for n, o in enumerate(block.outputs) if block.reads(o.term) == (index,)]
+        told = draft.types(relation, [block.outputs[n].term for n in own])
+        for n, branches in zip(own, told, strict=True):
+            found[n] = types.union_type(branches) or types.NULL_TYPE
+    return found

@@ -1,0 +1,163 @@
+"""Normal forms and plans, built by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp, parse_one
+
+from sqlfl.planner.federated import FederatedPlan, plan
+from sqlfl.planner.ucq import Block, Feature, Fragment, Identifier, Join, JoinKey, Slot, Ucq
+from sqlfl.schema import Client
+
+AIRLINE, METEO = Client("airline"), Client("meteo")
+BANK_0, BANK_1 = Client("bank", 0), Client("bank", 1)
+OPTIONS: dict[str, object] = {
+    "algorithm": "lbfgs",
+    "epochs": 20,
+    "tolerance": 1e-8,
+    "l2": 1e-4,
+    "engine": "auto",
+    "memory_limit": None,
+    "seed": 0,
+}
+
+
+def fragment(index: int, client: Client, sql: str, rows: int | None) -> Fragment:
+    select = parse_one(sql, dialect="duckdb")
+    assert isinstance(select, exp.Select)
+    return Fragment(index, client, select, rows)
+
+
+def flights() -> Ucq:
+    """Two parties, one client each, one composite key; the target is a boolean."""
+    f = Slot(
+        index=0,
+        name="f",
+        features=(
+            Feature("distance", "numeric", "DOUBLE"),
+            Feature("carrier", "category", "VARCHAR"),
+        ),
+        target=True,
+        identifiers=(),
+        keys=(0,),
+        fragments=(
+            fragment(
+                0,
+                AIRLINE,
+                "SELECT distance, carrier, arr_delay > 15 AS sqlfl_target, CAST(origin AS VARCHAR) "
+                "AS sqlfl_key_0_0, CAST(time_hour AS TIMESTAMP) AS sqlfl_key_0_1 FROM flights "
+                "WHERE NOT dep_time IS NULL AND NOT origin IS NULL AND NOT time_hour IS NULL",
+                336_776,
+            ),
+        ),
+    )
+    w = Slot(
+        index=1,
+        name="w",
+        features=(
+            Feature("wind_speed", "numeric", "DOUBLE"),
+            Feature("visib", "numeric", "DOUBLE"),
+        ),
+        target=False,
+        identifiers=(),
+        keys=(0,),
+        fragments=(
+            fragment(
+                0,
+                METEO,
+                "SELECT wind_speed, visib, CAST(origin AS VARCHAR) AS sqlfl_key_0_0, "
+                "CAST(time_hour AS TIMESTAMP) AS sqlfl_key_0_1 FROM weather WHERE temp > 0",
+                26_115,
+            ),
+        ),
+    )
+    return Ucq(
+        slots=(f, w),
+        keys=(JoinKey(0, ("VARCHAR", "TIMESTAMP")),),
+        blocks=(Block(((0, (0,)), (1, (0,))), (Join(0, 1, 0),)),),
+        identifiers=(),
+        columns=("distance", "carrier", "wind_speed", "visib", "late"),
+        target="late",
+        target_type="BOOLEAN",
+    )
+
+
+def cards(purpose: str = "train") -> Ucq:
+    """A slot over two clients, two fragments at the first; a link table without a column."""
+    training = purpose != "predict"
+    target = ", paid AS sqlfl_target" if training else ", id AS sqlfl_id_0"
+    c = Slot(
+        index=0,
+        name="c",
+        features=(
+            Feature("balance", "numeric", "DOUBLE"),
+            Feature("trend", "array", "FLOAT[3]", 3),
+            Feature("kind", "category", "VARCHAR"),
+        ),
+        target=training,
+        identifiers=() if training else (0,),
+        keys=(0,),
+        fragments=tuple(
+            fragment(
+                number,
+                client,
+                f"SELECT balance, trend, kind{target}, id AS sqlfl_key_0_0 FROM {table}",
+                rows,
+            )
+            for number, (client, table, rows) in enumerate(
+                [(BANK_0, "cards", 500), (BANK_0, "old_cards", None), (BANK_1, "cards", 700)]
+            )
+        ),
+    )
+    link = Slot(
+        index=1,
+        name="l",
+        features=(),
+        target=False,
+        identifiers=(),
+        keys=(0, 1),
+        fragments=(
+            fragment(
+                0,
+                AIRLINE,
+                "SELECT card AS sqlfl_key_0_0, tail AS sqlfl_key_1_0 FROM bookings",
+                900,
+            ),
+        ),
+    )
+    p = Slot(
+        index=2,
+        name="p",
+        features=(Feature("seats", "numeric", "INTEGER"),),
+        target=False,
+        identifiers=(),
+        keys=(1,),
+        fragments=(fragment(0, AIRLINE, "SELECT seats, tail AS sqlfl_key_1_0 FROM planes", 300),),
+    )
+    joins = (Join(0, 1, 0), Join(1, 2, 1))
+    return Ucq(
+        slots=(c, link, p),
+        keys=(JoinKey(0, ("BIGINT",)), JoinKey(1, ("VARCHAR",))),
+        blocks=(
+            Block(((0, (0, 2)), (1, (0,)), (2, (0,))), joins),
+            Block(((0, (1,)), (1, (0,)), (2, (0,))), joins),
+        ),
+        identifiers=() if training else (Identifier("id"),),
+        columns=("balance", "trend", "kind", "seats", *(("paid",) if training else ())),
+        target="paid" if training else None,
+        target_type="DOUBLE" if training else None,
+    )
+
+
+def train(
+    ucq: Ucq, kind: str, options: Mapping[str, object] | None = None, sql: str = "TRAIN MODEL m"
+) -> FederatedPlan:
+    return plan("train", "m", kind, ucq, OPTIONS | dict(options or {}), sql)
+
+
+def score(purpose: str) -> FederatedPlan:
+    options = {"engine": "auto", "memory_limit": None}
+    ucq = cards(purpose)
+    sql = f"{purpose.upper()} MODEL m FROM (SELECT ...)"
+    return plan(purpose, "m", "linear_regression", ucq, options, sql, {0: 0, 2: 1})

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sqlfl.errors import InternalError
+from sqlfl.planner.engines import EngineChoice, bytes_of, choose_engines, row_bytes
+from sqlfl.planner.exchanges import DOWN, UP, WHOLE
+from sqlfl.planner.federated import FederatedPlan, plan
+from sqlfl.planner.symbols import ROLES
+from sqlfl.schema import specifications_to_json
+from tests.planner import plans
+from tests.planner.plans import AIRLINE, BANK_0, BANK_1, METEO
+
+ADMM = {"algorithm": "admm", "union": "exact", "inner_rounds": 10}
+CONSENSUS = ADMM | {"union": "consensus"}
+SGD = {"algorithm": "sgd", "batch_size": None, "learning_rate": None}
+
+
+def kinds(plan: FederatedPlan, slot: int, direction: str) -> dict[str, str]:
+    """Kind -> bytes of the whole run, at the slot's first client."""
+    client = plan.clients[0] if slot == WHOLE else plan.ucq.slots[slot].clients[0]
+    return {
+        kind: str(amount)
+        for (at, index, kind, way), (_, amount) in plan.totals().items()
+        if (at, index, way) == (client, slot, direction)
+    }
+
+
+def test_specifications_follow_the_slots_of_each_client() -> None:
+    plan = plans.train(plans.cards(), "linear_regression")
+    assert plan.clients == (BANK_0, BANK_1, AIRLINE)
+    assert [s.slot for s in plan.specifications[AIRLINE]] == [1, 2]
+    (cards,) = plan.specifications[BANK_0]
+    assert cards.fragments == (0, 1)
+    assert cards.shared
+    assert cards.target
+    assert not cards.classes
+    assert cards.secret == "organisation"
+    link, planes = plan.specifications[AIRLINE]
+    assert [key.index for key in link.keys] == [0, 1]
+    assert not planes.shared
+    assert plan.fragments_sql(BANK_0) == tuple(
+        f.sql for f in plan.ucq.slots[0].fragments if f.client == BANK_0
+    )
+    assert [sql.split()[-1] for sql in plan.fragments_sql(AIRLINE)] == ["bookings", "planes"]
+
+
+def test_a_slot_of_two_parties_hashes_under_the_federations_secret() -> None:
+    ucq = plans.cards()
+    fragments = tuple(
+        dataclasses.replace(f, client=METEO) if f.client == BANK_1 else f
+        for f in ucq.slots[0].fragments
+    )
+    slots = (dataclasses.replace(ucq.slots[0], fragments=fragments), *ucq.slots[1:])
+    plan = plans.train(dataclasses.replace(ucq, slots=slots), "linear_regression")
+    assert plan.specifications[METEO][0].secret == "federation"
+
+
+def test_scoring_merges_no_statistics_and_has_no_classes_without_a_target() -> None:
+    predict = plans.score("predict")
+    assert not any(
+        s.shared or s.classes for c in predict.clients for s in predict.specifications[c]
+    )
+    assert dict(predict.blocks) == {0: 0, 2: 1}
+    assert {"statistics", "labels"}.isdisjoint(d.kind for d in predict.disclosures)
+    evaluate = plans.score("evaluate")
+    assert "labels" in {d.kind for d in evaluate.disclosures}
+
+
+def test_classes_are_told_to_the_slot_of_the_target_only() -> None:
+    plan = plans.train(plans.flights(), "logistic_regression")
+    assert [plan.specifications[c][0].classes for c in (AIRLINE, METEO)] == [True, False]
+    assert not plan.regression
+    assert plans.train(plans.flights(), "linear_regression").regression
+
+
+def test_a_plan_is_read_only() -> None:
+    plan = plans.train(plans.flights(), "logistic_regression")
+    with pytest.raises(TypeError):
+        plan.options["epochs"] = 3  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.name = "other"  # type: ignore[misc]
+
+
+def test_blocks_must_cover_the_slots_with_features() -> None:
+    with pytest.raises(InternalError, match=r"slots \[0, 2\] have features, \[0\] have blocks"):
+        plan("predict", "m", "linear_regression", plans.cards("predict"), {}, "", {0: 0})
+    with pytest.raises(InternalError, match="purpose"):
+        plan("score", "m", "linear_regression", plans.cards(), {}, "")
+
+
+def test_prepare_has_the_exact_length_of_its_texts() -> None:
+    plan = plans.train(plans.cards(), "linear_regression")
+    for client in plan.clients:
+        texts = [specifications_to_json(plan.specifications[client]), *plan.fragments_sql(client)]
+        _, amount = plan.totals()[client, WHOLE, "prepare", DOWN]
+        assert amount == sum(len(text.encode()) for text in texts)
+
+
+def test_sizes_of_a_shared_slot_with_the_gram() -> None:
+    plan = plans.train(plans.cards(), "linear_regression")
+    up, down = kinds(plan, 0, UP), kinds(plan, 0, DOWN)
+    assert up["join_keys"] == "6·n[c@bank/0] + 16·u[c@bank/0.key0]"
+    assert up["statistics"] == "24·v[c@bank/0.kind] + 112"  # 8·(3·4 + 2) of 4 columns, 2 features
+    assert down["set_encoding"] == "24·v[c.kind] + 88"
+    assert up["labels"] == "8·a[c@bank/0]"
+    assert up["gram"] == "8·p[c]^2 + 8·p[c]·q[c] + 8·p[c] + 8·q[c] + 16·z[c@bank/0] + 8"
+    assert down["set_gram"] == "8·p[c]^2 + 8·p[c]·q[c] + 8·p[c] + 8·q[c] + 16·z[c] + 8"
+    assert up["partial_gradient"] == "8·T·d[c]·d_c + 8·d[c]·d_c"
+    assert up["predictions"] == "4·T·a[c@bank/0]·d_c + 4·a[c@bank/0]·d_c + 1584·T + 1584"
+    second = plan.totals()[BANK_1, 0, "predictions", UP][1]
+    assert str(second) == "4·T·a[c@bank/1]·d_c + 4·a[c@bank/1]·d_c"
+    assert kinds(plan, 1, UP).keys() == {"join_keys"}
+
+
+def test_admm_sums_gradients_or_runs_consensus() -> None:
+    exact = kinds(plans.train(plans.cards(), "linear_regression", ADMM), 0, UP)
+    assert {"gram", "partial_gradient"} <= exact.keys()
+    assert exact["partial_gradient"] == "8·T·d[c]·d_c + 8·P·d[c]"
+    plan = plans.train(plans.cards(), "linear_regression", CONSENSUS)
+    consensus = kinds(plan, 0, UP)
+    assert {"gram", "partial_gradient"}.isdisjoint(consensus)
+    assert consensus["consensus_part"] == "80·T·d[c]·d_c"
+    assert kinds(plan, 0, DOWN)["consensus_average"] == "80·T·d[c]·d_c"
+    assert consensus["predictions"] == "4·T·a[c@bank/0]·d_c + 4·P·a[c@bank/0] + 8·T"
+
+
+def test_sgd_sends_all_rows_once_an_epoch_and_batches_between() -> None:
+    full = plans.train(plans.flights(), "logistic_regression", SGD)
+    assert kinds(full, 0, DOWN)["residuals"] == "4·T·a[f@airline/0]·d_c + 24·T"
+    assert "probe" in kinds(full, 0, DOWN)
+    options = SGD | {"batch_size": 100, "learning_rate": 0.1}
+    plan = plans.train(plans.flights(), "logistic_regression", options)
+    assert "probe" not in kinds(plan, 0, DOWN)
+    messages, amount = plan.totals()[AIRLINE, 0, "residuals", DOWN]
+    assert str(messages) == "S"
+    values = {"T": 2, "S": 6, "a[f@airline/0]": 50, "b[f@airline/0]": 20, "d_c": 1}
+    assert amount.evaluate(values) == 2 * 50 * 4 + 4 * (20 * 4 + 20 * 4) + 6 * 24
+
+
+def test_every_request_has_a_reply() -> None:
+    for made in (
+        plans.train(plans.cards(), "linear_regression", CONSENSUS),
+        plans.train(plans.cards(), "linear_regression", SGD),
+        plans.train(plans.flights(), "logistic_regression"),
+        plans.score("predict"),
+        plans.score("evaluate"),
+    ):
+        for exchange in made.exchanges:
+            down = [(s.client, s.slot) for s in exchange.sends if s.direction == DOWN]
+            up = [(s.client, s.slot) for s in exchange.sends if s.direction == UP]
+            assert down == up
+            assert len(set(down)) == len(down)
+
+
+def test_disclosures_are_the_messages_with_values() -> None:
+    plan = plans.train(plans.cards(), "linear_regression", CONSENSUS)
+    up = [d for d in plan.disclosures if d.direction == UP]
+    assert plan.disclosures[: len(up)] == tuple(up)
+    total = sum((d.bytes * d.times for d in up), start=0 * plan.disclosures[0].bytes)
+    assert total == sum(
+        (amount for key, (_, amount) in plan.totals().items() if key[3] == UP), start=0 * total
+    )
+    assert "send_keys" not in {d.kind for d in plan.disclosures}
+
+
+def test_symbols_have_a_place_and_a_documented_role() -> None:
+    plan = plans.train(plans.cards(), "linear_regression")
+    found = {symbol.name: symbol for symbol in plan.symbols}
+    assert len(found) == len(plan.symbols)
+    assert {symbol.role for symbol in plan.symbols} <= ROLES.keys()
+    tags = found["u[l@airline/0.key1]"]
+    assert (tags.role, tags.slot, tags.client, tags.part) == ("tags", 1, AIRLINE, 1)
+    merged = found["v[c.kind]"]
+    assert (merged.slot, merged.client, merged.part) == (0, None, 2)
+
+
+def test_engines_fit_the_memory_limit() -> None:
+    ucq = plans.cards()
+    assert row_bytes(ucq.slots[0]) == 8 * (2 + 4) + 12
+    chosen = choose_engines(ucq, {"engine": "auto", "memory_limit": None})
+    assert chosen[0].engine == "sql"
+    assert "bank/0" in chosen[0].reason
+    assert chosen[2] == EngineChoice("arrays", "about 4.7 KiB of 2.0 GiB")
+    assert choose_engines(ucq, {"memory_limit": "9KB"})[2].engine == "sql"
+    forced = choose_engines(ucq, {"engine": "arrays"})
+    assert {choice.engine for choice in forced.values()} == {"arrays"}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("1GB", 10**9),
+        ("1.5 GiB", 1610612736),
+        ("512mb", 512 * 10**6),
+        (7, 7),
+        (None, None),
+        ("80%", None),
+    ],
+)
+def test_memory_limits_are_read_as_duckdb_writes_them(
+    written: object, expected: int | None
+) -> None:
+    assert bytes_of(written) == expected

@@ -1,0 +1,126 @@
+"""Golden plans and refusals; and that each rule is needed for some of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqlfl.errors import Error, StatementError
+from sqlfl.planner.dialect import parse
+from sqlfl.planner.emit import mapping_query
+from sqlfl.planner.rules import RULES, Rule, to_ucq
+from sqlfl.planner.statements import ExplainStatement, PredictModel, Statement, TrainModel
+from sqlfl.planner.ucq import Slot, Ucq
+from tests.planner import goldens
+from tests.planner.conftest import DatabaseCatalog
+
+PLANS = goldens.cases("plans.sql")
+REFUSALS = goldens.cases("refusals.sql")
+STATEMENTS = goldens.cases("statements.sql")
+
+
+def plan(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) -> Ucq:
+    statement = parse(sql)
+    if isinstance(statement, ExplainStatement):
+        statement = statement.statement
+    assert hasattr(statement, "query")
+    identifiers = statement.identifiers if isinstance(statement, PredictModel) else ()
+    options = statement.options if isinstance(statement, TrainModel) else ()
+    return to_ucq(
+        statement.query,
+        sql,
+        catalog,
+        target=statement.target if isinstance(statement, TrainModel) else None,
+        identifiers=[(path.parts, path.span) for path in identifiers],
+        allow_cross_join=any(o.name == "allow_cross_join" and o.value is True for o in options),
+        rules=rules,
+    )
+
+
+def plan_text(ucq: Ucq) -> str:
+    lines = [line for slot in ucq.slots for line in _slot(ucq, slot)]
+    lines += [f"key {key.index}: {', '.join(key.types)}" for key in ucq.keys]
+    lines += ["mapping:"]
+    lines += [f"  {line}" for line in _pretty(mapping_query(ucq)).split("\n")]
+    return "\n".join(lines)
+
+
+def _slot(ucq: Ucq, slot: Slot) -> list[str]:
+    parts = [f"{f.name} {f.kind}" + (f"[{f.width}]" if f.width > 1 else "") for f in slot.features]
+    parts += [f"target {ucq.target} {ucq.target_type}"] if slot.target else []
+    parts += [f"id {ucq.identifiers[k].name}" for k in slot.identifiers]
+    lines = [f"slot {slot.index} {slot.name}: {', '.join(parts) or 'no columns'}"]
+    for fragment in slot.fragments:
+        lines.append(f"  fragment {fragment.index} at {fragment.client}:")
+        lines += [f"    {line}" for line in _pretty(fragment.select).split("\n")]
+    return lines
+
+
+def _pretty(query: object) -> str:
+    return query.sql(dialect="duckdb", pretty=True)  # type: ignore[attr-defined]
+
+
+def outcome(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) -> str:
+    """The plan, or the whole text of the refusal."""
+    try:
+        return plan_text(plan(sql, catalog, rules))
+    except StatementError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def statement_text(sql: str) -> str:
+    try:
+        return _statement(parse(sql))
+    except StatementError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _statement(statement: Statement) -> str:
+    if isinstance(statement, ExplainStatement):
+        return f"EXPLAIN\n{_statement(statement.statement)}"
+    lines = [type(statement).__name__]
+    for name, value in vars(statement).items():
+        if name == "query":
+            lines.append(f"  query: {value.sql(dialect='duckdb')}")
+        elif name in ("options", "privacy"):
+            shown = None if value is None else {str(o.name): o.value for o in value}
+            lines.append(f"  {name}: {shown}")
+        elif name == "identifiers":
+            lines.append(f"  identifiers: {[str(path) for path in value]}")
+        elif name != "sql":
+            lines.append(f"  {name}: {value}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("case", PLANS, ids=lambda case: case.name)
+def test_plans(case: goldens.Case, catalog: DatabaseCatalog) -> None:
+    goldens.check("plans.sql", case, lambda sql: outcome(sql, catalog))
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=lambda case: case.name)
+def test_refusals(case: goldens.Case, catalog: DatabaseCatalog) -> None:
+    goldens.check("refusals.sql", case, lambda sql: outcome(sql, catalog))
+    assert case.expected.startswith(("PlanError", "ParseError"))
+
+
+@pytest.mark.parametrize("case", STATEMENTS, ids=lambda case: case.name)
+def test_statements(case: goldens.Case) -> None:
+    goldens.check("statements.sql", case, statement_text)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_rule_is_needed(rule: Rule, catalog: DatabaseCatalog) -> None:
+    rest = tuple(r for r in RULES if r is not rule)
+
+    def differs(case: goldens.Case) -> bool:
+        try:
+            return outcome(case.sql, catalog, rest) != case.expected
+        except (Error, ArithmeticError, AssertionError, LookupError, TypeError, ValueError):
+            return True
+
+    assert any(differs(case) for case in (*PLANS, *REFUSALS))
+
+
+def test_golden_names_are_distinct() -> None:
+    for cases in (PLANS, REFUSALS, STATEMENTS):
+        names = [case.name for case in cases]
+        assert len(set(names)) == len(names)
