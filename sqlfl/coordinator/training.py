@@ -21,7 +21,7 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import Save
 from sqlfl.models.losses import Loss, loss_of
-from sqlfl.models.metrics import classification_metrics, regression_metrics
+from sqlfl.models.metrics import accuracy, classification_metrics, regression_metrics, rmse
 from sqlfl.operators.lou import Members
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.progress import Progress
@@ -81,13 +81,12 @@ def train(plan: FederatedPlan, channel: Channel, run: str, progress: Progress) -
     with _interruptible() as interrupt:
         algorithm.start()
         for step in algorithm.steps():
-            metric = _metrics(loss, algorithm.scores, target)
             rows.append(
                 {
                     "epoch": step.epoch,
                     "rounds": channel.rounds,
                     "train_loss": step.objective,
-                    "train_metric": metric["accuracy" if target.classes else "rmse"],
+                    "train_metric": _headline(loss, algorithm.scores, target),
                     "bytes_up": channel.bytes_up,
                     "bytes_down": channel.bytes_down,
                     "seconds": time.perf_counter() - started,
@@ -161,6 +160,14 @@ def _metrics(loss: Loss, scores: Array, target: Targets) -> dict[str, float | No
     if target.classes is None:
         return regression_metrics(prediction[:, 0], target.values)
     return classification_metrics(prediction, target.values)
+
+
+def _headline(loss: Loss, scores: Array, target: Targets) -> float:
+    """The metric of the history: accuracy of a classifier, rmse of a regression."""
+    prediction = loss.predict(scores)
+    if target.classes is None:
+        return rmse(prediction[:, 0], target.values)
+    return accuracy(prediction, target.values)
 
 
 @contextmanager

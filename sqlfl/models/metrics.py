@@ -11,13 +11,23 @@ from scipy.stats import rankdata
 Array = npt.NDArray[Any]
 
 
+def rmse(prediction: Array, y: Array) -> float:
+    """Root mean squared error."""
+    return float(np.sqrt(np.mean((prediction - y) ** 2)))
+
+
+def accuracy(probability: Array, codes: Array) -> float:
+    """The share of rows whose most probable class, the first of equals, is the true one."""
+    return float(np.mean(probability.argmax(axis=1) == codes))
+
+
 def regression_metrics(prediction: Array, y: Array) -> dict[str, float | None]:
     """rmse, mae and r2 of predictions (N,); r2 is None where the target is constant."""
     error = prediction - y
     total = float(np.sum((y - y.mean()) ** 2))
     squared = float(np.sum(error**2))
     return {
-        "rmse": float(np.sqrt(squared / len(y))),
+        "rmse": rmse(prediction, y),
         "mae": float(np.mean(np.abs(error))),
         "r2": 1.0 - squared / total if total > 0 else None,
     }
@@ -34,7 +44,7 @@ def classification_metrics(probability: Array, codes: Array) -> dict[str, float 
     if probability.shape[1] == 2:
         auc = area_under_curve(probability[:, 1], codes == 1)
     return {
-        "accuracy": float(np.mean(probability.argmax(axis=1) == codes)),
+        "accuracy": accuracy(probability, codes),
         "auc": auc,
         "log_loss": float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float64).tiny)))),
     }
