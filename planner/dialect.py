@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from sqlglot.errors import ParseError as SqlglotParseError
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import ParseError
+from sqlfl.errors import ParseError, nearest
 from sqlfl.planner.statements import (
     DescribeModel,
     DropModel,
@@ -173,10 +172,10 @@ class _Reader:
             return readers[first]()
         if first in _RESERVED:
             raise self.fail(f"{first} is reserved for later and not built yet")
-        near = difflib.get_close_matches(first, (*_STATEMENTS, *_RESERVED), 1)
+        near = nearest(first, (*_STATEMENTS, *_RESERVED))
         raise self.fail(
             f"expected a statement ({', '.join(_STATEMENTS)}), got {self.got()}",
-            hint=f"did you mean {near[0]}?" if near else None,
+            hint=f"did you mean {near}?" if near else None,
         )
 
     def _train(self) -> TrainModel:
@@ -228,10 +227,10 @@ class _Reader:
                 message = f"{got} is misplaced or given twice"
             raise self.fail(message, hint=f"the order of the clauses is {_TRAIN_FORM}")
         clauses = "WEIGHT, WITH, PRIVACY or FROM" if last else word
-        near = difflib.get_close_matches(got, _TRAIN_CLAUSES, 1) if got else []
+        near = nearest(got, _TRAIN_CLAUSES) if got else None
         raise self.fail(
             f"expected {clauses} {where}, got {self.got()}",
-            hint=f"did you mean {near[0]}?" if near else None,
+            hint=f"did you mean {near}?" if near else None,
         )
 
     def _evaluate(self) -> EvaluateModel:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from sqlfl.errors import PlanError
+from sqlfl.errors import nearest as nearest_name
 from sqlfl.planner.relations import Item, Term
 from sqlfl.planner.spans import plan_error
 from sqlfl.schema import Catalog, Client, Table
@@ -17,10 +17,9 @@ from sqlfl.schema import Catalog, Client, Table
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known name, or all of a few."""
     names = sorted(dict.fromkeys(known))
-    lowered = {n.lower(): n for n in names}
-    found = difflib.get_close_matches(name.lower(), list(lowered), 1)
-    if found:
-        return f"did you mean {lowered[found[0]]}?"
+    found = nearest_name(name, names)
+    if found is not None:
+        return f"did you mean {found}?"
     return f"there is {', '.join(names)}" if 0 < len(names) <= 8 else None
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sqlfl.errors import OptionError
+from sqlfl.errors import OptionError, nearest
 
 LINEAR = "linear_regression"
 LOGISTIC = "logistic_regression"
@@ -21,7 +20,7 @@ KINDS = (*BUILT_KINDS, *LATER_KINDS)
 ALGORITHMS = ("lbfgs", "sgd", "admm")
 EPOCHS = {"lbfgs": 100, "sgd": 100, "admm": 50}
 """Default number of epochs; for lbfgs iterations."""
-TOLERANCE = {"lbfgs": 1e-9, "sgd": 0.0, "admm": 1e-6}
+TOLERANCE = {"lbfgs": 1e-9, "sgd": 0.0, "admm": 1e-7}
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "KIB", "MIB", "GIB", "TIB")
 
@@ -122,8 +121,8 @@ OPTIONS: tuple[OptionEntry, ...] = (
     OptionEntry("engine", _choice("auto", "sql", "arrays"), "auto",
         "what computes the local updates: queries on the party's database, or arrays beside it"),
     OptionEntry("memory_limit", _SIZE, None,
-        "memory that each client and the coordinator may use for one run",
-        default_text="the database's own limit"),
+        "what the coordinator's join may use, and what the arrays of an engine must fit in half of",
+        default_text="4 GiB for the arrays"),
     OptionEntry("algorithm", _choice(*ALGORITHMS), "lbfgs", "how the model is trained"),
     OptionEntry("epochs", _integer(1), None,
         "passes over the joined rows; for lbfgs iterations", default_text=_PER_ALGORITHM),
@@ -133,7 +132,7 @@ OPTIONS: tuple[OptionEntry, ...] = (
         "step length", ("sgd",), default_text="from the curvature of the loss"),
     OptionEntry("rho", _number(0, above=True), None,
         "weight of the penalty that ties the blocks together", ("admm",),
-        default_text="the loss's curvature"),
+        default_text="the mean curvature of the loss"),
     OptionEntry("union", _choice("exact", "consensus"), "exact",
         "how the clients of one slot find their common block", ("admm",)),
     OptionEntry("inner_rounds", _integer(1), 10,
@@ -143,7 +142,9 @@ OPTIONS: tuple[OptionEntry, ...] = (
     OptionEntry("tolerance", _number(0), None,
         "training ends where the objective changes by less than this, relatively",
         default_text=_TOLERANCES),
-    OptionEntry("seed", _integer(0), 0, "of the order of mini-batches", ALGORITHMS),
+    OptionEntry("seed", _integer(0), 0,
+        "of the mini-batches and of the curvature estimate; rows are numbered at random in every "
+        "run, so that runs of one seed differ in their batches"),
     OptionEntry("allow_cross_join", _BOOLEAN, False,
         "take a query that joins tables without an equality"),
     OptionEntry("hidden", _WIDTHS, None, "widths of the hidden layers", ("sgd", "admm"),
@@ -243,8 +244,8 @@ def _near_choice(entry: OptionEntry, value: object) -> str | None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    found = difflib.get_close_matches(name.lower(), list(known), 1)
-    return f"did you mean {found[0]}?" if found else None
+    found = nearest(name, known)
+    return None if found is None else f"did you mean {found}?"
 
 
 def options_markdown() -> str:

@@ -25,11 +25,10 @@ from sqlfl.algorithms.base import (
     largest_eigenvalue,
     relative,
 )
+from sqlfl.options import EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
 
-EPOCHS = 20
-TOLERANCE = 1e-8
 INNER_ROUNDS = 10
 PROBES = 5
 """Power rounds for κ, where there are several blocks."""
@@ -101,11 +100,11 @@ class Admm:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE)
+        tolerance = problem.number("tolerance", TOLERANCE["admm"])
         loss = problem.loss.value(self._scores, problem.targets)
         objective = first = loss
         moved = np.inf
-        for epoch in range(1, int(problem.number("epochs", EPOCHS)) + 1):
+        for epoch in range(1, int(problem.number("epochs", EPOCHS["admm"])) + 1):
             scores, before, moved_before = self._scores, objective, moved
             residual, penalty = self._epoch()
             loss = problem.loss.value(self._scores, problem.targets)

@@ -25,11 +25,10 @@ from sqlfl.algorithms.base import (
 )
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import MEMORY, Basis, coefficients_length, newest, products_length
+from sqlfl.options import EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
 
-EPOCHS = 20
-TOLERANCE = 1e-8
 THETA, GRADIENT, IMAGE = 0, 1, 2
 """Positions of θ, g and P g in the basis."""
 
@@ -71,10 +70,10 @@ class Lbfgs:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE)
+        tolerance = problem.number("tolerance", TOLERANCE["lbfgs"])
         loss = problem.loss.value(self._scores, problem.targets)
         objective = first = loss + self._penalty()
-        epochs = int(problem.number("epochs", EPOCHS))
+        epochs = int(problem.number("epochs", EPOCHS["lbfgs"]))
         direction, scored, length = self._plan()
         for epoch in range(1, epochs + 1):
             coefficients = self._inner.coefficients(length, direction)

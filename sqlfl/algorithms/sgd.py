@@ -26,11 +26,10 @@ from sqlfl.algorithms.base import (
 )
 from sqlfl.errors import ModelError
 from sqlfl.operators.loj import JoinedRows, batch_of
+from sqlfl.options import EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
 
-EPOCHS = 20
-TOLERANCE = 1e-8
 PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
 MARGIN = 1.02
@@ -87,10 +86,10 @@ class Sgd:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE)
+        tolerance = problem.number("tolerance", TOLERANCE["sgd"])
         loss = problem.loss.value(self._scores, problem.targets)
         objective = first = loss
-        for epoch in range(1, int(problem.number("epochs", EPOCHS)) + 1):
+        for epoch in range(1, int(problem.number("epochs", EPOCHS["sgd"])) + 1):
             penalty = self._epoch(1.0 / (1.0 + self._decay * (epoch - 1)))
             before = objective
             loss = problem.loss.value(self._scores, problem.targets)
