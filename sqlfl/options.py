@@ -20,7 +20,7 @@ KINDS = (*BUILT_KINDS, *LATER_KINDS)
 ALGORITHMS = ("lbfgs", "sgd", "admm")
 EPOCHS = {"lbfgs": 100, "sgd": 100, "admm": 50}
 """Default number of epochs; for lbfgs iterations."""
-TOLERANCE = {"lbfgs": 1e-9, "sgd": 0.0, "admm": 1e-7}
+TOLERANCE = {"lbfgs": 1e-11, "sgd": 0.0, "admm": 1e-7}
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "KIB", "MIB", "GIB", "TIB")
 

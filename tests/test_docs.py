@@ -1,0 +1,49 @@
+"""The documentation is true: its code runs, its links lead somewhere, its options are all there."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from sqlfl.options import options_markdown
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for folder in ("sqlfl", "sqlfl/planner", "sqlfl/udfs")
+    for path in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.slow
+def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python blocks, from the repository's root, one after the other as one script."""
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    namespace: dict[str, object] = {}
+    exec(compile("\n".join(blocks), "README.md", "exec"), namespace)
+    assert namespace["plan"]
+
+
+def test_options_are_documented() -> None:
+    """Where this fails, put what `sqlfl.options.options_markdown()` returns into the page."""
+    page = (ROOT / "docs" / "options.md").read_text()
+    assert page[page.index("| option |") :] == options_markdown()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name: str) -> None:
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
+    assert not [target for target in targets if not (page.parent / target).exists()]
