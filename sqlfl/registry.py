@@ -57,7 +57,7 @@ class Model:
     converged: bool
 
     def facts(self) -> list[tuple[str, str]]:
-        """Name and text of what DESCRIBE MODEL shows."""
+        """Name and text of what the model's card shows."""
         last = self.history.slice(self.history.num_rows - 1).to_pylist()[0]
         return [
             ("name", self.name),
@@ -87,15 +87,10 @@ class Model:
         return " (converged)" if self.converged else " (stopped at the limit of epochs)"
 
     def __repr__(self) -> str:
-        width = max(len(name) for name, _ in self.facts())
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in self.facts())
+        return facts_to_text(self.facts())
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
-            for name, text in self.facts()
-        )
-        return f"<table>{rows}</table>"
+        return facts_to_html(self.facts())
 
 
 class Registry:
@@ -136,6 +131,20 @@ class Registry:
 
     def all(self) -> tuple[Model, ...]:
         return tuple(self._models.values())
+
+
+def facts_to_text(facts: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in facts)
+    indent = "\n" + " " * (width + 2)
+    return "\n".join(f"{name:<{width}}  {indent.join(text.splitlines())}" for name, text in facts)
+
+
+def facts_to_html(facts: list[tuple[str, str]]) -> str:
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td><pre>{html.escape(text)}</pre></td></tr>"
+        for name, text in facts
+    )
+    return f"<table>{rows}</table>"
 
 
 def _number(value: Any) -> str:

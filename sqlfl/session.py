@@ -23,7 +23,14 @@ from sqlfl.planner.dialect import parse
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planning import plan_scoring, plan_training
 from sqlfl.progress import Progress
-from sqlfl.registry import NO_PRIVACY, Model, ModelBlock, Registry
+from sqlfl.registry import (
+    NO_PRIVACY,
+    Model,
+    ModelBlock,
+    Registry,
+    facts_to_html,
+    facts_to_text,
+)
 from sqlfl.result import Result
 from sqlfl.schema import Client
 from sqlfl.transport.base import Address, Audit, Channel, Transport
@@ -135,13 +142,14 @@ class Federation:
             case st.TrainModel():
                 return self._train(statement)
             case st.PredictModel():
-                return Result(self._predict(statement))
+                return self._score(statement, predict)
             case st.EvaluateModel():
-                return Result(self._evaluate(statement))
+                return self._score(statement, evaluate)
             case st.ShowModels():
                 return self._show()
             case st.DescribeModel():
-                return _card(self._registry.get(statement.name))
+                model = self._registry.get(statement.name)
+                return _card([*model.facts(), ("statement", model.sql.strip())])
             case st.DropModel():
                 return self._drop(statement)
         raise Error(f"{type(statement).__name__} is not built yet")
@@ -213,7 +221,7 @@ class Federation:
     def _train(self, statement: st.TrainModel) -> Result:
         if statement.name in self._registry and not statement.replace:
             if statement.if_not_exists:
-                return _card(self._registry.get(statement.name))
+                return _card(self._registry.get(statement.name).facts())
             raise ModelError(
                 f"there is a model {statement.name} already",
                 hint=f"TRAIN OR REPLACE MODEL {statement.name}, or choose another name",
@@ -234,23 +242,18 @@ class Federation:
         previous = self._registry.put(model)
         if previous is not None:
             self._forget(previous)
-        return _card(model)
+        return _card(model.facts())
 
-    def _predict(self, statement: st.PredictModel) -> pa.Table:
+    def _score(
+        self,
+        statement: st.PredictModel | st.EvaluateModel,
+        work: Callable[[FederatedPlan, Model, Channel, str], pa.Table],
+    ) -> Result:
         plan = self._plan(statement)
         model = self._registry.get(statement.name)
         run = secrets.token_hex(8)
         try:
-            return predict(plan, model, Channel(self._transport, self._audit), run)
-        finally:
-            self._finish(plan, run)
-
-    def _evaluate(self, statement: st.EvaluateModel) -> pa.Table:
-        plan = self._plan(statement)
-        model = self._registry.get(statement.name)
-        run = secrets.token_hex(8)
-        try:
-            return evaluate(plan, model, Channel(self._transport, self._audit), run)
+            return Result(work(plan, model, Channel(self._transport, self._audit), run))
         finally:
             self._finish(plan, run)
 
@@ -325,10 +328,10 @@ def connect(path: None = None, *, progress: bool | None = None) -> Federation:
     return Federation(progress=progress)
 
 
-def _card(model: Model) -> Result:
-    names, values = zip(*model.facts(), strict=True)
+def _card(facts: list[tuple[str, str]]) -> Result:
+    names, values = zip(*facts, strict=True)
     table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=repr(model), markup=model._repr_html_())
+    return Result(table, text=facts_to_text(facts), markup=facts_to_html(facts))
 
 
 def _model(statement: st.TrainModel, plan: FederatedPlan, trained: Trained, run: str) -> Model:
