@@ -7,9 +7,10 @@ RUN := .venv/bin/python -m
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
 
-# pytest comes last, so that its closing line is the last line
+# pytest comes last, so that its closing line is the last line. Its workers share the cores, which
+# the threads of numpy's BLAS would take from each other
 test: lint types
-	$(RUN) pytest -n auto
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) pytest -n auto
 
 lint: .venv/dev.stamp
 	$(RUN) ruff check .

@@ -47,9 +47,7 @@ def main(fed: sqlfl.Federation, folder: Path) -> None:
     title("Training")
     print(fed.sql(TRAIN), end="\n\n")
     history = fed.model("delay").history
-    print(
-        duckdb.sql("SELECT epoch, rounds, train_loss, bytes_up, bytes_down, seconds FROM history")
-    )
+    print(duckdb.sql("SELECT epoch, rounds, train_loss, bytes_up, bytes_down FROM history"))
 
     title("The model, beside the same trained in one database that has all the tables")
     ours = fed.sql(f"EVALUATE MODEL delay FROM ({QUERY})").arrow().to_pylist()[0]
@@ -57,16 +55,14 @@ def main(fed: sqlfl.Federation, folder: Path) -> None:
     theirs, central = train_centrally(TABLES, QUERY.replace("SELECT", "SELECT f.id,"))
     for name, value in theirs.items():
         print(f"{name:<9} {ours[name]:.7f} federated, {value:.7f} central")
-    print(
-        duckdb.sql("""SELECT count(*) AS rows, max(abs(probability_true - p)) AS largest_difference
-        FROM scored JOIN central ON "airline.flights.id" = id""")
-    )
+    both = "FROM scored JOIN central USING (id)"
+    print(duckdb.sql(f"SELECT count(*) AS rows, max(abs(probability_true - p)) AS apart {both}"))
     print(duckdb.sql("FROM scored ORDER BY 1 LIMIT 5"))
 
     title("Bytes that left each party, by kind of message, in all of the above")
     audit = fed.audit().arrow()
-    up = "FROM audit WHERE direction = 'up'"
-    print(duckdb.sql(f"PIVOT ({up}) ON party USING sum(bytes) GROUP BY kind ORDER BY kind"))
+    up = "(FROM audit WHERE direction = 'up')"
+    print(duckdb.sql(f"PIVOT {up} ON party USING sum(bytes) GROUP BY kind ORDER BY kind"))
 
     title("Refused: a feature that one party could only compute by seeing another's column")
     try:
