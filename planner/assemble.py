@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -10,7 +10,16 @@ from sqlglot import exp
 from sqlfl.planner import emit, types, ucq
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.keys import implied_filters
-from sqlfl.planner.relations import Block, Branch, Output, Relation, Term, substituted
+from sqlfl.planner.relations import (
+    Block,
+    Branch,
+    Output,
+    Relation,
+    Term,
+    operand,
+    substituted,
+)
+from sqlfl.planner.statements import Path
 from sqlfl.planner.ucq import Feature, Fragment, Identifier, Slot, Ucq
 from sqlfl.planner.unions import Shared, joins_of, share_keys
 from sqlfl.schema import Client
@@ -46,7 +55,7 @@ class _Assembly:
             tuple(slots),
             self.shared.keys,
             blocks,
-            tuple(Identifier(str(path)) for path in self.draft.identifiers),
+            tuple(Identifier(name) for name in identifier_names(self.draft.identifiers)),
             tuple(o.name for o in first.outputs),
             None if target is None else first.outputs[target].name,
             None if target is None else first.outputs[target].type,
@@ -152,8 +161,8 @@ class _Assembly:
     def _implied(self, block: Block, relation: int, branch: Branch) -> list[exp.Expr]:
         return [
             exp.EQ(
-                this=self._as(block, relation, branch, left, type_),
-                expression=self._as(block, relation, branch, right, type_),
+                this=operand(self._as(block, relation, branch, left, type_)),
+                expression=operand(self._as(block, relation, branch, right, type_)),
             )
             for left, right, type_ in implied_filters(block, relation)
         ]
@@ -171,7 +180,7 @@ class _Assembly:
 def _present(value: exp.Expr) -> exp.Expr:
     while isinstance(value, exp.Cast) and not isinstance(value, exp.TryCast):
         value = value.this
-    return exp.Not(this=exp.Is(this=value.copy(), expression=exp.Null()))
+    return exp.Not(this=exp.Is(this=operand(value.copy()), expression=exp.Null()))
 
 
 def _feature(output: Output) -> Feature:
@@ -193,3 +202,14 @@ def _unique(names: Iterable[str]) -> list[str]:
             free = f"{name}_{number}"
         found.append(free)
     return found
+
+
+def identifier_names(paths: Sequence[Path]) -> list[str]:
+    """Result columns of the ID clause: the column's name, the whole path where that is taken."""
+    last = [path.parts[-1].lower() for path in paths]
+    taken = {name for name in last if last.count(name) > 1 or name.startswith("probability_")}
+    taken.add("prediction")
+    return [
+        str(path) if name in taken else path.parts[-1]
+        for path, name in zip(paths, last, strict=True)
+    ]

@@ -42,7 +42,7 @@ class Identifier:
     """A column that PREDICT returns beside each prediction."""
 
     name: str
-    """Name in the result, as written in the ID clause."""
+    """Name in the result: the column's, or the whole path of the ID clause where that is taken."""
 
 
 @dataclass(frozen=True)

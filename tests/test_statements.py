@@ -113,7 +113,7 @@ def test_predict_gives_classes_and_their_probabilities(
     text = f"PREDICT MODEL m ID (census.people.id, geo.towns.label) FROM (SELECT {FEATURES} {FROM})"
     result = fed.sql(text)
     names = [f"probability_{str(c).lower()}" for c in classes]
-    assert result.columns == ["census.people.id", "geo.towns.label", "prediction", *names]
+    assert result.columns == ["id", "label", "prediction", *names]
     table = result.arrow()
     assert sorted(table.column(0).to_pylist()) == list(range(120))
     for number, label in zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True):
@@ -137,7 +137,7 @@ def test_predict_of_an_empty_join_has_no_row(fed: sqlfl.Federation) -> None:
     result = fed.sql(
         f"PREDICT MODEL m ID (census.people.id) FROM (SELECT {FEATURES} {FROM} WHERE p.id > 900)"
     )
-    assert result.columns == ["census.people.id", "prediction"]
+    assert result.columns == ["id", "prediction"]
     assert result.fetchall() == []
 
 
