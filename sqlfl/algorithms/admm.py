@@ -139,5 +139,5 @@ class Admm:
         replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
         self._intercept = self._intercept - column_means(values) / rho
         self._scores = whole.gather(replies) + self._intercept
-        penalty = float(self._conversation.products(replies)[0])
+        penalty = float(self._conversation.products(replies).sum())
         return float(np.vdot(gap, gap)) / (rho * rho * len(gap)), penalty

@@ -159,17 +159,21 @@ class Conversation:
     ) -> dict[Address, Predictions]:
         """Every block's step from the joined rows' `values` (N or B, d_c).
 
+        coefficients: (k,) for all blocks, or (slots, k).
         `rows` are those of the last predictions, `following` those to be predicted next. One
         exchange, and for shared slots one more (consensus: one per inner round).
         """
         batch = (following or self.whole).rows
+        slots = self._problem.slots
+        own = np.broadcast_to(coefficients, (len(slots), np.shape(coefficients)[-1]))
+        told = {members.slot: own[number] for number, members in enumerate(slots)}
         requests: dict[Address, Message] = {}
         for address, aggregate in rows.scatter(values).items():
             requests[address] = Residuals(
                 self._problem.run,
                 address[1],
                 aggregate,
-                coefficients,
+                told[address[1]],
                 np.zeros(0, np.uint32) if batch is None else batch[address],
             )
         return self._settle(self._channel.exchange(requests))
@@ -211,12 +215,8 @@ class Conversation:
         return found
 
     def products(self, replies: Mapping[Address, Predictions]) -> Array:
-        """Sum over the blocks, in slot order, of what each slot's first client sent."""
-        total = np.zeros(1)
-        for number, members in enumerate(self._problem.slots):
-            own = np.asarray(replies[members.addresses[0]].products, np.float64)
-            total = total + own if number else own.copy()
-        return total
+        """What each slot's first client sent of its block: float64 (slots, k)."""
+        return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
 
     @staticmethod
     def _expect(replies: Mapping[Address, Message], kind: type[Reply]) -> dict[Address, Reply]:

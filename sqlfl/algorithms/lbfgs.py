@@ -3,13 +3,15 @@
 H is linear in θ: a party sends X̃ P g of its block and the inner products of its newest vectors with
 its basis. The coordinator runs the two-loop recursion on the summed inner products, forms H_d of
 the direction from predictions that it holds (X̃ P y is the difference of successive X̃ P g, X̃ s is
-α H_d), and searches along it exactly. One exchange per iteration, two where a slot has several
-clients; one more iteration's exchanges at the start for the first gradient.
+the step taken), and searches exactly. It searches not along the direction as a whole, but in the
+subspace that each block's part of the direction, of P g and of the last step span: that costs no
+message, and helps where blocks are correlated. One exchange per iteration, two where a slot has
+several clients; one more iteration's exchanges at the start for the first gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,14 +25,21 @@ from sqlfl.algorithms.base import (
     column_means,
     relative,
 )
+from sqlfl.algorithms.subspace import Lengths, Predicted, Restriction, exact_search
 from sqlfl.errors import InternalError
-from sqlfl.models.basis import MEMORY, Basis, coefficients_length, newest, products_length
+from sqlfl.models.basis import (
+    GRADIENT,
+    IMAGE,
+    MEMORY,
+    THETA,
+    Basis,
+    coefficients_length,
+    newest,
+    products_length,
+)
 from sqlfl.options import EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
-
-THETA, GRADIENT, IMAGE = 0, 1, 2
-"""Positions of θ, g and P g in the basis."""
 
 
 class Lbfgs:
@@ -51,8 +60,8 @@ class Lbfgs:
             lambda gradient: gradient / curvature,
         )
         self._scores = np.tile(self._intercept.theta, (problem.mapping.total, 1))
-        self._inner = _InnerProducts()
-        self._predicted = _Predictions(problem)
+        self._inner = _InnerProducts(len(problem.slots))
+        self._predicted = Predicted(problem)
 
     @property
     def intercept(self) -> Array:
@@ -66,7 +75,7 @@ class Lbfgs:
         """Start, second moments of shared slots, and the first gradient."""
         self._conversation.start("lbfgs")
         self._conversation.share_grams()
-        self._exchange(np.zeros(coefficients_length()))
+        self._exchange(np.zeros((1, coefficients_length())))
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
@@ -74,13 +83,9 @@ class Lbfgs:
         loss = problem.loss.value(self._scores, problem.targets)
         objective = first = loss + self._penalty()
         epochs = int(problem.number("epochs", EPOCHS["lbfgs"]))
-        direction, scored, length = self._plan()
+        lengths = self._search()
         for epoch in range(1, epochs + 1):
-            coefficients = self._inner.coefficients(length, direction)
-            self._intercept.move(coefficients)
-            self._scores = self._scores + length * scored
-            self._predicted.move(length, self._inner.iteration)
-            self._exchange(coefficients)
+            self._move(lengths)
             before = objective
             loss = problem.loss.value(self._scores, problem.targets)
             objective = loss + self._penalty()
@@ -88,17 +93,26 @@ class Lbfgs:
             change = max(before - objective, promised)
             converged = relative(change, objective, first) <= tolerance
             if not converged and epoch < epochs:
-                direction, scored, length = self._plan()
-                converged = length == 0.0
+                lengths = self._search()
+                converged = not lengths.blocks.any() and not lengths.intercept.any()
             yield Step(epoch, objective, loss, converged)
             if converged:
                 return
 
-    def _plan(self) -> tuple[Array, Array, float]:
-        """The next direction, H_d and α."""
-        direction = self._inner.direction()
-        scored = self._predicted.combine(direction, self._intercept)
-        return direction, scored, self._search(scored, direction)
+    def _search(self) -> Lengths:
+        spans = self._inner.spans()
+        self._predicted.combine(spans)
+        slope, curvature = self._inner.penalty(spans, self._problem.l2)
+        restriction = Restriction(self._problem, self._scores, self._predicted, slope, curvature)
+        return restriction.lengths(exact_search(restriction))
+
+    def _move(self, lengths: Lengths) -> None:
+        """θ ← θ + the step, at the clients, in the intercept, and in H."""
+        coefficients = self._inner.coefficients(lengths.blocks @ self._inner.spans())
+        self._intercept.shift(lengths.intercept)
+        moved = self._predicted.move(lengths.blocks, self._inner.iteration)
+        self._scores = self._scores + moved + lengths.intercept
+        self._exchange(coefficients)
 
     def _exchange(self, coefficients: Array) -> None:
         """The clients make the step; their new gradients' images and products come back."""
@@ -112,86 +126,59 @@ class Lbfgs:
         self._predicted.renew(rows, self._inner.iteration)
 
     def _penalty(self) -> float:
-        return 0.5 * self._problem.l2 * float(self._inner.blocks[THETA, THETA])
-
-    def _search(self, scored: Array, direction: Array) -> float:
-        """argmin φ(α) of the objective at H + α H_d; 0 where there is no descent."""
-        problem, blocks = self._problem, self._inner.blocks
-        l2 = problem.l2
-        cross = l2 * float(blocks[THETA] @ direction)
-        square = l2 * float(direction @ blocks @ direction)
-
-        def along(step: float) -> tuple[float, float, float]:
-            value, slope, curvature = problem.loss.along(
-                self._scores, scored, problem.targets, step
-            )
-            return (
-                value + step * cross + 0.5 * step * step * square,
-                slope + cross + step * square,
-                curvature + square,
-            )
-
-        return exact_line_search(along)
-
-
-def exact_line_search(along: Callable[[float], tuple[float, float, float]]) -> float:
-    """The minimum over α > 0 of a convex φ: safeguarded Newton steps on φ'.
-
-    `along(α)` gives φ, φ' and φ''. Returns 0 where φ' (0) ≥ 0 or rounding hides any decrease.
-    """
-    start, slope, curvature = along(0.0)
-    if not slope < 0.0:
-        return 0.0
-    low, high = 0.0, np.inf
-    first = slope
-    step = min(-slope / curvature, 10.0) if curvature > 0.0 else 1.0
-    value = start
-    for _ in range(50):
-        value, slope, curvature = along(step)
-        if abs(slope) <= 1e-7 * abs(first):
-            break
-        if slope > 0.0:
-            high = step
-        else:
-            low = step
-        proposal = step - slope / curvature if curvature > 0.0 else np.inf
-        if not low < proposal < min(high, 10.0 * step):
-            proposal = 0.5 * (low + high) if np.isfinite(high) else 4.0 * step
-        step = proposal
-    return float(step) if value < start else 0.0
+        return 0.5 * self._problem.l2 * float(self._inner.blocks[:, THETA, THETA].sum())
 
 
 class _InnerProducts:
     """Inner products of the basis vectors, summed over blocks, and the two-loop recursion."""
 
-    def __init__(self, memory: int = MEMORY) -> None:
+    def __init__(self, blocks: int, memory: int = MEMORY) -> None:
         size = 3 + 3 * memory
         self._memory = memory
         self.iteration = -1
-        self.blocks = np.zeros((size, size))
-        """Without the intercept, which is not penalised."""
+        self.blocks = np.zeros((blocks, size, size))
+        """Of each block; without the intercept, which is not penalised."""
         self._total = np.zeros((size, size))
 
     def renew(self, products: Array, intercept: Array) -> None:
-        if len(products) != products_length(self._memory):
-            raise InternalError(f"{len(products)} inner products of a block")
+        """products: (blocks, 6 · (3 + 3m)) of the parties' blocks; those of the intercept."""
+        if products.shape != (len(self.blocks), products_length(self._memory)):
+            raise InternalError(f"inner products of shape {products.shape}")
         self.iteration += 1
         positions = newest(self.iteration, self._memory)
-        for matrix, added in ((self.blocks, products), (self._total, products + intercept)):
-            rows = added.reshape(6, -1)
-            matrix[positions] = rows
-            matrix[:, positions] = rows.T
+        added = [*products, products.sum(axis=0) + intercept]
+        for matrix, rows in zip((*self.blocks, self._total), added, strict=True):
+            matrix[positions] = rows.reshape(6, -1)
+            matrix[:, positions] = rows.reshape(6, -1).T
 
     def slope(self, direction: Array) -> float:
         """g·d"""
         return float(self._total[GRADIENT] @ direction)
 
-    def coefficients(self, length: float, direction: Array) -> Array:
-        """α and the direction, as `Residuals` carry them."""
+    def spans(self) -> Array:
+        """What the search combines, in the basis: d, and from the second step on P g and s."""
         m = self._memory
-        return np.concatenate(
-            [[length], direction[[IMAGE]], direction[3 : 3 + m], direction[3 + 2 * m :]]
+        found = [self.direction()]
+        if self.iteration > 0:
+            unit = np.eye(3 + 3 * m)
+            found += [unit[IMAGE], unit[int(newest(self.iteration, m)[3])]]
+        return np.array(found)
+
+    def coefficients(self, directions: Array) -> Array:
+        """Directions in the basis (k, 3 + 3m) as `Residuals` carry them, with α = 1."""
+        m = self._memory
+        return np.column_stack(
+            [
+                np.ones(len(directions)),
+                directions[:, IMAGE],
+                directions[:, 3 : 3 + m],
+                directions[:, 3 + 2 * m :],
+            ]
         )
+
+    def penalty(self, spans: Array, l2: float) -> tuple[Array, Array]:
+        """Slope (blocks, k) and curvature (blocks, k, k) of the penalty along the spans."""
+        return l2 * self.blocks[:, THETA] @ spans.T, l2 * (spans @ self.blocks @ spans.T)
 
     def direction(self) -> Array:
         """−H g in the basis (3 + 3m,), with γ P, γ = s·y / y·P y, as the initial matrix."""
@@ -227,55 +214,3 @@ class _InnerProducts:
             if g[s, y] > noise and g[y, image] > 0.0:
                 found.append((s, y, image))
         return found
-
-
-class _Predictions:
-    """X̃ P g, X̃ s and X̃ P y: per row of every slot or per joined row, whichever are fewer."""
-
-    def __init__(self, problem: Problem, memory: int = MEMORY) -> None:
-        self._mapping = problem.mapping
-        self._memory = memory
-        self._by_slot = sum(self._mapping.sizes) < self._mapping.total
-        self._image: Array | None = None
-        self._steps: dict[int, Array] = {}
-        self._differences: dict[int, Array] = {}
-        self._combined: Array | None = None
-
-    def renew(self, slots: list[Array], iteration: int) -> None:
-        if self._by_slot:
-            image = np.concatenate(slots)
-        else:
-            image = self._mapping.gather_sum(slots).astype(np.float32)
-        if self._image is not None:
-            position = int(newest(iteration, self._memory)[5])
-            self._differences[position] = image - self._image
-        self._image = image
-
-    def move(self, length: float, iteration: int) -> None:
-        """Keeps X̃ s of the step just made, the one before iteration `iteration` + 1."""
-        if self._combined is None:
-            raise InternalError("a step without a direction")
-        position = int(newest(iteration + 1, self._memory)[3])
-        self._steps[position] = (length * self._combined).astype(np.float32)
-
-    def combine(self, direction: Array, intercept: Basis) -> Array:
-        """H_d: (N, d_c)."""
-        if self._image is None:
-            raise InternalError("a direction without predictions")
-        total = direction[IMAGE] * self._image.astype(np.float64)
-        for vectors in (self._steps, self._differences):
-            for position, values in vectors.items():
-                if direction[position] != 0.0:
-                    total += direction[position] * values
-        self._combined = total
-        if self._by_slot:
-            bounds = np.cumsum(self._mapping.sizes)[:-1]
-            scored = self._mapping.gather_sum(np.split(total, bounds))
-        else:
-            scored = total.copy()
-        m = self._memory
-        own = np.concatenate(
-            [[0.0], direction[[IMAGE]], direction[3 : 3 + m], direction[3 + 2 * m :]]
-        )
-        scored += intercept.direction(own)
-        return scored

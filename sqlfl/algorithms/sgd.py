@@ -129,7 +129,7 @@ class Sgd:
                     f"the steps diverge: scores exceed {LARGEST:g}",
                     hint="give a smaller learning_rate, or none, to have it estimated",
                 )
-            penalty = float(self._conversation.products(replies)[0])
+            penalty = float(self._conversation.products(replies).sum())
         self._scores = scores
         return penalty
 

@@ -21,6 +21,9 @@ Array = npt.NDArray[Any]
 MEMORY = 10
 """m, pairs (s, y) that are kept."""
 
+THETA, GRADIENT, IMAGE = 0, 1, 2
+"""Positions of θ, g and P g in the basis."""
+
 
 def products_length(memory: int = MEMORY) -> int:
     """Numbers in the products of one message: 6 newest vectors with the whole basis."""
@@ -75,7 +78,11 @@ class Basis:
 
     def move(self, coefficients: Array) -> None:
         """θ ← θ + α d."""
-        self._step = coefficients[0] * self.direction(coefficients).reshape(-1)
+        self.shift(coefficients[0] * self.direction(coefficients))
+
+    def shift(self, step: Array) -> None:
+        """θ ← θ + any step (d, c)."""
+        self._step = step.reshape(-1)
         self._vectors[0] += self._step
 
     def renew(self, gradient: Array) -> Array:

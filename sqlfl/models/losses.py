@@ -40,9 +40,12 @@ class Loss(Protocol):
         ...
 
     def along(
-        self, scores: Array, direction: Array, targets: Array, step: float
-    ) -> tuple[float, float, float]:
-        """φ, φ' and φ'' of φ(α) = mean ℓ(H + α D; y) at α = `step`."""
+        self, scores: Array, directions: Array, targets: Array, steps: Array
+    ) -> tuple[float, Array, Array]:
+        """φ, its gradient (k,) and Hessian (k, k) of φ(α) = mean ℓ(H + Σ_k α_k D_k; y) at `steps`.
+
+        directions: (k, N, d_c); steps: (k,)
+        """
         ...
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
@@ -78,16 +81,12 @@ class Squared:
         return scores - targets[:, None]
 
     def along(
-        self, scores: Array, direction: Array, targets: Array, step: float
-    ) -> tuple[float, float, float]:
-        way = direction[:, 0]
-        residual = scores[:, 0] + step * way - targets
-        n = len(way)
-        return (
-            0.5 * float(residual @ residual) / n,
-            float(residual @ way) / n,
-            float(way @ way) / n,
-        )
+        self, scores: Array, directions: Array, targets: Array, steps: Array
+    ) -> tuple[float, Array, Array]:
+        ways = directions[:, :, 0]
+        residual = scores[:, 0] + steps @ ways - targets
+        n = len(residual)
+        return 0.5 * float(residual @ residual) / n, ways @ residual / n, ways @ ways.T / n
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         return (targets[:, None] + rho * points) / (1.0 + rho)
@@ -119,14 +118,17 @@ class Logistic:
         return _softplus(scores)[1] - targets[:, None]
 
     def along(
-        self, scores: Array, direction: Array, targets: Array, step: float
-    ) -> tuple[float, float, float]:
-        way = direction[:, 0]
-        h = scores[:, 0] + step * way
+        self, scores: Array, directions: Array, targets: Array, steps: Array
+    ) -> tuple[float, Array, Array]:
+        ways = directions[:, :, 0]
+        h = scores[:, 0] + steps @ ways
         softplus, p = _softplus(h)
-        n, y = len(h), targets.astype(np.float64)
-        value = float(np.sum(softplus) - y @ h) / n
-        return value, float((p - y) @ way) / n, float((p * (1.0 - p) * way) @ way) / n
+        n = len(h)
+        return (
+            float(np.sum(softplus) - targets.astype(np.float64) @ h) / n,
+            ways @ (p - targets) / n,
+            (ways * (p * (1.0 - p))) @ ways.T / n,
+        )
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         # σ(z) − y + ρ(z − v) = 0 has its root between v and v + (y − σ(v))/ρ: Newton steps that
@@ -183,17 +185,20 @@ class Softmax:
         return p.T
 
     def along(
-        self, scores: Array, direction: Array, targets: Array, step: float
-    ) -> tuple[float, float, float]:
-        way = direction.T
-        h = scores.T + step * way
+        self, scores: Array, directions: Array, targets: Array, steps: Array
+    ) -> tuple[float, Array, Array]:
+        ways = np.ascontiguousarray(np.swapaxes(directions, 1, 2))
+        count, n = len(ways), len(scores)
+        h = scores.T + np.tensordot(steps, ways, 1)
         logarithm, p = _log_sum(h)
-        mean = np.sum(p * way, axis=0)
-        square = np.sum(p * way * way, axis=0)
+        weighted = ways * p
+        mean = weighted.sum(axis=1)
+        picked = np.array([float(np.mean(_pick(way, targets))) for way in ways])
+        square = weighted.reshape(count, -1) @ ways.reshape(count, -1).T
         return (
             float(np.mean(logarithm - _pick(h, targets))),
-            float(np.mean(mean - _pick(way, targets))),
-            float(np.mean(np.maximum(square - mean * mean, 0.0))),
+            mean.mean(axis=1) - picked,
+            (square - mean @ mean.T) / n,
         )
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:

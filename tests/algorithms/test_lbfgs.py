@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy import optimize
-from scipy.special import expit
 
-from sqlfl.algorithms.lbfgs import exact_line_search
+from sqlfl.algorithms.subspace import exact_search, newton_step
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.models.basis import coefficients_length, products_length
 from tests.algorithms.harness import gaps, random_join, train
@@ -39,7 +40,10 @@ def test_correlated_tables(kind: str, correlation: float) -> None:
 
 
 def two_loop(join, iterations: int, memory: int = 10) -> list[float]:
-    """Preconditioned L-BFGS with explicit vectors: the objective after each iteration."""
+    """Preconditioned L-BFGS with explicit vectors: the objective after each iteration.
+
+    The step is the best one in the span of the intercept and every block's part of d, P g and s.
+    """
     x, y, loss = join.design, join.targets, join.loss
     n, c = len(x), loss.outputs
     design = np.hstack([np.ones((n, 1)), x])
@@ -71,12 +75,29 @@ def two_loop(join, iterations: int, memory: int = 10) -> list[float]:
             r *= np.vdot(s, v) / np.vdot(v, p @ v)
         for (s, v), factor in zip(pairs, reversed(factors), strict=True):
             r += (factor - np.vdot(v, r) / np.vdot(s, v)) * s
-        length = optimize.brentq(
-            lambda a, t=theta, d=r: np.vdot(slope(t - a * d), d), 0, 100, xtol=1e-14
+        spans = [r, p @ g, pairs[-1][0]] if pairs else [r]
+        parts = [
+            np.eye(*theta.shape, k=k) * (np.arange(len(theta)) == 0)[:, None] for k in range(c)
+        ]
+        for a, b in pairwise(bounds[1:]):
+            for span in spans:
+                part = np.zeros_like(theta)
+                part[a:b] = span[a:b] / max(np.linalg.norm(span[a:b]), 1e-30)
+                parts.append(part)
+        ways = np.array(parts)
+        best = optimize.minimize(
+            lambda a, t=theta, w=ways: value(t + np.tensordot(a, w, 1)),
+            np.zeros(len(ways)),
+            jac=lambda a, t=theta, w=ways: np.einsum(
+                "kdc,dc->k", w, slope(t + np.tensordot(a, w, 1))
+            ),
+            method="BFGS",
+            options={"gtol": 1e-13, "maxiter": 1000},
         )
-        theta = theta - length * r
+        step = np.tensordot(best.x, ways, 1)
+        theta = theta + step
         before, g = g, slope(theta)
-        pairs = [*pairs, (-length * r, g - before)][-memory:]
+        pairs = [*pairs, (step, g - before)][-memory:]
         found.append(value(theta))
     return found
 
@@ -152,13 +173,32 @@ def test_separable_classes_stay_finite() -> None:
     assert trained.objective < 0.05
 
 
-def test_exact_line_search_is_safeguarded() -> None:
-    assert exact_line_search(lambda a: (0.5 * (a - 3) ** 2, a - 3, 1.0)) == pytest.approx(3.0)
+@dataclass
+class Restricted:
+    """φ of one step length, as the search takes it."""
 
-    def steep(a: float) -> tuple[float, float, float]:
-        return (float(np.logaddexp(0, 50 - a)) + 1e-3 * a,
-                float(-expit(50 - a) + 1e-3), 1e-9)  # fmt: skip
+    along: Callable[[float], tuple[float, float, float]]
+    size: int = 1
 
-    assert exact_line_search(steep) == pytest.approx(50 + np.log(999), rel=1e-4)
-    assert exact_line_search(lambda a: (a, 1.0, 0.0)) == 0.0
-    assert exact_line_search(lambda a: (1.0, -1e-18, 1.0)) == 0.0
+    def at(self, steps: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        value, slope, curvature = self.along(float(steps[0]))
+        return value, np.array([slope]), np.array([[curvature]])
+
+
+def test_the_exact_search_is_safeguarded() -> None:
+    def found(along: Callable[[float], tuple[float, float, float]]) -> float:
+        return float(exact_search(Restricted(along))[0])
+
+    assert found(lambda a: (0.5 * (a - 3) ** 2, a - 3, 1.0)) == pytest.approx(3.0)
+
+    def overshooting(a: float) -> tuple[float, float, float]:
+        return float(np.hypot(1, a - 5)), (a - 5) / np.hypot(1, a - 5), np.hypot(1, a - 5) ** -3.0
+
+    assert found(overshooting) == pytest.approx(5.0, abs=1e-6)
+    assert found(lambda a: (1.0, 0.0, 0.0)) == 0.0
+    assert found(lambda a: (1.0, -1e-18, 1.0)) == 0.0
+
+
+def test_of_directions_that_do_the_same_the_search_takes_the_shortest_step() -> None:
+    step = newton_step(np.array([1.0, 1.0, 0.0]), np.array([[2.0, 2, 0], [2, 2, 0], [0, 0, 0]]))
+    np.testing.assert_allclose(step, [-0.25, -0.25, 0.0])

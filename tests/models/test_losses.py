@@ -33,15 +33,19 @@ def test_gradient_is_the_slope_of_the_value(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_derivatives_along_a_direction(loss: Loss) -> None:
+def test_derivatives_along_directions(loss: Loss) -> None:
     scores, y = sample(loss)
-    way = np.random.default_rng(1).normal(size=scores.shape)
-    value, slope, curvature = loss.along(scores, way, y, 0.7)
-    assert value == pytest.approx(loss.value(scores + 0.7 * way, y))
-    ahead, back = loss.along(scores, way, y, 0.7 + 1e-5), loss.along(scores, way, y, 0.7 - 1e-5)
-    assert slope == pytest.approx((ahead[0] - back[0]) / 2e-5, rel=1e-6)
-    assert curvature == pytest.approx((ahead[1] - back[1]) / 2e-5, rel=1e-6)
-    assert curvature <= loss.curvature * np.mean(np.sum(way**2, axis=1)) + 1e-12
+    ways = np.random.default_rng(1).normal(size=(3, *scores.shape))
+    steps = np.array([0.7, -0.2, 0.1])
+    value, slope, curvature = loss.along(scores, ways, y, steps)
+    assert value == pytest.approx(loss.value(scores + np.tensordot(steps, ways, 1), y))
+    for k, unit in enumerate(1e-5 * np.eye(3)):
+        ahead = loss.along(scores, ways, y, steps + unit)
+        back = loss.along(scores, ways, y, steps - unit)
+        assert slope[k] == pytest.approx((ahead[0] - back[0]) / 2e-5, rel=1e-6, abs=1e-9)
+        expected = (ahead[1] - back[1]) / 2e-5
+        np.testing.assert_allclose(curvature[k], expected, rtol=1e-6, atol=1e-9)
+        assert curvature[k, k] <= loss.curvature * np.mean(np.sum(ways[k] ** 2, axis=1)) + 1e-12
 
 
 @pytest.mark.parametrize("rho", [1e-3, 0.25, 3.0])

@@ -1,0 +1,179 @@
+"""The exact search of L-BFGS: the objective restricted to a few directions of every block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.algorithms.base import Problem
+from sqlfl.errors import InternalError
+from sqlfl.models.basis import IMAGE, MEMORY, newest
+
+Array = npt.NDArray[Any]
+
+CHUNK = 1 << 17
+"""Joined rows whose predictions along all directions are held at once."""
+
+
+DISTINCT = 1e-7
+"""Relative eigenvalue below which directions count as the same: its root bounds how much of the
+float32 rounding of X̃ P g a step can amplify, and so how far H here and θ there can part."""
+
+
+ROUNDING = 1e-14
+"""Relative decrease that is taken for rounding: what follows it would follow noise."""
+
+
+class Predicted:
+    """X̃ P g, X̃ s and X̃ P y per row of every slot, the slots one after the other: float32."""
+
+    def __init__(self, problem: Problem, memory: int = MEMORY) -> None:
+        self._mapping = problem.mapping
+        self._memory = memory
+        self._bounds = np.concatenate([[0], np.cumsum(problem.mapping.sizes)])
+        self._image: Array | None = None
+        self._steps: dict[int, Array] = {}
+        self._differences: dict[int, Array] = {}
+        self._combined: list[Array] = []
+
+    def renew(self, slots: list[Array], iteration: int) -> None:
+        """Takes X̃ P g of every slot."""
+        image = np.concatenate(slots)
+        if self._image is not None:
+            position = int(newest(iteration, self._memory)[5])
+            self._differences[position] = image - self._image
+        self._image = image
+
+    def combine(self, spans: Array) -> None:
+        """Forms X̃ of the directions `spans` (k, 3 + 3m) in the basis."""
+        if self._image is None:
+            raise InternalError("a direction without predictions")
+        held = {IMAGE: self._image, **self._steps, **self._differences}
+        self._combined = []
+        for span in spans:
+            total = np.zeros(self._image.shape)
+            for position, values in held.items():
+                if span[position] != 0.0:
+                    total += span[position] * values
+            self._combined.append(total)
+
+    def along(self, rows: slice) -> list[Array]:
+        """H_d of some joined rows: a (rows, d_c) per slot and span, slot after slot."""
+        return [
+            values[self._bounds[slot] : self._bounds[slot + 1]][mapping.rows[rows]]
+            for slot, mapping in enumerate(self._mapping.slots)
+            for values in self._combined
+        ]
+
+    def move(self, lengths: Array, iteration: int) -> Array:
+        """The change of H, (N, d_c), by a step of `lengths` (slots, k); keeps X̃ s of it.
+
+        `iteration` is that of the last gradient.
+        """
+        moved = np.zeros_like(self._combined[0])
+        for own, values in zip(lengths.T, self._combined, strict=True):
+            moved += np.repeat(own, self._mapping.sizes)[:, None] * values
+        kept = moved.astype(np.float32)
+        self._steps[int(newest(iteration + 1, self._memory)[3])] = kept
+        return self._mapping.gather_sum(np.split(moved, self._bounds[1:-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths:
+    """A step: along each span of each block (blocks, k), and of the intercept (d_c,)."""
+
+    blocks: Array
+    intercept: Array
+
+
+class Restriction:
+    """φ(α) = the objective after a step along the spans of every block and of the intercept.
+
+    scores: H (N, d_c); slope (blocks, k) and curvature (blocks, k, k) of the penalty.
+    """
+
+    def __init__(
+        self, problem: Problem, scores: Array, predicted: Predicted, slope: Array, curvature: Array
+    ) -> None:
+        self._problem = problem
+        self._scores = scores
+        self._predicted = predicted
+        self._slope = slope
+        self._curvature = curvature
+        self.size = slope.size + problem.outputs
+        """Numbers in α: the blocks' first."""
+
+    def lengths(self, steps: Array) -> Lengths:
+        blocks = steps[: self._slope.size].reshape(self._slope.shape)
+        return Lengths(blocks, steps[self._slope.size :])
+
+    def at(self, steps: Array) -> tuple[float, Array, Array]:
+        """φ, its gradient and its Hessian at α = `steps`."""
+        problem, total = self._problem, len(self._scores)
+        value, slope, curvature = 0.0, np.zeros(self.size), np.zeros((self.size, self.size))
+        for start in range(0, total, CHUNK):
+            rows = slice(start, min(start + CHUNK, total))
+            count = rows.stop - rows.start
+            constants = np.eye(problem.outputs)[:, None, :].repeat(count, axis=1)
+            directions = np.concatenate([np.stack(self._predicted.along(rows)), constants])
+            part = problem.loss.along(self._scores[rows], directions, problem.targets[rows], steps)
+            share = count / total
+            value += share * part[0]
+            slope += share * part[1]
+            curvature += share * part[2]
+        blocks = self.lengths(steps).blocks
+        pulled = np.einsum("bkl,bl->bk", self._curvature, blocks)
+        value += float(np.sum(blocks * (self._slope + 0.5 * pulled)))
+        slope[: blocks.size] += (self._slope + pulled).reshape(-1)
+        k = blocks.shape[1]
+        for number, own in enumerate(self._curvature):
+            place = slice(number * k, (number + 1) * k)
+            curvature[place, place] += own
+        return value, slope, curvature
+
+
+class Convex(Protocol):
+    """A convex function of `size` numbers, with its gradient and Hessian."""
+
+    size: int
+
+    def at(self, steps: Array) -> tuple[float, Array, Array]: ...
+
+
+def exact_search(function: Convex) -> Array:
+    """The minimum of `function`, from 0, by damped Newton steps: (size,).
+
+    Zeros where rounding hides any decrease.
+    """
+    steps = np.zeros(function.size)
+    value, slope, curvature = function.at(steps)
+    start, first = value, 0.0
+    for number in range(50):
+        move = newton_step(slope, curvature)
+        decrement = -float(slope @ move)
+        first = first if number else decrement
+        if not decrement > max(1e-12 * first, ROUNDING * abs(start)):
+            break
+        size = 1.0
+        trial = function.at(steps + move)
+        while trial[0] > value - 1e-4 * size * decrement and size > 1e-6:
+            size *= 0.5
+            trial = function.at(steps + size * move)
+        if not trial[0] < value:
+            break
+        steps = steps + size * move
+        value, slope, curvature = trial
+    return steps if value < start else np.zeros(function.size)
+
+
+def newton_step(slope: Array, curvature: Array) -> Array:
+    """−curvature⁺ slope: of directions that do the same, or nothing, the shortest step."""
+    scale = np.sqrt(np.maximum(np.diag(curvature), 0.0))
+    scale[scale == 0.0] = np.inf
+    scaled = curvature / np.outer(scale, scale)
+    move: Array = np.linalg.lstsq(scaled, -slope / scale, rcond=DISTINCT)[0]
+    step: Array = move / scale
+    return step
