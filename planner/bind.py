@@ -26,6 +26,7 @@ from sqlfl.planner.relations import (
     Source,
     Term,
     column,
+    operand,
     substituted,
     with_filters,
 )
@@ -74,6 +75,8 @@ class Binder:
 
     def bind(self, query: exp.Query, environment: Environment | None = None) -> tuple[Block, ...]:
         """The union of blocks that the query is; outputs of all have the first one's names."""
+        if not isinstance(query, exp.Query):
+            raise plan_error("expected a SELECT over tables of parties", self.sql, query)
         known = self._with(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
             return self.bind(query.this, known)
@@ -342,7 +345,7 @@ class Binder:
             using = self._common(left, right, join)
         for name in using:
             sides = [self._side(s, name, join) for s in (left, right)]
-            condition = exp.EQ(this=sides[0], expression=sides[1])
+            condition = exp.EQ(this=operand(sides[0]), expression=operand(sides[1]))
             place = join.args.get("using") or [join.this]
             spot = next((u for u in place if u.name == name), join.this)
             conditions.append(Term(condition, span_of(spot, self.sql)))

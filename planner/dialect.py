@@ -44,7 +44,11 @@ def parse(sql: str) -> Statement:
 
 
 class _Dialect(DuckDB):
-    """DuckDB's, except that no keyword swallows the rest of the text as one command."""
+    """DuckDB's, except that no keyword swallows the rest of the text as one command, and that
+    the index of `a[1]` stays as it is written.
+    """
+
+    INDEX_OFFSET = 0
 
     class Tokenizer(DuckDB.Tokenizer):
         COMMANDS: ClassVar[set[TokenType]] = set()
@@ -359,6 +363,8 @@ class _Reader:
         if len(found) != 1 or not isinstance(found[0], exp.Query):
             span = self.span(tokens[0])
             raise self.fail(f"expected a query, got {self.sql[span[0] : span[1]]}", span=span)
+        for node in found[0].find_all(exp.Bracket):
+            node.set("offset", DuckDB.INDEX_OFFSET)  # written from 1, as DuckDB's own
         return found[0]
 
     def _misparsed(self, error: SqlglotParseError) -> ParseError:

@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlfl.planner import emit
 from sqlfl.planner.names import Scope, Tables
 from sqlfl.planner.refusals import LOCAL_TABLE_FUNCTIONS
-from sqlfl.planner.relations import CLIENT_MARK, Term
+from sqlfl.planner.relations import CLIENT_MARK, Term, binds, operand
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.schema import Client
 
@@ -170,14 +170,7 @@ class Pusher:
             node.meta.pop("end", None)
         if place is not None:
             found.meta.update(start=place[0], end=place[1] - 1)
-        loose = isinstance(found, exp.Binary | exp.Unary | exp.Predicate | exp.Case)
-        loose = loose and not isinstance(found, exp.Paren | exp.Dot | exp.Func)
-        parent = original.parent
-        inside = isinstance(parent, exp.Binary | exp.Unary | exp.Predicate | exp.Bracket | exp.Cast)
-        inside = inside and not (isinstance(parent, exp.Paren) and parent.parent is None)
-        if loose and inside and not isinstance(parent, exp.Paren):
-            return exp.Paren(this=found)
-        return found
+        return operand(found) if binds(original.parent) else found
 
     def _subquery(self, node: exp.Query, scope: Scope, known: Environment) -> exp.Expr:
         clients = self.clients(node, known)

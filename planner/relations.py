@@ -152,16 +152,25 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
     for node in list(holder.find_all(exp.Column)):
         found = columns.get((node.table, node.name.lower()))
         if found is not None:
-            node.replace(_operand(found.copy(), node.parent if node.parent is not holder else None))
+            parent = node.parent if node.parent is not holder else None
+            node.replace(operand(found.copy()) if binds(parent) else found.copy())
     result: exp.Expr = holder.this
     return result
 
 
-def _operand(expression: exp.Expr, parent: exp.Expr | None) -> exp.Expr:
+def operand(expression: exp.Expr) -> exp.Expr:
+    """The expression, in parentheses where its text would fall apart beside an operator."""
     loose = isinstance(expression, exp.Binary | exp.Unary | exp.Predicate | exp.Case)
-    loose = loose and not isinstance(expression, exp.Paren | exp.Dot | exp.Func)
-    inside = isinstance(parent, exp.Binary | exp.Unary | exp.Predicate | exp.Bracket | exp.Cast)
-    return exp.Paren(this=expression) if loose and inside else expression
+    loose = loose and not isinstance(expression, exp.Paren | exp.Dot)
+    # AND, OR, COLLATE and -> are functions too, to sqlglot
+    calls = isinstance(expression, exp.Func) and not isinstance(expression, exp.Binary)
+    return exp.Paren(this=expression) if loose and not calls else expression
+
+
+def binds(parent: exp.Expr | None) -> bool:
+    """Whether what stands below `parent` is an operand of it."""
+    operators = exp.Binary | exp.Unary | exp.Predicate | exp.Bracket | exp.Cast | exp.AtTimeZone
+    return isinstance(parent, operators) and not isinstance(parent, exp.Paren)
 
 
 def substituted(term: Term, branch: Branch) -> Term:

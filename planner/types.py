@@ -43,7 +43,8 @@ def normal(type_: str) -> str:
 
 
 def is_text(type_: str) -> bool:
-    return normal(type_) == "VARCHAR" or normal(type_).upper().startswith("ENUM")
+    name = normal(type_).upper()
+    return name == "VARCHAR" or (name.startswith("ENUM") and not name.endswith("]"))
 
 
 def is_integer(type_: str) -> bool:
@@ -52,7 +53,8 @@ def is_integer(type_: str) -> bool:
 
 def is_number(type_: str) -> bool:
     name = normal(type_)
-    return name in _DIGITS or name in ("FLOAT", "DOUBLE", "BIGNUM") or name.startswith("DECIMAL")
+    decimal = name.startswith("DECIMAL") and not name.endswith("]")
+    return name in _DIGITS or name in ("FLOAT", "DOUBLE", "BIGNUM") or decimal
 
 
 def array_width(type_: str) -> int | None:

@@ -18,13 +18,14 @@ AS_BLOB = ("VARCHAR", "JSON")
 def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: str) -> exp.Select:
     """One fragment with the columns of `raw`, each in the form that encoding needs.
 
-    The fragment's columns are taken by position: DuckDB would not tell "a" from "A".
+    The fragment's columns are taken by position: DuckDB would not tell "a" from "A", and describes
+    `A AS a` as "A".
     """
     described = describe(con, text)
     expected = [f.name for f in spec.features]
     expected += ["sqlfl_target"] * spec.target + [f"sqlfl_id_{k}" for k in spec.identifiers]
     expected += [f"sqlfl_key_{k.index}_{p}" for k in spec.keys for p in range(len(k.types))]
-    if [c.name for c in described] != expected:
+    if [c.name.lower() for c in described] != [name.lower() for name in expected or ["sqlfl_row"]]:
         raise ModelError(
             f"fragment {index} of slot {spec.slot} has columns "
             f"{', '.join(c.name for c in described)}; expected {', '.join(expected)}"

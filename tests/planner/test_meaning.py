@@ -248,6 +248,25 @@ QUERIES = {
         SELECT o.amount, p.age FROM shop.orders o JOIN register.people p ON o.customer =
         p.id AND true AND 1 = 1 WHERE EXISTS (FROM register.cities c WHERE c.city =
         p.city)""",
+    "precedence of what stands for a name": """
+        SELECT NOT d.flag AS a, d.flag IS NULL AS b, (d.flag = true)::INT + 1 AS c, p.age
+        FROM (SELECT id, amount > 2 OR code = '1' AS flag, customer FROM shop.orders) d
+        JOIN register.people p ON d.customer = p.id WHERE d.flag IS NOT NULL""",
+    "OR as a join key": """
+        SELECT d.amount, p.age
+        FROM (SELECT amount, amount > 2 OR code = '1' AS flag FROM shop.orders) d
+        JOIN (SELECT age, boss = 11 AND city = 'Ulm' OR age > 60 AS flag FROM register.people) p
+        USING (flag)""",
+    "OR under USING at one client": """
+        SELECT d.amount + e.price AS total, p.age
+        FROM (SELECT amount, customer, amount > 2 OR id = 1 AS flag FROM shop.orders) d
+        JOIN (SELECT price, quantity > 2 AND price > 0 OR price < 3 AS flag FROM shop.items) e
+        USING (flag) JOIN register.people p ON d.customer = p.id""",
+    "indices of what stands for a name": """
+        SELECT d.t[1] AS a, d.l[d.k] AS b, d.m[1] AS c, p.age
+        FROM (SELECT city || 'x' AS t, [age, id, 3] AS l, (id % 2 + 1)::INT AS k,
+              MAP {1: age} AS m, boss FROM register.people) d
+        JOIN register.people p ON d.boss = p.id""",
     "nested grouping": """
         SELECT o.amount, l.n FROM shop.orders o JOIN (SELECT city, n FROM (SELECT city,
         count(*) n FROM register.people GROUP BY 1)) l ON l.n = o.id""",

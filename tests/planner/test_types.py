@@ -115,10 +115,14 @@ def test_kinds() -> None:
     assert types.kind("BOOLEAN") == "boolean"
     assert types.kind("ENUM('a', 'B')") == "category"
     assert (types.kind("FLOAT[32]"), types.array_width("FLOAT[32]")) == ("array", 32)
+    decimals = "DECIMAL(5,1)[2]"
+    assert (types.kind(decimals), types.array_width(decimals)) == ("array", 2)
     for name in ("DATE", "TIME", "INTERVAL", "UUID", "BLOB", "FLOAT[]", "FLOAT[2][3]", "BIT",
-                 "STRUCT(a INTEGER)", "MAP(VARCHAR, INTEGER)", "VARCHAR[3]", "JSON"):  # fmt: skip
+                 "STRUCT(a INTEGER)", "MAP(VARCHAR, INTEGER)", "VARCHAR[3]", "JSON",
+                 "DECIMAL(5,1)[]", "ENUM('a', 'b')[]", "ENUM('a', 'b')[2]"):  # fmt: skip
         assert types.kind(name) is None
         assert types.feature_hint(name)
+        assert not types.can_be_key(name) or name in ("DATE", "TIME", "UUID", "BLOB")
 
 
 def test_aggregates_and_volatile_functions_are_duckdbs(con: duckdb.DuckDBPyConnection) -> None:

@@ -47,6 +47,17 @@ def test_nan_targets_count_as_null(database: Open) -> None:
         assert (snapshot.rows, snapshot.null_targets) == ((1,), (2,))
 
 
+def test_a_column_may_be_written_in_another_case(database: Open) -> None:
+    """DuckDB describes `K AS k` as "K"."""
+    con = database("CREATE TABLE t AS SELECT range AS K FROM range(3)")
+    assert take(con, specification(("k", "numeric")), "SELECT K AS k FROM t").rows == (3,)
+
+
+def test_a_fragment_may_have_rows_and_no_columns(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS k FROM range(3)")
+    assert take(con, specification(), "SELECT 1 AS sqlfl_row FROM t WHERE k > 0").rows == (2,)
+
+
 def test_every_column_is_in_the_order_of_the_row_ids(database: Open) -> None:
     con = database(TABLE)
     snapshot = take(con, WANTED, FRAGMENT)
