@@ -14,7 +14,7 @@ ONCE = "once"
 EVERY = {"lbfgs": "iteration", "admm": "epoch", "sgd": "step"}
 
 LOJ = {
-    "lbfgs": "gather H = b + Σ A_i h_i along the directions; exact search; "
+    "lbfgs": "gather H = b + Σ A_i h_i along the direction; exact search by block; "
     "scatter Y_i = A_iᵀ ∂ℓ/∂H; coefficients of the next direction",
     "admm": "gather H = b + Σ A_i h_i; z- and λ-update per joined row; intercept; "
     "scatter Y_i = A_iᵀ (λ + ρ (H − z))",

@@ -6,6 +6,10 @@ import difflib
 from collections.abc import Iterable
 
 
+EXCERPT = 160
+"""Characters of a line that an error shows."""
+
+
 class Error(Exception):
     """Base of every error that sqlfl raises on purpose.
 
@@ -52,7 +56,13 @@ class StatementError(Error):
         end = self.sql.find("\n", start)
         text = self.sql[start:] if end < 0 else self.sql[start:end]
         width = max(1, min(self.span[1], start + len(text)) - self.span[0])
-        indent = "".join("\t" if c == "\t" else " " for c in text[: self.column - 1])
+        offset = self.column - 1
+        if len(text) > EXCERPT:  # a window of the line, with some of what stands before the mark
+            left = max(0, min(offset - EXCERPT // 3, len(text) - EXCERPT))
+            text = ("…" if left else "") + text[left : left + EXCERPT] + "…"
+            offset += (1 if left else 0) - left
+            width = min(width, len(text) - offset)
+        indent = "".join("\t" if c == "\t" else " " for c in text[:offset])
         lines = [
             f"{self.message}",
             f"  at line {self.line}, column {self.column}:",

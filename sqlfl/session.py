@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.scoring import evaluate, predict
 from sqlfl.coordinator.training import Trained, train
-from sqlfl.errors import Error, ModelError, PartyError
+from sqlfl.errors import Error, ModelError, ParseError, PartyError
 from sqlfl.messages import CLIENT, Drop, Finish, Message
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.planner import statements as st
@@ -133,7 +133,7 @@ class Federation:
     def sql(self, text: str) -> Result:
         """Run one statement (see docs/statements.md). A statement that fails changes nothing."""
         self._check_open()
-        statement = parse(text)
+        statement = _parsed(text)
         match statement:
             case st.ExplainStatement():
                 plan = self._plan(statement.statement)
@@ -157,7 +157,7 @@ class Federation:
     def explain(self, text: str) -> FederatedPlan:
         """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run."""
         self._check_open()
-        statement = parse(text)
+        statement = _parsed(text)
         if isinstance(statement, st.ExplainStatement):
             statement = statement.statement
         return self._plan(statement)
@@ -208,12 +208,15 @@ class Federation:
 
     def _plan(self, statement: st.Statement) -> FederatedPlan:
         catalog = FederationCatalog(Channel(self._transport, self._audit), self._clients)
-        match statement:
-            case st.TrainModel():
-                return plan_training(statement, catalog)
-            case st.PredictModel() | st.EvaluateModel():
-                model = self._registry.get(statement.name)
-                return plan_scoring(statement, model, catalog)
+        try:
+            match statement:
+                case st.TrainModel():
+                    return plan_training(statement, catalog)
+                case st.PredictModel() | st.EvaluateModel():
+                    model = self._registry.get(statement.name)
+                    return plan_scoring(statement, model, catalog)
+        except RecursionError:
+            raise Error(TOO_DEEP, hint=FLATTEN) from None
         raise Error("only TRAIN, EVALUATE and PREDICT have a plan to explain")
 
     # -- running ----------------------------------------------------------------------------------
@@ -326,6 +329,19 @@ def connect(path: None = None, *, progress: bool | None = None) -> Federation:
             hint="sqlfl.connect() without a path",
         )
     return Federation(progress=progress)
+
+
+TOO_DEEP = "the statement is nested too deeply"
+FLATTEN = "write long chains of OR as IN (...), and long expressions as views of the party"
+
+
+def _parsed(text: str) -> st.Statement:
+    if not isinstance(text, str):
+        raise Error(f"a statement must be text, got {type(text).__name__}")
+    try:
+        return parse(text)
+    except RecursionError:
+        raise ParseError(TOO_DEEP, hint=FLATTEN) from None
 
 
 def _card(facts: list[tuple[str, str]]) -> Result:

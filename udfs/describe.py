@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlglot import exp
 
 from sqlfl.schema import Column, Table
 from sqlfl.udfs import sql
 
 _OWN_SCHEMA = "sqlfl"
+_ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 
 def list_tables(con: sql.Connection) -> tuple[Table, ...]:
@@ -29,7 +32,7 @@ def list_tables(con: sql.Connection) -> tuple[Table, ...]:
     order = [sql.column(c) for c in ("schema_name", "table_name", "column_index")]
     columns: dict[tuple[str, str], list[Column]] = {}
     for schema, name, column, kind in sql.fetch(con, query.order_by(*order)):
-        columns.setdefault((schema, name), []).append(Column(column, kind))
+        columns.setdefault((schema, name), []).append(Column(column, _without_values(kind)))
     return tuple(
         Table(None if schema == current else schema, name, tuple(columns[schema, name]), rows)
         for (schema, name), rows in sorted(found.items(), key=lambda item: item[0])
@@ -44,7 +47,12 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
     Raises ModelError if the text is not one SELECT, duckdb.Error if it cannot be bound.
     """
     query = exp.Describe(this=sql.verbatim(con, select))
-    return tuple(Column(row[0], row[1]) for row in sql.fetch(con, query))
+    return tuple(Column(row[0], _without_values(row[1])) for row in sql.fetch(con, query))
+
+
+def _without_values(kind: str) -> str:
+    """The type's text; of an ENUM without its values, which are data."""
+    return _ENUM.sub("ENUM", kind)
 
 
 def _of_database(query: exp.Select, function: str) -> exp.Select:

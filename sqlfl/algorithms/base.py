@@ -237,7 +237,10 @@ def largest_eigenvalue(
     margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
     random first vector, or the sum of the Ritz values where that is more.
     """
-    vector = generator.choice(np.array([-1.0, 1.0]), size) / np.sqrt(size)
+    # centred as the encoded columns are: a constant vector would see nothing of them
+    vector = generator.standard_normal(size)
+    vector -= vector.mean() if size > 1 else 0.0
+    vector /= np.linalg.norm(vector)
     basis = np.empty((rounds, size))
     diagonal: list[float] = []
     off: list[float] = []

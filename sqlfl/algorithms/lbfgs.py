@@ -3,10 +3,10 @@
 H is linear in θ: a party sends X̃ P g of its block and the inner products of its newest vectors with
 its basis. The coordinator runs the two-loop recursion on the summed inner products, forms H_d of
 the direction from predictions that it holds (X̃ P y is the difference of successive X̃ P g, X̃ s is
-the step taken), and searches exactly. It searches not along the direction as a whole, but in the
-subspace that each block's part of the direction, of P g and of the last step span: that costs no
-message, and helps where blocks are correlated. One exchange per iteration, two where a slot has
-several clients; one more iteration's exchanges at the start for the first gradient.
+the step taken), and searches exactly: not along the direction as a whole, but over a step length of
+each block's part of it and over the intercept, which costs no message and helps where blocks are
+correlated. One exchange per iteration, two where a slot has several clients; one more iteration's
+exchanges at the start for the first gradient.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ class Lbfgs:
                 return
 
     def _search(self) -> Lengths:
-        spans = self._inner.spans()
-        self._predicted.combine(spans)
-        slope, curvature = self._inner.penalty(spans, self._problem.l2)
+        direction = self._inner.direction()
+        self._predicted.combine(direction)
+        slope, curvature = self._inner.penalty(direction, self._problem.l2)
         restriction = Restriction(self._problem, self._scores, self._predicted, slope, curvature)
         return restriction.lengths(exact_search(restriction))
 
     def _move(self, lengths: Lengths) -> None:
         """θ ← θ + the step, at the clients, in the intercept, and in H."""
-        coefficients = self._inner.coefficients(lengths.blocks @ self._inner.spans())
+        coefficients = self._inner.coefficients(lengths.blocks, self._inner.direction())
         self._intercept.shift(lengths.intercept)
         moved = self._predicted.move(lengths.blocks, self._inner.iteration)
         self._scores = self._scores + moved + lengths.intercept
@@ -155,30 +155,15 @@ class _InnerProducts:
         """g·d"""
         return float(self._total[GRADIENT] @ direction)
 
-    def spans(self) -> Array:
-        """What the search combines, in the basis: d, and from the second step on P g and s."""
+    def coefficients(self, lengths: Array, direction: Array) -> Array:
+        """α of each block and the direction, as `Residuals` carry them: (blocks, 2 + 2m)."""
         m = self._memory
-        found = [self.direction()]
-        if self.iteration > 0:
-            unit = np.eye(3 + 3 * m)
-            found += [unit[IMAGE], unit[int(newest(self.iteration, m)[3])]]
-        return np.array(found)
+        shared = np.concatenate([direction[[IMAGE]], direction[3 : 3 + m], direction[3 + 2 * m :]])
+        return np.column_stack([lengths, np.tile(shared, (len(lengths), 1))])
 
-    def coefficients(self, directions: Array) -> Array:
-        """Directions in the basis (k, 3 + 3m) as `Residuals` carry them, with α = 1."""
-        m = self._memory
-        return np.column_stack(
-            [
-                np.ones(len(directions)),
-                directions[:, IMAGE],
-                directions[:, 3 : 3 + m],
-                directions[:, 3 + 2 * m :],
-            ]
-        )
-
-    def penalty(self, spans: Array, l2: float) -> tuple[Array, Array]:
-        """Slope (blocks, k) and curvature (blocks, k, k) of the penalty along the spans."""
-        return l2 * self.blocks[:, THETA] @ spans.T, l2 * (spans @ self.blocks @ spans.T)
+    def penalty(self, direction: Array, l2: float) -> tuple[Array, Array]:
+        """Slope and curvature (blocks,) of the penalty along each block's part of a direction."""
+        return l2 * self.blocks[:, THETA] @ direction, l2 * (self.blocks @ direction @ direction)
 
     def direction(self) -> Array:
         """−H g in the basis (3 + 3m,), with γ P, γ = s·y / y·P y, as the initial matrix."""

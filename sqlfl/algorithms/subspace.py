@@ -1,4 +1,4 @@
-"""The exact search of L-BFGS: the objective restricted to a few directions of every block."""
+"""The exact search of L-BFGS: over a step length of every block, and the intercept."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CHUNK = 1 << 17
 """Joined rows whose predictions along all directions are held at once."""
 
 
-DISTINCT = 1e-7
-"""Relative eigenvalue below which directions count as the same: its root bounds how much of the
-float32 rounding of X̃ P g a step can amplify, and so how far H here and θ there can part."""
+DISTINCT = 1e-4
+"""Relative eigenvalue below which blocks' directions count as the same: its root bounds how much of
+the float32 rounding of X̃ P g a step can amplify, and so how far H here and θ there can part."""
 
 
 ROUNDING = 1e-14
@@ -33,11 +33,11 @@ class Predicted:
     def __init__(self, problem: Problem, memory: int = MEMORY) -> None:
         self._mapping = problem.mapping
         self._memory = memory
-        self._bounds = np.concatenate([[0], np.cumsum(problem.mapping.sizes)])
+        self._bounds = np.cumsum(problem.mapping.sizes)[:-1]
         self._image: Array | None = None
         self._steps: dict[int, Array] = {}
         self._differences: dict[int, Array] = {}
-        self._combined: list[Array] = []
+        self._combined = np.zeros((0, problem.outputs))
 
     def renew(self, slots: list[Array], iteration: int) -> None:
         """Takes X̃ P g of every slot."""
@@ -47,52 +47,43 @@ class Predicted:
             self._differences[position] = image - self._image
         self._image = image
 
-    def combine(self, spans: Array) -> None:
-        """Forms X̃ of the directions `spans` (k, 3 + 3m) in the basis."""
+    def combine(self, direction: Array) -> None:
+        """Forms X̃ d of every slot, `direction` (3 + 3m,) in the basis."""
         if self._image is None:
             raise InternalError("a direction without predictions")
-        held = {IMAGE: self._image, **self._steps, **self._differences}
-        self._combined = []
-        for span in spans:
-            total = np.zeros(self._image.shape)
-            for position, values in held.items():
-                if span[position] != 0.0:
-                    total += span[position] * values
-            self._combined.append(total)
+        self._combined = np.zeros(self._image.shape)
+        for position, values in {IMAGE: self._image, **self._steps, **self._differences}.items():
+            if direction[position] != 0.0:
+                self._combined += direction[position] * values
 
-    def along(self, rows: slice) -> list[Array]:
-        """H_d of some joined rows: a (rows, d_c) per slot and span, slot after slot."""
-        return [
-            values[self._bounds[slot] : self._bounds[slot + 1]][mapping.rows[rows]]
-            for slot, mapping in enumerate(self._mapping.slots)
-            for values in self._combined
-        ]
+    def along(self, rows: slice) -> Array:
+        """H_d of some joined rows, by slot: (slots, rows, d_c)."""
+        slots = np.split(self._combined, self._bounds)
+        pairs = zip(slots, self._mapping.slots, strict=True)
+        return np.stack([values[mapping.rows[rows]] for values, mapping in pairs])
 
     def move(self, lengths: Array, iteration: int) -> Array:
-        """The change of H, (N, d_c), by a step of `lengths` (slots, k); keeps X̃ s of it.
+        """The change of H, (N, d_c), by a step of `lengths` (slots,); keeps X̃ s of it.
 
         `iteration` is that of the last gradient.
         """
-        moved = np.zeros_like(self._combined[0])
-        for own, values in zip(lengths.T, self._combined, strict=True):
-            moved += np.repeat(own, self._mapping.sizes)[:, None] * values
-        kept = moved.astype(np.float32)
-        self._steps[int(newest(iteration + 1, self._memory)[3])] = kept
-        return self._mapping.gather_sum(np.split(moved, self._bounds[1:-1]))
+        moved = np.repeat(lengths, self._mapping.sizes)[:, None] * self._combined
+        self._steps[int(newest(iteration + 1, self._memory)[3])] = moved.astype(np.float32)
+        return self._mapping.gather_sum(np.split(moved, self._bounds))
 
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """A step: along each span of each block (blocks, k), and of the intercept (d_c,)."""
+    """Of a step: α of each block (blocks,), and what the intercept moves by (d_c,)."""
 
     blocks: Array
     intercept: Array
 
 
 class Restriction:
-    """φ(α) = the objective after a step along the spans of every block and of the intercept.
+    """φ(α) = the objective after a step of α along every block's part of d, and of the intercept.
 
-    scores: H (N, d_c); slope (blocks, k) and curvature (blocks, k, k) of the penalty.
+    scores: H (N, d_c); slope and curvature (blocks,) of the penalty.
     """
 
     def __init__(
@@ -107,8 +98,7 @@ class Restriction:
         """Numbers in α: the blocks' first."""
 
     def lengths(self, steps: Array) -> Lengths:
-        blocks = steps[: self._slope.size].reshape(self._slope.shape)
-        return Lengths(blocks, steps[self._slope.size :])
+        return Lengths(steps[: self._slope.size], steps[self._slope.size :])
 
     def at(self, steps: Array) -> tuple[float, Array, Array]:
         """φ, its gradient and its Hessian at α = `steps`."""
@@ -118,20 +108,17 @@ class Restriction:
             rows = slice(start, min(start + CHUNK, total))
             count = rows.stop - rows.start
             constants = np.eye(problem.outputs)[:, None, :].repeat(count, axis=1)
-            directions = np.concatenate([np.stack(self._predicted.along(rows)), constants])
+            directions = np.concatenate([self._predicted.along(rows), constants])
             part = problem.loss.along(self._scores[rows], directions, problem.targets[rows], steps)
             share = count / total
             value += share * part[0]
             slope += share * part[1]
             curvature += share * part[2]
         blocks = self.lengths(steps).blocks
-        pulled = np.einsum("bkl,bl->bk", self._curvature, blocks)
-        value += float(np.sum(blocks * (self._slope + 0.5 * pulled)))
-        slope[: blocks.size] += (self._slope + pulled).reshape(-1)
-        k = blocks.shape[1]
-        for number, own in enumerate(self._curvature):
-            place = slice(number * k, (number + 1) * k)
-            curvature[place, place] += own
+        pulled = self._curvature * blocks
+        value += float(blocks @ (self._slope + 0.5 * pulled))
+        slope[: blocks.size] += self._slope + pulled
+        curvature[: blocks.size, : blocks.size] += np.diag(self._curvature)
         return value, slope, curvature
 
 

@@ -28,6 +28,7 @@ from sqlfl.schema import specifications_to_json
 from sqlfl.transport.base import Address, Channel
 
 Array = npt.NDArray[Any]
+LARGEST_TARGET = 1e30
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +186,12 @@ def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> 
             raise ModelError(
                 f"target {plan.ucq.target} has NaN or infinite values",
                 hint=f"filter them out: WHERE isfinite({plan.ucq.target})",
+            )
+        if np.abs(numbers).max(initial=0.0) > LARGEST_TARGET:
+            raise ModelError(
+                f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
+                "the 4-byte numbers of messages",
+                hint="divide the target by a power of ten",
             )
         return Targets(numbers[slot.rows], None)
     classes, codes = merge_classes(parts, plan.ucq.target_type or "VARCHAR")

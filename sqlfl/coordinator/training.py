@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -93,6 +94,12 @@ def train(plan: FederatedPlan, channel: Channel, run: str, progress: Progress) -
                 }
             )
             progress.epoch(step.epoch, step.objective)
+            if not math.isfinite(step.objective):
+                raise ModelError(
+                    f"training with {plan.algorithm} diverged in epoch {step.epoch}",
+                    hint="leave the step options (learning_rate, rho) at their defaults, or use "
+                    "algorithm = 'lbfgs'",
+                )
             if interrupt.is_set():
                 break
         channel.exchange(

@@ -42,7 +42,7 @@ def test_correlated_tables(kind: str, correlation: float) -> None:
 def two_loop(join, iterations: int, memory: int = 10) -> list[float]:
     """Preconditioned L-BFGS with explicit vectors: the objective after each iteration.
 
-    The step is the best one in the span of the intercept and every block's part of d, P g and s.
+    The step is the best one in the span of the intercept and every block's part of the direction.
     """
     x, y, loss = join.design, join.targets, join.loss
     n, c = len(x), loss.outputs
@@ -75,15 +75,10 @@ def two_loop(join, iterations: int, memory: int = 10) -> list[float]:
             r *= np.vdot(s, v) / np.vdot(v, p @ v)
         for (s, v), factor in zip(pairs, reversed(factors), strict=True):
             r += (factor - np.vdot(v, r) / np.vdot(s, v)) * s
-        spans = [r, p @ g, pairs[-1][0]] if pairs else [r]
-        parts = [
-            np.eye(*theta.shape, k=k) * (np.arange(len(theta)) == 0)[:, None] for k in range(c)
-        ]
+        parts = list(np.eye(c * len(theta)).reshape(-1, *theta.shape)[:c])
         for a, b in pairwise(bounds[1:]):
-            for span in spans:
-                part = np.zeros_like(theta)
-                part[a:b] = span[a:b] / max(np.linalg.norm(span[a:b]), 1e-30)
-                parts.append(part)
+            parts.append(np.zeros_like(theta))
+            parts[-1][a:b] = r[a:b] / np.linalg.norm(r[a:b])
         ways = np.array(parts)
         best = optimize.minimize(
             lambda a, t=theta, w=ways: value(t + np.tensordot(a, w, 1)),
