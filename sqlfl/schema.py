@@ -23,7 +23,7 @@ class Client:
 class Column:
     name: str
     type: str
-    """As DuckDB writes it: 'INTEGER', 'DECIMAL(9,2)', 'FLOAT[32]', "ENUM('a', 'b')"."""
+    """As DuckDB writes it, but for the values of an ENUM: 'DECIMAL(9,2)', 'FLOAT[32]', 'ENUM'."""
 
 
 @dataclass(frozen=True)

@@ -363,3 +363,18 @@ def test_a_failure_tells_no_value(database: Open) -> None:
                             f"(SELECT label, {expression} IS NULL AS z FROM a.t)")  # fmt: skip
                 assert "NOT-A-NUMBER" not in str(caught.value)
             assert not [r for r in tap.transport.recorded if b"NOT-A-NUMBER" in r.data]
+
+
+def test_the_values_of_an_enum_are_no_part_of_its_type(database: Open) -> None:
+    people = database(
+        "CREATE TYPE mood AS ENUM ('SENTINEL-GLAD', 'SENTINEL-SAD')",
+        "CREATE TABLE people AS SELECT range AS id, range / 7 AS x, "
+        "(['SENTINEL-GLAD', 'SENTINEL-SAD'])[1 + range % 2]::mood AS m, range % 3 AS y "
+        "FROM range(30)",
+    )
+    with tapped({"census": [people]}) as (fed, tap):
+        query = "SELECT x, m, y FROM census.people"
+        fed.sql(train_sql("m", "linear_regression", "y", query))
+        fed.sql(f"EVALUATE MODEL m FROM ({query})")
+        assert "m" in fed.model("m").features
+        assert not any(b"SENTINEL" in item.data for item in tap.transport.recorded)
