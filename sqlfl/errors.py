@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 EXCERPT = 160
 """Characters of a line that an error shows."""
 

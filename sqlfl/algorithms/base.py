@@ -238,7 +238,9 @@ def largest_eigenvalue(
     random first vector, or the sum of the Ritz values where that is more.
     """
     # centred as the encoded columns are: a constant vector would see nothing of them
-    vector = generator.standard_normal(size)
+    vector = generator.choice(np.array([-1.0, 1.0]), size)
+    if size > 1 and np.all(vector == vector[0]):
+        vector[: size // 2] *= -1.0
     vector -= vector.mean() if size > 1 else 0.0
     vector /= np.linalg.norm(vector)
     basis = np.empty((rounds, size))
