@@ -131,6 +131,12 @@ def _one_type(draft: Draft, relation: Relation, term: Term, found: tuple[str, ..
 
 
 def _compared(draft: Draft, equality: Equality, left: str, right: str) -> Equality:
+    if any(term.expression.find(exp.Collate) for term in equality.terms):
+        raise draft.error(
+            "a join key between parties is compared byte by byte, without COLLATE",
+            equality.span,
+            "write what the collation does: lower(a.x) = lower(b.x)",
+        )
     type_ = types.comparison_type(left, right)
     if type_ is None:
         raise draft.error(
