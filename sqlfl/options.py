@@ -130,7 +130,7 @@ OPTIONS: tuple[OptionEntry, ...] = (
         "joined rows per step", ("sgd",), default_text="all rows"),
     OptionEntry("learning_rate", _number(0, above=True), None,
         "step length", ("sgd",), default_text="from the curvature of the loss"),
-    OptionEntry("rho", _number(0, above=True), None,
+    OptionEntry("rho", _number(1e-4, most=1e4), None,
         "weight of the penalty that ties the blocks together", ("admm",),
         default_text="the mean curvature of the loss"),
     OptionEntry("union", _choice("exact", "consensus"), "exact",
