@@ -66,6 +66,10 @@ def run_mapping_query(
                 f"the join does not fit the coordinator's memory: {error}",
                 hint="raise memory_limit, or join on a more selective key",
             ) from error
+        except RuntimeError as error:  # how DuckDB reports a Ctrl-C that reached its query
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from error
+            raise
     if table.num_rows > LARGEST:
         raise ModelError(f"the join has {table.num_rows} rows; at most {LARGEST} can be mapped")
     return {
