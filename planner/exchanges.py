@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlfl.planner.sizes import Size, Symbol, size, total
+from sqlfl.planner.sizes import Size, Symbol, size
 from sqlfl.planner.ucq import Slot, Ucq
 from sqlfl.schema import Client, SlotSpecification
 
@@ -199,8 +199,3 @@ def totals(
             messages, amount = found.get(key, (Size(), Size()))
             found[key] = (messages + item.times, amount + item.times * send.bytes)
     return found
-
-
-def traffic(exchanges: tuple[Exchange, ...], direction: str) -> Size:
-    """Bytes of all messages in that direction."""
-    return total(i.times * s.bytes for i in exchanges for s in i.sends if s.direction == direction)

@@ -259,11 +259,11 @@ def patterns() -> dict[bytes, str]:
     return found
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
-def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engine: str) -> None:
+def planted_in_messages(secret: Parties, algorithm: str, engine: str) -> set[str]:
+    """The planted values that occur in any message of a TRAIN, a PREDICT and an EVALUATE."""
     planted = patterns()
     widths = sorted({len(p) for p in planted})
+    found: set[str] = set()
     with tapped(secret) as (fed, tap):
         options = {"algorithm": algorithm, "engine": engine, "epochs": 4}
         fed.sql(train_sql("m", "linear_regression", "label", SELECT, **options))
@@ -271,10 +271,21 @@ def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engin
         assert fed.sql(f"EVALUATE MODEL m FROM ({SELECT})").arrow().column("rows")[0].as_py() == 90
         for item in tap.transport.recorded:
             for width in widths:
-                places = range(len(item.data) - width + 1)
-                hits = {planted.get(item.data[p : p + width]) for p in places} - {None}
-                # four bytes of a random tag may be those of a value; of two values, hardly
-                assert len(hits) <= (width == 4), f"{hits} in {decode(item.data).kind}"
+                for start in range(len(item.data) - width + 1):
+                    hit = planted.get(item.data[start : start + width])
+                    if hit is not None:
+                        found.add(f"{hit} in {decode(item.data).kind} of {item.client}")
+    return found
+
+
+@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
+def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engine: str) -> None:
+    """Four bytes of a random tag may be those of a value; a leak is there again with other keys."""
+    found = planted_in_messages(secret, algorithm, engine)
+    if found:
+        found &= planted_in_messages(secret, algorithm, engine)
+    assert not found
 
 
 def test_identifiers_are_disclosed_only_where_asked_for(secret: Parties) -> None:

@@ -32,7 +32,7 @@ def test_reaches_the_centralised_optimum(kind: str, l2: float) -> None:
 @pytest.mark.parametrize("correlation", [0.5, 0.95])
 def test_correlated_tables(kind: str, correlation: float) -> None:
     join = random_join(kind, correlation=correlation, sizes=(1500,) * 3)
-    trained = train(join, "lbfgs", epochs=40)
+    trained = train(join, "lbfgs", epochs=25, tolerance=1e-8)
     assert trained.steps[-1].converged
     assert abs(gaps(join, trained)[-1]) <= 1e-7
     objectives = [step.objective for step in trained.steps]
