@@ -189,8 +189,11 @@ def labels(run: Run) -> Exchange:
 
 
 def save(run: Run, slot: Slot, client: Client) -> Call:
-    sent = "name under which to keep the block"
-    return Call(client, slot.index, "save", sent, text(sym.RUN), "ready", "acknowledgement", READY)
+    sent = "names of run and model under which to keep the block, and of which epoch"
+    down = text(sym.RUN) + text(run.model) + numbers(1, 8)
+    return Call(
+        client, slot.index, "save", sent, down, "saved", "whether it outlives the federation", READY
+    )
 
 
 def score(run: Run, slot: Slot, client: Client) -> Call:

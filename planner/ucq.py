@@ -50,9 +50,11 @@ class Fragment:
     """What one client evaluates for one slot: a single SELECT on its own database.
 
     Its columns, in this order: each feature under its own name; `sqlfl_target` where the slot
-    holds the target; `sqlfl_id_<k>` for identifier k; `sqlfl_key_<j>_<p>` for part p of key j,
-    cast to the key's type. Rows with a NULL in a key part are filtered out. Keys of the slot that
-    the fragment takes no part in are constants; a fragment without any column has `sqlfl_row`.
+    holds the target; `sqlfl_weight` where it holds the weight; `sqlfl_base`, the whole row of its
+    sources, where validation rows are drawn from it; `sqlfl_id_<k>` for identifier k;
+    `sqlfl_key_<j>_<p>` for part p of key j, cast to the key's type. Rows with a NULL in a part of a
+    key that is not among the slot's `nullable` are filtered out. Keys of the slot that the fragment
+    takes no part in are constants; a fragment without any column has `sqlfl_row`.
     """
 
     index: int
@@ -61,6 +63,11 @@ class Fragment:
     select: exp.Select
     rows: int | None
     """Estimated rows, from the catalog."""
+    virtual: bool = False
+    """Its rows are not the table's: at most one, the expressions over an all-NULL row, which the
+    joined rows that a LEFT JOIN found no partner for come from."""
+    links: bool = False
+    """Its rows only match: a joined row that one takes part in fails a WHERE or has no label."""
 
     @property
     def sql(self) -> str:
@@ -81,7 +88,14 @@ class Slot:
     keys: tuple[int, ...]
     """Indices into Ucq.keys of the keys whose tags this slot's clients send."""
     fragments: tuple[Fragment, ...]
-    """Ordered by client (parties in order of attachment), then by block."""
+    """Ordered by client (parties in order of attachment), then by block; virtual ones last of
+    their client's."""
+    nullable: tuple[int, ...] = ()
+    """Those of `keys` that rows may have a NULL of: they join nothing on it, and stay."""
+    weight: bool = False
+    """It holds the column of WEIGHT."""
+    split: bool = False
+    """Validation rows are drawn per row of this slot."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -94,11 +108,28 @@ class Slot:
 
 @dataclass(frozen=True)
 class Join:
-    """Rows of two slots join where their tags of `key` are equal."""
+    """Rows of two slots join where their tags of `key` are equal; a NULL equals nothing."""
 
     left: int
     right: int
     key: int
+    virtual: bool = False
+    """The virtual row of `left` has a key of its own: its expression is not NULL over NULLs."""
+
+
+@dataclass(frozen=True)
+class LeftJoin:
+    """LEFT JOIN (slots joined among themselves) ON equalities with what stands before it."""
+
+    slots: tuple[int, ...]
+    joins: tuple[Join, ...]
+    """Inner joins among `slots`."""
+    lefts: tuple[LeftJoin, ...]
+    """Inside the parentheses, after `slots`."""
+    on: tuple[Join, ...]
+    """`right` is a slot within, or, like `left`, one before."""
+    kept: tuple[int, ...] = ()
+    """Slots within whose rows must be of the block's `kept` fragments to match."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +137,21 @@ class Block:
     """One select-project-join query of the union."""
 
     members: tuple[tuple[int, tuple[int, ...]], ...]
-    """(slot, indices of the slot's fragments that take part), in join order."""
+    """(slot, indices of the slot's fragments that take part), in join order; none is virtual."""
     joins: tuple[Join, ...]
+    """Inner joins of the slots that are in no LEFT JOIN."""
+    lefts: tuple[LeftJoin, ...] = ()
+    """In order; each may refer to slots of those before it."""
+    virtual: tuple[tuple[int, int], ...] = ()
+    """(slot, its virtual fragment) for each slot in a LEFT JOIN."""
+    kept: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(slot, fragments): joined rows whose row of the slot is in another fragment are dropped; where
+    the slot is in a LEFT JOIN, also those without partner if its virtual fragment is empty."""
+
+    @property
+    def optional(self) -> frozenset[int]:
+        """Slots in a LEFT JOIN: joined rows may come from their virtual row."""
+        return frozenset(slot for slot, _ in self.virtual)
 
 
 @dataclass(frozen=True)
@@ -120,3 +164,5 @@ class Ucq:
     """Output columns of the query in order, target included."""
     target: str | None
     target_type: str | None
+    weight: str | None = None
+    """The column of WEIGHT; neither feature nor target."""

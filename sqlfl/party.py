@@ -230,12 +230,12 @@ class PartyClient:
         state.operator = ClientOperator(engine, request.configuration, request.run, request.slot)
         return ms.Ready(request.run, request.slot, engine.width)
 
-    def _save(self, request: ms.Save, state: SlotState) -> ms.Ready:
+    def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
         if state.operator is None or state.encoding is None:
             raise InternalError("save before start")
         block = SavedBlock(state.encoding, np.array(state.operator.theta))
         self._models.setdefault(request.model, {})[request.slot] = block
-        return ms.Ready(request.run, request.slot)
+        return ms.Saved(request.run, request.slot, 0)
 
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
         block = self._models.get(request.model, {}).get(request.block)

@@ -36,6 +36,8 @@ class Table:
     columns: tuple[Column, ...]
     rows: int | None = None
     """The database's own estimate; None for views."""
+    catalog: str | None = None
+    """Of a database that the party attached to its connection; None for the connection's own."""
 
 
 class Catalog(Protocol):
@@ -71,6 +73,8 @@ class KeySpecification:
     """The domain of the hash: equal for all slots that join on this key."""
     types: tuple[str, ...]
     """The DuckDB type of each part, to which the fragment has cast it."""
+    nullable: bool = False
+    """Rows with a NULL in a part are kept; they have no tag."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,16 @@ class SlotSpecification:
     """Whose secret hashes the vocabulary: 'organisation' or 'federation'."""
     engine: str
     """'sql' or 'arrays'."""
+    links: tuple[int, ...] = ()
+    """Those of `fragments` whose rows only match: kept without a target, never active."""
+    weight: bool = False
+    """The fragments have a column of weights."""
+    split: float = 0.0
+    """The share of rows to draw for validation; where positive, the fragments have `sqlfl_base`."""
+    weighted: bool = False
+    """Rows are weighed after they are activated: statistics wait for that."""
+    warm: tuple[str, int] | None = None
+    """(model's run, block) that training starts from."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
@@ -106,11 +120,18 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
             target=item["target"],
             classes=item["classes"],
             identifiers=tuple(item["identifiers"]),
-            keys=tuple(KeySpecification(k["index"], tuple(k["types"])) for k in item["keys"]),
+            keys=tuple(
+                KeySpecification(k["index"], tuple(k["types"]), k["nullable"]) for k in item["keys"]
+            ),
             fragments=tuple(item["fragments"]),
             shared=item["shared"],
             secret=item["secret"],
             engine=item["engine"],
+            links=tuple(item["links"]),
+            weight=item["weight"],
+            split=item["split"],
+            weighted=item["weighted"],
+            warm=None if item["warm"] is None else (item["warm"][0], item["warm"][1]),
         )
         for item in json.loads(text)
     )
@@ -125,6 +146,7 @@ def tables_to_json(tables: tuple[Table, ...]) -> str:
                 "name": t.name,
                 "columns": [[c.name, c.type] for c in t.columns],
                 "rows": t.rows,
+                "catalog": t.catalog,
             }
             for t in tables
         ],
@@ -134,6 +156,12 @@ def tables_to_json(tables: tuple[Table, ...]) -> str:
 
 def tables_from_json(text: str) -> tuple[Table, ...]:
     return tuple(
-        Table(t["schema"], t["name"], tuple(Column(*c) for c in t["columns"]), t["rows"])
+        Table(
+            t["schema"],
+            t["name"],
+            tuple(Column(*c) for c in t["columns"]),
+            t["rows"],
+            t["catalog"],
+        )
         for t in json.loads(text)
     )

@@ -27,6 +27,9 @@ VALUES = {
     "int": st.integers(-(2**62), 2**62),
     "float": st.floats(allow_nan=False),
     "str": TEXT,
+    "pa.Array": st.lists(st.none() | st.integers(-9, 9), max_size=4).map(
+        lambda v: pa.array(v, pa.int64())
+    ),
     "tuple[Array, ...]": st.lists(ARRAYS, max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(TEXT, max_size=3).map(tuple),
     "tuple[pa.Array, ...]": st.lists(

@@ -104,7 +104,7 @@ def train(plan: FederatedPlan, channel: Channel, run: str, progress: Progress) -
                 break
         channel.exchange(
             {
-                address: Save(run, slot.index, run)
+                address: Save(run, slot.index, run, plan.name, 0)
                 for slot in plan.ucq.slots
                 if slot.features
                 for address in joined.slots[slot.index].addresses

@@ -1,0 +1,124 @@
+"""The only types that cross a party's border.
+
+A message is a frozen dataclass. Its fields hold numbers, text, numpy arrays of one or two
+dimensions, Arrow arrays, or tuples of these. `sqlfl.wire` says how it travels; `nbytes` counts its
+values: the size that EXPLAIN discloses.
+"""
+
+from __future__ import annotations
+
+from sqlfl.messages.base import CLIENT, Array, Message
+from sqlfl.messages.models import (
+    Collect,
+    Commit,
+    Drop,
+    Failure,
+    Finish,
+    Identifiers,
+    Save,
+    Saved,
+    Score,
+    SendIdentifiers,
+    Write,
+    Written,
+)
+from sqlfl.messages.planning import (
+    Columns,
+    Describe,
+    ListTables,
+    Tables,
+)
+from sqlfl.messages.preparation import (
+    Activate,
+    JoinKeys,
+    Labels,
+    Prepare,
+    Prepared,
+    Ready,
+    SendKeys,
+    SendLabels,
+    SendSplit,
+    SendWeights,
+    SetEncoding,
+    Split,
+    Statistics,
+    Weigh,
+    Weights,
+)
+from sqlfl.messages.training import (
+    ConsensusAverage,
+    ConsensusPart,
+    Gram,
+    PartialGradient,
+    Predictions,
+    Probe,
+    Residuals,
+    SendGram,
+    SendPredictions,
+    SetGram,
+    Start,
+    SumGradient,
+)
+
+__all__ = [
+    "CLIENT",
+    "KINDS",
+    "Activate",
+    "Array",
+    "Collect",
+    "Columns",
+    "Commit",
+    "ConsensusAverage",
+    "ConsensusPart",
+    "Describe",
+    "Drop",
+    "Failure",
+    "Finish",
+    "Gram",
+    "Identifiers",
+    "JoinKeys",
+    "Labels",
+    "ListTables",
+    "Message",
+    "PartialGradient",
+    "Predictions",
+    "Prepare",
+    "Prepared",
+    "Probe",
+    "Ready",
+    "Residuals",
+    "Save",
+    "Saved",
+    "Score",
+    "SendGram",
+    "SendIdentifiers",
+    "SendKeys",
+    "SendLabels",
+    "SendPredictions",
+    "SendSplit",
+    "SendWeights",
+    "SetEncoding",
+    "SetGram",
+    "Split",
+    "Start",
+    "Statistics",
+    "SumGradient",
+    "Tables",
+    "Weigh",
+    "Weights",
+    "Write",
+    "Written",
+]
+
+KINDS: dict[str, type[Message]] = {
+    cls.kind: cls
+    for cls in (
+        ListTables, Tables, Describe, Columns,
+        Prepare, Prepared, SendKeys, JoinKeys, Activate, Weigh, Ready, Statistics, SetEncoding,
+        SendLabels, Labels, SendWeights, Weights, SendSplit, Split,
+        Start, SendGram, Gram, SetGram, Residuals, PartialGradient,
+        SumGradient, SendPredictions, Predictions, Probe, ConsensusPart, ConsensusAverage,
+        Save, Saved, Drop, Collect, Score, SendIdentifiers, Identifiers, Write, Written, Commit,
+        Finish, Failure,
+    )
+}  # fmt: skip

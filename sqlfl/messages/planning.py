@@ -1,0 +1,37 @@
+"""Before there is a plan: names and types only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlfl.messages.base import Message
+
+
+@dataclass(frozen=True, eq=False)
+class ListTables(Message):
+    """Coordinator to client: which tables are there?"""
+
+    kind = "list_tables"
+
+
+@dataclass(frozen=True, eq=False)
+class Tables(Message):
+    """Client to coordinator: schemas as JSON, a list of {schema, name, columns, rows}."""
+
+    kind = "tables"
+    tables: str
+
+
+@dataclass(frozen=True, eq=False)
+class Describe(Message):
+    """Coordinator to client: which columns has this SELECT? It is bound, not run."""
+
+    kind = "describe"
+    select: str
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Message):
+    kind = "columns"
+    names: tuple[str, ...]
+    types: tuple[str, ...]

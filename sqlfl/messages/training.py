@@ -1,0 +1,126 @@
+"""The rounds of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sqlfl.messages.base import Array, Message
+
+
+@dataclass(frozen=True, eq=False)
+class Start(Message):
+    """Coordinator to client: begin training; `configuration` is JSON (ClientConfiguration)."""
+
+    kind = "start"
+    configuration: str
+
+
+@dataclass(frozen=True, eq=False)
+class SendGram(Message):
+    kind = "send_gram"
+
+
+@dataclass(frozen=True, eq=False)
+class Gram(Message):
+    """Client to coordinator and back summed: Σ cnt x xᵀ over encoded columns before centring.
+
+    Only for slots of several clients. p numeric columns (missing indicators among them), q
+    one-hot columns.
+    """
+
+    kind = "gram"
+    numeric: Array
+    """float64 (p, p)"""
+    cross: Array
+    """float64 (q, p)"""
+    rows: Array
+    """uint32 (z,): row of each stored value of the one-hot block's upper triangle."""
+    columns: Array
+    """uint32 (z,)"""
+    values: Array
+    """float64 (z,)"""
+    moments: Array
+    """float64 (p + q,): Σ cnt x."""
+    weight: float
+    """Σ cnt."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetGram(Gram):
+    kind = "set_gram"
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals(Message):
+    """Coordinator to client: what the coordinator aggregated per row, and the step to take."""
+
+    kind = "residuals"
+    values: Array
+    """float32 (a or batch rows, d_c): Y, or empty (0, d_c) at the first batch."""
+    coefficients: Array
+    """float64 (k,): scalars of the algorithm (direction, step length)."""
+    batch: Array = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """uint32 (b,): active rows of the next batch (mini-batches only)."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartialGradient(Message):
+    """Client to coordinator, slots of several clients: Σ_r x_r Y[r]ᵀ over its own rows."""
+
+    kind = "partial_gradient"
+    values: Array
+    """float64 (d, d_c)"""
+
+
+@dataclass(frozen=True, eq=False)
+class SumGradient(Message):
+    """Coordinator to the clients of a slot: the sum of their partial gradients."""
+
+    kind = "sum_gradient"
+    values: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions(Message):
+    """Client to coordinator: one vector per active (or batch) row, and the block's scalars."""
+
+    kind = "predictions"
+    values: Array
+    """float32 (a or b, d_c)"""
+    products: Array
+    """float64 (k,): inner products or the penalty of the block; empty at all but one client."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendPredictions(Message):
+    """Coordinator to client, warm starts only: predictions X θ of the active rows as they stand."""
+
+    kind = "send_predictions"
+
+
+@dataclass(frozen=True, eq=False)
+class Probe(Message):
+    """Coordinator to client: one power round of the curvature estimate."""
+
+    kind = "probe"
+    values: Array
+    """float32 (a, 1)"""
+
+
+@dataclass(frozen=True, eq=False)
+class ConsensusPart(Message):
+    """Client to coordinator: θ_i^q + u_i^q of consensus ADMM (eq. 22-24)."""
+
+    kind = "consensus_part"
+    values: Array
+    """float64 (d, d_c)"""
+
+
+@dataclass(frozen=True, eq=False)
+class ConsensusAverage(Message):
+    """Coordinator to the clients of a slot: w_i."""
+
+    kind = "consensus_average"
+    values: Array
