@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlglot import exp
-
-from sqlfl.planner import emit, types, ucq
+from sqlfl.planner import types
+from sqlfl.planner import ucq as normal
 from sqlfl.planner.draft import Draft
-from sqlfl.planner.keys import implied_filters
-from sqlfl.planner.relations import (
-    Block,
-    Branch,
-    Output,
-    Relation,
-    Term,
-    operand,
-    substituted,
-)
+from sqlfl.planner.fragments import Writer, Written
+from sqlfl.planner.relations import Block, Left, Output
 from sqlfl.planner.statements import Path
-from sqlfl.planner.ucq import Feature, Fragment, Identifier, Slot, Ucq
+from sqlfl.planner.ucq import Feature, Fragment, Identifier, LeftJoin, Slot, Ucq
 from sqlfl.planner.unions import Shared, joins_of, share_keys
-from sqlfl.schema import Client
 
 
 def build_ucq(draft: Draft) -> Draft:
@@ -37,18 +27,15 @@ class _Assembly:
 
     def ucq(self) -> Ucq:
         first = self.draft.blocks[0]
-        target = self.draft.target_position
-        slots, numbers = [], []
-        names = _unique(r.name for r in first.relations)
-        for index, name in enumerate(names):
-            slot, taken = self._slot(index, name)
-            slots.append(slot)
-            numbers.append(taken)
+        target, weight = self.draft.target_position, self.draft.weight_position
+        split = self._split()
+        slots, found = [], []
+        for index, name in enumerate(_unique(r.name for r in first.relations)):
+            written, fragments = self._fragments(index, index == split)
+            slots.append(self._slot(index, name, fragments, index == split))
+            found.append(written)
         blocks = tuple(
-            ucq.Block(
-                tuple((slot, numbers[slot][n]) for slot in range(len(slots))),
-                joins_of(self.shared, n),
-            )
+            self._joined(n, [_Taken(w, s.fragments, n) for w, s in zip(found, slots, strict=True)])
             for n in range(len(self.draft.blocks))
         )
         return Ucq(
@@ -59,13 +46,31 @@ class _Assembly:
             tuple(o.name for o in first.outputs),
             None if target is None else first.outputs[target].name,
             None if target is None else first.outputs[target].type,
+            None if weight is None else first.outputs[weight].name,
         )
 
-    def _slot(self, index: int, name: str) -> tuple[Slot, list[tuple[int, ...]]]:
-        """The slot, and for each block the fragments of it that take part."""
+    def _split(self) -> int | None:
+        """The slot that validation rows are drawn from."""
+        if not self.draft.split:
+            return None
         first = self.draft.blocks[0]
+        optional = {b.slots[at] for b in self.draft.blocks for at in b.optional}
         target = self.draft.target_position
-        keys = tuple(
+        if target is not None and first.outputs[target].relation not in optional:
+            return first.outputs[target].relation
+        free = [index for index in range(len(first.relations)) if index not in optional]
+        if not free:
+            raise self.draft.error(
+                "validation rows are drawn by the rows of one table, and each table of the query "
+                "is on the right of a LEFT JOIN in some block of the union",
+                first.span,
+                "leave validation_fraction out, or start each block with the same table",
+            )
+        return free[0]
+
+    def _keys(self, index: int) -> tuple[int, ...]:
+        """The keys that some block joins the slot by."""
+        return tuple(
             key.index
             for key in self.shared.keys
             if any(
@@ -73,124 +78,114 @@ class _Assembly:
                 for own in self.shared.of_block
             )
         )
-        written: list[tuple[int, Client, exp.Select, int | None]] = []
+
+    def _fragments(
+        self, index: int, split: bool
+    ) -> tuple[dict[tuple[object, ...], list[Written]], tuple[Fragment, ...]]:
+        """The slot's fragments; what was written of each, by its identity, in their order."""
+        catalog = self.draft.catalog
+        order = [client for party in catalog.parties() for client in catalog.clients(party)]
+        found: dict[tuple[object, ...], list[Written]] = {}
         for number, block in enumerate(self.draft.blocks):
-            relation = block.slots.index(index)
-            for branch in block.relations[relation].branches:
-                select = self._fragment(number, relation, branch, keys)
-                written.append((number, branch.client, select, _rows(branch)))
-        order = {
-            client: place
-            for place, client in enumerate(
-                c for p in self.draft.catalog.parties() for c in self.draft.catalog.clients(p)
-            )
-        }
-        distinct = {(c, s.sql(dialect="duckdb")): (s, rows) for _, c, s, rows in reversed(written)}
-        found = sorted(
-            dict.fromkeys((c, s.sql(dialect="duckdb")) for _, c, s, _ in written),
-            key=lambda key: order[key[0]],
+            at = block.slots.index(index)
+            writer = Writer(self.draft, self.shared, number, at, self._keys(index), split)
+            for written in writer.fragments(order):
+                found.setdefault(written.identity, []).append(written)
+        ordered = sorted(
+            found.items(), key=lambda item: (order.index(item[1][0].client), item[1][0].virtual)
         )
         fragments = tuple(
-            Fragment(place, key[0], *distinct[key]) for place, key in enumerate(found)
+            Fragment(place, w.client, w.select, w.rows, w.virtual, w.links)
+            for place, (_, (w, *_)) in enumerate(ordered)
         )
-        numbers = [
-            tuple(
-                found.index((c, s.sql(dialect="duckdb"))) for n, c, s, _ in written if n == number
-            )
-            for number in range(len(self.draft.blocks))
-        ]
-        slot = Slot(
+        return dict(ordered), fragments
+
+    def _slot(self, index: int, name: str, fragments: tuple[Fragment, ...], split: bool) -> Slot:
+        first = self.draft.blocks[0]
+        special = (self.draft.target_position, self.draft.weight_position)
+        holds = [place is not None and first.outputs[place].relation == index for place in special]
+        keys = self._keys(index)
+        return Slot(
             index,
             name,
             tuple(
                 _feature(o)
                 for place, o in enumerate(first.outputs)
-                if o.relation == index and place != target
+                if o.relation == index and place not in special
             ),
-            target is not None and first.outputs[target].relation == index,
+            holds[0],
             tuple(n for n, o in enumerate(first.identifiers) if o.relation == index),
             keys,
             fragments,
+            tuple(
+                key
+                for key in keys
+                if any(key in own and own[key].left == index for own in self.shared.of_block)
+            ),
+            holds[1],
+            split,
         )
-        return slot, numbers
 
-    def _fragment(
-        self, number: int, relation: int, branch: Branch, keys: tuple[int, ...]
-    ) -> exp.Select:
+    def _joined(self, number: int, taken: Sequence[_Taken]) -> normal.Block:
         block = self.draft.blocks[number]
-        projections = self._columns(block, relation, branch)
-        filters = [f.expression for f in branch.filters]
-        filters += self._implied(block, relation, branch)
-        own = self.shared.of_block[number]
-        slot = block.slots[relation]
-        for index in keys:
-            key = self.shared.keys[index]
-            local = own.get(index)
-            takes_part = local is not None and any(slot in pair for pair in local.pairs)
-            terms = local.terms(relation) if local is not None and takes_part else None
-            for part, type_ in enumerate(key.types):
-                name = f"sqlfl_key_{index}_{part}"
-                if terms is None:
-                    value: exp.Expr = exp.Literal.string(types.neutral(type_))
-                    projections.append((emit.cast(value, type_), name))
-                    continue
-                value = substituted(terms[part], branch).expression
-                projections.append((self._as(block, relation, branch, terms[part], type_), name))
-                filters.append(_present(value))
-        if not projections:
-            projections.append((exp.Literal.number(1), "sqlfl_row"))
-        return emit.fragment_select(branch.sources, projections, filters)
+        optional = sorted(block.slots[at] for at in block.optional)
+        kept = [slot for slot in optional if taken[slot].some_link]
+        return normal.Block(
+            tuple((slot, own.real) for slot, own in enumerate(taken)),
+            joins_of(self.shared, number, block.tree.id),
+            tuple(self._left(number, block, left) for left in block.tree.lefts),
+            tuple((slot, taken[slot].virtual) for slot in optional),
+            tuple((slot, taken[slot].kept) for slot in kept),
+        )
 
-    def _columns(self, block: Block, relation: int, branch: Branch) -> list[tuple[exp.Expr, str]]:
-        target = self.draft.target_position
-        names = [o.name for o in self.draft.blocks[0].outputs]
-        columns: list[tuple[exp.Expr, str]] = []
-        last: list[tuple[exp.Expr, str]] = []
-        for place, output in enumerate(block.outputs):
-            if output.relation == relation:
-                expression = substituted(output.term, branch).expression
-                if place == target:
-                    last.append((expression, "sqlfl_target"))
-                else:
-                    columns.append((expression, names[place]))
-        for number, output in enumerate(block.identifiers):
-            if output.relation == relation:
-                last.append((substituted(output.term, branch).expression, f"sqlfl_id_{number}"))
-        return [*columns, *last]
+    def _left(self, number: int, block: Block, left: Left) -> LeftJoin:
+        group = left.group
+        return LeftJoin(
+            tuple(block.slots[block.of(i)] for i in group.core),
+            joins_of(self.shared, number, group.id),
+            tuple(self._left(number, block, inner) for inner in group.lefts),
+            joins_of(self.shared, number, group.id, on=True),
+        )
 
-    def _implied(self, block: Block, relation: int, branch: Branch) -> list[exp.Expr]:
+
+@dataclass(frozen=True)
+class _Taken:
+    """What takes part of one slot in one block."""
+
+    written: Mapping[tuple[object, ...], Sequence[Written]]
+    fragments: Sequence[Fragment]
+    number: int
+
+    def _numbers(self) -> list[int]:
+        """As often as the block has them."""
         return [
-            exp.EQ(
-                this=operand(self._as(block, relation, branch, left, type_)),
-                expression=operand(self._as(block, relation, branch, right, type_)),
-            )
-            for left, right, type_ in implied_filters(block, relation)
+            place
+            for place, found in enumerate(self.written.values())
+            for w in found
+            if w.block == self.number
         ]
 
-    def _as(self, block: Block, relation: int, branch: Branch, term: Term, type_: str) -> exp.Expr:
-        """The term over one branch, cast where it has another type."""
-        whole: Relation = replace(block.relations[relation], branches=(branch,))
-        own = self.draft.types(whole, [term])[0][0]
-        expression = substituted(term, branch).expression
-        return (
-            expression if types.normal(own) == types.normal(type_) else emit.cast(expression, type_)
-        )
+    @property
+    def real(self) -> tuple[int, ...]:
+        return tuple(n for n in self._numbers() if not self.fragments[n].virtual)
 
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(n for n in self.real if not self.fragments[n].links)
 
-def _present(value: exp.Expr) -> exp.Expr:
-    while isinstance(value, exp.Cast) and not isinstance(value, exp.TryCast):
-        value = value.this
-    return exp.Not(this=exp.Is(this=operand(value.copy()), expression=exp.Null()))
+    @property
+    def some_link(self) -> bool:
+        return any(self.fragments[n].links for n in self.real)
+
+    @property
+    def virtual(self) -> int:
+        return next(n for n in self._numbers() if self.fragments[n].virtual)
 
 
 def _feature(output: Output) -> Feature:
     kind = types.kind(output.type)
     assert kind is not None
     return Feature(output.name, kind, output.type, types.array_width(output.type) or 1)
-
-
-def _rows(branch: Branch) -> int | None:
-    return branch.sources[0].rows if len(branch.sources) == 1 else None
 
 
 def _unique(names: Iterable[str]) -> list[str]:

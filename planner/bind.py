@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from sqlfl.errors import PartyError, PlanError
-from sqlfl.planner import emit
 from sqlfl.planner.columns import unify_blocks, with_column_aliases
-from sqlfl.planner.names import Scope, Tables, nearest
+from sqlfl.planner.joins import Joiner, State, renamed
+from sqlfl.planner.names import Scope, Tables
 from sqlfl.planner.push import Pusher, strip_parties
-from sqlfl.planner.refusals import Refusal, refusals
+from sqlfl.planner.refusals import Refusal, has_outer_join, refusals
 from sqlfl.planner.relations import (
     Block,
     Branch,
+    Group,
     Item,
     Output,
     Relation,
     Source,
     Term,
     column,
-    operand,
     substituted,
     with_filters,
 )
@@ -54,15 +54,6 @@ class Cte:
 Environment = Mapping[str, Cte]
 
 
-@dataclass(frozen=True)
-class _State:
-    """A FROM while it is read: what has been joined so far."""
-
-    relations: tuple[Relation, ...] = ()
-    conditions: tuple[Term, ...] = ()
-    items: tuple[Item, ...] = ()
-
-
 class Binder:
     """Binds one query; numbers its relations and sources."""
 
@@ -71,24 +62,33 @@ class Binder:
         self.catalog = catalog
         self.tables = Tables(catalog, sql)
         self.pusher = Pusher(self.tables, sql)
+        self.joiner = Joiner(self.pusher, sql)
         self._numbers = itertools.count()
 
-    def bind(self, query: exp.Query, environment: Environment | None = None) -> tuple[Block, ...]:
-        """The union of blocks that the query is; outputs of all have the first one's names."""
+    def bind(
+        self, query: exp.Query, environment: Environment | None = None, derived: bool = False
+    ) -> tuple[Block, ...]:
+        """The union of blocks that the query is; outputs of all have the first one's names.
+
+        `derived` says that only its outputs can be referred to.
+        """
         if not isinstance(query, exp.Query):
             raise plan_error("expected a SELECT over tables of parties", self.sql, query)
         known = self._with(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
-            return self.bind(query.this, known)
+            return self.bind(query.this, known, derived)
         blocker = next(refusals(query), None) or self._distinct_union(query)
-        if blocker is not None or self._recursive(query):
+        outer = has_outer_join(query)
+        if blocker is not None or self._recursive(query) or outer:
             client = self.pusher.only_client(query, known)
+            if client is not None and blocker is None and outer and not derived:
+                return self._together(query, known, client)
             if client is not None:
                 return (self._whole(query, known, client),)
             if blocker is not None:
                 raise self._refuse(blocker, query, known)
         if isinstance(query, exp.SetOperation):
-            return self._union(query, known)
+            return self._union(query, known, derived)
         if not isinstance(query, exp.Select):
             raise plan_error("expected a SELECT over tables of parties", self.sql, query)
         return self._select(query, known)
@@ -124,8 +124,6 @@ class Binder:
         else:
             over = f"{' and '.join(parties)} together" if parties else "what is no party's table"
             message, hint = f"{found.what} cannot be done over {over}", found.hint
-            if found.later:
-                message = f"{found.what} over {over} is not built yet"
         return plan_error(message, self.sql, found.node, hint)
 
     # -- queries -----------------------------------------------------------------------------------
@@ -153,7 +151,18 @@ class Binder:
         source = Source(self._id("@"), item, "q", (client.party,), None)
         names = tuple(c.name for c in columns)
         relation, outputs = self._relation("q", span_of(query, self.sql), names, [(client, source)])
-        return Block((relation,), (), outputs, span=span_of(query, self.sql))
+        return Block((relation,), Group(relation.ids), outputs, span=span_of(query, self.sql))
+
+    def _together(self, query: exp.Query, known: Environment, client: Client) -> tuple[Block, ...]:
+        """The query as one relation, with the LEFT JOINs in its FROM; else as one source."""
+        try:
+            assert isinstance(query, exp.Select)
+            blocks = self._select(query, known)
+        except PlanError:
+            return (self._whole(query, known, client),)
+        if len(blocks) == 1 and all(r.client == client for r in blocks[0].relations):
+            return (replace(blocks[0], together=True),)
+        return (self._whole(query, known, client),)
 
     def _relation(
         self,
@@ -172,8 +181,10 @@ class Binder:
     def _id(self, prefix: str) -> str:
         return f"{prefix}{next(self._numbers)}"
 
-    def _union(self, query: exp.SetOperation, known: Environment) -> tuple[Block, ...]:
-        left, right = self.bind(query.left, known), self.bind(query.right, known)
+    def _union(
+        self, query: exp.SetOperation, known: Environment, derived: bool
+    ) -> tuple[Block, ...]:
+        left, right = (self.bind(part, known, derived) for part in (query.left, query.right))
         names = [o.name for o in left[0].outputs]
         found = list(left)
         for block in right:
@@ -209,7 +220,7 @@ class Binder:
         states = self._from(from_.this, select.args.get("joins") or [], known)
         return tuple(self._block(select, state, known) for state in states)
 
-    def _block(self, select: exp.Select, state: _State, known: Environment) -> Block:
+    def _block(self, select: exp.Select, state: State, known: Environment) -> Block:
         scope = Scope(state.items, self.sql)
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
@@ -222,34 +233,36 @@ class Binder:
             outputs.append(Output(name, term))
             written.append((name, term))
         where = select.args.get("where")
-        conditions = state.conditions
+        tree = state.tree
         if where is not None:
-            conditions = (*conditions, self.pusher.term(where.this, scope, known, written))
+            condition = self.pusher.term(where.this, scope, known, written)
+            tree = replace(tree, conditions=(*tree.conditions, condition))
         span = span_of(select, self.sql)
-        return Block(state.relations, conditions, tuple(outputs), state.items, span)
+        return Block(state.relations, tree, tuple(outputs), state.items, span)
 
     # -- FROM --------------------------------------------------------------------------------------
 
-    def _from(self, first: exp.Expr, joins: list[exp.Join], known: Environment) -> list[_State]:
+    def _from(self, first: exp.Expr, joins: list[exp.Join], known: Environment) -> list[State]:
         states = self._item(first, known)
         for join in joins:
             others = self._item(join.this, known)
+            self.joiner.check(states, others, join)
             if len(states) * len(others) > MOST_BLOCKS:
                 raise plan_error(
                     f"the joins of unions make more than {MOST_BLOCKS} blocks", self.sql, join.this
                 )
-            states = [self._join(a, b, join, known) for a in states for b in others]
+            states = [self.joiner.join(a, b, join, known) for a in states for b in others]
         return states
 
-    def _item(self, node: exp.Expr, known: Environment) -> list[_State]:
+    def _item(self, node: exp.Expr, known: Environment) -> list[State]:
         nested = node.args.get("joins") or []
         if nested:
             bare = node.copy()
             bare.set("joins", None)
             return self._from(bare, nested, known)
-        if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table):
+        if isinstance(node, exp.Subquery) and _is_from(node.this):
             states = self._item(node.this, known)
-            return states if not node.alias else [_renamed(s, node) for s in states]
+            return states if not node.alias else [renamed(s, node) for s in states]
         if isinstance(node, exp.Subquery):
             return self._derived(node, node.this, self._with(node, known), ())
         if not isinstance(node, exp.Table):
@@ -268,15 +281,16 @@ class Binder:
             )
         return [self._base(node)]
 
-    def _base(self, node: exp.Table) -> _State:
+    def _base(self, node: exp.Table) -> State:
         parts: list[tuple[Client, Source]] = []
         clients = self.tables.clients(node)
         found = [(client, self.tables.table(node, client)) for client in clients]
         names = [c.name for c in found[0][1].columns]
         for client, table in found:
-            path = (client.party, *((table.schema,) if table.schema else ()), table.name)
-            item = emit.table(table.name, table.schema)
-            parts.append((client, Source(self._id("@"), item, table.name, path, table.rows)))
+            paths = self.tables.paths(client, table)
+            item = self.tables.emitted(client, table)
+            source = Source(self._id("@"), item, table.name, paths[0], table.rows, paths[1:])
+            parts.append((client, source))
             own = {c.name.lower() for c in table.columns}
             names = [n for n in names if n.lower() in own]
         span = span_of(node, self.sql)
@@ -284,9 +298,9 @@ class Binder:
         shown = with_column_aliases(outputs, tuple(node.alias_column_names))
         path = () if node.alias else tuple(part.name for part in node.parts)
         items = (Item(node.alias_or_name, shown, path),)
-        return _State((relation,), (), items)
+        return State((relation,), Group(relation.ids), items)
 
-    def _recursive_cte(self, node: exp.Table, known: Environment) -> _State:
+    def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
         query = exp.select("*").from_(exp.to_table(node.name, dialect="duckdb"))
         client = self.pusher.only_client(query, known)
         if client is None:
@@ -299,12 +313,12 @@ class Binder:
         block = self._whole(query, known, client)
         relation = replace(block.relations[0], name=node.alias_or_name)
         shown = with_column_aliases(block.outputs, tuple(node.alias_column_names))
-        return _State((relation,), (), (Item(node.alias_or_name, shown),))
+        return State((relation,), Group(relation.ids), (Item(node.alias_or_name, shown),))
 
     def _derived(
         self, node: exp.Expr, query: exp.Query, known: Environment, columns: tuple[str, ...]
-    ) -> list[_State]:
-        blocks = self.bind(query, known)
+    ) -> list[State]:
+        blocks = self.bind(query, known, derived=True)
         name = node.alias_or_name
         if len(blocks) > 1 and all(len(b.relations) == 1 for b in blocks):
             blocks = (self._stacked(blocks, name or "u", span_of(node, self.sql)),)
@@ -316,7 +330,7 @@ class Binder:
             if len(relations) == 1 and name:
                 relations = (replace(relations[0], name=name),)
             shown = with_column_aliases(block.outputs, aliases)
-            states.append(_State(relations, block.conditions, (Item(name, shown),)))
+            states.append(State(relations, block.tree, (Item(name, shown),)))
         return states
 
     def _stacked(self, blocks: tuple[Block, ...], name: str, span: tuple[int, int] | None) -> Block:
@@ -324,7 +338,7 @@ class Binder:
         id_ = self._id("#")
         branches: list[Branch] = []
         for block in blocks:
-            filtered = with_filters(block.relations[0], block.conditions)
+            filtered = with_filters(block.relations[0], block.tree.conditions)
             for branch in filtered.branches:
                 columns = {
                     (id_, o.name.lower()): substituted(o.term, branch).expression
@@ -335,54 +349,14 @@ class Binder:
         outputs = tuple(
             replace(o, term=Term(column(o.name, id_), o.term.span)) for o in blocks[0].outputs
         )
-        return Block((relation,), (), outputs, span=span)
+        return Block((relation,), Group(relation.ids), outputs, span=span)
 
-    def _join(self, left: _State, right: _State, join: exp.Join, known: Environment) -> _State:
-        items = (*left.items, *right.items)
-        conditions = [*left.conditions, *right.conditions]
-        using = [u.name for u in join.args.get("using") or []]
-        if join.method.upper() == "NATURAL":
-            using = self._common(left, right, join)
-        for name in using:
-            sides = [self._side(s, name, join) for s in (left, right)]
-            condition = exp.EQ(this=operand(sides[0]), expression=operand(sides[1]))
-            place = join.args.get("using") or [join.this]
-            spot = next((u for u in place if u.name == name), join.this)
-            conditions.append(Term(condition, span_of(spot, self.sql)))
-        merged = frozenset(name.lower() for name in using)
-        items = (
-            *left.items,
-            *(replace(item, hidden=item.hidden | merged) for item in right.items),
-        )
-        on = join.args.get("on")
-        if on is not None:
-            conditions.append(self.pusher.term(on, Scope(items, self.sql), known, ()))
-        return _State((*left.relations, *right.relations), tuple(conditions), items)
 
-    def _common(self, left: _State, right: _State, join: exp.Join) -> list[str]:
-        own = {n.lower() for i in right.items for n, _ in i.columns if n.lower() not in i.hidden}
-        names = [n for i in left.items for n, _ in i.columns if n.lower() not in i.hidden]
-        common = [n for n in dict.fromkeys(names) if n.lower() in own]
-        if not common:
-            raise plan_error(
-                "NATURAL JOIN finds no column that both sides have", self.sql, join.this,
-                "write the equality: JOIN ... ON a.x = b.y",
-            )  # fmt: skip
-        return common
-
-    def _side(self, state: _State, name: str, join: exp.Join) -> exp.Expr:
-        scope = Scope(state.items, self.sql)
-        spot = next((u for u in join.args.get("using") or [] if u.name == name), join.this)
-        node = exp.Column(this=spot.copy() if isinstance(spot, exp.Identifier) else None)
-        if not isinstance(spot, exp.Identifier):
-            node.set("this", emit.identifier(name))
-        found = scope.lookup(node)
-        if found is None:
-            sides = " and ".join(item.name for item in state.items)
-            known = (n for item in state.items for n, _ in item.columns)
-            message = f"USING ({name}): {sides} has no column {name}"
-            raise plan_error(message, self.sql, spot, nearest(name, known))
-        return found
+def _is_from(node: exp.Expr) -> bool:
+    """Whether it is a table or joins, in parentheses or not, and no SELECT."""
+    if isinstance(node, exp.Subquery):
+        return bool(node.args.get("joins")) or _is_from(node.this)
+    return isinstance(node, exp.Table)
 
 
 def _said(error: PartyError) -> str:
@@ -395,12 +369,3 @@ def _derived_name(projection: exp.Expr) -> str:
     if isinstance(projection, exp.Dot):
         return str(projection.expression.name)
     return strip_parties(projection).sql(dialect="duckdb")
-
-
-def _renamed(state: _State, node: exp.Subquery) -> _State:
-    columns = tuple(
-        (n, t) for item in state.items for n, t in item.columns if n.lower() not in item.hidden
-    )
-    outputs = tuple(Output(n, t) for n, t in columns)
-    shown = with_column_aliases(outputs, tuple(node.alias_column_names))
-    return replace(state, items=(Item(node.alias, shown),))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     """Only what holds for this plan; what is not listed as protected is not."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
+    warm = any(item.warm for client in plan.clients for item in plan.specifications[client])
     notes = ["No feature value is sent as such; all that leaves a party is listed above."]
     if "join_keys" in kinds:
         notes.append(
@@ -23,8 +24,11 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         "how many distinct keys, which (randomly numbered) rows have the same key, which match, "
         "and how often. Each client learns which of its rows occur in the join, how often, and N."
     )
+    notes += _outer_joins(plan)
     if "labels" in kinds:
         notes.append("Not protected: labels are in clear at the coordinator.")
+    if "weigh" in kinds:
+        notes.append(_weights(plan, kinds))
     if "residuals" in kinds:
         notes.append(
             "Not protected: partial predictions of every active row leave in clear in every round. "
@@ -42,12 +46,20 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append(
             "Not protected: identifiers are in clear at the coordinator, beside the predictions."
         )
+    if plan.into is not None:
+        party = plan.into.clients[0].party
+        notes.append(
+            f"Identifiers do not leave {party}: its own database joins them with the predictions. "
+            f"It learns the prediction of every joined row that its rows take part in"
+            + (", and which of its rows occur together." if len(plan.into.slots) > 1 else ".")
+        )
     if "statistics" in kinds:
         notes.append(
             "Not protected: for slots of several clients, the coordinator learns each client's "
             "weighted means and variances, missing values, and how often each category occurs; of "
             "a client with one active row these are the row. Category names leave as HMAC-SHA256 "
-            "tags that all clients of the slot can compute."
+            "tags that all clients of the slot can compute"
+            + (", and that are those of the model that training starts from." if warm else ".")
         )
     if "gram" in kinds or "partial_gradient" in kinds or "consensus_part" in kinds:
         sums = [
@@ -72,3 +84,42 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         "without values. The run then ends.",
     ]
     return tuple(notes)
+
+
+def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
+    known = [
+        words
+        for kind, words in (("weights", "weights"), ("split", "which rows are for validation"))
+        if kind in kinds
+    ]
+    told = f"{' and '.join(known)} are in clear at the coordinator. " if known else ""
+    learnt = ["the weights of other parties' rows"] if "weights" in kinds else []
+    learnt += ["which of its rows occur in validation rows only"] if "split" in kinds else []
+    learnt += ["the classes of its rows"] if plan.options.get("class_weight") is not None else []
+    return (
+        f"Not protected: {told}Each client with features learns the sum of the weights of the "
+        f"joined rows that each of its rows occurs in; that may tell {', '.join(learnt)}."
+    )
+
+
+def _outer_joins(plan: FederatedPlan) -> list[str]:
+    slots = plan.ucq.slots
+    notes = []
+    if any(block.lefts for block in plan.ucq.blocks):
+        notes.append(
+            "Not protected: which rows a LEFT JOIN finds no partner for, at the coordinator; each "
+            "table on its right learns how many joined rows have none."
+        )
+    nullable = ", ".join(slot.name for slot in slots if slot.nullable)
+    if nullable:
+        notes.append(
+            f"Not protected: which rows of {nullable} have NULL as a join key. A condition of ON "
+            "over rows before the LEFT JOIN counts as such: the key is NULL where it fails."
+        )
+    links = ", ".join(slot.name for slot in slots if any(f.links for f in slot.fragments))
+    if links:
+        notes.append(
+            f"Not protected: which rows of {links} fail the condition that WHERE sets after the "
+            "LEFT JOIN, or have no label. They take part in the join, at the coordinator."
+        )
+    return notes

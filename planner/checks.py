@@ -39,7 +39,11 @@ def refuse_volatile(draft: Draft) -> Draft:
 
 def bind_names(draft: Draft) -> Draft:
     """The syntax tree as blocks of relations."""
-    return replace(draft, blocks=Binder(draft.sql, draft.catalog).bind(draft.query))
+    blocks = Binder(draft.sql, draft.catalog).bind(draft.query)
+    if any(len(block.relations) > 1 and not block.together for block in blocks):
+        # blocks of a union have the same tables, whether or not one party holds all of one's
+        blocks = tuple(replace(block, together=False) for block in blocks)
+    return replace(draft, blocks=blocks)
 
 
 def check_outputs(draft: Draft) -> Draft:
@@ -61,16 +65,25 @@ def check_outputs(draft: Draft) -> Draft:
                 "give one an alias, or leave it out: * EXCLUDE (column)",
             )
         seen[name] = output
-    if draft.target is not None and draft.target.lower() not in seen:
-        span = getattr(draft.target, "span", None)
+    for clause, given in (("TARGET", draft.target), ("WEIGHT", draft.weight)):
+        if given is not None and given.lower() not in seen:
+            raise draft.error(
+                f"{clause} {given} is no column of the query",
+                getattr(given, "span", None) or draft.blocks[0].span,
+                nearest(given, (o.name for o in outputs)),
+            )
+    names = {given.lower() for given in (draft.target, draft.weight) if given is not None}
+    if draft.target is not None and draft.weight is not None and len(names) == 1:
         raise draft.error(
-            f"TARGET {draft.target} is no column of the query",
-            span or draft.blocks[0].span,
-            nearest(draft.target, (o.name for o in outputs)),
+            f"WEIGHT {draft.weight} is the target",
+            getattr(draft.weight, "span", None) or draft.blocks[0].span,
+            "weigh rows by another column",
         )
-    if len(outputs) == (0 if draft.target is None else 1):
+    if len(outputs) == len(names):
         raise draft.error(
-            "the query has no features: its only column is the target"
+            f"the query has no features: it has only {' and '.join(sorted(names))}"
+            if len(outputs) > 1
+            else "the query has no features: its only column is the target"
             if outputs
             else "the query has no columns",
             draft.blocks[0].span,
@@ -146,8 +159,11 @@ def _hidden(number: int) -> str:
 def _expression(branch: Branch, path: Path) -> exp.Expr | None:
     """The identifier over the sources of one branch."""
     table = tuple(p.lower() for p in path.parts[:-1])
-    short = (table[0], *table[2:]) if len(table) == 3 and table[1] == "main" else table
-    sources = [s for s in branch.sources if tuple(p.lower() for p in s.path) in (table, short)]
+    sources = [
+        s
+        for s in branch.sources
+        if any(tuple(p.lower() for p in path) == table for path in (s.path, *s.others))
+    ]
     if len(sources) != 1:
         return None
     return column(path.parts[-1], sources[0].id)

@@ -1,4 +1,4 @@
-"""Conditions and expressions, each brought to the relation that can evaluate it."""
+"""Conditions, each brought to the relation or the join that can evaluate it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sqlglot import exp
 
 from sqlfl.errors import PlanError
 from sqlfl.planner.draft import Draft
+from sqlfl.planner.fusion import Groups, equality_sides
 from sqlfl.planner.relations import (
     Block,
-    Branch,
     Equality,
-    Relation,
-    Source,
+    Group,
+    Left,
     Term,
     clients_of,
     with_filters,
@@ -22,32 +22,17 @@ from sqlfl.planner.relations import (
 from sqlfl.planner.spans import span_of
 
 
-class Groups:
-    """Disjoint sets of the numbers 0..n-1; the least member stands for its set."""
-
-    def __init__(self, size: int) -> None:
-        self._parent = list(range(size))
-
-    def find(self, item: int) -> int:
-        while self._parent[item] != item:
-            item = self._parent[item]
-        return item
-
-    def join(self, left: int, right: int) -> bool:
-        """Whether they were apart before."""
-        low, high = sorted((self.find(left), self.find(right)))
-        self._parent[high] = low
-        return low != high
-
-
 def split_conjunctions(draft: Draft) -> Draft:
     """Conditions in pieces: `a AND b` is two; what is always true is none."""
 
-    def split(block: Block) -> Block:
-        pieces = [p for c in block.conditions for p in _conjuncts(draft, c)]
-        return replace(block, conditions=tuple(pieces))
+    def pieces(terms: Iterable[Term]) -> tuple[Term, ...]:
+        return tuple(p for term in terms for p in _conjuncts(draft, term))
 
-    return draft.each_block(split)
+    def split(group: Group) -> Group:
+        lefts = (replace(n, group=split(n.group), on=pieces(n.on)) for n in group.lefts)
+        return replace(group, conditions=pieces(group.conditions), lefts=tuple(lefts))
+
+    return draft.each_block(lambda block: replace(block, tree=split(block.tree)))
 
 
 def _conjuncts(draft: Draft, term: Term) -> list[Term]:
@@ -64,145 +49,143 @@ def _conjuncts(draft: Draft, term: Term) -> list[Term]:
     return [Term(expression, term.span)]
 
 
-def fuse_relations(draft: Draft) -> Draft:
-    """One relation for tables of one client that an expression or a non-equality needs together.
+def place_conditions(draft: Draft) -> Draft:
+    """Equalities between two relations become join conditions; outputs get their relation.
 
-    Equalities between two relations become join conditions. What needs two parties is refused.
+    What is left in the groups are conditions over one of their own relations. A condition over a
+    table on the right of a LEFT JOIN, after that join, is kept for its fragments; in parentheses it
+    becomes an equality with a constant, and so does what an ON says of tables before it.
     """
-    return draft.each_block(lambda block: _Fusion(draft, block).block())
+    return draft.each_block(lambda block: _Placing(draft, block).block())
 
 
-class _Fusion:
+class _Placing:
     def __init__(self, draft: Draft, block: Block) -> None:
         self.draft = draft
         self.old = block
-        self.groups = Groups(len(block.relations))
+        self.equalities: list[Equality] = []
+        self.kept: list[tuple[int, Term]] = []
 
     def block(self) -> Block:
-        position = self.draft.target_position
-        for place, output in enumerate(self.old.outputs):
-            what = "the target" if place == position else f"column {output.name}"
-            self._bring(output.term, what)
-        for output in self.old.identifiers:
-            self._bring(output.term, f"identifier {output.name}")
-        equalities = [e for c in self.old.conditions if (e := self._condition(c)) is not None]
-        first = dict.fromkeys(self.groups.find(i) for i in range(len(self.old.relations)))
-        places = {root: place for place, root in enumerate(first)}
-        relations = tuple(
-            _fused([r for i, r in enumerate(self.old.relations) if self.groups.find(i) == root])
-            for root in first
-        )
-        joined = [
-            replace(
-                e, left=places[self.groups.find(e.left)], right=places[self.groups.find(e.right)]
-            )
-            for e in equalities
-        ]
-        across = tuple(e for e in joined if e.left != e.right)
-        edges = {id(e.terms[0].expression.parent) for e in across}
-        block = replace(
+        tree = self._group(self.old.tree)
+        core = [self.old.of(i) for i in tree.core]
+        everywhere = [*core, *(i for i in range(len(self.old.relations)) if i not in core)]
+
+        def located(term: Term) -> int:
+            home = _home(self.old, term, everywhere)
+            return 0 if home is None else home
+
+        return replace(
             self.old,
-            relations=relations,
-            equalities=across,
-            conditions=tuple(c for c in self.old.conditions if id(c.expression) not in edges),
+            tree=tree,
+            equalities=tuple(self.equalities),
+            kept=tuple(self.kept),
+            outputs=tuple(replace(o, relation=located(o.term)) for o in self.old.outputs),
+            identifiers=tuple(replace(o, relation=located(o.term)) for o in self.old.identifiers),
         )
-        return _with_homes(block)
 
-    def _condition(self, term: Term) -> Equality | None:
-        expression = term.expression
-        if isinstance(expression, exp.EQ):
-            sides = tuple(
-                Term(side, span_of(side, self.draft.sql) or term.span)
-                for side in (expression.left, expression.right)
-            )
-            reads = [self.old.reads(side) for side in sides]
-            if all(reads) and not set(reads[0]) & set(reads[1]):
-                for side in sides:
-                    self._bring(side, "one side of an equality")
-                return Equality(reads[0][0], reads[1][0], (sides[0], sides[1]), span=term.span)
-        self._bring(term, "a condition")
-        return None
+    def _group(self, group: Group) -> Group:
+        core = [self.old.of(i) for i in group.core]
+        conditions = [c for c in group.conditions if not self._joins(group, core, c)]
+        before = core
+        lefts = []
+        for left in group.lefts:
+            lefts.append(self._left(left, before))
+            before = [*before, *(self.old.of(i) for i in left.group.ids)]
+        return replace(group, conditions=tuple(conditions), lefts=tuple(lefts))
 
-    def _bring(self, term: Term, what: str) -> None:
-        """Fuse the relations that the term reads; refuse where they are not one client's."""
-        reads = self.old.reads(term)
-        marks = clients_of(term.expression)
-        relations = [self.old.relations[i] for i in reads]
-        holders = {r.client for r in relations}
-        if len(marks) > 1 or (marks and (holders - {marks[0]})):
-            raise self._foreign(term, relations, [m.party for m in marks])
-        if marks and not relations and _home(self.old, term) is None:
-            raise self._foreign(term, relations, [m.party for m in marks])
-        if len(reads) > 1:
-            if len(holders) > 1 or None in holders:
-                raise self._apart(term, relations, what)
-            for index in reads[1:]:
-                self.groups.join(reads[0], index)
+    def _joins(self, group: Group, core: Sequence[int], term: Term) -> bool:
+        """Whether the condition is more than a filter of one relation of the core."""
+        sides = self._sides(term)
+        if sides is not None:
+            at = [self.old.reads(side)[0] for side in sides]
+            if all(i in core for i in at):
+                self._equal(at, sides, term, group)
+            elif at[0] in core:
+                self._equal(at[::-1], sides[::-1], term, group, own=True)
+            else:
+                self._equal(at, sides, term, group, own=True)
+            return True
+        inside = [self.old.of(i) for i in group.ids]
+        home = _home(self.old, term, inside)
+        if home is None:
+            raise self._nowhere(term)
+        if home in core:
+            return False
+        if group is self.old.tree:
+            self.kept.append((home, term))
+        else:
+            self._equal([home, core[0]], _flag(term), term, group, own=True)
+        return True
 
-    def _foreign(self, term: Term, relations: list[Relation], parties: list[str]) -> PlanError:
-        several = [r for r in relations if r.client is None and r.parties == tuple(parties)]
-        if several:
-            return self.draft.error(
-                f"a subquery over {parties[0]} cannot be used with {several[0].label}, "
-                "which is a union",
-                term.span,
-                "join the tables in FROM, or write the subquery in each part of the union",
-            )
-        readers = " and ".join(r.label for r in relations) or "no table of FROM"
+    def _left(self, left: Left, before: Sequence[int]) -> Left:
+        group = self._group(left.group)
+        core = [self.old.of(i) for i in group.core]
+        equalities, tests = [], []
+        for term in left.on:
+            sides = self._sides(term)
+            if sides is None:
+                tests.append(term)
+                continue
+            at = [self.old.reads(side)[0] for side in sides]
+            flip = at[0] not in before
+            equalities.append((at[::-1] if flip else at, sides[::-1] if flip else sides, term))
+        for test in tests:
+            home = _home(self.old, test, before)
+            if home is None:
+                raise self._nowhere(test)
+            place = next((n for n, (at, _, _) in enumerate(equalities) if at[0] == home), None)
+            if place is None:
+                equalities.append(([home, core[0]], _flag(test), test))
+            else:
+                at, (key, other), term = equalities[place]
+                equalities[place] = (at, (_where(test, key), other), term)
+        for at, pair, term in equalities:
+            self._equal(at, pair, term, group, on=True, own=True)
+        return replace(left, group=group, on=())
+
+    def _sides(self, term: Term) -> tuple[Term, Term] | None:
+        return equality_sides(self.draft, self.old, term)
+
+    def _equal(
+        self,
+        at: Sequence[int],
+        sides: tuple[Term, Term],
+        term: Term,
+        group: Group,
+        on: bool = False,
+        own: bool = False,
+    ) -> None:
+        found = Equality(at[0], at[1], sides, "", term.span, group.id, on, own)
+        self.equalities.append(found)
+
+    def _nowhere(self, term: Term) -> PlanError:
+        parties = dict.fromkeys(m.party for m in clients_of(term.expression))
         return self.draft.error(
-            f"a subquery reads {' and '.join(dict.fromkeys(parties))}, and stands with {readers}",
+            f"a subquery reads {' and '.join(parties)}, and stands where no table of that party is",
             term.span,
             "join the subquery's table in FROM on an equality instead",
         )
 
-    def _apart(self, term: Term, relations: Sequence[Relation], what: str) -> PlanError:
-        parties = tuple(dict.fromkeys(p for r in relations for p in r.parties))
-        labels = " and ".join(r.label for r in relations)
-        if len(parties) == 1:
-            message = f"{what} needs columns of {labels}, which lie at several clients"
-            hint = "join the tables of each client in a part of a UNION ALL of its own"
-            return self.draft.error(message, term.span, hint)
-        message = f"{what} needs columns of {len(parties)} parties: {labels}"
-        hint = {
-            "the target": "the target is computed by one party; TARGET one party's column",
-            "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows",
-            "one side of an equality": "each side of a join's equality belongs to one party",
-        }.get(what, "give each party's part a column of its own; the model adds them up")
-        return self.draft.error(message, term.span, hint)
+
+def _flag(test: Term) -> tuple[Term, Term]:
+    """The test as an equality: TRUE where it holds, else NULL."""
+    return _where(test, Term(exp.true(), test.span)), Term(exp.true(), test.span)
 
 
-def _fused(relations: list[Relation]) -> Relation:
-    if len(relations) == 1:
-        return relations[0]
-    branches = [r.branches[0] for r in relations]
-    columns = {key: e for b in branches for key, e in b.columns.items()}
-    sources: tuple[Source, ...] = tuple(s for b in branches for s in b.sources)
-    filters: tuple[Term, ...] = tuple(f for b in branches for f in b.filters)
-    branch = Branch(branches[0].client, sources, columns, filters)
-    ids = tuple(i for r in relations for i in r.ids)
-    return Relation(ids, "_".join(r.name for r in relations), relations[0].span, (branch,))
+def _where(test: Term, key: Term) -> Term:
+    branch = exp.If(this=test.expression.copy(), true=key.expression.copy())
+    return Term(exp.Case(ifs=[branch]), key.span)
 
 
-def _home(block: Block, term: Term) -> int | None:
+def _home(block: Block, term: Term, candidates: Sequence[int]) -> int | None:
     """The relation that evaluates the term: the one that it reads, or any that can."""
     reads = block.reads(term)
     if reads:
         return reads[0]
     marks = clients_of(term.expression)
-    able = (i for i, r in enumerate(block.relations) if not marks or r.client == marks[0])
+    able = (i for i in candidates if not marks or block.relations[i].client == marks[0])
     return next(able, None)
-
-
-def _with_homes(block: Block) -> Block:
-    def located(term: Term) -> int:
-        home = _home(block, term)
-        return 0 if home is None else home
-
-    return replace(
-        block,
-        outputs=tuple(replace(o, relation=located(o.term)) for o in block.outputs),
-        identifiers=tuple(replace(o, relation=located(o.term)) for o in block.identifiers),
-    )
 
 
 def push_filters(draft: Draft) -> Draft:
@@ -210,17 +193,22 @@ def push_filters(draft: Draft) -> Draft:
 
     def push(block: Block) -> Block:
         by_home: dict[int, list[Term]] = {}
-        for condition in block.conditions:
-            home = _home(block, condition)
-            by_home.setdefault(0 if home is None else home, []).append(condition)
-        relations = _pushed(block.relations, by_home)
-        return replace(block, relations=relations, conditions=())
+        for group in block.tree.groups():
+            core = [block.of(i) for i in group.core]
+            for condition in group.conditions:
+                home = _home(block, condition, core)
+                by_home.setdefault(core[0] if home is None else home, []).append(condition)
+        relations = tuple(
+            with_filters(r, by_home.get(i, ())) for i, r in enumerate(block.relations)
+        )
+        return replace(block, relations=relations, tree=_bare(block.tree))
 
     return draft.each_block(push)
 
 
-def _pushed(relations: Iterable[Relation], terms: dict[int, list[Term]]) -> tuple[Relation, ...]:
-    return tuple(with_filters(r, terms.get(i, ())) for i, r in enumerate(relations))
+def _bare(group: Group) -> Group:
+    lefts = tuple(replace(n, group=_bare(n.group), on=()) for n in group.lefts)
+    return replace(group, conditions=(), lefts=lefts)
 
 
 def refuse_cross_products(draft: Draft) -> Draft:
@@ -228,15 +216,24 @@ def refuse_cross_products(draft: Draft) -> Draft:
     if draft.allow_cross_join:
         return draft
     for block in draft.blocks:
-        groups = Groups(len(block.relations))
-        for equality in block.equalities:
-            groups.join(equality.left, equality.right)
-        for index, relation in enumerate(block.relations):
-            if groups.find(index) != 0:
-                raise draft.error(
-                    f"no equality joins {relation.label} with {block.relations[0].label}: "
-                    "each row would meet every row",
-                    relation.span,
-                    "join on an equality, or allow it: WITH (allow_cross_join = true)",
-                )
+        for group in block.tree.groups():
+            _refuse_cross_product(draft, block, [block.of(i) for i in group.ids])
     return draft
+
+
+def _refuse_cross_product(draft: Draft, block: Block, inside: Sequence[int]) -> None:
+    """What is joined in parentheses must hang together without the rest."""
+    groups = Groups(len(block.relations))
+    for equality in block.equalities:
+        linked = equality.terms[1].expression.find(exp.Column) is not None
+        if linked and equality.left in inside and equality.right in inside:
+            groups.join(equality.left, equality.right)
+    for index in sorted(inside):
+        if groups.find(index) != groups.find(inside[0]):
+            relation = block.relations[index]
+            raise draft.error(
+                f"no equality joins {relation.label} with {block.relations[inside[0]].label}: "
+                "each row would meet every row",
+                relation.span,
+                "join on an equality, or allow it: WITH (allow_cross_join = true)",
+            )

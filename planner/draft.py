@@ -24,6 +24,9 @@ class Draft:
     target: str | None
     identifiers: tuple[Path, ...]
     allow_cross_join: bool
+    weight: str | None = None
+    split: bool = False
+    """Validation rows are drawn: some slot shows the whole row of its sources."""
     blocks: tuple[Block, ...] = ()
     ucq: Ucq | None = None
     described: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
@@ -39,10 +42,14 @@ class Draft:
 
     @property
     def target_position(self) -> int | None:
-        if self.target is None:
-            return None
-        names = [o.name.lower() for o in self.blocks[0].outputs]
-        return names.index(self.target.lower())
+        return None if self.target is None else self._position(self.target)
+
+    @property
+    def weight_position(self) -> int | None:
+        return None if self.weight is None else self._position(self.weight)
+
+    def _position(self, name: str) -> int:
+        return [o.name.lower() for o in self.blocks[0].outputs].index(name.lower())
 
     def types(self, relation: Relation, terms: Sequence[Term]) -> list[tuple[str, ...]]:
         """DuckDB types of the terms over the relation: for each term, its type at each branch."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.errors import InternalError
-from sqlfl.planner.ucq import Block, Join, Ucq
+from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
 
 if TYPE_CHECKING:
-    from sqlfl.planner.relations import Source
+    from sqlfl.planner.relations import LeftOn, Source
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # duckdb_keywords(): reserved, and those that are not a plain column name
@@ -44,57 +45,121 @@ def identifier(name: str) -> exp.Identifier:
     return exp.to_identifier(name, quoted=not plain)
 
 
-def table(name: str, schema: str | None = None) -> exp.Table:
-    return exp.Table(this=identifier(name), db=identifier(schema) if schema else None)
+def table(name: str, schema: str | None = None, catalog: str | None = None) -> exp.Table:
+    return exp.Table(
+        this=identifier(name),
+        db=identifier(schema) if schema else None,
+        catalog=identifier(catalog) if catalog else None,
+    )
 
 
 def cast(expression: exp.Expr, type_: str) -> exp.Cast:
     return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=DuckDB))
 
 
+ROW = "sqlfl_row"
+"""In an expression, `Column(ROW, table='@n')` is the whole row of a source, as a struct."""
+
+
+def whole_row(sources: Sequence[Source]) -> exp.Expr:
+    """The rows of all sources as one value."""
+    rows: list[exp.Expr] = [
+        exp.Column(this=exp.to_identifier(ROW), table=exp.to_identifier(s.id)) for s in sources
+    ]
+    if len(rows) == 1:
+        return rows[0]
+    parts = enumerate(rows, 1)
+    return exp.Struct(
+        expressions=[
+            exp.PropertyEQ(this=exp.to_identifier(f"s{n}"), expression=row) for n, row in parts
+        ]
+    )
+
+
 def fragment_select(
     sources: Sequence[Source],
     projections: Iterable[tuple[exp.Expr, str]],
     filters: Iterable[exp.Expr],
+    virtual: bool = False,
 ) -> exp.Select:
     """SELECT the projections, each (expression, name), FROM the sources WHERE all filters.
 
     Expressions name sources by their ids. With one source and no subquery in an expression names
-    go unqualified; else each source has an alias that no expression uses.
+    go unqualified; else each source has an alias that no expression uses. With `virtual`, all
+    columns of the sources are NULL, in one row.
     """
     shown = [(expression.copy(), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
     for condition in filters:
         kept.setdefault(condition.sql(dialect=DuckDB), condition.copy())
-    everything = [*(e for e, _ in shown), *kept.values()]
+    edges = {e.id: [t.expression for t in e.on] for s in sources for e in s.lefts}
+    everything = [*(e for e, _ in shown), *kept.values(), *(e for on in edges.values() for e in on)]
     aliases = _aliases(sources, everything)
     shown = [(_named(e, aliases), name) for e, name in shown]
     select = exp.select(*(_projection(e, name) for e, name in shown), copy=False)
-    for place, source in enumerate(sources):
-        item = source.item.copy()
-        alias = aliases[source.id]
-        if alias is not None and not (isinstance(item, exp.Table) and item.name == alias):
-            item.set("alias", exp.TableAlias(this=identifier(alias)))
-        if place == 0:
-            select = select.from_(item, copy=False)
-        else:
-            select = select.join(item, join_type="cross", copy=False)
+    first, joins = _from(sources, aliases, 0)
+    if virtual:
+        one = exp.select(exp.alias_(exp.Literal.number(1), ROW)).subquery()
+        right = exp.Subquery(this=_with_joins(first, joins)) if joins else first
+        select = select.from_(one, copy=False)
+        select = select.join(right, on=exp.false(), join_type="left", copy=False)
+    else:
+        select = select.from_(first, copy=False)
+        select.set("joins", joins or None)
     conditions = [_named(e, aliases) for e in kept.values()]
     return select.where(*conditions, copy=False) if conditions else select
 
 
+def _from(
+    sources: Sequence[Source], aliases: dict[str, str | None], depth: int
+) -> tuple[exp.Expr, list[exp.Join]]:
+    """The first source and the joins after it, of sources that stand in `depth` LEFT JOINs."""
+    items: list[tuple[exp.Expr, LeftOn | None]] = []
+    for edge, group in groupby(sources, key=lambda s: s.lefts[depth : depth + 1]):
+        if not edge:
+            items += [(_item(source, aliases), None) for source in group]
+            continue
+        inner, joins = _from(list(group), aliases, depth + 1)
+        items.append((exp.Subquery(this=_with_joins(inner, joins)) if joins else inner, edge[0]))
+    (first, _), *rest = items
+    return first, [_join(item, edge, aliases) for item, edge in rest]
+
+
+def _join(item: exp.Expr, edge: LeftOn | None, aliases: dict[str, str | None]) -> exp.Join:
+    if edge is None:
+        return exp.Join(this=item, kind="CROSS")
+    on = [_named(term.expression.copy(), aliases) for term in edge.on]
+    return exp.Join(this=item, side="LEFT", on=exp.and_(*on) if on else exp.true())
+
+
+def _with_joins(item: exp.Expr, joins: list[exp.Join]) -> exp.Expr:
+    item.set("joins", [*(item.args.get("joins") or []), *joins])
+    return item
+
+
+def _item(source: Source, aliases: dict[str, str | None]) -> exp.Expr:
+    item = source.item.copy()
+    alias = aliases[source.id]
+    if alias is not None and not (isinstance(item, exp.Table) and item.name == alias):
+        item.set("alias", exp.TableAlias(this=identifier(alias)))
+    return item
+
+
 def _aliases(sources: Sequence[Source], expressions: list[exp.Expr]) -> dict[str, str | None]:
     subqueries = [q for e in expressions for q in e.find_all(exp.Query)]
-    if len(sources) == 1 and not subqueries:
+    rows = {c.table for e in expressions for c in e.find_all(exp.Column) if c.name == ROW}
+    if len(sources) == 1 and not subqueries and not rows:
         return {sources[0].id: None}
     taken = {t.alias_or_name.lower() for q in subqueries for t in q.find_all(exp.Table)}
     taken |= {t.name.lower() for q in subqueries for t in q.find_all(exp.TableAlias)}
     aliases: dict[str, str | None] = {}
     for source in sources:
-        alias, number = source.name, 1
+        # a column that is named as its table would go before the row
+        name = ROW if source.id in rows else source.name
+        alias, number = name, 1
         while alias.lower() in taken:
             number += 1
-            alias = f"{source.name}_{number}"
+            alias = f"{name}_{number}"
         taken.add(alias.lower())
         aliases[source.id] = alias
     return aliases
@@ -104,6 +169,9 @@ def _named(expression: exp.Expr, aliases: dict[str, str | None]) -> exp.Expr:
     for node in list(expression.find_all(exp.Column)):
         if node.table in aliases:
             alias = aliases[node.table]
+            if node.name == ROW and alias is not None:
+                node.set("this", identifier(alias))
+                alias = None
             node.set("table", None if alias is None else identifier(alias))
     return expression
 
@@ -121,10 +189,13 @@ def mapping_query(ucq: Ucq) -> exp.Query:
     """The rows of the slots that each joined row comes from, over the slots' join keys.
 
     Reads tables `slot_<i>(fragment USMALLINT, row INTEGER, key_<j> INTEGER, ...)` of every slot;
-    gives a column `slot_<i>` for every slot with features, target or identifiers, a row per joined
-    row, ordered by the target's slot, then by the others.
+    gives a column `slot_<i>` for every slot that a joined row needs something of, a row per joined
+    row, ordered by the target's slot, then by the others. A joined row that a LEFT JOIN found no
+    partner for comes from the virtual row of the slot.
     """
-    shown = [s.index for s in ucq.slots if s.features or s.target or s.identifiers]
+    shown = [
+        s.index for s in ucq.slots if s.features or s.target or s.weight or s.split or s.identifiers
+    ]
     if not shown:
         raise InternalError("no slot of the query has a column")
     first = [s.index for s in ucq.slots if s.target]
@@ -143,59 +214,120 @@ def mapping_query(ucq: Ucq) -> exp.Query:
 
 
 def _mapping_block(ucq: Ucq, block: Block, shown: list[int]) -> exp.Select:
-    fragments = dict(block.members)
-    placed: list[int] = []
+    virtual = dict(block.virtual)
     select = exp.select(
-        *(
-            exp.Alias(
-                this=exp.column("row", table=f"slot_{i}"), alias=exp.to_identifier(f"slot_{i}")
-            )
-            for i in shown
-        ),
+        *(exp.Alias(this=_row(i, virtual), alias=exp.to_identifier(f"slot_{i}")) for i in shown),
         copy=False,
     )
-    for slot in _join_order(block):
-        ready = [j for j in block.joins if slot in (j.left, j.right)]
-        ready = [j for j in ready if (j.right if j.left == slot else j.left) in placed]
-        item = exp.to_table(f"slot_{slot}")
-        if not placed:
-            select = select.from_(item, copy=False)
-        elif ready:
-            condition = exp.and_(*(_equal(j, slot) for j in ready))
-            select = select.join(item, on=condition, copy=False)
-        else:
-            select = select.join(item, join_type="cross", copy=False)
-        placed.append(slot)
-    for slot, taken in block.members:
-        if len(taken) < len(ucq.slots[slot].fragments):
-            column = exp.column("fragment", table=f"slot_{slot}")
-            numbers = [exp.Literal.number(i) for i in fragments[slot]]
-            one = len(numbers) == 1
-            select = select.where(
-                exp.EQ(this=column, expression=numbers[0])
-                if one
-                else exp.In(this=column, expressions=numbers),
-                copy=False,
-            )
-    return select
+    core = [slot for slot, _ in block.members if slot not in virtual]
+    first, joins, late = _placed(ucq, block, core, block.joins, block.lefts)
+    select = select.from_(first, copy=False)
+    select.set("joins", joins or None)
+    conditions = [*late, *_restrictions(ucq, block, core)]
+    conditions += [_keeps(slot, kept, virtual[slot]) for slot, kept in block.kept]
+    return select.where(*conditions, copy=False) if conditions else select
 
 
-def _join_order(block: Block) -> list[int]:
-    """The slots, each as early as it joins one before it."""
-    waiting = [slot for slot, _ in block.members]
+def _placed(
+    ucq: Ucq,
+    block: Block,
+    slots: Sequence[int],
+    joins: Sequence[Join],
+    lefts: Sequence[LeftJoin],
+) -> tuple[exp.Expr, list[exp.Join], list[exp.Expr]]:
+    """Slots and LEFT JOINs in an order in which each finds what it joins before it.
+
+    Gives the first slot, the joins after it, and conditions that none of them could hold.
+    """
+    virtual = dict(block.virtual)
+    waiting, later, open_ = list(slots), list(lefts), list(joins)
     placed: list[int] = []
-    while waiting:
-        linked = {j.left for j in block.joins if j.right in placed}
-        linked |= {j.right for j in block.joins if j.left in placed}
-        slot = next((s for s in waiting if s in linked), waiting[0])
+    found: list[exp.Join] = []
+    while waiting or later:
+        slot = next((s for s in waiting if _linked(s, open_, placed, False)), None)
+        if slot is None and placed:
+            ready = next((n for n in later if _outside(n) <= {*placed}), None)
+            if ready is not None and (not waiting or any(j.virtual for j in open_)):
+                later.remove(ready)
+                found.append(_left_join(ucq, block, ready))
+                placed += ready.within
+                continue
+            slot = next((s for s in waiting if _linked(s, open_, placed, True)), None)
+        slot = waiting[0] if slot is None else slot
         waiting.remove(slot)
         placed.append(slot)
-    return placed
+        own = [j for j in open_ if slot in (j.left, j.right) and {j.left, j.right} <= {*placed}]
+        open_ = [j for j in open_ if j not in own]
+        if len(placed) > 1:
+            item = exp.to_table(f"slot_{slot}")
+            on = exp.and_(*(_equal(j, virtual) for j in own)) if own else None
+            found.append(exp.Join(this=item, on=on) if on else exp.Join(this=item, kind="CROSS"))
+    return exp.to_table(f"slot_{placed[0]}"), found, [_equal(j, virtual) for j in open_]
 
 
-def _equal(join: Join, slot: int) -> exp.EQ:
-    other = join.left if join.right == slot else join.right
-    return exp.EQ(
-        this=exp.column(f"key_{join.key}", table=f"slot_{other}"),
-        expression=exp.column(f"key_{join.key}", table=f"slot_{slot}"),
-    )
+def _linked(slot: int, joins: Sequence[Join], placed: Sequence[int], virtual: bool) -> bool:
+    ends = [(j.left, j.right) for j in joins if virtual or not j.virtual]
+    return any((a == slot and b in placed) or (b == slot and a in placed) for a, b in ends)
+
+
+def _outside(left: LeftJoin) -> set[int]:
+    """The slots before a LEFT JOIN that its ON compares."""
+    return {j.left for j in left.on}
+
+
+def _left_join(ucq: Ucq, block: Block, left: LeftJoin) -> exp.Join:
+    virtual = dict(block.virtual)
+    first, joins, late = _placed(ucq, block, left.slots, left.joins, left.lefts)
+    first.set("joins", joins or None)
+    on: list[exp.Expr] = [_equal(j, virtual) for j in left.on]
+    on += [*late, *_restrictions(ucq, block, left.slots)]
+    item = exp.Subquery(this=first) if joins else first
+    return exp.Join(this=item, side="LEFT", on=exp.and_(*on) if on else exp.true())
+
+
+def _restrictions(ucq: Ucq, block: Block, slots: Sequence[int]) -> list[exp.Expr]:
+    return [
+        _is_one_of(slot, taken)
+        for slot, taken in block.members
+        if slot in slots and len(taken) < len(ucq.slots[slot].fragments)
+    ]
+
+
+def _is_one_of(slot: int, fragments: Sequence[int]) -> exp.Expr:
+    column = exp.column("fragment", table=f"slot_{slot}")
+    numbers = [exp.Literal.number(i) for i in fragments]
+    if len(numbers) == 1:
+        return exp.EQ(this=column, expression=numbers[0])
+    return exp.In(this=column, expressions=numbers)
+
+
+def _virtual(slot: int, name: str, fragment: int) -> exp.Subquery:
+    """A column of the slot's virtual row; NULL where there is none."""
+    own = exp.to_table(f"slot_{slot}").as_("v")
+    chosen = exp.EQ(this=exp.column("fragment", table="v"), expression=exp.Literal.number(fragment))
+    return exp.select(exp.column(name, table="v")).from_(own).where(chosen).subquery()
+
+
+def _row(slot: int, virtual: Mapping[int, int]) -> exp.Expr:
+    column = exp.column("row", table=f"slot_{slot}")
+    if slot not in virtual:
+        return column
+    return exp.Coalesce(this=column, expressions=[_virtual(slot, "row", virtual[slot])])
+
+
+def _missing(slot: int) -> exp.Is:
+    return exp.Is(this=exp.column("row", table=f"slot_{slot}"), expression=exp.Null())
+
+
+def _keeps(slot: int, fragments: Sequence[int], virtual: int) -> exp.Expr:
+    exists = exp.Not(this=exp.Is(this=_virtual(slot, "row", virtual), expression=exp.Null()))
+    return exp.or_(_is_one_of(slot, fragments), exp.and_(_missing(slot), exists))
+
+
+def _equal(join: Join, virtual: Mapping[int, int]) -> exp.EQ:
+    left: exp.Expr = exp.column(f"key_{join.key}", table=f"slot_{join.left}")
+    if join.virtual:
+        own = _virtual(join.left, f"key_{join.key}", virtual[join.left])
+        left = exp.Case(ifs=[exp.If(this=_missing(join.left), true=own)], default=left)
+    right = exp.column(f"key_{join.key}", table=f"slot_{join.right}")
+    return exp.EQ(this=left, expression=right)

@@ -10,7 +10,7 @@ from sqlfl.planner.operators import operators
 from sqlfl.planner.render import JOINED, Code, Document, Notes, Section, Table, to_html, to_text
 from sqlfl.planner.sizes import Size
 from sqlfl.planner.symbols import ROLES
-from sqlfl.planner.ucq import ARRAY, Feature, Slot
+from sqlfl.planner.ucq import ARRAY, Feature, Join, LeftJoin, Slot
 
 if TYPE_CHECKING:
     from sqlfl.planner.federated import FederatedPlan
@@ -31,7 +31,7 @@ def document(plan: FederatedPlan) -> Document:
     """The plan's pages; equal plans give equal documents."""
     title = f"{plan.purpose.upper()} MODEL {plan.name} ({plan.kind})"
     sections = [
-        Section("Statement", (Code("", plan.sql.strip()),)),
+        Section("Statement", (Code("", plan.sql.strip()),), folded=True),
         _model(plan),
         _slots(plan),
         _joins(plan),
@@ -39,6 +39,7 @@ def document(plan: FederatedPlan) -> Document:
         Section(
             "Mapping query, at the coordinator, over hashed keys",
             (Code("", plan.mapping.sql(dialect="duckdb", pretty=True)),),
+            folded=True,
         ),
         _operators(plan),
         _exchanges(plan),
@@ -68,9 +69,14 @@ def _model(plan: FederatedPlan) -> Section:
         rows.append(("options", ", ".join(chosen)))
     for identifier in plan.ucq.identifiers:
         rows.append(("identifier", identifier.name))
+    if plan.into is not None:
+        held = ", ".join(str(client) for client in plan.into.clients)
+        rows.append(("into", f"{plan.into.path}, at {held}: {', '.join(plan.into.columns)}"))
     for slot_index, block in plan.blocks.items():
         name = plan.ucq.slots[slot_index].name
-        rows.append(("block", f"slot {name} is scored by block {block} of the model"))
+        does = "starts from" if plan.algorithm else "is scored by"
+        model = plan.options.get("warm_start") or "the model"
+        rows.append(("block", f"slot {name} {does} block {block} of {model}"))
     return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
 
 
@@ -97,7 +103,8 @@ def _joins(plan: FederatedPlan) -> Section:
     blocks = []
     for number, block in enumerate(ucq.blocks):
         members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
-        joins = [f"{names[j.left]} = {names[j.right]} on key {j.key}" for j in block.joins]
+        joins = [_equality(names, j) for j in block.joins]
+        joins += [_left_join(names, left) for left in block.lefts]
         blocks.append((str(number), ", ".join(members), ", ".join(joins) or "none"))
     parts = [Table(("block", "slots", "joins"), tuple(blocks))]
     keys = [
@@ -112,7 +119,41 @@ def _joins(plan: FederatedPlan) -> Section:
     ]
     if keys:
         parts.append(Table(("key", "types", "slots", "sent as"), tuple(keys)))
+    added = [(names[slot], *_without_partner(plan, slot)) for slot in _optional(plan)]
+    if added:
+        headers = ("slot", "joined rows without partner get", "WHERE then drops")
+        parts.append(Table(headers, tuple(added)))
     return Section("Joins", tuple(parts))
+
+
+def _equality(names: list[str], join: Join) -> str:
+    virtual = ", also where it has no partner" if join.virtual else ""
+    return f"{names[join.left]} = {names[join.right]} on key {join.key}{virtual}"
+
+
+def _left_join(names: list[str], left: LeftJoin) -> str:
+    inside = [names[slot] for slot in left.slots]
+    inside += [_equality(names, join) for join in left.joins]
+    inside += [_left_join(names, inner) for inner in left.lefts]
+    what = inside[0] if len(inside) == 1 else f"({', '.join(inside)})"
+    return f"LEFT JOIN {what}: {', '.join(_equality(names, join) for join in left.on) or 'all'}"
+
+
+def _optional(plan: FederatedPlan) -> list[int]:
+    return sorted({slot for block in plan.ucq.blocks for slot in block.optional})
+
+
+def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
+    """What joined rows get of a slot without a row for them, and which are dropped."""
+    slot = plan.ucq.slots[index]
+    virtual = [f for f in slot.fragments if f.virtual]
+    places = " and ".join(f"fragment {f.index} at {f.client}" for f in virtual)
+    links = [str(f.index) for f in slot.fragments if f.links]
+    dropped = "none"
+    if links:
+        dropped = f"rows of fragment{'s' * (len(links) > 1)} {', '.join(links)}"
+        dropped += "; those without partner, if that row is not there"
+    return f"the row of {places}", dropped
 
 
 def _fragments(plan: FederatedPlan) -> Section:
@@ -121,8 +162,13 @@ def _fragments(plan: FederatedPlan) -> Section:
         for specification in plan.specifications[client]:
             slot = plan.ucq.slots[specification.slot]
             for index in specification.fragments:
+                fragment = slot.fragments[index]
                 caption = f"{client}, slot {slot.name}, fragment {index}"
-                select = slot.fragments[index].select
+                if fragment.virtual:
+                    caption += ": for joined rows without partner"
+                elif fragment.links:
+                    caption += ": rows that match, and whose joined rows are dropped"
+                select = fragment.select
                 parts.append(Code(caption, select.sql(dialect="duckdb", pretty=True)))
     return Section("Fragments, each at its own client", tuple(parts))
 
@@ -130,7 +176,7 @@ def _fragments(plan: FederatedPlan) -> Section:
 def _operators(plan: FederatedPlan) -> Section:
     rows = tuple((o.when, o.slot, o.name, o.where, o.computes) for o in operators(plan))
     headers = ("when", "slot", "operator", "where", "computes")
-    return Section("Operators", (Table(headers, rows),))
+    return Section("Operators", (Table(headers, rows),), folded=True)
 
 
 def _exchanges(plan: FederatedPlan) -> Section:
@@ -144,7 +190,7 @@ def _exchanges(plan: FederatedPlan) -> Section:
             rows.setdefault(key, []).append(f"{slot}{request.client}")
     table = tuple((*key, ", ".join(places)) for key, places in rows.items())
     headers = ("exchange", "times", "request", "reply", "with")
-    return Section("Exchanges, in order", (Table(headers, table),))
+    return Section("Exchanges, in order", (Table(headers, table),), folded=True)
 
 
 def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
@@ -157,7 +203,7 @@ def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
             rows.append((party, slot, item.kind, item.what, *sizes))
     end = "from" if direction == UP else "to"
     headers = (end, "slot", "message", "what", "values", "bytes", "times")
-    return Section(title, (Table(headers, tuple(rows)),))
+    return Section(title, (Table(headers, tuple(rows)),), folded=direction == DOWN)
 
 
 def _formula(size: Size) -> str:
@@ -183,15 +229,16 @@ def _known(plan: FederatedPlan) -> str:
 def _estimate(slot: Slot) -> str:
     found = []
     for client in slot.clients:
-        rows = [f.rows for f in slot.fragments if f.client == client]
+        rows = [f.rows for f in slot.fragments if f.client == client and not f.virtual]
         known = [r for r in rows if r is not None]
         found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
     return " + ".join(found)
 
 
 def _member(slot: Slot, fragments: tuple[int, ...]) -> str:
-    if len(slot.fragments) == 1:
-        return slot.name
+    if fragments == tuple(f.index for f in slot.fragments if not f.virtual):
+        several = len(fragments) > 1
+        return f"{slot.name} (fragments {', '.join(map(str, fragments))})" if several else slot.name
     return f"{slot.name} (fragments {', '.join(str(index) for index in fragments)})"
 
 

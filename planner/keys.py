@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sqlfl.planner.classify import Groups
-from sqlfl.planner.relations import Block, Relation, Term, substituted
+from sqlfl.planner.fusion import Groups
+from sqlfl.planner.nulls import is_null_over_nulls
+from sqlfl.planner.relations import Block, Equality, Relation, Term, substituted
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class Key:
 
     classes: tuple[Class, ...]
     pairs: frozenset[tuple[int, int]]
+    group: str = ""
+    """As of its equalities."""
+    on: bool = False
+    left: int | None = None
+    """Of a key of one pair: the slot that keeps its rows whose key is NULL."""
+    virtual: bool = False
+    """The left slot is on the right of a LEFT JOIN, and its key is not NULL over NULLs."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -51,7 +59,7 @@ class _Elements:
 
 
 def classes_of(block: Block) -> tuple[Class, ...]:
-    """The equality classes, in an order that does not depend on how the query is written.
+    """The classes of inner equalities, in an order that does not depend on how they are written.
 
     Classes merge only over equalities of one type: '01' = 1 and '1' = 1 do not make '01' = '1'.
     """
@@ -59,6 +67,7 @@ def classes_of(block: Block) -> tuple[Class, ...]:
     edges = [
         (elements.number(e.left, e.terms[0], e.type), elements.number(e.right, e.terms[1], e.type))
         for e in block.equalities
+        if not e.own
     ]
     groups = Groups(len(elements.terms))
     for left, right in edges:
@@ -92,7 +101,11 @@ def _order(block: Block, class_: Class) -> tuple[tuple[int, str], ...]:
 
 
 def keys_of(block: Block) -> tuple[Key, ...]:
-    """The composite keys of the block, without joins that follow from the others."""
+    """The composite keys of the block, without inner joins that follow from the others."""
+    return (*_inner_keys(block), *_own_keys(block))
+
+
+def _inner_keys(block: Block) -> tuple[Key, ...]:
     classes = classes_of(block)
     pairs: dict[tuple[int, int], set[int]] = {}
     members = [
@@ -100,6 +113,8 @@ def keys_of(block: Block) -> tuple[Key, ...]:
         for c in classes
     ]
     for equality in block.equalities:
+        if equality.own:
+            continue
         left = (equality.left, equality.terms[0].expression.sql(dialect="duckdb"))
         number = next(
             n
@@ -115,9 +130,40 @@ def keys_of(block: Block) -> tuple[Key, ...]:
         apart = [linked[n].join(*pair) for n in numbers]
         if any(apart):
             keys.setdefault(numbers, set()).add(pair)
+    groups = {block.slots[e.right]: e.group for e in block.equalities if not e.own}
+    groups |= {block.slots[e.left]: e.group for e in block.equalities if not e.own}
     return tuple(
-        Key(tuple(classes[n] for n in numbers), frozenset(found)) for numbers, found in keys.items()
+        Key(tuple(classes[n] for n in numbers), frozenset(found), groups[min(found)[0]])
+        for numbers, found in keys.items()
     )
+
+
+def _own_keys(block: Block) -> tuple[Key, ...]:
+    """A key for each pair of slots that an ON, or a condition after a LEFT JOIN, compares."""
+    found: dict[tuple[str, bool, int, int], list[Equality]] = {}
+    for equality in block.equalities:
+        if equality.own:
+            place = (equality.group, equality.on, equality.left, equality.right)
+            found.setdefault(place, []).append(equality)
+    keys = []
+    for (group, on, left, right), equalities in found.items():
+        parts = {_part_text(block, e): e for e in equalities}
+        ordered = [parts[text] for text in sorted(parts)]
+        classes = tuple(Class(e.type, {left: e.terms[:1], right: e.terms[1:]}) for e in ordered)
+        ids = block.relations[left].ids
+        null = any(is_null_over_nulls(e.terms[0].expression, ids) for e in ordered)
+        pair = (block.slots[left], block.slots[right])
+        virtual = left in block.optional and not null
+        pairs = frozenset(((min(pair), max(pair)),))
+        key = Key(classes, pairs, group, on, pair[0], virtual)
+        keys.append(((pair[1], pair[0], on, sorted(parts)), key))
+    return tuple(key for _, key in sorted(keys, key=lambda item: item[0]))
+
+
+def _part_text(block: Block, equality: Equality) -> tuple[str, str, str]:
+    sides = zip((equality.left, equality.right), equality.terms, strict=True)
+    left, right = (_text(block.relations[at], term) for at, term in sides)
+    return left, right, equality.type
 
 
 def implied_filters(block: Block, relation: int) -> tuple[tuple[Term, Term, str], ...]:

@@ -64,7 +64,13 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
         ]
         outcome = "the model's metrics" if plan.purpose == "evaluate" else "a prediction a row"
         gathered = f"gather H = b + Σ A_i h_i; {outcome}"
-        return (*found, Operator(ONCE, "all", "LoJ", "coordinator", gathered))
+        found.append(Operator(ONCE, "all", "LoJ", "coordinator", gathered))
+        if plan.into is not None:
+            where = ", ".join(str(client) for client in plan.into.clients)
+            names = ", ".join(plan.ucq.slots[slot].name for slot in plan.into.slots)
+            words = f"identifiers joined with predictions; the table {plan.into.path}"
+            found.append(Operator(ONCE, names, "client", where, words))
+        return tuple(found)
     towers = [slot for slot in plan.ucq.slots if slot.features]
     found += [_encoding(plan, slot) for slot in towers if len(slot.clients) > 1]
     every = EVERY[plan.algorithm]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from sqlfl.planner import emit
 from sqlfl.planner.names import Scope, Tables
 from sqlfl.planner.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.relations import CLIENT_MARK, Term, binds, operand
@@ -110,15 +109,17 @@ class Pusher:
     def _resolved_tables(self, node: exp.Expr) -> exp.Expr:
         """A copy with the tables' names as their database has them; the party stays in front."""
         copy = node.copy()
-        for table in copy.find_all(exp.Table):
+        renamed: dict[tuple[str, ...], list[exp.Expr]] = {}
+        for table in list(copy.find_all(exp.Table)):
             if table.db:
+                written = tuple(part.name.lower() for part in table.parts)
                 client = self.tables.clients(table)[0]
-                found = self.tables.table(table, client)
-                table.set("this", emit.identifier(found.name))
-                schema = emit.identifier(found.schema) if found.schema else None
+                found = self.tables.emitted(client, self.tables.table(table, client))
                 party = exp.to_identifier(client.party, quoted=True)
-                table.set("db", schema or party)
-                table.set("catalog", party if schema else None)
+                renamed[written] = [party, *found.parts]
+                _set_path(table, renamed[written])
+        for column in list(copy.find_all(exp.Column)):
+            _rename(column, renamed)
         return copy
 
     # -- expressions -------------------------------------------------------------------------------
@@ -146,7 +147,9 @@ class Pusher:
         if isinstance(parent, exp.Comprehension):
             bound |= {parent.expression.name.lower()}
         for child in list(parent.iter_expressions()):
-            if isinstance(child, exp.Column):
+            if isinstance(child, exp.Dot) and (found := scope.dotted(child)) is not None:
+                child.replace(self._placed(found, child))
+            elif isinstance(child, exp.Column):
                 if isinstance(child.this, exp.Star):
                     self._no_star(child)
                 if child.table or child.name.lower() not in bound:
@@ -252,16 +255,45 @@ class Pusher:
 def strip_parties(node: exp.Expr) -> exp.Expr:
     """A copy in which `party.table` is `table`, in FROM and before columns."""
     copy = node.copy()
-    named: set[tuple[str, ...]] = set()
+    named: dict[tuple[str, ...], list[exp.Expr]] = {}
     for table in list(copy.find_all(exp.Table)):
-        parts = tuple(p.name.lower() for p in table.parts)
-        named.add(parts)
-        if table.catalog:
-            table.set("catalog", None)
-        elif table.db:
-            table.set("db", None)
-    for column in copy.find_all(exp.Column):
-        parts = tuple(p.name.lower() for p in column.parts)
-        if len(parts) > 2 and parts[:-1] in named:
-            column.set("catalog" if column.catalog else "db", None)
+        if table.db:
+            parts = list(table.parts)
+            named[tuple(part.name.lower() for part in parts)] = parts[1:]
+            _set_path(table, parts[1:])
+    for column in list(copy.find_all(exp.Column)):
+        _rename(column, named)
     return copy
+
+
+def _set_path(table: exp.Table, parts: Sequence[exp.Expr]) -> None:
+    """Name the table by up to four parts; where there are four, as the parser has them."""
+    own = [part.copy() for part in parts]
+    last = own.pop()
+    if len(own) == 3:
+        last = exp.Dot(this=own.pop(), expression=last)
+    table.set("this", last)
+    table.set("db", own[-1] if own else None)
+    table.set("catalog", own[-2] if len(own) > 1 else None)
+
+
+def _rename(column: exp.Column, named: Mapping[tuple[str, ...], Sequence[exp.Expr]]) -> None:
+    """Put the new path of a table before a column that is written with the old one."""
+    parts = list(column.parts)
+    if len(parts) > 2 and (path := named.get(_lowered(parts[:-1]))) is not None:
+        new = [part.copy() for part in (*path, parts[-1])]
+        column.replace(_path_column(new))
+    elif isinstance(column.parent, exp.Dot) and (path := named.get(_lowered(parts))) is not None:
+        new = [part.copy() for part in (*path, column.parent.expression)]
+        column.parent.replace(_path_column(new))
+
+
+def _lowered(parts: Sequence[exp.Expr]) -> tuple[str, ...]:
+    return tuple(part.name.lower() for part in parts)
+
+
+def _path_column(parts: Sequence[exp.Expr]) -> exp.Expr:
+    """A column by up to five parts; where there are five, as the parser has them."""
+    names = list(reversed(parts[:4]))
+    column = exp.Column(**dict(zip(("this", "table", "db", "catalog"), names, strict=False)))
+    return exp.Dot(this=column, expression=parts[4]) if len(parts) > 4 else column

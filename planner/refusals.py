@@ -33,10 +33,6 @@ class Refusal:
     node: exp.Expr
     hint: str
 
-    @property
-    def later(self) -> bool:
-        return self.what in ("LEFT JOIN", "RIGHT JOIN")
-
 
 _INSIDE = (
     "do it in one party's table first: FROM (SELECT ... FROM party.table ...) AS t JOIN ..., "
@@ -120,13 +116,8 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
 
 def _join(join: exp.Join) -> tuple[str, str] | None:
     side, kind, method = join.side.upper(), join.kind.upper(), join.method.upper()
-    if side in ("LEFT", "RIGHT") and kind not in ("SEMI", "ANTI"):
-        return (
-            f"{side} JOIN",
-            "it comes later; use an inner JOIN, or fill up the table in its own database first",
-        )
     if side == "FULL":
-        return "FULL JOIN", "use an inner JOIN"
+        return "FULL JOIN", "use a LEFT JOIN from the table whose rows must all be there"
     if kind == "SEMI" or side == "SEMI":
         return "SEMI JOIN", "use an inner JOIN with a table that has each key once"
     if kind == "ANTI" or side == "ANTI":
@@ -138,6 +129,12 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
     if kind not in ("", "INNER", "CROSS", "OUTER") or method not in ("", "NATURAL"):
         return f"{method} {kind} JOIN".strip(), "use an inner JOIN"
     return None
+
+
+def has_outer_join(select: exp.Query) -> bool:
+    """Whether its FROM has a LEFT or RIGHT JOIN."""
+    joins = (j for j in own_nodes(select) if isinstance(j, exp.Join))
+    return any(join.side.upper() in ("LEFT", "RIGHT") for join in joins)
 
 
 _CHECKS: tuple[Callable[[exp.Query], Iterator[Refusal]], ...] = (_joins, _clauses, _functions)

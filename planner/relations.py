@@ -6,8 +6,8 @@ Columns of a relation are written `Column(name, table='#n')`, columns of a sourc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -17,6 +17,8 @@ from sqlfl.schema import Client
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""
+PRESENT = "sqlfl_present"
+"""A column that relations may have: true in their rows, NULL in those that a LEFT JOIN adds."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,14 @@ class Term:
 
 
 @dataclass(frozen=True)
+class LeftOn:
+    """A LEFT JOIN within a fragment's FROM, over columns of sources."""
+
+    id: str
+    on: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
 class Source:
     """What stands in the FROM of a fragment: a table, or a query that goes to the client whole."""
 
@@ -36,8 +46,12 @@ class Source:
     name: str
     """Its alias in the fragment, where one is needed."""
     path: tuple[str, ...]
-    """party, schema if any, table; only the party for a query."""
+    """party, [catalog,] schema if any, table; only the party for a query."""
     rows: int | None
+    others: tuple[tuple[str, ...], ...] = ()
+    """Other paths that name it."""
+    lefts: tuple[LeftOn, ...] = ()
+    """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +101,23 @@ class Item:
     """For `party.table.column`: of a table without an alias."""
     hidden: frozenset[str] = frozenset()
     """Columns merged by USING: not to be found without the item's name."""
+    merged: Mapping[str, Term] = field(default_factory=dict)
+    """Columns, in lower case, that are another item's where the name stands alone: of a RIGHT JOIN
+    with USING, the right one's."""
 
     def find(self, name: str) -> Term | None:
+        """The column `item.name`."""
         return next((t for n, t in self.columns if n.lower() == name.lower()), None)
+
+    def bare(self, name: str) -> Term | None:
+        """The column `name`, written alone."""
+        if name.lower() in self.hidden:
+            return None
+        return self.merged.get(name.lower()) or self.find(name)
+
+    def shown(self) -> tuple[tuple[str, Term], ...]:
+        """The columns that `*` stands for."""
+        return tuple((n, t) for n, _ in self.columns if (t := self.bare(n)) is not None)
 
 
 @dataclass(frozen=True)
@@ -110,6 +138,54 @@ class Equality:
     terms: tuple[Term, Term]
     type: str = ""
     span: Span | None = None
+    group: str = ""
+    """Id of the group that it joins within; of `on`, of the group on the right of the LEFT JOIN."""
+    on: bool = False
+    """It stands in the ON of a LEFT JOIN: `left` is a relation before that, `right` one of it."""
+    own: bool = False
+    """Nothing follows from it for other equalities. `left` keeps its rows whose term is NULL; it
+    may be on the right of a LEFT JOIN, and is then compared after that join."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """LEFT JOIN (group) ON conditions."""
+
+    group: Group
+    on: tuple[Term, ...]
+    span: Span | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Relations joined with each other, then LEFT JOINs in order; conditions on the result."""
+
+    core: tuple[str, ...]
+    """An id of each relation."""
+    conditions: tuple[Term, ...] = ()
+    lefts: tuple[Left, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.core[0]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of all relations, those of LEFT JOINs included."""
+        return (*self.core, *(i for left in self.lefts for i in left.group.ids))
+
+    def groups(self) -> Iterator[Group]:
+        """This one and those within."""
+        yield self
+        for left in self.lefts:
+            yield from left.group.groups()
+
+    def terms(self) -> Iterator[Term]:
+        """All conditions, also those of ON and within."""
+        yield from self.conditions
+        for left in self.lefts:
+            yield from left.on
+            yield from left.group.terms()
 
 
 @dataclass(frozen=True)
@@ -117,13 +193,17 @@ class Block:
     """A select-project-join query."""
 
     relations: tuple[Relation, ...]
-    conditions: tuple[Term, ...]
+    tree: Group
     outputs: tuple[Output, ...]
     items: tuple[Item, ...] = ()
     """Of its own FROM; for the ID clause."""
     span: Span | None = None
+    together: bool = False
+    """All its relations are of one client, and become one."""
     identifiers: tuple[Output, ...] = ()
     equalities: tuple[Equality, ...] = ()
+    kept: tuple[tuple[int, Term], ...] = ()
+    """(relation, condition): joined rows that fail it are dropped, after all LEFT JOINs."""
     slots: tuple[int, ...] = ()
     """Slot of each relation."""
 
@@ -132,8 +212,18 @@ class Block:
 
     def reads(self, term: Term) -> tuple[int, ...]:
         """Indices of the relations whose columns the term reads."""
-        ids = {c.table for c in term.expression.find_all(exp.Column) if c.table.startswith("#")}
-        return tuple(sorted({self.of(id_) for id_ in ids}))
+        return tuple(sorted({self.of(id_) for id_ in ids_of(term)}))
+
+    @property
+    def optional(self) -> frozenset[int]:
+        """Indices of the relations on the right of a LEFT JOIN."""
+        return frozenset(self.of(i) for left in self.tree.lefts for i in left.group.ids)
+
+
+def ids_of(term: Term) -> frozenset[str]:
+    """Ids of the relations whose columns the term reads."""
+    columns = term.expression.find_all(exp.Column)
+    return frozenset(c.table for c in columns if c.table.startswith("#"))
 
 
 def column(name: str, table: str) -> exp.Column:
@@ -149,6 +239,11 @@ def clients_of(expression: exp.Expr) -> tuple[Client, ...]:
 def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr:
     """The expression with each column of a relation replaced by what it stands for."""
     holder = exp.Paren(this=expression.copy())
+    for case in list(holder.find_all(exp.Case)):
+        guarded = _guarded(case, columns)
+        if guarded is not None:
+            parent = case.parent if case.parent is not holder else None
+            case.replace(operand(guarded) if binds(parent) else guarded)
     for node in list(holder.find_all(exp.Column)):
         found = columns.get((node.table, node.name.lower()))
         if found is not None:
@@ -156,6 +251,31 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
             node.replace(operand(found.copy()) if binds(parent) else found.copy())
     result: exp.Expr = holder.this
     return result
+
+
+def guard(expression: exp.Expr, id_: str) -> exp.Expr:
+    """The expression, NULL where a LEFT JOIN found no row of the relation."""
+    return exp.Case(ifs=[exp.If(this=column(PRESENT, id_), true=expression.copy())])
+
+
+def _guarded(case: exp.Case, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr | None:
+    """What is guarded, where the relation's rows are all its own."""
+    test = case.args["ifs"][0].this
+    if not isinstance(test, exp.Column) or test.name != PRESENT:
+        return None
+    present = columns.get((test.table, PRESENT))
+    guarded: exp.Expr = case.args["ifs"][0].args["true"]
+    return guarded if isinstance(present, exp.Boolean) and present.this else None
+
+
+def with_presence(relation: Relation) -> Relation:
+    """The relation with the column PRESENT."""
+    key = (relation.ids[0], PRESENT)
+    branches = tuple(
+        b if key in b.columns else replace(b, columns={**b.columns, key: exp.true()})
+        for b in relation.branches
+    )
+    return replace(relation, branches=branches)
 
 
 def operand(expression: exp.Expr) -> exp.Expr:

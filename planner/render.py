@@ -42,6 +42,8 @@ Part: TypeAlias = Table | Code | Notes
 class Section:
     title: str
     parts: tuple[Part, ...]
+    folded: bool = False
+    """In HTML only the title is shown until it is clicked."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,13 @@ def to_html(document: Document) -> str:
     """One self-contained element; everything in it is escaped."""
     pieces = [f'<div class="sqlfl-plan"><h3>{_escape(document.title)}</h3>']
     for section in document.sections:
-        pieces.append(f"<h4>{_escape(section.title)}</h4>")
+        shown = "" if section.folded else " open"
+        pieces.append(
+            f'<details{shown} style="margin:.6em 0"><summary style="cursor:pointer">'
+            f"<strong>{_escape(section.title)}</strong></summary>"
+        )
         pieces += [_part_html(part) for part in section.parts]
+        pieces.append("</details>")
     return "\n".join([*pieces, "</div>"])
 
 
@@ -149,18 +156,28 @@ def _wrap(text: str, width: int) -> list[str]:
     return [line.rstrip(JOINED) for line in lines]
 
 
+# Notebooks align cells to the right and give code the font of the text.
+_CELL = "text-align:left;vertical-align:top;padding:.2em .8em"
+_SQL = "font-family:monospace;margin:.2em 0 .8em 1.5em;white-space:pre-wrap"
+
+
 def _part_html(part: Part) -> str:
     if isinstance(part, Table):
-        head = "".join(f"<th>{_escape(cell)}</th>" for cell in part.headers)
-        body = "\n".join(
-            "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in part.rows
+        head = _row(part.headers, 'th scope="col"')
+        body = "\n".join(_row(row, "td") for row in part.rows)
+        return (
+            '<div style="overflow-x:auto"><table style="margin:.4em 0;border-collapse:collapse">'
+            f"<thead>{head}</thead>\n<tbody>\n{body}\n</tbody></table></div>"
         )
-        return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
     if isinstance(part, Notes):
         return "<ul>" + "".join(f"<li>{_escape(item)}</li>" for item in part.items) + "</ul>"
-    caption = f"<p>{_escape(part.caption)}</p>" if part.caption else ""
-    return f"{caption}<pre>{_escape(part.text)}</pre>"
+    caption = f'<p style="margin:.4em 0 0">{_escape(part.caption)}</p>' if part.caption else ""
+    return f'{caption}<pre style="{_SQL}">{_escape(part.text)}</pre>'
+
+
+def _row(cells: tuple[str, ...], tag: str) -> str:
+    end = tag.split(" ")[0]
+    return "<tr>" + "".join(f'<{tag} style="{_CELL}">{_escape(c)}</{end}>' for c in cells) + "</tr>"
 
 
 def _escape(text: str) -> str:

@@ -16,12 +16,14 @@ from sqlfl.planner.checks import (
     refuse_volatile,
 )
 from sqlfl.planner.classify import (
-    fuse_relations,
+    place_conditions,
     push_filters,
     refuse_cross_products,
     split_conjunctions,
 )
 from sqlfl.planner.draft import Draft
+from sqlfl.planner.fusion import fuse_relations
+from sqlfl.planner.simplify import simplify_joins
 from sqlfl.planner.statements import Path, Span
 from sqlfl.planner.typing import type_terms, unify_branches, unify_outputs
 from sqlfl.planner.ucq import Ucq
@@ -37,7 +39,9 @@ RULES: tuple[Rule, ...] = (
     check_outputs,
     locate_identifiers,
     split_conjunctions,
+    simplify_joins,
     fuse_relations,
+    place_conditions,
     refuse_cross_products,
     unify_branches,
     push_filters,
@@ -57,15 +61,19 @@ def to_ucq(
     identifiers: Sequence[Path | tuple[Sequence[str], Span]] = (),
     allow_cross_join: bool = False,
     rules: Sequence[Rule] = RULES,
+    weight: str | None = None,
+    split: bool = False,
 ) -> Ucq:
     """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
-    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`.
+    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
+    `weight` is the output column of WEIGHT; with `split`, a slot shows the whole row of its
+    sources, from which validation rows are drawn.
     Raises PlanError, with the place and what to write instead; the catalog is only asked for
     names and types.
     """
     paths = tuple(i if isinstance(i, Path) else Path(tuple(i[0]), i[1]) for i in identifiers)
-    draft = Draft(query, sql, catalog, target, paths, allow_cross_join)
+    draft = Draft(query, sql, catalog, target, paths, allow_cross_join, weight, split)
     for rule in rules:
         draft = rule(draft)
     if draft.ucq is None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.planner import emit, types
-from sqlfl.planner.classify import Groups
 from sqlfl.planner.draft import Draft
+from sqlfl.planner.fusion import Groups
 from sqlfl.planner.relations import Block, Branch, Equality, Output, Relation, Term
 from sqlfl.planner.ucq import ARRAY
 
@@ -20,7 +20,8 @@ def unify_branches(draft: Draft) -> Draft:
 
 
 def _unified(draft: Draft, block: Block) -> Block:
-    terms = [*block.conditions, *(o.term for o in (*block.outputs, *block.identifiers))]
+    terms = [*block.tree.terms(), *(o.term for o in (*block.outputs, *block.identifiers))]
+    terms += [condition for _, condition in block.kept]
     terms += [side for e in block.equalities for side in e.terms]
     relations = []
     for relation in block.relations:
@@ -78,8 +79,9 @@ def _typed(draft: Draft, block: Block) -> Block:
         ]
         terms = [outputs[i].term for i in own]
         terms += [block.equalities[n].terms[s] for n, s in keys]
-        # identifiers and filters are bound here too, so that a fault of theirs is found
+        # identifiers and conditions are bound here too, so that a fault of theirs is found
         terms += [o.term for o in block.identifiers if o.relation == index]
+        terms += [condition for at, condition in block.kept if at == index]
         found = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
         joined = [_one_type(draft, relation, t, f) for t, f in zip(terms, found, strict=False)]
         for i, type_ in zip(own, joined, strict=False):
@@ -162,7 +164,10 @@ def unify_outputs(draft: Draft) -> Draft:
         for n, block in enumerate(draft.blocks)
     )
     for place, output in enumerate(blocks[0].outputs):
-        _check_kind(draft, output, place == draft.target_position)
+        if place == draft.weight_position:
+            _check_weight(draft, output)
+        else:
+            _check_kind(draft, output, place == draft.target_position)
     return replace(draft, blocks=blocks)
 
 
@@ -195,3 +200,12 @@ def _check_kind(draft: Draft, output: Output, target: bool) -> None:
         if target and kind == ARRAY:
             hint = "predict one of its elements: column[1]"
         raise draft.error(f"{what} {output.name} cannot be {output.type}", output.term.span, hint)
+
+
+def _check_weight(draft: Draft, output: Output) -> None:
+    if not types.is_number(output.type):
+        raise draft.error(
+            f"WEIGHT {output.name} must be a number, and it is {output.type}",
+            output.term.span,
+            "cast it to a number: column::DOUBLE",
+        )

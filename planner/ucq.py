@@ -111,10 +111,11 @@ class Join:
     """Rows of two slots join where their tags of `key` are equal; a NULL equals nothing."""
 
     left: int
+    """Where the key is among its slot's `nullable`, the slot whose rows stay."""
     right: int
     key: int
     virtual: bool = False
-    """The virtual row of `left` has a key of its own: its expression is not NULL over NULLs."""
+    """`left` is on the right of a LEFT JOIN, and its virtual row has a key of its own."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,18 @@ class LeftJoin:
     """LEFT JOIN (slots joined among themselves) ON equalities with what stands before it."""
 
     slots: tuple[int, ...]
+    """The slots joined by inner joins; those of `lefts` are not among them."""
     joins: tuple[Join, ...]
-    """Inner joins among `slots`."""
+    """Inner joins among `slots`; where virtual, `left` is a slot of `lefts`."""
     lefts: tuple[LeftJoin, ...]
     """Inside the parentheses, after `slots`."""
     on: tuple[Join, ...]
-    """`right` is a slot within, or, like `left`, one before."""
-    kept: tuple[int, ...] = ()
-    """Slots within whose rows must be of the block's `kept` fragments to match."""
+    """`left` is a slot before, `right` one of `slots`."""
+
+    @property
+    def within(self) -> tuple[int, ...]:
+        """All slots in the parentheses."""
+        return (*self.slots, *(slot for left in self.lefts for slot in left.within))
 
 
 @dataclass(frozen=True)
@@ -139,14 +144,14 @@ class Block:
     members: tuple[tuple[int, tuple[int, ...]], ...]
     """(slot, indices of the slot's fragments that take part), in join order; none is virtual."""
     joins: tuple[Join, ...]
-    """Inner joins of the slots that are in no LEFT JOIN."""
+    """Inner joins of the slots that are in no LEFT JOIN; where virtual, `left` is one that is."""
     lefts: tuple[LeftJoin, ...] = ()
     """In order; each may refer to slots of those before it."""
     virtual: tuple[tuple[int, int], ...] = ()
     """(slot, its virtual fragment) for each slot in a LEFT JOIN."""
     kept: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(slot, fragments): joined rows whose row of the slot is in another fragment are dropped; where
-    the slot is in a LEFT JOIN, also those without partner if its virtual fragment is empty."""
+    """(slot in a LEFT JOIN, fragments): joined rows whose row of the slot is in another fragment
+    are dropped, and those without partner if the virtual fragment is empty."""
 
     @property
     def optional(self) -> frozenset[int]:

@@ -117,20 +117,32 @@ def _widened(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] |
 
 
 def merge_blocks(draft: Draft) -> Draft:
-    """Blocks that differ in one slot's fragments only are one: A1xB + A2xB = (A1+A2)xB."""
+    """Blocks that differ in one slot's fragments only are one: A1xB + A2xB = (A1+A2)xB.
+
+    Not where the slot is on the right of a LEFT JOIN: rows that miss a partner in one part may have
+    one in the other.
+    """
     assert draft.ucq is not None
     blocks = [b for block in draft.ucq.blocks for b in _without_repeats(block)]
-    blocks.sort(key=lambda b: (b.members, b.joins))
+    blocks.sort(key=_order)
     while (found := _mergeable(blocks)) is not None:
         left, right, merged = found
         blocks[left] = merged
         del blocks[right]
-    blocks.sort(key=lambda b: (b.members, b.joins))
+    blocks.sort(key=_order)
     return replace(draft, ucq=replace(draft.ucq, blocks=tuple(blocks)))
 
 
+def _order(block: ucq.Block) -> tuple[object, ...]:
+    joins = tuple((j.left, j.right, j.key, j.virtual) for j in block.joins)
+    return block.members, joins, repr(block.lefts), block.virtual, block.kept
+
+
 def _without_repeats(block: ucq.Block) -> list[ucq.Block]:
-    """A fragment that stands twice in a slot gives its rows twice: one more block for it."""
+    """A fragment that stands twice in a slot gives its rows twice: one more block for it.
+
+    On the right of a LEFT JOIN such a fragment was written twice.
+    """
     blocks = [block.members[:0]]
     for slot, fragments in block.members:
         layers: list[list[int]] = []
@@ -142,15 +154,19 @@ def _without_repeats(block: ucq.Block) -> list[ucq.Block]:
                 layer.append(fragment)
         parts = [(slot, tuple(sorted(layer))) for layer in layers]
         blocks = [(*members, part) for members in blocks for part in parts]
-    return [ucq.Block(members, block.joins) for members in blocks]
+    return [replace(block, members=members) for members in blocks]
 
 
 def _mergeable(blocks: list[ucq.Block]) -> tuple[int, int, ucq.Block] | None:
     for slot in range(len(blocks[0].members)):
         seen: dict[tuple[object, ...], list[int]] = {}
         for number, block in enumerate(blocks):
+            if block.members[slot][0] in block.optional:
+                continue
             rest = (*block.members[:slot], *block.members[slot + 1 :])
-            others = seen.setdefault((rest, block.joins), [])
+            others = seen.setdefault(
+                (rest, block.joins, block.lefts, block.virtual, block.kept), []
+            )
             mine = set(block.members[slot][1])
             for other in others:
                 theirs = blocks[other].members[slot][1]
@@ -158,16 +174,17 @@ def _mergeable(blocks: list[ucq.Block]) -> tuple[int, int, ucq.Block] | None:
                     fragments = tuple(sorted((*theirs, *mine)))
                     members = list(block.members)
                     members[slot] = (members[slot][0], fragments)
-                    return other, number, ucq.Block(tuple(members), block.joins)
+                    return other, number, replace(block, members=tuple(members))
             others.append(number)
     return None
 
 
-def joins_of(shared: Shared, number: int) -> tuple[Join, ...]:
-    """The joins of a block, in order of their slots."""
-    found = [
-        Join(left, right, index)
-        for index, key in shared.of_block[number].items()
-        for left, right in key.pairs
-    ]
-    return tuple(sorted(found, key=lambda j: (j.right, j.left)))
+def joins_of(shared: Shared, number: int, group: str, on: bool = False) -> tuple[Join, ...]:
+    """The joins of a group of a block, or of the ON of its LEFT JOIN, in order of their slots."""
+    found = []
+    for index, key in shared.of_block[number].items():
+        if (key.group, key.on) == (group, on):
+            for pair in key.pairs:
+                left, right = pair if key.left in (None, pair[0]) else pair[::-1]
+                found.append(Join(left, right, index, key.virtual))
+    return tuple(sorted(found, key=lambda j: (j.right, j.left, j.key)))

@@ -115,6 +115,10 @@ class Edge:
     style: str
     """'on', 'using', 'natural' or 'where'."""
     pairs: tuple[tuple[str, str], ...]
+    side: str = ""
+    """'', 'LEFT' or 'RIGHT'."""
+    conditions: tuple[str, ...] = ()
+    """More of ON."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +145,19 @@ class BlockCase:
         for edge in self.edges:
             source = self.sources[edge.right]
             left = self.sources[edge.left].alias
-            on = " AND ".join(f"{left}.{a} = {source.alias}.{b}" for a, b in edge.pairs)
+            equalities = [f"{left}.{a} = {source.alias}.{b}" for a, b in edge.pairs]
+            on = " AND ".join([*equalities, *edge.conditions])
+            join = f"{edge.side} JOIN".strip()
             if edge.style == "where":
                 text += f", {source.text} AS {source.alias}"
                 conditions.insert(0, on)
             elif edge.style == "natural":
-                text += f"\n  NATURAL JOIN {source.text} AS {source.alias}"
+                text += f"\n  NATURAL {join} {source.text} AS {source.alias}"
             elif edge.style == "using":
                 names = ", ".join(a for a, _ in edge.pairs)
-                text += f"\n  JOIN {source.text} AS {source.alias} USING ({names})"
+                text += f"\n  {join} {source.text} AS {source.alias} USING ({names})"
             else:
-                text += f"\n  JOIN {source.text} AS {source.alias} ON {on}"
+                text += f"\n  {join} {source.text} AS {source.alias} ON {on}"
         where = f"\n  WHERE {' AND '.join(conditions)}" if conditions else ""
         return f"SELECT {', '.join(outputs)}\n  FROM {text}{where}"
 
@@ -279,12 +285,13 @@ def cases(
     max_slots: int = 4,
     unions: bool = True,
     self_joins: bool = True,
+    outer: bool = False,
 ) -> Case:
-    """A case of 1 to `max_slots` slots over 1 to 3 organisations."""
+    """A case of 1 to `max_slots` slots over 1 to 3 organisations; `outer`: with outer joins."""
     kind = draw(st.sampled_from(kinds), label="kind")
     rng = np.random.default_rng(draw(st.integers(0, 2**20), label="values"))
-    slots = draw(st.integers(1, max_slots), label="slots")
-    builder = _Builder(draw, rng, slots, self_joins)
+    slots = draw(st.integers(2 if outer else 1, max_slots), label="slots")
+    builder = _Builder(draw, rng, slots, self_joins, outer)
     target_slot = draw(st.integers(0, slots - 1), label="target slot")
     builder.target(target_slot, kind)
     union = draw(st.sampled_from(("none", "blocks", "from"))) if unions else "none"
@@ -307,9 +314,14 @@ class _Builder:
     """Draws tables slot by slot, then the joins, outputs and filters over them."""
 
     def __init__(
-        self, draw: st.DrawFn, rng: np.random.Generator, slots: int, self_joins: bool
+        self,
+        draw: st.DrawFn,
+        rng: np.random.Generator,
+        slots: int,
+        self_joins: bool,
+        outer: bool = False,
     ) -> None:
-        self.draw, self.rng = draw, rng
+        self.draw, self.rng, self.outer = draw, rng, outer
         self.columns: list[dict[str, ColumnData]] = []
         self.party: list[str] = []
         self.slot_table: list[int] = []
@@ -323,7 +335,7 @@ class _Builder:
                 self.slot_table.append(draw(st.integers(0, len(self.columns) - 1)))
             else:
                 self._new_table()
-        comma = draw(st.sampled_from((False, False, True)), label="comma join")
+        comma = not outer and draw(st.sampled_from((False, False, True)), label="comma join")
         for slot in range(1, slots):
             self._new_edge(slot, comma)
 
@@ -335,7 +347,9 @@ class _Builder:
         identifier = ColumnData(f"id_t{number}", "INTEGER", list(range(100, 100 + rows)))
         self.columns.append({identifier.name: identifier})
         for k in range(self.draw(st.integers(0 if number else 1, 3), label="features")):
-            kind = self.draw(st.sampled_from(sorted(EXPRESSIONS)))
+            # central DuckDB 2.0 fails on some outer joins with arrays that are NULL
+            kinds = [kind for kind in sorted(EXPRESSIONS) if "[" not in kind or not self.outer]
+            kind = self.draw(st.sampled_from(kinds))
             self._add(number, f"x{k}_t{number}", kind, self._values(kind, rows))
 
     def _rows(self, table: int) -> int:
@@ -392,7 +406,27 @@ class _Builder:
                 unique = one_to_one and part == 0
                 self._add(table, name, kind, self._key(kind, self._rows(table), domain, unique))
             pairs.append((names[0], names[1]))
-        self.edges.append(Edge(left, right, style, tuple(pairs)))
+        side, conditions = "", ()
+        if self.outer:
+            side = draw(st.sampled_from(("LEFT", "LEFT", "RIGHT", "")), label="side")
+            if style == "on":
+                conditions = self._conditions(left, right)
+        self.edges.append(Edge(left, right, style, tuple(pairs), side, conditions))
+
+    def _conditions(self, left: int, right: int) -> tuple[str, ...]:
+        """Up to two conditions for ON, each over one of the two slots."""
+        found = []
+        for slot in (left, right):
+            columns = [
+                c
+                for c in self.columns[self.slot_table[slot]].values()
+                if c.name.startswith("x") and c.type in FILTERS
+            ]
+            if columns and self.draw(st.integers(0, 2), label="condition in ON") == 0:
+                column = self.draw(st.sampled_from(columns))
+                condition = self.draw(st.sampled_from(FILTERS[column.type]))
+                found.append(condition.format(c=f"s{slot}.{column.name}"))
+        return tuple(found)
 
     def _key(self, kind: str, rows: int, domain: int, unique: bool) -> list[object]:
         numbers = self.rng.permutation(rows) if unique else self.rng.integers(0, domain, rows)

@@ -56,6 +56,42 @@ def test_lbfgs_reaches_the_central_optimum(
             assert_predictions_equal(case, databases, data, best, result, wide=wide)
 
 
+OUTER = cases(outer=True)
+
+
+@given(OUTER, CLIENTS, ENGINES)
+@settings(max_examples=60)
+def test_a_full_batch_step_over_outer_joins_is_the_central_one(
+    case: Case, clients: int, engine: str
+) -> None:
+    rate = 0.5
+    with case.open(clients) as databases, federation(databases) as fed:
+        data = trainable(case, databases)
+        fed.sql(case.train(algorithm="sgd", epochs=1, learning_rate=rate, engine=engine))
+        stepped = data.step(rate)
+        assert fed.model("m").metrics["rows"] == len(data.y)
+        assert fed.model("m").metrics["objective"] == pytest.approx(data.objective(stepped), 1e-5)
+        for wide in (False, True):
+            result = fed.sql(case.predict(wide=wide))
+            assert_predictions_equal(case, databases, data, stepped, result, wide=wide)
+
+
+@given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
+@settings(max_examples=30)
+def test_outer_joins_reach_the_central_optimum(
+    case: Case, clients: int, engine: str, algorithm: str
+) -> None:
+    with case.open(clients) as databases, federation(databases) as fed:
+        data = trainable(case, databases, 1e-2)
+        options = TIGHT if algorithm == "lbfgs" else {"algorithm": "admm", "epochs": 300}
+        fed.sql(case.train(engine=engine, l2=1e-2, **options))
+        best = data.optimum()
+        assert gap(fed.model("m"), data, best) <= (1e-6 if algorithm == "lbfgs" else 1e-2)
+        row = fed.sql(f"EVALUATE MODEL m FROM ({case.query})").arrow().to_pylist()[0]
+        assert row["rows"] == len(data.y)
+        assert row["loss"] == pytest.approx(fed.model("m").metrics["loss"], rel=1e-4, abs=1e-6)
+
+
 @given(cases(), CLIENTS)
 @settings(max_examples=15)
 def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: int) -> None:
@@ -140,18 +176,19 @@ def compare(
     kind: str = "linear_regression",
     *,
     central_query: str | None = None,
+    l2: float = oracle.L2,
     **options: object,
 ) -> sqlfl.Model:
     """Train and predict; sorted predictions equal the central optimum's."""
-    data = oracle.central(whole, central_query or query, kind, "label")
+    data = oracle.central(whole, central_query or query, kind, "label", l2=l2)
     with federation(parties) as fed:
-        fed.sql(train_sql("m", kind, "label", query, **{**TIGHT, **options}))
+        fed.sql(train_sql("m", kind, "label", query, **{**TIGHT, "l2": l2, **options}))
         model = fed.model("m")
         best = data.optimum()
         assert gap(model, data, best) <= 1e-6
         found = probabilities(fed.sql(predict_sql("m", query)).arrow(), kind)
         # Without labels in the query's rows being left out, PREDICT has a row for every row.
-        rows = whole.sql(central_query or query).to_arrow_table()
+        rows = oracle.materialised(whole, central_query or query)
         assert_close(np.sort(found, axis=0), np.sort(data.predict(best, rows), axis=0), 1e-5)
         return model
 

@@ -2,7 +2,7 @@
 
 from tests.oracle.encoder import Encoder, matrix_of
 from tests.oracle.metrics import classification_metrics, regression_metrics
-from tests.oracle.trainer import L2, Central, Fitted, central
+from tests.oracle.trainer import L2, Central, Fitted, central, materialised
 
 __all__ = [
     "L2",
@@ -11,6 +11,7 @@ __all__ = [
     "Fitted",
     "central",
     "classification_metrics",
+    "materialised",
     "matrix_of",
     "regression_metrics",
 ]

@@ -166,7 +166,7 @@ def central(
 
     `ignore` names columns of the query that are not features (row identifiers).
     """
-    table = con.sql(query).to_arrow_table()
+    table = materialised(con, query)
     label = table.column(target).combine_chunks()
     labelled = table.filter(label.is_valid())
     features = labelled.drop_columns([target, *ignore])
@@ -182,6 +182,12 @@ def central(
         classes=classes,
         l2=l2,
     )
+
+
+def materialised(con: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
+    """The rows of a query, by way of a table: DuckDB 2.0 fails to give Arrow some outer joins."""
+    con.execute(f"CREATE OR REPLACE TEMP TABLE materialised_rows AS {query}")
+    return con.sql("FROM temp.materialised_rows").to_arrow_table()
 
 
 def _targets(label: pa.Array, kind: str) -> tuple[np.ndarray, tuple[object, ...]]:

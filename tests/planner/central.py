@@ -1,20 +1,90 @@
-"""The same query run centrally and by its plan: fragments, keys and mapping query by hand."""
+"""The same query run centrally and by its plan: fragments and keys by hand, the join two ways.
+
+The mapping query runs in DuckDB; the normal form is also joined by nested loops, which know nothing
+of that query. Both must agree.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
 from sqlfl.planner.emit import mapping_query
-from sqlfl.planner.ucq import Ucq
+from sqlfl.planner.ucq import Block, Join, LeftJoin, Slot, Ucq
 from sqlfl.schema import Client
 
+Databases = dict[Client, duckdb.DuckDBPyConnection]
 
-def planned_rows(ucq: Ucq, databases: dict[Client, duckdb.DuckDBPyConnection]) -> list[Any]:
-    """The rows that the plan joins: output columns in order, then identifiers; sorted."""
-    shown: dict[int, list[tuple[dict[str, Any], ...]]] = {}
-    codes: dict[tuple[int, Any], int] = {}
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a fragment."""
+
+    fragment: int
+    values: dict[str, Any]
+    tags: dict[int, int | None]
+
+
+@dataclass
+class Snapshot:
+    """The rows of every slot, with keys as numbers; rows without a label are out, as at parties."""
+
+    slots: dict[int, list[Row]] = field(default_factory=dict)
+    codes: dict[tuple[int, Any], int] = field(default_factory=dict)
+
+    def add(self, ucq: Ucq, slot: Slot, databases: Databases, labelled: bool) -> None:
+        rows = self.slots.setdefault(slot.index, [])
+        for fragment in slot.fragments:
+            found = databases[fragment.client].cursor().execute(fragment.sql)
+            names = [column[0] for column in found.description]
+            assert names == expected_columns(ucq, slot.index), (names, fragment.sql)
+            count = 0
+            for values in found.fetchall():
+                row = dict(zip(names, values, strict=True))
+                count += 1
+                if labelled and slot.target and row["sqlfl_target"] is None and not fragment.links:
+                    continue
+                tags = {key: self._tag(ucq, slot, key, row) for key in slot.keys}
+                rows.append(Row(fragment.index, row, tags))
+            assert not fragment.virtual or count <= 1
+
+    def _tag(self, ucq: Ucq, slot: Slot, key: int, row: dict[str, Any]) -> int | None:
+        parts = tuple(row[f"sqlfl_key_{key}_{p}"] for p in range(len(ucq.keys[key].types)))
+        if None in parts:
+            assert key in slot.nullable
+            return None
+        return self.codes.setdefault((key, parts), len(self.codes))
+
+
+def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list[Any]:
+    """The rows that the plan joins: output columns in order, then identifiers; sorted.
+
+    With `labelled`, rows whose target is NULL are left out, as they are for TRAIN.
+    """
+    snapshot = Snapshot()
+    for slot in ucq.slots:
+        snapshot.add(ucq, slot, databases, labelled)
+    slots, mapped = _mapped(ucq, snapshot)
+    looped = Counter(tuple(row[s] for s in slots) for row in looped_rows(ucq, snapshot))
+    assert Counter(mapped) == looped
+    result = []
+    for numbers in mapped:
+        merged: dict[str, Any] = {}
+        for slot_index, number in zip(slots, numbers, strict=True):
+            merged |= snapshot.slots[slot_index][number].values
+        special = {ucq.target: "sqlfl_target", ucq.weight: "sqlfl_weight"}
+        names = [special.get(name, name) for name in ucq.columns]
+        names += [f"sqlfl_id_{k}" for k in range(len(ucq.identifiers))]
+        result.append(tuple(merged[name] for name in names))
+    return ordered(result)
+
+
+def _mapped(ucq: Ucq, snapshot: Snapshot) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The slots that the mapping query gives, and its rows."""
     coordinator = duckdb.connect()
     try:
         for slot in ucq.slots:
@@ -22,40 +92,100 @@ def planned_rows(ucq: Ucq, databases: dict[Client, duckdb.DuckDBPyConnection]) -
             coordinator.execute(
                 f'CREATE TABLE slot_{slot.index} (fragment USMALLINT, "row" INTEGER{columns})'
             )
-            rows: list[Any] = []
-            for fragment in slot.fragments:
-                cursor = databases[fragment.client].cursor()
-                found = cursor.execute(fragment.sql)
-                names = [column[0] for column in found.description]
-                assert names == expected_columns(ucq, slot.index), (names, fragment.sql)
-                for values in found.fetchall():
-                    row = dict(zip(names, values, strict=True))
-                    tags = []
-                    for key in slot.keys:
-                        types = ucq.keys[key].types
-                        parts = tuple(row[f"sqlfl_key_{key}_{p}"] for p in range(len(types)))
-                        assert None not in parts
-                        tags.append(codes.setdefault((key, parts), len(codes)))
-                    places = ", ".join("?" * (2 + len(tags)))
-                    coordinator.execute(
-                        f"INSERT INTO slot_{slot.index} VALUES ({places})",
-                        [fragment.index, len(rows), *tags],
-                    )
-                    rows.append(row)
-            shown[slot.index] = rows
+            for number, row in enumerate(snapshot.slots[slot.index]):
+                places = ", ".join("?" * (2 + len(row.tags)))
+                coordinator.execute(
+                    f"INSERT INTO slot_{slot.index} VALUES ({places})",
+                    [row.fragment, number, *row.tags.values()],
+                )
         joined = coordinator.execute(mapping_query(ucq).sql(dialect="duckdb"))
         slots = [int(column[0].removeprefix("slot_")) for column in joined.description]
-        result = []
-        for numbers in joined.fetchall():
-            merged: dict[str, Any] = {}
-            for slot_index, number in zip(slots, numbers, strict=True):
-                merged |= shown[slot_index][number]
-            names = ["sqlfl_target" if name == ucq.target else name for name in ucq.columns]
-            names += [f"sqlfl_id_{k}" for k in range(len(ucq.identifiers))]
-            result.append(tuple(merged[name] for name in names))
-        return ordered(result)
+        return slots, joined.fetchall()
     finally:
         coordinator.close()
+
+
+# -- nested loops ----------------------------------------------------------------------------------
+
+Partial = dict[int, int | None]
+"""Slot -> its row; None where a LEFT JOIN found none."""
+
+
+def looped_rows(ucq: Ucq, snapshot: Snapshot) -> Iterator[dict[int, int]]:
+    """The joined rows, slot by slot, as the normal form says."""
+    for block in ucq.blocks:
+        yield from _Loops(snapshot, block).rows()
+
+
+@dataclass(frozen=True)
+class _Loops:
+    snapshot: Snapshot
+    block: Block
+
+    def rows(self) -> Iterator[dict[int, int]]:
+        core = [slot for slot, _ in self.block.members if slot not in self.block.optional]
+        virtual = {slot: self._virtual(slot) for slot in self.block.optional}
+        for partial in self._group([{}], core, self.block.joins, self.block.lefts):
+            if all(self._kept(partial[slot], slot, kept) for slot, kept in self.block.kept):
+                numbers = {s: virtual[s] if n is None else n for s, n in partial.items()}
+                yield {slot: number for slot, number in numbers.items() if number is not None}
+                assert None not in numbers.values()
+
+    def _group(
+        self,
+        partials: list[Partial],
+        slots: Sequence[int],
+        joins: Iterable[Join],
+        lefts: Sequence[LeftJoin],
+    ) -> list[Partial]:
+        for slot in slots:
+            own = [j for j in joins if not j.virtual and slot in (j.left, j.right)]
+            partials = [
+                {**partial, slot: number}
+                for partial in partials
+                for number in self._real(slot)
+                if self._hold(own, {**partial, slot: number})
+            ]
+        for left in lefts:
+            rights = self._group([{}], left.slots, left.joins, left.lefts)
+            missing: Partial = dict.fromkeys(left.within)
+            extended = []
+            for partial in partials:
+                matching = [r for r in rights if self._hold(left.on, {**partial, **r})]
+                extended += [{**partial, **right} for right in matching or [missing]]
+            partials = extended
+        late = [j for j in joins if j.virtual]
+        return [partial for partial in partials if self._hold(late, partial)]
+
+    def _real(self, slot: int) -> list[int]:
+        fragments = dict(self.block.members)[slot]
+        rows = self.snapshot.slots[slot]
+        return [n for n, row in enumerate(rows) for f in fragments if row.fragment == f]
+
+    def _virtual(self, slot: int) -> int | None:
+        fragment = dict(self.block.virtual)[slot]
+        rows = self.snapshot.slots[slot]
+        return next((n for n, row in enumerate(rows) if row.fragment == fragment), None)
+
+    def _hold(self, joins: Iterable[Join], partial: Partial) -> bool:
+        for join in joins:
+            if join.left in partial and join.right in partial:
+                left = self._tag(join, join.left, partial)
+                right = self._tag(join, join.right, partial)
+                if left is None or left != right:
+                    return False
+        return True
+
+    def _tag(self, join: Join, slot: int, partial: Partial) -> int | None:
+        number = partial[slot]
+        if number is None and join.virtual and slot == join.left:
+            number = self._virtual(slot)
+        return None if number is None else self.snapshot.slots[slot][number].tags[join.key]
+
+    def _kept(self, number: int | None, slot: int, fragments: tuple[int, ...]) -> bool:
+        if number is None:
+            return self._virtual(slot) is not None
+        return self.snapshot.slots[slot][number].fragment in fragments
 
 
 def expected_columns(ucq: Ucq, index: int) -> list[str]:
@@ -63,6 +193,8 @@ def expected_columns(ucq: Ucq, index: int) -> list[str]:
     slot = ucq.slots[index]
     names = [feature.name for feature in slot.features]
     names += ["sqlfl_target"] if slot.target else []
+    names += ["sqlfl_weight"] if slot.weight else []
+    names += ["sqlfl_base"] if slot.split else []
     names += [f"sqlfl_id_{k}" for k in slot.identifiers]
     for key in slot.keys:
         names += [f"sqlfl_key_{key}_{part}" for part in range(len(ucq.keys[key].types))]

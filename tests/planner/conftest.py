@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from sqlfl.errors import PartyError
-from sqlfl.schema import Client, Column, Table
+from sqlfl.schema import Client, Column, Place, Table
 
 SHOP = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
@@ -95,6 +95,14 @@ class DatabaseCatalog:
             Table(None if schema == "main" else schema, table, tuple(columns))
             for (schema, table), columns in found.items()
         )
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        rows = self.databases[client].execute(
+            "SELECT DISTINCT schema_name FROM duckdb_columns() "
+            "WHERE NOT internal AND schema_name <> 'main' ORDER BY schema_name"
+        )
+        others = [schema for (schema,) in rows.fetchall()]
+        return tuple(Place("memory", schema) for schema in ("main", *others))
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         try:

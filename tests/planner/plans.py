@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sqlglot import exp, parse_one
 
 from sqlfl.planner.federated import FederatedPlan, plan
-from sqlfl.planner.ucq import Block, Feature, Fragment, Identifier, Join, JoinKey, Slot, Ucq
+from sqlfl.planner.into import Into
+from sqlfl.planner.ucq import (
+    Block,
+    Feature,
+    Fragment,
+    Identifier,
+    Join,
+    JoinKey,
+    LeftJoin,
+    Slot,
+    Ucq,
+)
 from sqlfl.schema import Client
 
 AIRLINE, METEO = Client("airline"), Client("meteo")
@@ -83,6 +95,70 @@ def flights() -> Ucq:
     )
 
 
+def outer() -> Ucq:
+    """`flights` with LEFT JOINs: weather that may be missing, planes by a key of the weather's."""
+    inner = flights()
+    f, w = inner.slots
+    flight = replace(
+        f.fragments[0],
+        select=f.fragments[0].select.where(
+            exp.column("dep_time").is_(exp.null()).not_(), append=False
+        ),
+    )
+    test = "temp IS NULL OR temp > 0"
+    virtual = "SELECT {} FROM (SELECT 1 AS sqlfl_row) LEFT JOIN {} ON FALSE"
+    columns = (
+        "wind_speed, visib, CAST(origin AS VARCHAR) AS sqlfl_key_0_0, CAST(time_hour AS TIMESTAMP) "
+        "AS sqlfl_key_0_1, COALESCE(tail, 'none') AS sqlfl_key_1_0"
+    )
+    weather = replace(
+        w,
+        keys=(0, 1),
+        nullable=(1,),
+        fragments=(
+            fragment(0, METEO, f"SELECT {columns} FROM weather WHERE {test}", 26_115),
+            replace(
+                fragment(1, METEO, f"SELECT {columns} FROM weather WHERE NOT ({test}) IS TRUE", 0),
+                links=True,
+            ),
+            replace(
+                fragment(2, METEO, f"{virtual.format(columns, 'weather')} WHERE {test}", 1),
+                virtual=True,
+            ),
+        ),
+    )
+    seats = "seats, CAST(tail AS VARCHAR) AS sqlfl_key_1_0"
+    planes = Slot(
+        index=2,
+        name="p",
+        features=(Feature("seats", "numeric", "INTEGER"),),
+        target=False,
+        identifiers=(),
+        keys=(1,),
+        fragments=(
+            fragment(0, AIRLINE, f"SELECT {seats} FROM planes", 300),
+            replace(fragment(1, AIRLINE, virtual.format(seats, "planes"), 1), virtual=True),
+        ),
+    )
+    block = Block(
+        ((0, (0,)), (1, (0, 1)), (2, (0,))),
+        (),
+        (
+            LeftJoin((1,), (), (), (Join(0, 1, 0),)),
+            LeftJoin((2,), (), (), (Join(1, 2, 1, virtual=True),)),
+        ),
+        ((1, 2), (2, 1)),
+        ((1, (0,)),),
+    )
+    return replace(
+        inner,
+        slots=(replace(f, nullable=(0,), fragments=(flight,)), weather, planes),
+        keys=(*inner.keys, JoinKey(1, ("VARCHAR",))),
+        blocks=(block,),
+        columns=("distance", "carrier", "wind_speed", "visib", "seats", "late"),
+    )
+
+
 def cards(purpose: str = "train") -> Ucq:
     """A slot over two clients, two fragments at the first; a link table without a column."""
     training = purpose != "predict"
@@ -150,6 +226,12 @@ def cards(purpose: str = "train") -> Ucq:
     )
 
 
+def weighted(ucq: Ucq) -> Ucq:
+    """With the weight `w`, and validation rows, both of the target's slot."""
+    slots = tuple(replace(s, weight=s.target, split=s.target) for s in ucq.slots)
+    return replace(ucq, slots=slots, weight="w")
+
+
 def train(
     ucq: Ucq, kind: str, options: Mapping[str, object] | None = None, sql: str = "TRAIN MODEL m"
 ) -> FederatedPlan:
@@ -161,3 +243,17 @@ def score(purpose: str) -> FederatedPlan:
     ucq = cards(purpose)
     sql = f"{purpose.upper()} MODEL m FROM (SELECT ...)"
     return plan(purpose, "m", "linear_regression", ucq, options, sql, {0: 0, 2: 1})
+
+
+def into() -> FederatedPlan:
+    """PREDICT INTO of a party with two clients."""
+    options = {"engine": "auto", "memory_limit": None}
+    ucq = cards("predict")
+    slot = next(s for s in ucq.slots if s.identifiers and len(s.parties) == 1)
+    party = slot.parties[0]
+    tables = tuple((client, ("memory", "main", "scores")) for client in slot.clients)
+    names = tuple(identifier.name for identifier in ucq.identifiers)
+    made = Into(f"{party}.scores", tables, (slot.index,), names, (), "VARCHAR")
+    sql = f"PREDICT MODEL m ID (...) FROM (SELECT ...) INTO {party}.scores"
+    scored = {0: 0, 2: 1}
+    return plan("predict", "m", "linear_regression", ucq, options, sql, scored, into=made)

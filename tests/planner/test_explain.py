@@ -31,13 +31,29 @@ def _cards(**options: object) -> FederatedPlan:
     return plans.train(plans.cards(), "linear_regression", options, CARDS)
 
 
+OUTER = FLIGHTS.replace("JOIN meteo", "LEFT JOIN meteo").replace("w.visib,", "w.visib, p.seats,")
+OUTER = OUTER.replace(
+    "\n  WHERE f.dep_time IS NOT NULL AND w.temp > 0",
+    "\n  LEFT JOIN airline.planes p ON p.tail = coalesce(w.tail, 'none')"
+    "\n  WHERE f.dep_time IS NOT NULL AND (w.temp IS NULL OR w.temp > 0)",
+)
+
+
 PLANS: dict[str, Callable[[], FederatedPlan]] = {
+    "train_outer": lambda: plans.train(plans.outer(), "logistic_regression", sql=OUTER),
     "train_lbfgs": lambda: plans.train(plans.flights(), "logistic_regression", sql=FLIGHTS),
     "train_lbfgs_union": _cards,
     "train_admm": lambda: _cards(algorithm="admm", union="exact"),
     "train_admm_consensus": lambda: _cards(algorithm="admm", union="consensus", inner_rounds=10),
     "train_sgd": lambda: _cards(algorithm="sgd", batch_size=1000, learning_rate=0.1),
+    "train_weighted": lambda: plans.train(
+        plans.weighted(plans.flights()),
+        "logistic_regression",
+        {"validation_fraction": 0.2, "class_weight": "balanced"},
+        FLIGHTS.replace("TARGET late", "TARGET late WEIGHT w WITH (validation_fraction = 0.2)"),
+    ),
     "predict": lambda: plans.score("predict"),
+    "predict_into": plans.into,
     "evaluate": lambda: plans.score("evaluate"),
 }
 
@@ -64,6 +80,17 @@ def test_html_has_the_same_words_as_the_text(name: str) -> None:
     wrapped = set(re.findall(r"\w+", str(plan).lower()))
     joined = "".join(sorted(words))
     assert {word for word in wrapped - words if word not in joined} == set()
+
+
+def test_what_a_left_join_tells_the_coordinator_is_said() -> None:
+    text = " ".join(str(plans.train(plans.outer(), "logistic_regression")).split())
+    for claim in (
+        "which rows a LEFT JOIN finds no partner for",
+        "which rows of f, w have NULL as a join key",
+        "which rows of w fail the condition",
+    ):
+        assert claim in text
+    assert "LEFT JOIN finds" not in str(plans.train(plans.flights(), "logistic_regression"))
 
 
 def test_html_escapes_names_and_sql() -> None:

@@ -76,6 +76,98 @@ def test_classes_are_told_to_the_slot_of_the_target_only() -> None:
     assert plans.train(plans.flights(), "linear_regression").regression
 
 
+def test_nullable_keys_and_links_are_told_to_the_clients_that_have_them() -> None:
+    ucq = plans.cards()
+    cards, link, planes = ucq.slots
+    fragments = tuple(dataclasses.replace(f, links=f.index == 1) for f in cards.fragments)
+    slots = (
+        dataclasses.replace(cards, fragments=fragments),
+        dataclasses.replace(link, nullable=(1,)),
+        planes,
+    )
+    plan = plans.train(dataclasses.replace(ucq, slots=slots), "linear_regression")
+    assert plan.specifications[BANK_0][0].links == (1,)
+    assert plan.specifications[BANK_1][0].links == ()
+    link_, planes_ = plan.specifications[AIRLINE]
+    assert [(key.index, key.nullable) for key in link_.keys] == [(0, False), (1, True)]
+    assert [key.nullable for key in planes_.keys] == [False]
+
+
+def test_a_weighted_plan_tells_each_slot_its_part() -> None:
+    plan = plans.train(
+        plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.25}
+    )
+    assert plan.weighted
+    (cards,) = plan.specifications[BANK_1]
+    assert (cards.weight, cards.split, cards.weighted) == (True, 0.25, True)
+    for other in plan.specifications[AIRLINE]:
+        assert (other.weight, other.split, other.weighted) == (False, 0.0, True)
+    up, down = kinds(plan, 0, UP), kinds(plan, 0, DOWN)
+    assert up["weights"] == "8·a[c@bank/0]"
+    assert up["split"] == "a[c@bank/0]"
+    assert down["weigh"] == "8·a[c@bank/0] + 8"
+    assert (
+        up["statistics"]
+        == kinds(plans.train(plans.cards(), "linear_regression"), 0, UP)["statistics"]
+    )
+    phases = [e.phase for e in plan.exchanges]
+    assert phases.index("active rows") < phases.index("labels") < phases.index("weights")
+    assert phases.index("validation rows") < phases.index("what rows count")
+    assert phases.index("what rows count") + 1 == phases.index("encoding")
+    (activated,) = [e for e in plan.exchanges if e.phase == "active rows"]
+    assert {s.kind for s in activated.sends} == {"activate", "ready"}
+
+
+def test_class_weights_alone_make_a_plan_weighted_and_may_tell_classes() -> None:
+    def told(plan: FederatedPlan) -> list[str]:
+        return [d.what for d in plan.disclosures if d.kind == "weigh"]
+
+    plain = plans.train(plans.flights(), "logistic_regression")
+    assert not plain.weighted
+    assert not told(plain)
+    assert not any(s.weighted for items in plain.specifications.values() for s in items)
+    by_class = plans.train(plans.flights(), "logistic_regression", {"class_weight": "balanced"})
+    assert by_class.weighted
+    assert all("tell their classes" in what for what in told(by_class))
+    by_column = plans.train(dataclasses.replace(plans.flights(), weight="w"), "logistic_regression")
+    assert told(by_column)
+    assert not any("classes" in what for what in told(by_column))
+
+
+def test_a_slot_with_only_the_weight_takes_part_in_messages() -> None:
+    ucq = plans.cards()
+    cards, link, planes = ucq.slots
+    slots = (cards, dataclasses.replace(link, weight=True), planes)
+    plan = plans.train(dataclasses.replace(ucq, slots=slots, weight="w"), "linear_regression")
+    assert {"activate", "send_weights"} <= kinds_of(plan, 1)
+    assert "weigh" not in kinds_of(plan, 1)
+
+
+def kinds_of(plan: FederatedPlan, slot: int) -> set[str]:
+    return {s.kind for e in plan.exchanges for s in e.sends if s.slot == slot}
+
+
+def test_validation_needs_a_slot_to_draw_from() -> None:
+    with pytest.raises(InternalError):
+        plans.train(plans.cards(), "linear_regression", {"validation_fraction": 0.25})
+    with pytest.raises(InternalError):
+        plans.train(plans.weighted(plans.cards()), "linear_regression")
+
+
+def test_a_warm_start_tells_each_block_where_it_starts() -> None:
+    options = dict(plans.OPTIONS)
+    warm = plan(
+        "train", "m", "linear_regression", plans.cards(), options, "", {0: 1, 2: 0}, warm="old"
+    )
+    assert warm.specifications[BANK_0][0].warm == ("old", 1)
+    link, planes = warm.specifications[AIRLINE]
+    assert (link.warm, planes.warm) == (None, ("old", 0))
+    told = {d.what for d in warm.disclosures if d.kind == "statistics"}
+    assert all("model that training starts from" in what for what in told)
+    with pytest.raises(InternalError):
+        plan("train", "m", "linear_regression", plans.cards(), options, "", {0: 1}, warm="old")
+
+
 def test_a_plan_is_read_only() -> None:
     plan = plans.train(plans.flights(), "logistic_regression")
     with pytest.raises(TypeError):

@@ -30,6 +30,8 @@ def plan(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) ->
         sql,
         catalog,
         target=statement.target if isinstance(statement, TrainModel) else None,
+        weight=statement.weight if isinstance(statement, TrainModel) else None,
+        split=any(o.name == "validation_fraction" for o in options),
         identifiers=[(path.parts, path.span) for path in identifiers],
         allow_cross_join=any(o.name == "allow_cross_join" and o.value is True for o in options),
         rules=rules,
@@ -47,10 +49,15 @@ def plan_text(ucq: Ucq) -> str:
 def _slot(ucq: Ucq, slot: Slot) -> list[str]:
     parts = [f"{f.name} {f.kind}" + (f"[{f.width}]" if f.width > 1 else "") for f in slot.features]
     parts += [f"target {ucq.target} {ucq.target_type}"] if slot.target else []
+    parts += [f"weight {ucq.weight}"] if slot.weight else []
+    parts += ["validation rows"] if slot.split else []
     parts += [f"id {ucq.identifiers[k].name}" for k in slot.identifiers]
     lines = [f"slot {slot.index} {slot.name}: {', '.join(parts) or 'no columns'}"]
+    if slot.nullable:
+        lines.append(f"  keys that may be NULL: {', '.join(str(key) for key in slot.nullable)}")
     for fragment in slot.fragments:
-        lines.append(f"  fragment {fragment.index} at {fragment.client}:")
+        kind = ", virtual" if fragment.virtual else ", links" if fragment.links else ""
+        lines.append(f"  fragment {fragment.index} at {fragment.client}{kind}:")
         lines += [f"    {line}" for line in _pretty(fragment.select).split("\n")]
     return lines
 

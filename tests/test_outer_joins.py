@@ -1,0 +1,185 @@
+"""LEFT and RIGHT JOIN by hand: each statement trained, and predicted row by row, as centrally."""
+
+from __future__ import annotations
+
+import pytest
+
+import sqlfl
+from tests.conftest import Open
+from tests.federations import federation
+from tests.strategies import train_sql
+from tests.test_truth import compare
+
+CLINIC = (
+    "CREATE TABLE visits AS SELECT i AS id, i % 23 AS patient, i % 5 AS ward, "
+    "(i * 37) % 11 AS days, CASE WHEN i % 9 > 0 THEN (i * 13) % 17 / 4.0 END AS label "
+    "FROM range(90) r(i)",
+    "CREATE TABLE notes AS SELECT i * 3 AS visit, length(i::VARCHAR || repeat('x', i % 7)) AS size "
+    "FROM range(20) r(i)",
+)
+LAB = (
+    "CREATE TABLE tests AS SELECT 2 * i AS patient, i % 4 AS assay, (i * 7) % 10 AS result, "
+    "CASE WHEN i % 4 = 1 THEN NULL ELSE i % 3 END AS device, "
+    "CASE WHEN i % 3 > 0 THEN [i, i % 5]::FLOAT[2] END AS trace, "
+    "['low', 'high', NULL][1 + i % 3] AS flag FROM range(14) r(i)",
+    "CREATE TABLE devices AS SELECT i AS device, i * 2.5 AS age FROM range(1, 4) r(i)",
+)
+WARDS = ("CREATE TABLE wards AS SELECT i AS ward, 10 - i AS beds FROM range(1, 7) r(i)",)
+
+STATEMENTS = {
+    "columns and coalesce of a table that is missing for some": """
+        SELECT v.label, v.days, t.result, coalesce(t.assay, 9) AS assay, t.flag,
+               t.patient IS NULL AS untested
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "an array": """
+        SELECT v.label, v.days, t.trace
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "a right join": """
+        SELECT v.label, t.result, v.days, w.beds
+        FROM lab.tests t RIGHT JOIN clinic.visits v USING (patient)
+        JOIN town.wards w USING (ward)""",
+    "a chain through the missing side": """
+        SELECT v.label, v.days, t.result, d.age, coalesce(d.age, 99) > 5 AS old
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient
+        LEFT JOIN town.wards w ON t.assay = w.ward
+        LEFT JOIN lab.devices d ON t.device = d.device""",
+    "a chain whose key is not NULL over NULLs": """
+        SELECT v.label, v.days, t.result, w.beds
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient
+        LEFT JOIN town.wards w ON coalesce(t.assay, 4) = w.ward""",
+    "an inner join that rejects the missing side": """
+        SELECT v.label, v.days, t.result, w.beds
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient
+        JOIN town.wards w ON t.assay = w.ward""",
+    "parentheses": """
+        SELECT v.label, v.days, t.result, w.beds
+        FROM clinic.visits v
+        LEFT JOIN (lab.tests t JOIN town.wards w ON t.assay = w.ward) ON v.patient = t.patient""",
+    "a left join within parentheses": """
+        SELECT v.label, v.days, t.result, coalesce(w.beds, -1) AS beds
+        FROM clinic.visits v
+        LEFT JOIN (lab.tests t LEFT JOIN town.wards w ON t.assay = w.ward AND w.beds < 9)
+          ON v.patient = t.patient""",
+    "a condition in ON over the right side": """
+        SELECT v.label, v.days, t.result
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient AND t.result > 3""",
+    "a condition in ON over the left side": """
+        SELECT v.label, v.days, t.result
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient AND v.days < 6""",
+    "a condition in WHERE that rejects NULLs": """
+        SELECT v.label, v.days, t.result
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient WHERE t.result > 3""",
+    "a condition in WHERE that does not": """
+        SELECT v.label, v.days, t.result, t.flag
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient
+        WHERE coalesce(t.result, 5) > 3 AND (t.device IS NULL OR t.device = 2)""",
+    "rows without partner only": """
+        SELECT v.label, v.days, t.result, w.beds
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient
+        JOIN town.wards w ON w.ward = v.ward WHERE t.patient IS NULL""",
+    "a target of the missing side": """
+        SELECT coalesce(t.result, -2) AS label, v.days, w.beds
+        FROM clinic.visits v JOIN town.wards w USING (ward)
+        LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "a target that is NULL for some rows of the missing side": """
+        SELECT CASE WHEN t.patient IS NULL THEN 4 WHEN t.device = 2 THEN t.result END AS label,
+               v.days, w.beds
+        FROM clinic.visits v JOIN town.wards w USING (ward)
+        LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "a target that is NULL over NULLs": """
+        SELECT t.result / 2 AS label, v.days, w.beds
+        FROM clinic.visits v JOIN town.wards w USING (ward)
+        LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "expressions of two tables of one party": """
+        SELECT v.label, v.days + coalesce(n.size, 0) AS work, t.result
+        FROM clinic.visits v LEFT JOIN clinic.notes n ON v.id = n.visit AND n.size < v.days + 4
+        LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "a derived table with a computed column": """
+        SELECT v.label, v.days, u.high
+        FROM clinic.visits v
+        LEFT JOIN (SELECT patient, coalesce(result, 0) > 4 AS high FROM lab.tests) u
+          ON v.patient = u.patient""",
+    "a derived table with GROUP BY": """
+        SELECT v.label, v.days, u.n, coalesce(u.n, 0) AS m
+        FROM clinic.visits v
+        LEFT JOIN (SELECT patient, count(*) AS n FROM lab.tests GROUP BY patient) u
+          ON v.patient = u.patient""",
+    "a union in a left join": """
+        SELECT v.label, v.days, u.x
+        FROM clinic.visits v
+        LEFT JOIN (SELECT patient AS k, result AS x FROM lab.tests
+                   UNION ALL SELECT ward, beds FROM town.wards) u ON v.patient = u.k""",
+    "a union of whole queries with left joins": """
+        SELECT v.label, v.days, coalesce(t.result, 0) AS x
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient WHERE v.days < 5
+        UNION ALL
+        SELECT v.label, v.days, coalesce(w.beds, 1)
+        FROM clinic.visits v LEFT JOIN town.wards w ON v.patient = w.ward WHERE v.days >= 5""",
+    "a star": """
+        SELECT v.* EXCLUDE (id, patient), t.* EXCLUDE (patient, trace)
+        FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient = t.patient""",
+    "a natural left join": """
+        SELECT label, days, beds FROM clinic.visits NATURAL LEFT JOIN town.wards""",
+    "a constant of the missing side": """
+        SELECT v.label, v.days, u.seen, coalesce(u.seen, 0) AS known
+        FROM clinic.visits v LEFT JOIN (SELECT patient, 1 AS seen FROM lab.tests) u
+          ON v.patient = u.patient""",
+}
+
+
+def clinic(database: Open, clients: int) -> tuple[dict[str, list], object]:
+    """Parties of `clients` databases each, rows dealt out in turn; and all tables in one."""
+    whole = database(*(f"ATTACH ':memory:' AS {party}" for party in ("clinic", "lab", "town")))
+    parties = {}
+    for party, statements in (("clinic", CLINIC), ("lab", LAB), ("town", WARDS)):
+        whole.execute(f"USE {party}")
+        for statement in statements:
+            whole.execute(statement)
+        tables = [name for (name,) in whole.execute("SHOW TABLES").fetchall()]
+        parties[party] = []
+        for client in range(clients):
+            con = database(*statements)
+            for table in tables:
+                con.execute(f"DELETE FROM {table} WHERE rowid % {clients} <> {client}")
+            parties[party].append(con)
+    whole.execute("USE memory")
+    return parties, whole
+
+
+ALONE = ("expressions of two tables of one party", "a derived table with GROUP BY")
+"""What does not mean the same over a party of several clients."""
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statements_by_hand(name: str, clients: int, database: Open) -> None:
+    parties, whole = clinic(database, clients)
+    if clients > 1 and name in ALONE:
+        with federation(parties) as fed, pytest.raises(sqlfl.PlanError):
+            fed.sql(train_sql("m", "linear_regression", "label", STATEMENTS[name]))
+        return
+    # as a list, for DuckDB 2.0 fails where an outer join leaves an array NULL
+    listed = "(SELECT * REPLACE (trace::FLOAT[] AS trace) FROM lab.tests) t"
+    central = STATEMENTS[name].replace("lab.tests t", listed)
+    # tables that are missing together have the same indicator: l2 decides how they share it
+    compare(parties, whole, STATEMENTS[name], central_query=central, l2=1e-3)
+
+
+REFUSED = {
+    "FULL JOIN": "FROM clinic.visits v FULL JOIN lab.tests t ON v.patient = t.patient",
+    "SEMI JOIN": "FROM clinic.visits v SEMI JOIN lab.tests t ON v.patient = t.patient",
+    "no equality": "FROM clinic.visits v LEFT JOIN lab.tests t ON t.result > 3",
+    "an inequality": "FROM clinic.visits v LEFT JOIN lab.tests t ON v.patient < t.patient",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_joined_is_refused_before_anything_runs(name: str, database: Open) -> None:
+    parties, _ = clinic(database, 1)
+    with federation(parties) as fed:
+        with pytest.raises(sqlfl.PlanError) as caught:
+            fed.sql(
+                train_sql("m", "linear_regression", "label", f"SELECT label, days {REFUSED[name]}")
+            )
+        assert caught.value.hint
+        assert caught.value.line
