@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sqlfl.planner.into import Into
 from sqlfl.planner.sizes import Size, Symbol, size
 from sqlfl.planner.ucq import Slot, Ucq
 from sqlfl.schema import Client, SlotSpecification
@@ -106,9 +107,10 @@ class Run:
     ucq: Ucq
     options: Mapping[str, object]
     blocks: Mapping[int, int]
-    """Slot of the query -> slot of the model; for evaluate and predict."""
+    """Slot of the query -> slot of the model; for evaluate, predict and a warm start."""
     specifications: Mapping[Client, tuple[SlotSpecification, ...]]
     fragments: Mapping[Client, tuple[str, ...]]
+    into: Into | None = None
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -126,7 +128,16 @@ class Run:
     @property
     def active(self) -> tuple[Slot, ...]:
         """The slots that are more than a link in the mapping."""
-        return tuple(s for s in self.ucq.slots if s.features or s.target or s.identifiers)
+        return tuple(
+            s
+            for s in self.ucq.slots
+            if s.features or s.target or s.identifiers or s.weight or s.split
+        )
+
+    @property
+    def weighted(self) -> bool:
+        """Rows are weighed after they are activated."""
+        return any(item.weighted for items in self.specifications.values() for item in items)
 
 
 @dataclass(frozen=True)

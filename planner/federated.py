@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -14,6 +14,7 @@ from sqlfl.planner import exchanges as ex
 from sqlfl.planner import explain
 from sqlfl.planner.emit import mapping_query
 from sqlfl.planner.engines import EngineChoice, choose_engines
+from sqlfl.planner.into import Into
 from sqlfl.planner.protocol import protocol
 from sqlfl.planner.rounds import ROUNDS
 from sqlfl.planner.sizes import Size, Symbol
@@ -48,9 +49,12 @@ class FederatedPlan:
     specifications: Mapping[Client, tuple[SlotSpecification, ...]]
     """What each client is told of its slots, in slot order; clients as they first occur."""
     blocks: Mapping[int, int]
-    """Slot of the query -> slot of the model that scores it; empty for TRAIN."""
+    """Slot of the query -> slot of the model that scores it, or that its training starts from;
+    empty where nothing was trained before."""
     exchanges: tuple[ex.Exchange, ...]
     """All messages of a run without failures, in order."""
+    into: Into | None = None
+    """The tables that PREDICT INTO makes."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
@@ -68,6 +72,11 @@ class FederatedPlan:
     def regression(self) -> bool:
         """The target is a number, not a class."""
         return self.kind not in CLASSIFIERS
+
+    @property
+    def weighted(self) -> bool:
+        """Joined rows do not all count alike in training."""
+        return self.purpose == TRAIN and _weighted(self.ucq, self.options)
 
     @property
     def algorithm(self) -> str:
@@ -112,34 +121,50 @@ def plan(
     options: Mapping[str, object],
     sql: str,
     model_slots: Mapping[int, int] | None = None,
+    warm: str | None = None,
+    into: Into | None = None,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
     `options` are resolved: every option that applies has a value. `model_slots` says which slot of
-    the model scores which slot of the query; it is required, for every slot with features, by
-    EVALUATE and PREDICT. Raises InternalError where these do not hold.
+    the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
+    `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
+    PREDICT and a warm start. Raises InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
     scored = MappingProxyType(dict(model_slots or {}))
     towers = {slot.index for slot in ucq.slots if slot.features}
-    if purpose != TRAIN and set(scored) != towers:
+    if (purpose != TRAIN or warm is not None) and set(scored) != towers:
         raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
     if purpose == TRAIN and options.get("algorithm") not in ROUNDS:
         raise InternalError(f"no exchanges are known of algorithm {options.get('algorithm')}")
+    if purpose != TRAIN and warm is not None:
+        raise InternalError(f"{purpose} has no warm start")
+    share = _validation(options) if purpose == TRAIN else 0.0
+    if any(slot.split for slot in ucq.slots) != (share > 0):
+        raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
     engines = choose_engines(ucq, options)
     classes = kind in CLASSIFIERS and purpose != PREDICT
+    weighted = purpose == TRAIN and _weighted(ucq, options)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
     specifications = {
         client: tuple(
-            _specification(ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine)
+            replace(
+                _specification(
+                    ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine
+                ),
+                split=share if slot.split else 0.0,
+                weighted=weighted,
+                warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
+            )
             for slot in ucq.slots
             if client in slot.clients
         )
         for client in clients
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
-    run = ex.Run(purpose, name, kind, ucq, options, scored, specifications, fragments)
+    run = ex.Run(purpose, name, kind, ucq, options, scored, specifications, fragments, into)
     return FederatedPlan(
         purpose=purpose,
         name=name,
@@ -152,6 +177,7 @@ def plan(
         specifications=MappingProxyType(specifications),
         blocks=scored,
         exchanges=protocol(run),
+        into=into,
     )
 
 
@@ -164,12 +190,30 @@ def _specification(
         target=slot.target,
         classes=classes and slot.target,
         identifiers=slot.identifiers,
-        keys=tuple(KeySpecification(key, ucq.keys[key].types) for key in slot.keys),
+        keys=tuple(
+            KeySpecification(key, ucq.keys[key].types, nullable=key in slot.nullable)
+            for key in slot.keys
+        ),
         fragments=tuple(f.index for f in slot.fragments if f.client == client),
         shared=training and len(slot.clients) > 1 and bool(slot.features),
         secret="organisation" if len(slot.parties) == 1 else "federation",
         engine=engine,
+        links=tuple(f.index for f in slot.fragments if f.client == client and f.links),
+        weight=slot.weight,
+        name=slot.name if training else "",
     )
+
+
+def _weighted(ucq: Ucq, options: Mapping[str, object]) -> bool:
+    return (
+        ucq.weight is not None
+        or _validation(options) > 0
+        or options.get("class_weight") is not None
+    )
+
+
+def _validation(options: Mapping[str, object]) -> float:
+    return float(str(options.get("validation_fraction") or 0.0))
 
 
 def _fragments(

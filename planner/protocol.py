@@ -16,7 +16,8 @@ from sqlfl.planner.exchanges import (
     numbers,
     text,
 )
-from sqlfl.planner.rounds import ROUNDS
+from sqlfl.planner.into import Into
+from sqlfl.planner.rounds import ROUNDS, Reply
 from sqlfl.planner.sizes import Size
 from sqlfl.planner.ucq import CATEGORY, Slot
 from sqlfl.schema import Client, specifications_to_json
@@ -34,8 +35,7 @@ def protocol(run: Run) -> tuple[Exchange, ...]:
 def training(run: Run) -> list[Exchange]:
     return [
         *preparation(run),
-        encoding(run),
-        labels(run),
+        *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *ROUNDS[str(run.options["algorithm"])](run),
         over_towers(run, "save", save),
         finish(run),
@@ -47,13 +47,20 @@ def evaluation(run: Run) -> list[Exchange]:
 
 
 def prediction(run: Run) -> list[Exchange]:
-    scored = over_towers(run, "score", score)
-    return [*preparation(run), scored, identifiers(run), finish(run)]
+    found = [*preparation(run), over_towers(run, "score", score)]
+    if run.into is None:
+        return [*found, identifiers(run), finish(run)]
+    return [*found, writing(run, run.into), commit(run.into), finish(run)]
 
 
 def preparation(run: Run) -> list[Exchange]:
     """Planning, the snapshot, its join keys, and the rows that occur in the join."""
     return [*planning(run), snapshot(run), keys(run), activation(run)]
+
+
+def weighted_encoding(run: Run) -> list[Exchange]:
+    """Labels first: weights depend on them, and encoding on the weights."""
+    return [labels(run), weights(run), split(run), weighing(run), encoding(run)]
 
 
 def planning(run: Run) -> list[Exchange]:
@@ -62,7 +69,7 @@ def planning(run: Run) -> list[Exchange]:
         Call(
             client, WHOLE,
             "list_tables", "", NOTHING,
-            "tables", "names and types of tables and columns, estimated rows",
+            "tables", "names of schemas, tables and columns, types, estimated rows",
             text(sym.of_database("schema_text", client)),
         )
         for client in run.clients
@@ -126,11 +133,60 @@ def activation(run: Run) -> Exchange:
             down = numbers(2 * active, 4) + numbers(1, 8)
             sent = "rows that occur in the join, how often, and N"
             reply, what, up = "ready", "acknowledgement", READY
-            if run.specification(client, slot.index).shared:
-                reply, what, up = "statistics", "weighted statistics; hashed categories", NOTHING
-                up = statistics(slot, client, 3)
+            if run.specification(client, slot.index).shared and not run.weighted:
+                reply, what, up = own_statistics(run, slot, client)
             calls.append(Call(client, slot.index, "activate", sent, down, reply, what, up))
     return exchange("active rows", 1, calls)
+
+
+def weights(run: Run) -> Exchange:
+    calls = [
+        Call(
+            client, slot.index, "send_weights", "", NOTHING,
+            "weights", f"weights in clear: {run.ucq.weight}",
+            numbers(sym.of_client("active", slot, client), 8),
+        )
+        for slot in run.ucq.slots
+        for client in (slot.clients if slot.weight else ())
+    ]  # fmt: skip
+    return exchange("weights", 1, calls)
+
+
+def split(run: Run) -> Exchange:
+    calls = [
+        Call(
+            client, slot.index, "send_split", "", NOTHING,
+            "split", "which active rows are for validation, drawn by the client",
+            numbers(sym.of_client("active", slot, client), 1),
+        )
+        for slot in run.ucq.slots
+        for client in (slot.clients if slot.split else ())
+    ]  # fmt: skip
+    return exchange("validation rows", 1, calls)
+
+
+def weighing(run: Run) -> Exchange:
+    sent = "what each active row counts in training: the weights of its joined rows, summed"
+    if run.options.get("class_weight") is not None:
+        sent += ", which may tell their classes"
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            down = numbers(sym.of_client("active", slot, client) + 1, 8)
+            reply: Reply = ("ready", "acknowledgement", READY)
+            if run.specification(client, slot.index).shared:
+                reply = own_statistics(run, slot, client)
+            calls.append(Call(client, slot.index, "weigh", sent, down, *reply))
+    return exchange("what rows count", 1, calls)
+
+
+def own_statistics(run: Run, slot: Slot, client: Client) -> Reply:
+    what = "weighted statistics; hashed categories"
+    if run.specification(client, slot.index).warm and any(
+        f.kind == CATEGORY for f in slot.features
+    ):
+        what += " (by the key of the model that training starts from)"
+    return "statistics", what, statistics(slot, client, 3)
 
 
 def encoding(run: Run) -> Exchange:
@@ -220,6 +276,34 @@ def identifiers(run: Run) -> Exchange:
                 )
             )
     return exchange("identifiers", 1, calls)
+
+
+def writing(run: Run, into: Into) -> Exchange:
+    calls = []
+    for client, table in into.tables:
+        rows = sym.JOINED
+        if len(into.tables) > 1:
+            rows = sym.of_client("written", run.ucq.slots[into.slots[0]], client)
+        down = numbers(len(into.slots), 4)
+        for item in (*table, *into.names, *into.classes, into.type):
+            down = down + text(item)
+        down = down + numbers(len(into.slots) * rows, 4)
+        down = down + numbers(rows, 4 if into.classes else 8)
+        down = down + numbers(len(into.classes) * rows, 8)
+        what = "predictions" + (" and probabilities" if into.classes else "")
+        sent = f"{what}, the active rows that they are of; names of the table and its columns"
+        calls.append(
+            Call(client, WHOLE, "write", sent, down, "written", "rows of the table", READY)
+        )
+    return exchange("write", 1, calls)
+
+
+def commit(into: Into) -> Exchange:
+    calls = [
+        Call(client, WHOLE, "commit", "", NOTHING, "ready", "acknowledgement", READY)
+        for client in into.clients
+    ]
+    return exchange("commit", 1, calls)
 
 
 def finish(run: Run) -> Exchange:

@@ -31,13 +31,23 @@ class Table:
     """A table or view of one client's database."""
 
     schema: str | None
-    """None for a table that `party.table` names; else the schema of `party.schema.table`."""
+    """None for a table that `party.table` names; else the schema that it lies in."""
     name: str
     columns: tuple[Column, ...]
     rows: int | None = None
     """The database's own estimate; None for views."""
     catalog: str | None = None
     """Of a database that the party attached to its connection; None for the connection's own."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A schema of a database that a client's connection has open."""
+
+    catalog: str
+    schema: str
+    writable: bool = True
+    """Tables can be made in it."""
 
 
 class Catalog(Protocol):
@@ -50,6 +60,10 @@ class Catalog(Protocol):
         ...
 
     def tables(self, client: Client) -> tuple[Table, ...]: ...
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        """The schemas that tables can lie in: first the current one, which `party.table` names."""
+        ...
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         """Names and types of the columns of a SELECT, as `client`'s database binds it.
@@ -106,6 +120,8 @@ class SlotSpecification:
     """Rows are weighed after they are activated: statistics wait for that."""
     warm: tuple[str, int] | None = None
     """(model's run, block) that training starts from."""
+    name: str = ""
+    """The slot's, under which its block is kept."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
@@ -132,15 +148,17 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
             split=item["split"],
             weighted=item["weighted"],
             warm=None if item["warm"] is None else (item["warm"][0], item["warm"][1]),
+            name=item["name"],
         )
         for item in json.loads(text)
     )
 
 
-def tables_to_json(tables: tuple[Table, ...]) -> str:
+def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...]) -> str:
     """For the `Tables` message of sqlfl.messages."""
-    return json.dumps(
-        [
+    listing = {
+        "places": [[p.catalog, p.schema, p.writable] for p in places],
+        "tables": [
             {
                 "schema": t.schema,
                 "name": t.name,
@@ -150,12 +168,14 @@ def tables_to_json(tables: tuple[Table, ...]) -> str:
             }
             for t in tables
         ],
-        separators=(",", ":"),
-    )
+    }
+    return json.dumps(listing, separators=(",", ":"))
 
 
-def tables_from_json(text: str) -> tuple[Table, ...]:
-    return tuple(
+def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
+    """What `tables_to_json` wrote."""
+    listing = json.loads(text)
+    tables = tuple(
         Table(
             t["schema"],
             t["name"],
@@ -163,5 +183,6 @@ def tables_from_json(text: str) -> tuple[Table, ...]:
             t["rows"],
             t["catalog"],
         )
-        for t in json.loads(text)
+        for t in listing["tables"]
     )
+    return tuple(Place(*place) for place in listing["places"]), tables

@@ -74,13 +74,14 @@ def assert_disclosed(
     *,
     epochs: int = 0,
     outputs: int = 1,
+    draws: bytes = b"",
 ) -> None:
     """Every captured message is in the plan, as often and as large as its formulas say."""
     found = by_place(recorded)
-    truth = Truth(plan, connections(parties), outputs)
+    truth = Truth(plan, connections(parties), outputs, draws)
 
     def run(symbol: Symbol) -> Number:
-        return value_of_run(symbol, plan, found, epochs, truth.joined)
+        return value_of_run(symbol, plan, found, epochs, truth.counted)
 
     bound = truth.bind(run)
     expected = {}
@@ -104,9 +105,12 @@ def assert_disclosed(
 
 
 def value_of_run(
-    symbol: Symbol, plan: FederatedPlan, found: dict[Place, list[Message]], epochs: int, joined: int
+    symbol: Symbol, plan: FederatedPlan, found: dict[Place, list[Message]], epochs: int, rows: int
 ) -> Number:
-    """Sizes that no data decides: lengths of texts, and how often something was repeated."""
+    """Sizes that no data decides: lengths of texts, and how often something was repeated.
+
+    `rows`: joined rows that training goes over.
+    """
 
     def here(kind: str) -> list[Message]:
         return [
@@ -116,7 +120,7 @@ def value_of_run(
             if k == kind and client == symbol.client and symbol.slot in (None, slot)
         ]
 
-    batches = -(-joined // min(int(str(plan.options.get("batch_size") or joined)), joined))
+    batches = -(-rows // min(int(str(plan.options.get("batch_size") or rows)), rows))
     described = len(here("describe"))
     match symbol.role:
         case "rounds":
@@ -124,8 +128,8 @@ def value_of_run(
         case "steps":
             return epochs * batches
         case "batch":
-            rows = sum(m.batch.size for m in here("residuals") if isinstance(m, Residuals))
-            return Fraction(rows, max(1, epochs * (batches - 1)))
+            sent = sum(m.batch.size for m in here("residuals") if isinstance(m, Residuals))
+            return Fraction(sent, max(1, epochs * (batches - 1)))
         case "probes":
             return max(len(messages) for place, messages in found.items() if place[2] == "probe")
         case "run":
@@ -156,11 +160,28 @@ ALGORITHMS = (
 )
 
 
-@given(cases(), st.integers(1, 3), st.sampled_from(ALGORITHMS), st.sampled_from(("sql", "arrays")))
+CLIENTS, METHODS = st.integers(1, 3), st.sampled_from(ALGORITHMS)
+ENGINES = st.sampled_from(("sql", "arrays"))
+
+
+@given(cases(), CLIENTS, METHODS, ENGINES)
 @settings(max_examples=25)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:
+    compare_traffic(case, clients, options, engine)
+
+
+@given(cases(outer=True), CLIENTS, METHODS, ENGINES)
+@settings(max_examples=25)
+def test_the_traffic_of_outer_joins_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str
+) -> None:
+    compare_traffic(case, clients, options, engine)
+
+
+def compare_traffic(case: Case, clients: int, options: dict[str, object], engine: str) -> None:
+    """A TRAIN, another that starts from it, a PREDICT and an EVALUATE."""
     with case.open(clients) as databases, tapped(dict(databases.parties)) as (fed, tap):
         data = trainable(case, databases)
         statement = case.train(**options, engine=engine)
@@ -169,6 +190,13 @@ def test_the_traffic_is_what_explain_says(
             fed.sql(statement)
         epochs = fed.model("m").history.num_rows
         parties = dict(databases.parties)
+        assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
+
+        again = case.train(**options, engine=engine, warm_start="m").replace(" m", " w", 1)
+        plan = fed.explain(again)
+        with tap.taken() as recorded:
+            fed.sql(again)
+        epochs = fed.model("w").history.num_rows
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 
         plan = fed.explain(case.predict())

@@ -10,6 +10,7 @@ from sqlfl.models.basis import MEMORY, coefficients_length, products_length
 from sqlfl.planner import rounds
 from sqlfl.planner.exchanges import WHOLE
 from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.federated import plan as planned
 from tests.planner import plans
 
 PLANS = {
@@ -19,10 +20,17 @@ PLANS = {
         plans.cards(), "linear_regression", {"algorithm": "admm", "union": "consensus"}
     ),
     "sgd": plans.train(plans.cards(), "linear_regression", {"algorithm": "sgd", "batch_size": 9}),
+    "weighted": plans.train(
+        plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.2}
+    ),
+    "warm": planned(
+        "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "old"
+    ),
     "predict": plans.score("predict"),
+    "into": plans.into(),
     "evaluate": plans.score("evaluate"),
 }
-OUTSIDE = {"drop", "failure"}
+OUTSIDE = {"keep", "drop", "failure", "collect", "collected"}
 """Kinds of no plan: of other statements, and of failures."""
 
 

@@ -1,11 +1,13 @@
 """What the sizes in EXPLAIN's formulas really are, from the parties' clear data.
 
 The coordinator's mapping query is run on clear keys, so every count (rows, active rows, distinct
-keys, categories, classes) comes from the data and not from the messages.
+keys, categories, classes) comes from the data and not from the messages. So do the weights of
+joined rows, and the draw of validation rows, under a key that the test gives the clients.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +24,8 @@ from sqlfl.schema import Client
 
 Connections = Mapping[Client, duckdb.DuckDBPyConnection]
 Number = int | Fraction
+Read = tuple[pa.Table, np.ndarray, list[Client]]
+"""A slot's rows in clear; of each row, its fragment and its client."""
 
 
 @dataclass(frozen=True)
@@ -29,33 +33,70 @@ class SlotTruth:
     """One slot's rows over all its clients, in clear."""
 
     rows: pa.Table
-    """The fragments' rows, rows without a label left out."""
+    """The fragments' rows, rows without a label left out unless they are there to match."""
     client: np.ndarray
     """Of each row: its index among the plan's clients."""
     fragment: np.ndarray
     count: np.ndarray
     """Of each row: joined rows that it occurs in."""
+    weight: np.ndarray
+    """Of each row: the weights of these, summed."""
 
 
 class Truth:
-    """The sizes of one plan over these connections; `outputs` is d_c of the model."""
+    """The sizes of one plan over these connections; `outputs` is d_c of the model.
 
-    def __init__(self, plan: FederatedPlan, connections: Connections, outputs: int) -> None:
+    `draws` is the key under which the clients draw validation rows.
+    """
+
+    def __init__(
+        self, plan: FederatedPlan, connections: Connections, outputs: int, draws: bytes = b""
+    ) -> None:
         self.plan = plan
+        self.draws = draws
         self.clients = list(plan.clients)
         read = {slot.index: _read(plan, slot.index, connections) for slot in plan.ucq.slots}
         mapping = _join(plan, read)
         self.joined = mapping.num_rows
         self.outputs = outputs
+        weights = self._weights(read, mapping)
+        self.counted = int(np.count_nonzero(weights))
+        """Joined rows that weigh anything."""
         self.slots: dict[int, SlotTruth] = {}
         for slot, (rows, fragment, client) in read.items():
-            count = np.zeros(rows.num_rows, np.int64)
+            count, weight = np.zeros(rows.num_rows, np.int64), np.zeros(rows.num_rows)
             if f"slot_{slot}" in mapping.column_names:
                 occurs = mapping.column(f"slot_{slot}").to_numpy()
                 count = np.bincount(occurs, minlength=rows.num_rows)
-            self.slots[slot] = SlotTruth(
-                rows, np.array([self.clients.index(c) for c in client], int), fragment, count
-            )
+                weight = np.bincount(occurs, weights, rows.num_rows)
+            numbers = np.array([self.clients.index(c) for c in client], int)
+            self.slots[slot] = SlotTruth(rows, numbers, fragment, count, weight)
+
+    def _weights(self, read: Mapping[int, Read], mapping: pa.Table) -> np.ndarray:
+        """Of each joined row."""
+        weights = np.ones(mapping.num_rows)
+        if not self.plan.weighted:
+            return weights
+        for slot in self.plan.ucq.slots:
+            columns: list[np.ndarray] = []
+            table = read[slot.index][0]
+            if slot.weight:
+                columns.append(np.array(table.column("sqlfl_weight").to_pylist(), float))
+            if slot.split:
+                columns.append(self._kept(table.column("sqlfl_base").to_pylist()))
+            by_class = self.plan.options.get("class_weight")
+            if slot.target and isinstance(by_class, Mapping):
+                texts = [_text(v) for v in table.column("sqlfl_target").to_pylist()]
+                columns.append(np.array([float(by_class.get(t, 1.0)) for t in texts]))
+            for column in columns:
+                weights *= column[mapping.column(f"slot_{slot.index}").to_numpy()]
+        return weights
+
+    def _kept(self, bases: list[str]) -> np.ndarray:
+        """0 for the rows that are for validation, else 1."""
+        limit = float(str(self.plan.options["validation_fraction"])) * 2**64
+        digests = (hmac.digest(self.draws, base.encode(), "sha256") for base in bases)
+        return np.array([float(int.from_bytes(d[:8], "big") >= limit) for d in digests])
 
     def bind(self, run: Callable[[Symbol], Number]) -> dict[str, Number]:
         """A value for every symbol of the plan; `run` gives those that no data decides."""
@@ -64,7 +105,8 @@ class Truth:
             "outputs": lambda s: self.outputs,
             "rows": lambda s: self.rows(s, active=False).num_rows,
             "active": lambda s: self.rows(s).num_rows,
-            "tags": lambda s: len(set(_keys(self.rows(s, active=False), _part(s)))),
+            "written": self.occurrences,
+            "tags": lambda s: len(set(_keys(self.rows(s, active=False), _part(s))) - {None}),
             "vocabulary": lambda s: len(set(self.categories(s))),
             "merged_vocabulary": lambda s: len(set(self.categories(s))),
             "columns": lambda s: self.numeric(s) + self.onehot(s).shape[1],
@@ -77,16 +119,25 @@ class Truth:
         }
         return {s.name: sizes.get(s.role, run)(s) for s in self.plan.symbols}
 
-    def rows(self, symbol: Symbol, *, active: bool = True) -> pa.Table:
+    def occurrences(self, symbol: Symbol) -> int:
+        """Joined rows that the client's rows of the slot take part in."""
+        slot = self.slots[_slot(symbol)]
+        assert symbol.client is not None
+        return int(slot.count[slot.client == self.clients.index(symbol.client)].sum())
+
+    def rows(self, symbol: Symbol, *, active: bool = True, weighing: bool = False) -> pa.Table:
+        """All rows, or those that occur in the join, or those of them that weigh anything."""
         slot = self.slots[_slot(symbol)]
         mask = slot.count > 0 if active else np.ones(len(slot.count), bool)
+        if weighing:
+            mask = mask & (slot.weight > 0)
         if symbol.client is not None:
             mask = mask & (slot.client == self.clients.index(symbol.client))
         return slot.rows.filter(pa.array(mask))
 
     def categories(self, symbol: Symbol) -> list[object]:
         feature = self.features(symbol)[_part(symbol)]
-        return self.rows(symbol).column(feature.name).to_pylist()
+        return self.rows(symbol, weighing=True).column(feature.name).to_pylist()
 
     def classes(self, symbol: Symbol) -> set[str]:
         return {_text(v) for v in self.rows(symbol).column("sqlfl_target").to_pylist()}
@@ -95,8 +146,8 @@ class Truth:
         return self.plan.ucq.slots[_slot(symbol)].features
 
     def numeric(self, symbol: Symbol) -> int:
-        """Value columns, and an indicator for each feature that is NULL in any active row."""
-        rows, width = self.rows(symbol), 0
+        """Value columns, and an indicator for each feature that is NULL in any row that weighs."""
+        rows, width = self.rows(symbol, weighing=True), 0
         for feature in self.features(symbol):
             if feature.kind != CATEGORY:
                 values = rows.column(feature.name).to_pylist()
@@ -104,13 +155,14 @@ class Truth:
         return width
 
     def onehot(self, symbol: Symbol) -> sparse.csr_array:
-        """(active rows, categories), the vocabulary being that of the slot."""
-        rows = self.rows(symbol)
+        """(active rows that weigh, categories), the vocabulary being that of the slot."""
+        rows = self.rows(symbol, weighing=True)
         blocks = [sparse.csr_array((rows.num_rows, 0))]
         whole = Symbol("", "", symbol.slot)
         for feature in self.features(symbol):
             if feature.kind == CATEGORY:
-                known = list(dict.fromkeys(self.rows(whole).column(feature.name).to_pylist()))
+                every = self.rows(whole, weighing=True).column(feature.name)
+                known = list(dict.fromkeys(every.to_pylist()))
                 values = rows.column(feature.name).to_pylist()
                 hot = np.array([[v == k for k in known] for v in values], float)
                 blocks.append(sparse.csr_array(hot.reshape(len(values), len(known))))
@@ -121,15 +173,16 @@ class Truth:
         return int(sparse.triu(onehot.T @ onehot).count_nonzero())
 
 
-def _read(
-    plan: FederatedPlan, slot: int, connections: Connections
-) -> tuple[pa.Table, np.ndarray, list[Client]]:
+def _read(plan: FederatedPlan, slot: int, connections: Connections) -> Read:
     parts: list[pa.Table] = []
     fragments: list[int] = []
     clients: list[Client] = []
     for fragment in plan.ucq.slots[slot].fragments:
-        found = connections[fragment.client].sql(fragment.sql).to_arrow_table()
-        if plan.ucq.slots[slot].target:
+        sql = fragment.sql
+        if plan.ucq.slots[slot].split:
+            sql = f"SELECT * REPLACE (sqlfl_base::VARCHAR AS sqlfl_base) FROM ({sql})"
+        found = connections[fragment.client].sql(sql).to_arrow_table()
+        if plan.ucq.slots[slot].target and not fragment.links:
             found = found.filter(found.column("sqlfl_target").is_valid())
         parts.append(found)
         fragments += [fragment.index] * found.num_rows
@@ -138,25 +191,31 @@ def _read(
     return table, np.array(fragments, np.int32), clients
 
 
-def _join(
-    plan: FederatedPlan, read: Mapping[int, tuple[pa.Table, np.ndarray, list[Client]]]
-) -> pa.Table:
+def _join(plan: FederatedPlan, read: Mapping[int, Read]) -> pa.Table:
     codes: dict[object, int] = {}
     with duckdb.connect() as con:
         for slot, (table, fragment, _) in read.items():
             columns = {"fragment": fragment, "row": np.arange(table.num_rows, dtype=np.int32)}
             for key in plan.ucq.slots[slot].keys:
-                found = [codes.setdefault((key, v), len(codes)) for v in _keys(table, key)]
-                columns[f"key_{key}"] = np.array(found, np.int32)
+                columns[f"key_{key}"] = pa.array(
+                    [
+                        None if v is None else codes.setdefault((key, v), len(codes))
+                        for v in _keys(table, key)
+                    ],
+                    pa.int32(),
+                )
             con.register(f"slot_{slot}", pa.table(columns))
         return con.sql(plan.mapping_sql).to_arrow_table()
 
 
-def _keys(table: pa.Table, key: int) -> list[tuple[object, ...]]:
-    """The key of each row; equal where SQL says so (-0.0 = 0.0 is so in Python too)."""
+def _keys(table: pa.Table, key: int) -> list[tuple[object, ...] | None]:
+    """The key of each row, None where a part is NULL; equal where SQL says so.
+
+    (-0.0 = 0.0 is so in Python too.)
+    """
     names = [n for n in table.column_names if n.startswith(f"sqlfl_key_{key}_")]
     columns = [["nan" if v != v else v for v in table.column(n).to_pylist()] for n in names]
-    return list(zip(*columns, strict=True))
+    return [None if None in parts else parts for parts in zip(*columns, strict=True)]
 
 
 def _missing(value: object) -> bool:

@@ -78,6 +78,7 @@ class ArraysEngine:
                 cross += self._onehot[part].T @ weighted
         weighted_rows = sparse.csr_array(self._onehot.multiply(self._counts[:, None]))
         onehot = sparse.csr_array(self._onehot.T @ weighted_rows)
+        onehot.eliminate_zeros()
         moments = np.concatenate([self._counts @ self._numeric, self._onehot.T @ self._counts])
         numeric = (numeric + numeric.T) / 2
         return GramMatrix(numeric, cross, onehot, moments, float(self._counts.sum()))

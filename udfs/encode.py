@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlfl.errors import ModelError
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.features import CONSTANT, Encoding, categories_of, vocabulary_pads
+from sqlfl.udfs.features import Encoding, categories_of, vocabulary_pads
 from sqlfl.udfs.rows import Snapshot
 
 
@@ -23,14 +23,11 @@ def encode(snapshot: Snapshot, encoding: Encoding) -> exp.Select:
     of the snapshot that `end_encode` removes. Raises ModelError if the features do not fit.
     """
     features = snapshot.specification.features
-    if _layout(features) != _layout(encoding.features):
-        raise ModelError(
-            f"the features of slot {snapshot.specification.slot} do not fit the model: "
-            f"it was trained on {_written(encoding.features)}; got {_written(features)}"
-        )
+    check_features(features, encoding.features)
     constants = _constants(encoding)
     chosen = [sql.column("r", "t"), sql.column("cnt", "t")]
-    query = sql.select(snapshot.table("active", "t"), [*chosen, *_encoded_numbers(encoding)])
+    rows = exp.alias_(snapshot.active_table, "t", table=True)
+    query = sql.select(rows, [*chosen, *_encoded_numbers(encoding)])
     with sql.registered(snapshot.con, snapshot.name("given"), constants) as given:
         snapshot.create("constants", exp.select(exp.Star()).from_(given))
     query = query.join(snapshot.table("constants", "s"), join_type="cross", copy=False)
@@ -46,6 +43,17 @@ def encode(snapshot: Snapshot, encoding: Encoding) -> exp.Select:
     return query
 
 
+def check_features(
+    given: Sequence[FeatureSpecification], trained: Sequence[FeatureSpecification]
+) -> None:
+    """ModelError unless the features have the kinds and widths of those that were trained on."""
+    if _layout(given) != _layout(trained):
+        raise ModelError(
+            "the features do not fit the model: "
+            f"it was trained on {_written(trained)}; got {_written(given)}"
+        )
+
+
 def end_encode(snapshot: Snapshot) -> None:
     """Remove what the query of `encode` reads."""
     snapshot.drop_part("constants")
@@ -55,14 +63,10 @@ def end_encode(snapshot: Snapshot) -> None:
 
 def _constants(encoding: Encoding) -> pa.Table:
     """One row: mean m<p> and scale s<p> of every column that is not one-hot."""
-    share = encoding.missing[list(encoding.indicators)] / encoding.total
-    spread = np.sqrt(share * (1.0 - share))
-    mean = np.concatenate([encoding.mean, share])
-    scale = np.concatenate([encoding.scale, np.where(spread > CONSTANT, spread, 1.0)])
     fields: dict[str, list[float]] = {"one": [1.0]}
     for p in range(encoding.numeric):
-        fields[f"m{p}"] = [float(mean[p])]
-        fields[f"s{p}"] = [float(scale[p])]
+        fields[f"m{p}"] = [float(encoding.centres[p])]
+        fields[f"s{p}"] = [float(encoding.scales[p])]
     return pa.table(fields)
 
 

@@ -45,7 +45,7 @@ class Encoding:
     counts: tuple[Array, ...]
     """Per category feature (v,): Σ cnt of each entry."""
     total: float
-    """N, the joined rows that the statistics are of."""
+    """Σ cnt: the joined rows that the statistics are of, or the sum of their weights."""
     vocabulary_key: bytes | None
     """The secret that the clients of a shared slot hash categories with; None for one client."""
 
@@ -53,6 +53,23 @@ class Encoding:
     def indicators(self) -> tuple[int, ...]:
         """The numeric features, by position among them, that have an indicator column."""
         return tuple(int(i) for i in np.flatnonzero(self.missing > 0))
+
+    @cached_property
+    def centres(self) -> Array:
+        """(p,): what standardising subtracts; of an indicator, the share of missing values."""
+        return np.concatenate([self.mean, self._shares])
+
+    @cached_property
+    def scales(self) -> Array:
+        """(p,): what standardising divides by."""
+        # sums of weights are rounded: a share of all of them may come out beside 1
+        constant = 1.0 - self._shares <= CONSTANT
+        spread = np.sqrt(np.where(constant, 0.0, self._shares * (1.0 - self._shares)))
+        return np.concatenate([self.scale, np.where(spread > CONSTANT, spread, 1.0)])
+
+    @property
+    def _shares(self) -> Array:
+        return self.missing[list(self.indicators)] / self.total
 
     @property
     def numeric(self) -> int:
@@ -73,7 +90,7 @@ class Encoding:
     @cached_property
     def centre(self) -> Array:
         """(d,): what centring subtracts; the frequency of a category, 0 for other columns."""
-        frequencies = [counts / max(self.total, 1.0) for counts in self.counts]
+        frequencies = [counts / _divisor(self.total) for counts in self.counts]
         return np.concatenate([np.zeros(self.numeric), *frequencies])
 
     @property
@@ -176,8 +193,8 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
     Raises ModelError, naming the column, if a numeric feature has infinite values.
     """
     _, mean, m2, missing = _moments(snapshot)
-    total = float(snapshot.weight)
-    deviation = np.sqrt(m2 / max(total, 1.0))
+    total = snapshot.weight
+    deviation = np.sqrt(m2 / _divisor(total))
     constant = deviation <= CONSTANT * np.maximum(1.0, np.abs(mean))
     vocabularies, counts = [], []
     for _, position in categories_of(snapshot.specification.features):
@@ -226,7 +243,7 @@ def _moments(snapshot: Snapshot) -> tuple[Array, Array, Array, Array]:
         given = {f"m{p}": float(mean[p]) for p in range(part.start, part.stop)}
         query = sql.select(snapshot.active_table, terms)
         found = np.array(sql.fetch(snapshot.con, query, given)[0], np.float64).reshape(-1, 2)
-        present = np.maximum(weight[part], 1.0)
+        present = _divisor(weight[part])
         mean[part] += found[:, 0] / present
         m2[part] = np.maximum(found[:, 1] - found[:, 0] ** 2 / present, 0.0)
     if not np.isfinite(m2).all():
@@ -252,7 +269,12 @@ def _first_pass(snapshot: Snapshot, start: int) -> tuple[Array, Array]:
                 hint="filter them out in WHERE, or turn them into NULL",
             )
     weight = np.array(found[1::3], np.float64)
-    return weight, np.array(found[2::3], np.float64) / np.maximum(weight, 1.0)
+    return weight, np.array(found[2::3], np.float64) / _divisor(weight)
+
+
+def _divisor(weight: Array | float) -> Array:
+    """The weight, or 1 where nothing weighs: sums over it are 0 then."""
+    return np.where(np.asarray(weight) > 0, weight, 1.0)
 
 
 def _missing(snapshot: Snapshot) -> Array:
@@ -278,20 +300,26 @@ def _missing(snapshot: Snapshot) -> Array:
 
 
 def _frequencies(snapshot: Snapshot, position: int) -> exp.Select:
-    entry = sql.column(f"c{position}")
+    """Entry and Σ cnt, of those that weigh anything."""
+    entry, weight = sql.column(f"c{position}"), sql.total(sql.column("cnt"))
     return (
-        exp.select(entry, sql.named(sql.total(sql.column("cnt")), "n"))
+        exp.select(entry, sql.named(weight, "n"))
         .from_(snapshot.active_table)
         .group_by(entry.copy())
+        .having(exp.GT(this=weight.copy(), expression=sql.number(0)))
     )
 
 
 # -- layout -------------------------------------------------------------------------------------
 
 
-def vocabulary_pads(vocabulary_key: bytes, number: int) -> dict[str, bytes]:
+def vocabulary_key_of(vocabulary_key: bytes, number: int) -> bytes:
     """Each category feature has a key of its own: equal values of two do not show as equal."""
-    return keys.pads(keys.derive(vocabulary_key, "vocabulary", str(number)))
+    return keys.derive(vocabulary_key, "vocabulary", str(number))
+
+
+def vocabulary_pads(vocabulary_key: bytes, number: int) -> dict[str, bytes]:
+    return keys.pads(vocabulary_key_of(vocabulary_key, number))
 
 
 def categories_of(features: Sequence[FeatureSpecification]) -> list[tuple[int, int]]:

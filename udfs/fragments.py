@@ -13,17 +13,20 @@ from sqlfl.udfs.describe import describe
 
 AS_BLOB = ("VARCHAR", "JSON")
 """Types of key parts that are kept as BLOB, so that no collation merges two texts."""
+DRAW_BYTES = 8
 
 
 def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: str) -> exp.Select:
     """One fragment with the columns of `raw`, each in the form that encoding needs.
 
     The fragment's columns are taken by position: DuckDB would not tell "a" from "A", and describes
-    `A AS a` as "A".
+    `A AS a` as "A". Where rows are drawn for validation, the query takes the parameters
+    `keys.pads(key)` of the draws' key.
     """
     described = describe(con, text)
     expected = [f.name for f in spec.features]
-    expected += ["sqlfl_target"] * spec.target + [f"sqlfl_id_{k}" for k in spec.identifiers]
+    expected += ["sqlfl_target"] * spec.target + ["sqlfl_weight"] * spec.weight
+    expected += ["sqlfl_base"] * (spec.split > 0) + [f"sqlfl_id_{k}" for k in spec.identifiers]
     expected += [f"sqlfl_key_{k.index}_{p}" for k in spec.keys for p in range(len(k.types))]
     if [c.name.lower() for c in described] != [name.lower() for name in expected or ["sqlfl_row"]]:
         raise ModelError(
@@ -37,6 +40,10 @@ def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: st
         chosen.append(sql.named(_feature(next(left)[0], feature), f"f{number}"))
     if spec.target:
         chosen.append(sql.named(_target(*next(left), spec.classes), "y"))
+    if spec.weight:
+        chosen.append(sql.named(_weight(next(left)[0]), "w"))
+    if spec.split > 0:
+        chosen.append(sql.named(_draw(next(left)[0]), "draw"))
     chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
     for position, key in enumerate(spec.keys):
         for p, kind in enumerate(key.types):
@@ -90,3 +97,13 @@ def _target(value: exp.Expr, column: Column, classes: bool) -> exp.Expr:
         value = keys.positive_zero(value, column.type)
         return sql.call("nullif", value, sql.cast(sql.string("nan"), column.type))
     return value
+
+
+def _weight(value: exp.Expr) -> exp.Expr:
+    return sql.call("coalesce", sql.cast(value, "DOUBLE"), sql.cast(sql.string("nan"), "DOUBLE"))
+
+
+def _draw(base: exp.Expr) -> exp.Expr:
+    """A keyed hash of the whole row: a uniform number, as DRAW_BYTES that order as it does."""
+    row = sql.call("encode", sql.call("coalesce", sql.text(base), sql.string("")))
+    return sql.call("array_slice", keys.tag(row), sql.number(1), sql.number(DRAW_BYTES))

@@ -1,14 +1,7 @@
-"""The snapshot of a slot's fragments at one client, and its row ids.
-
-Row ids run from 0 over all the client's fragments of the slot. They follow the tags of the key
-with the most distinct tags, and chance within a tag, so that they tell nothing of the storage
-order that the tags do not. Without keys they follow (fragment, chance): the coordinator then
-knows a row's fragment from the fragments' sizes.
-"""
+"""The snapshot of a slot's fragments at one client."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -22,7 +15,8 @@ from sqlglot import exp
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.fragments import AS_BLOB, active_features, converted
+from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
+from sqlfl.udfs.numbering import hash_keys, number_rows, tags_of
 
 Array = npt.NDArray[Any]
 
@@ -31,21 +25,23 @@ Array = npt.NDArray[Any]
 class Snapshot:
     """A client's rows of one slot, in temporary tables of its cursor.
 
-    First `take`, then `keys`, then `activate`; labels, identifiers, statistics and engines read
-    the active rows, in the order that `activate` was given.
+    First `take`, then `keys`, then `activate`; labels, weights, split, identifiers, statistics and
+    engines read the active rows, in the order that `activate` was given.
     """
 
     con: sql.Connection
     run: str
     specification: SlotSpecification
     rows: tuple[int, ...] = ()
-    """Rows of each fragment, without those whose target is NULL."""
+    """Rows of each fragment, without those whose target is NULL unless it is one of `links`."""
     null_targets: tuple[int, ...] = ()
-    """Rows of each fragment that were left out because their target is NULL (or NaN)."""
+    """Rows of each fragment whose target is NULL (or NaN): only `links` keep them, to match."""
     active: int = 0
     """a, the number of active rows; 0 before `activate`."""
-    weight: int = 0
+    weight: float = 0.0
     """Σ cnt over the active rows."""
+    _rows: str = "active"
+    """The part that holds the active rows."""
     _tables: set[str] = field(default_factory=set)
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -57,19 +53,23 @@ class Snapshot:
         fragments: Sequence[str],
         secret: bytes,
         run: str,
+        draws: bytes = b"",
     ) -> Snapshot:
         """Evaluate the fragments (SQL, in the order of `specification.fragments`).
 
         The caller opens the transaction that makes all snapshots of a client consistent, and has
-        called `keys.install`. `secret` is the run's key for join keys. Raises ModelError if a
-        fragment does not have the columns that the specification calls for.
+        called `keys.install`. `secret` is the run's key for join keys; `draws` the client's own for
+        drawing validation rows, without which a specification with a split is an InternalError.
+        Raises ModelError if a fragment does not have the columns that the specification calls for.
         """
+        if specification.split > 0 and not draws:
+            raise InternalError("validation rows cannot be drawn without a key")
         snapshot = cls(con, run, specification)
         try:
-            snapshot._evaluate(fragments)
+            snapshot._evaluate(fragments, draws)
             snapshot._count()
-            snapshot._hash(secret)
-            snapshot._number()
+            hash_keys(snapshot, secret)
+            number_rows(snapshot)
         except BaseException:
             # in a failed transaction nothing can be dropped; its roll-back takes the tables along
             snapshot._tables.clear()
@@ -80,7 +80,7 @@ class Snapshot:
         """What `JoinKeys` carries, rows in row-id order.
 
         Returns fragments uint16 (n,), or (0,) if there is one fragment; per key the distinct tags
-        uint8 (u, 16), sorted; per key the codes uint32 (n,).
+        uint8 (u, 16), sorted; per key the codes uint32 (n,), u where a part of the key is NULL.
         """
         names = [f"k{key}" for key in range(len(self.specification.keys))]
         query = exp.select(*(sql.column(n) for n in ["row", "fragment", *names]))
@@ -90,7 +90,7 @@ class Snapshot:
         several = len(self.specification.fragments) > 1
         fragment = found["fragment"][order] if several else np.zeros(0, np.uint16)
         codes = tuple(found[name][order].astype(np.uint32, copy=False) for name in names)
-        tags = tuple(self._tags(key) for key in range(len(names)))
+        tags = tuple(tags_of(self, key) for key in range(len(names)))
         return fragment.astype(np.uint16, copy=False), tags, codes
 
     def activate(self, rows: Array, counts: Array) -> None:
@@ -129,16 +129,43 @@ class Snapshot:
                 )
             )
             self.create("active", query)
-        self.active, self.weight = len(rows), int(counts.sum())
+        self.active, self.weight = len(rows), float(counts.sum())
         self._forget(*(self._tables - {self.name("active")}))
+
+    def weigh(self, counts: Array) -> None:
+        """Let active row r count `counts[r]` from now on, instead of as often as it occurs.
+
+        counts: (a,), finite and not negative; a row of 0 is encoded and predicted, but weighs
+        nothing. Engines and statistics that are there already do not change.
+        """
+        counts = np.asarray(counts, np.float64)
+        if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
+            raise InternalError(f"{self.active} active rows must have one weight each, from 0 up")
+        table = pa.table({"r": np.arange(self.active, dtype=np.uint32), "cnt": counts})
+        names = [item.alias_or_name for item in active_features(self.specification.features)]
+        names += self._plain_columns()
+        chosen = [
+            sql.column("r", "t"),
+            sql.column("cnt", "a"),
+            *(sql.column(name, "t") for name in names),
+        ]
+        before, part = self._rows, self.fresh("active")
+        with sql.registered(self.con, self.name("weights"), table) as weights:
+            query = sql.select(exp.alias_(weights, "a", table=True), chosen).join(
+                self.table(before, "t"), on=sql.equal(sql.column("r", "a"), sql.column("r", "t"))
+            )
+            self.create(part, query)
+        self._rows, self.weight = part, float(counts.sum())
+        self.drop_part(before)
 
     @property
     def active_table(self) -> exp.Table:
-        """The active rows: r, cnt; x<p> DOUBLE per numeric column, NULL where missing; m<i> BOOLEAN
+        """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> DOUBLE per
+        numeric column, NULL where missing; m<i> BOOLEAN
         per array feature i, whether the array is NULL; c<i> BLOB per category feature i, its
-        canonical text; y; id<k>. i counts the features, p the numeric columns.
+        canonical text; y; w; draw; id<k>. i counts the features, p the numeric columns.
         """
-        return self.table("active")
+        return self.table(self._rows)
 
     def labels(self, classes: bool | None = None) -> tuple[Array, tuple[str, ...], Array]:
         """What `Labels` carries for the active rows: (values, classes, codes).
@@ -186,6 +213,25 @@ class Snapshot:
         codes[found["r"]] = found["code"]
         return np.zeros(0), tuple(name.decode() for (name,) in names), codes
 
+    def weights(self) -> Array:
+        """float64 (a,): the column of weights of the active rows, NaN where it is NULL."""
+        if not self.specification.weight:
+            raise InternalError(f"slot {self.specification.slot} does not hold the weight")
+        return self._of_active_rows(sql.column("w"), None, np.float64)
+
+    def split(self) -> Array:
+        """uint8 (a,): 1 for the active rows that are for validation.
+
+        A row is where its draw, a keyed hash of the whole row as a number in [0, 1), is below
+        `specification.split`: so it is again under the same key, and copies of a row agree.
+        """
+        share = self.specification.split
+        if not 0 < share < 1:
+            raise InternalError(f"slot {self.specification.slot} draws a share of {share}")
+        limit = int(share * 2 ** (8 * DRAW_BYTES)).to_bytes(DRAW_BYTES, "big")
+        drawn = exp.LT(this=sql.column("draw"), expression=sql.parameter("limit"))
+        return self._of_active_rows(drawn, {"limit": limit}, np.uint8)
+
     def identifiers(self) -> tuple[pa.Array, ...]:
         """The ID columns of the active rows, in the specification's order, as Arrow arrays (a,)."""
         names = [f"id{k}" for k in self.specification.identifiers]
@@ -221,11 +267,11 @@ class Snapshot:
     def drop(self) -> None:
         """Remove all temporary tables of the snapshot; it may be called again."""
         self._forget(*self._tables)
-        self.active = self.weight = 0
+        self.active, self.weight = 0, 0.0
 
     # -- taking the snapshot ----------------------------------------------------------------------
 
-    def _evaluate(self, fragments: Sequence[str]) -> None:
+    def _evaluate(self, fragments: Sequence[str], draws: bytes) -> None:
         indices = self.specification.fragments
         if len(fragments) != len(indices):
             raise InternalError(f"{len(fragments)} fragments came for {len(indices)}")
@@ -238,100 +284,52 @@ class Snapshot:
             union = exp.Union(this=union, expression=part, distinct=False)
         position = exp.Sub(this=exp.Window(this=exp.RowNumber()), expression=sql.number(1))
         query = exp.select(sql.named(position, "pos"), exp.Star()).from_(union.subquery("u"))
-        self.create("raw", query)
+        self.create("raw", query, keys.pads(draws) if self.specification.split > 0 else None)
 
     def _count(self) -> None:
         query = exp.select(sql.column("fragment"), sql.call("count", exp.Star()))
         query = query.from_(self.table("raw")).group_by(sql.column("fragment"))
         every = dict(sql.fetch(self.con, query))
-        kept = every
+        labelled = kept = every
         if self.specification.target:
             present = exp.Not(this=sql.is_null(sql.column("y")))
-            kept = dict(sql.fetch(self.con, query.where(present)))
+            labelled = dict(sql.fetch(self.con, query.where(present)))
+            kept = dict(sql.fetch(self.con, self.kept(query)))
         indices = self.specification.fragments
         self.rows = tuple(kept.get(i, 0) for i in indices)
-        self.null_targets = tuple(every.get(i, 0) - kept.get(i, 0) for i in indices)
-
-    def _hash(self, secret: bytes) -> None:
-        """Per key a dictionary: its parts, tag and code, every distinct value hashed once."""
-        parameters = keys.pads(secret)
-        for position, key in enumerate(self.specification.keys):
-            names = [f"p{position}_{p}" for p in range(len(key.types))]
-            distinct = exp.select(*(sql.column(n) for n in names)).distinct()
-            distinct = self._labelled(distinct.from_(self.table("raw")))
-            parts: list[exp.Expr] = [
-                sql.call("decode", sql.column(name)) if kind in AS_BLOB else sql.column(name)
-                for name, kind in zip(names, key.types, strict=True)
-            ]
-            tag = keys.tag(keys.key_message(key, parts))
-            hashed = exp.select(*(sql.column(n) for n in names), sql.named(tag, "tag"))
-            hashed = hashed.from_(distinct.subquery("d"))
-            code = sql.row_number([sql.column("tag")])
-            query = exp.select(exp.Star(), sql.named(code, "code")).from_(hashed.subquery("h"))
-            self.create(f"tags{position}", query, parameters)
-
-    def _number(self) -> None:
-        """The table `ids`: position in `raw`, row id, fragment, and the code of every key."""
-        sizes = []
-        for position in range(len(self.specification.keys)):
-            size = exp.select(sql.call("count", exp.Star()))
-            found = sql.fetch(self.con, size.from_(self.table(f"tags{position}")))
-            sizes.append(int(found[0][0]))
-        written = sql.call("encode", sql.text(sql.column("pos", "t")))
-        digest = sql.call("sha256", sql.join_text(sql.parameter("salt"), written))
-        # 12 bytes are kept inline by DuckDB's strings, and are enough to order any table
-        chance = sql.call("array_slice", sql.call("unhex", digest), sql.number(1), sql.number(12))
-        first: exp.Expr = sql.column("fragment", "t")
-        if sizes:
-            first = sql.column("code", f"d{int(np.argmax(sizes))}")
-        query = exp.select(
-            sql.column("pos", "t"),
-            sql.column("fragment", "t"),
-            sql.named(sql.row_number([first, chance]), "row"),
-            *(sql.named(sql.column("code", f"d{k}"), f"k{k}") for k in range(len(sizes))),
-        ).from_(self.table("raw", "t"))
-        for position, key in enumerate(self.specification.keys):
-            matches = [
-                sql.equal(
-                    sql.column(f"p{position}_{p}", "t"),
-                    sql.column(f"p{position}_{p}", f"d{position}"),
-                )
-                for p in range(len(key.types))
-            ]
-            query = query.join(self.table(f"tags{position}", f"d{position}"), on=exp.and_(*matches))
-        self.create("ids", self._labelled(query), {"salt": os.urandom(32)})
-        size = exp.select(sql.call("count", exp.Star())).from_(self.table("ids"))
-        if sql.fetch(self.con, size)[0][0] != sum(self.rows):
-            raise ModelError(f"a fragment of slot {self.specification.slot} has NULL join keys")
-
-    def _labelled(self, query: exp.Select) -> exp.Select:
-        if not self.specification.target:
-            return query
-        return query.where(exp.Not(this=sql.is_null(sql.column("y"))))
+        self.null_targets = tuple(every.get(i, 0) - labelled.get(i, 0) for i in indices)
 
     # -- columns ----------------------------------------------------------------------------------
 
     def _plain_columns(self) -> list[str]:
-        target = ["y"] if self.specification.target else []
-        return [*target, *(f"id{k}" for k in self.specification.identifiers)]
+        wanted = self.specification
+        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * (wanted.split > 0)
+        return [*own, *(f"id{k}" for k in wanted.identifiers)]
+
+    def _of_active_rows(
+        self, value: exp.Expr, parameters: sql.Parameters | None, kind: npt.DTypeLike
+    ) -> Array:
+        """One value per active row, which is never NULL."""
+        query = exp.select(sql.column("r"), sql.named(value, "value")).from_(self.active_table)
+        found = sql.columns(self.con, query, parameters)
+        values: Array = np.empty(self.active, kind)
+        values[found["r"]] = found["value"]
+        return values
 
     def _numeric_target(self) -> exp.Expr:
         return sql.cast(sql.column("y"), "DOUBLE")
 
-    def _tags(self, key: int) -> Array:
-        table = self.table(f"tags{key}")
-        query = exp.select(sql.column("code"), sql.column("tag")).from_(table)
-        found = sql.reader(self.con, query).read_all()
-        tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
-        column = found.column("tag").cast(pa.binary(keys.TAG_BYTES))
-        start = 0
-        codes = found.column("code").to_numpy()
-        for chunk in column.chunks:
-            size = len(chunk)
-            data = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * keys.TAG_BYTES :]
-            tags[codes[start : start + size]] = data[: size * keys.TAG_BYTES].reshape(size, -1)
-            start += size
-        return tags
+    def kept(self, query: exp.Select) -> exp.Select:
+        """Without the rows that have no target, unless they are there to match."""
+        if not self.specification.target:
+            return query
+        kept: exp.Expr = exp.Not(this=sql.is_null(sql.column("y")))
+        if self.specification.links:
+            links = [sql.number(index) for index in self.specification.links]
+            kept = exp.Or(
+                this=kept, expression=exp.In(this=sql.column("fragment"), expressions=links)
+            )
+        return query.where(kept)
 
     def name(self, part: str) -> str:
         """The name of the temporary table or view `part` of this snapshot."""

@@ -235,7 +235,7 @@ class SqlEngine:
                     .group_by(first.copy(), second.copy())
                 )
                 found = self._run(query, {})
-                known = (found["i"] >= 0) & (found["j"] >= 0)
+                known = (found["i"] >= 0) & (found["j"] >= 0) & (found["n"] > 0)
                 left = found["i"][known] + encoding.offsets[i] - size
                 right = found["j"][known] + encoding.offsets[j] - size
                 rows.append(left)

@@ -80,13 +80,16 @@ def run_mapping_query(
 
 def _join_codes(
     slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
-) -> dict[tuple[Address, int], Array]:
-    """Per client, slot and key: the tag of every row as a code common to all holders of the key."""
+) -> dict[tuple[Address, int], pa.Array]:
+    """Per client, slot and key: the tag of every row as a code common to all holders of the key.
+
+    int32 (n,), null where the key is NULL.
+    """
     holders: dict[int, list[tuple[Address, int]]] = {}
     for slot in slots:
         for position, key in enumerate(slot.keys):
             holders.setdefault(key, []).extend((a, position) for a in slot.addresses)
-    codes: dict[tuple[Address, int], Array] = {}
+    codes: dict[tuple[Address, int], pa.Array] = {}
     for key, places in holders.items():
         tags = [replies[address].tags[position] for address, position in places]
         merged = pa.FixedSizeBinaryArray.from_buffers(
@@ -95,16 +98,19 @@ def _join_codes(
             [None, pa.py_buffer(np.ascontiguousarray(np.concatenate(tags)))],
         )
         numbers = merged.dictionary_encode().indices.to_numpy()
-        starts = np.cumsum([0] + [len(t) for t in tags])
-        for (address, position), start in zip(places, starts[:-1], strict=True):
-            codes[address, key] = numbers[start + replies[address].codes[position].astype(np.int64)]
+        start = 0
+        for (address, position), own in zip(places, tags, strict=True):
+            place = replies[address].codes[position].astype(np.int64)
+            found = np.append(numbers[start : start + len(own)], np.int32(0))[place]
+            codes[address, key] = pa.array(found, mask=place == len(own))
+            start += len(own)
     return codes
 
 
 def _slot_table(
     slot: SlotRows,
     replies: Mapping[Address, JoinKeys],
-    codes: Mapping[tuple[Address, int], Array],
+    codes: Mapping[tuple[Address, int], pa.Array],
 ) -> pa.Table:
     fragment = [
         replies[address].fragment
@@ -115,10 +121,10 @@ def _slot_table(
             slot.addresses, slot.fragments, slot.fragment_rows, strict=True
         )
     ]
-    columns: dict[str, Array] = {
+    columns: dict[str, Array | pa.ChunkedArray] = {
         "fragment": np.concatenate(fragment),
         "row": np.arange(sum(slot.rows), dtype=np.int32),
     }
     for key in slot.keys:
-        columns[f"key_{key}"] = np.concatenate([codes[a, key] for a in slot.addresses])
+        columns[f"key_{key}"] = pa.chunked_array([codes[a, key] for a in slot.addresses])
     return pa.table(columns)

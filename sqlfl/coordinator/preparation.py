@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,20 @@ class JoinedSlot:
 
 
 @dataclass(frozen=True, eq=False)
+class Weighting:
+    """What every joined row counts; see sqlfl.coordinator.weighting."""
+
+    weights: Array
+    """float64 (N,): in training; 0 for validation rows."""
+    samples: Array
+    """float64 (N,): in metrics; the weight column alone, or 1."""
+    validation: Array
+    """bool (N,)"""
+    held: Array
+    """float64 (N,): in the validation loss, class weights included; 0 for training rows."""
+
+
+@dataclass(frozen=True, eq=False)
 class Joined:
     """The join as the coordinator knows it."""
 
@@ -52,6 +67,8 @@ class Joined:
     slots: dict[int, JoinedSlot]
     null_targets: int
     """Rows of the target's table that were left out because their target is NULL."""
+    weighting: Weighting | None = None
+    """None where all joined rows count alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,20 +164,21 @@ def _activate(
                 total,
             )
     replies = channel.exchange(requests)
-    _merge_encodings(joined, replies, total, channel, run)
+    merge_encodings(joined, replies, total, channel, run)
     return Joined(total, joined, null_targets)
 
 
-def _merge_encodings(
+def merge_encodings(
     joined: dict[int, JoinedSlot],
-    replies: dict[Address, Message],
-    total: int,
+    replies: Mapping[Address, Message],
+    total: float,
     channel: Channel,
     run: str,
 ) -> None:
+    """The encoding of each slot whose clients all answered with statistics, sent to them."""
     requests: dict[Address, Message] = {}
     for slot in joined.values():
-        parts = [r for r in (replies[a] for a in slot.addresses) if isinstance(r, Statistics)]
+        parts = [r for r in map(replies.get, slot.addresses) if isinstance(r, Statistics)]
         if not parts:
             continue
         if len(parts) != len(slot.addresses):

@@ -24,7 +24,7 @@ class Prepared(Message):
     rows: Array
     """int64 (fragments,): rows of each fragment's snapshot."""
     null_targets: Array
-    """int64 (fragments,): rows left out because their target is NULL."""
+    """int64 (fragments,): rows whose target is NULL; left out unless they are there to match."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,12 +59,13 @@ def average(parts: Sequence[Array]) -> Array:
     return mean
 
 
-def merge_statistics(parts: Sequence[Statistics], total: int) -> SetEncoding:
-    """The encoding of a slot from its clients' weighted statistics; `total` is N.
+def merge_statistics(parts: Sequence[Statistics], total: float) -> SetEncoding:
+    """The encoding of a slot from its clients' weighted statistics.
 
-    Means and squared deviations by Chan's formula. The scale is the standard deviation of the
-    imputed column, sqrt(m2/N), or 1 where that is at most 1e-12·max(1, |mean|). Categories are
-    sorted by tag; those that occur in no joined row are left out.
+    `total` is N, the joined rows, or the sum of their weights. Means and squared deviations by
+    Chan's formula. The scale is the standard deviation of the imputed column, sqrt(m2/total), or 1
+    where that is at most 1e-12·max(1, |mean|). Categories are sorted by tag; those that weigh
+    nothing are left out.
     """
     weights = np.array([part.weight for part in parts], np.float64)
     means = np.where(weights > 0, [part.mean for part in parts], 0.0)
@@ -72,7 +73,7 @@ def merge_statistics(parts: Sequence[Statistics], total: int) -> SetEncoding:
     weight = weights.sum(axis=0)
     mean = (weights * means).sum(axis=0) / np.where(weight > 0, weight, 1.0)
     m2 = squares.sum(axis=0) + (weights * (means - mean) ** 2).sum(axis=0)
-    scale = np.sqrt(m2 / total)
+    scale = np.sqrt(m2 / (total if total > 0 else 1.0))
     scale[scale <= CONSTANT * np.maximum(1.0, np.abs(mean))] = 1.0
     vocabularies = [
         _merge_tags([p.tags[k] for p in parts], [p.counts[k] for p in parts])

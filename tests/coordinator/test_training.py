@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 import sqlfl
+from sqlfl.coordinator.training import train
+from sqlfl.progress import Progress
+from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
 
 
@@ -39,3 +42,19 @@ def test_two_rows_are_enough_for_the_default_step(seed: int, database: Open) -> 
             f"WITH (algorithm = 'sgd', seed = {seed}) FROM (SELECT x, y FROM a.t)"
         )
         assert fed.model("m").metrics["accuracy"] == 1.0
+
+
+def test_a_plan_starts_from_the_model_that_it_was_made_for(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS x, range % 3 AS y FROM range(9)")
+    text = (
+        "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y {} FROM (SELECT x, y FROM a.t)"
+    )
+    with sqlfl.connect() as fed:
+        fed.attach("a", con)
+        fed.sql(text.format(""))
+        plan = fed.explain(text.format("WITH (warm_start = 'm')"))
+        fed.sql(text.format(""))
+        channel = Channel(fed._transport, Audit())
+        with pytest.raises(sqlfl.ModelError, match="model m has been replaced since"):
+            train(plan, channel, "run", Progress("m", 1, False), fed.model("m"))
+        assert channel.rounds == 0

@@ -22,6 +22,10 @@ def specification(
     join: tuple[tuple[str, ...], ...] = (),
     fragments: tuple[int, ...] = (0,),
     slot: int = 0,
+    nullable: tuple[int, ...] = (),
+    links: tuple[int, ...] = (),
+    weight: bool = False,
+    split: float = 0.0,
 ) -> SlotSpecification:
     """A slot whose features are (name, kind) or (name, 'array', width)."""
     return SlotSpecification(
@@ -30,11 +34,16 @@ def specification(
         target=target,
         classes=classes,
         identifiers=identifiers,
-        keys=tuple(KeySpecification(index, types) for index, types in enumerate(join)),
+        keys=tuple(
+            KeySpecification(index, types, index in nullable) for index, types in enumerate(join)
+        ),
         fragments=fragments,
         shared=False,
         secret="federation",
         engine="sql",
+        links=links,
+        weight=weight,
+        split=split,
     )
 
 
@@ -44,11 +53,12 @@ def take(
     *fragments: str,
     run: str = "r1",
     secret: bytes = SECRET,
+    draws: bytes = SECRET,
 ) -> Snapshot:
     """The snapshot, taken in a transaction of `con` as a party does."""
     keys.install(con)
     con.begin()
-    snapshot = Snapshot.take(con, wanted, fragments, secret, run)
+    snapshot = Snapshot.take(con, wanted, fragments, secret, run, draws)
     con.commit()
     return snapshot
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import pytest
 
 from sqlfl.errors import ModelError
-from sqlfl.schema import Column, Table
-from sqlfl.udfs.describe import describe, list_tables
+from sqlfl.schema import Column, Place, Table
+from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
 from tests.conftest import Open
 
 
@@ -27,17 +29,80 @@ def test_tables_and_views_of_all_schemas(database: Open) -> None:
     )
     columns = (Column("b", "INTEGER"), Column("a", "DECIMAL(9,2)"), Column("v", "FLOAT[3]"))
     enum = Column("e", "ENUM"), Column("z", "TIMESTAMP WITH TIME ZONE")
+    far = Table("main", "far", (Column("x", "INTEGER"),), 0, "elsewhere")
     assert list_tables(con) == (
         Table(None, "t", columns, 7),
         Table(None, "w", columns[1:2], None),
         Table("other", "u", enum, 0),
+        far,
     )
     con.execute("USE memory.other")
-    assert [(t.schema, t.name) for t in list_tables(con)] == [
-        ("main", "t"),
-        ("main", "w"),
-        (None, "u"),
+    assert [(t.schema, t.name, t.catalog) for t in list_tables(con)] == [
+        ("main", "t", None),
+        ("main", "w", None),
+        (None, "u", None),
+        ("main", "far", "elsewhere"),
     ]
+    con.execute("USE elsewhere")
+    assert [(t.schema, t.name, t.catalog) for t in list_tables(con)] == [
+        (None, "far", None),
+        ("main", "t", "memory"),
+        ("main", "w", "memory"),
+        ("other", "u", "memory"),
+    ]
+
+
+def test_tables_of_one_name_in_several_databases(database: Open) -> None:
+    con = database(
+        "CREATE TABLE t (a INTEGER)",
+        "ATTACH ':memory:' AS far",
+        "CREATE TABLE far.t (b VARCHAR, c INTEGER)",
+        "CREATE VIEW far.v AS SELECT 1 AS d",
+    )
+    assert list_tables(con) == (
+        Table(None, "t", (Column("a", "INTEGER"),), 0),
+        Table("main", "t", (Column("b", "VARCHAR"), Column("c", "INTEGER")), 0, "far"),
+        Table("main", "v", (Column("d", "INTEGER"),), None, "far"),
+    )
+
+
+def test_places_are_schemas_that_tables_can_lie_in(database: Open, tmp_path: Path) -> None:
+    path = tmp_path / "read.duckdb"
+    database("CREATE SCHEMA s", path=str(path)).close()
+    con = database(
+        "CREATE SCHEMA other",
+        "CREATE SCHEMA sqlfl",
+        "CREATE SCHEMA temp",
+        f"ATTACH '{path}' AS read (READ_ONLY)",
+        "USE memory.other",
+    )
+    assert list_places(con) == (
+        Place("memory", "other"),
+        Place("memory", "main"),
+        Place("memory", "temp"),
+        Place("read", "main", writable=False),
+        Place("read", "s", writable=False),
+    )
+
+
+def test_the_current_place_is_told_without_running_anything(database: Open) -> None:
+    con = database("ATTACH ':memory:' AS \"far.off\"", 'CREATE SCHEMA "far.off"."a ""b"""')
+    assert current_place(con) == ("memory", "main")
+    con.execute('USE "far.off"."a ""b"""')
+    con.execute("FROM range(9000)")
+    assert con.fetchmany(1) == [(0,)]
+    assert current_place(con) == ("far.off", 'a "b"')
+    assert con.fetchmany(1) == [(1,)]
+    cursor = con.cursor()
+    try:
+        assert current_place(cursor) == ("memory", "main")
+        use(cursor, current_place(con))
+        assert current_place(cursor) == ("far.off", 'a "b"')
+        with pytest.raises(duckdb.CatalogException):
+            use(cursor, ("far.off", "gone"))
+    finally:
+        cursor.close()
+    con.complete()
 
 
 def test_describe_binds_and_runs_nothing(database: Open) -> None:

@@ -85,7 +85,10 @@ def make_table(con: duckdb.DuckDBPyConnection, rows: int, seed: int) -> list[dic
 
 
 def oracle(table: list[dict[str, Any]], counts: Array) -> tuple[Array, Array, list[list[str]]]:
-    """The encoded matrix with plain one-hot columns, their centre, and the vocabularies."""
+    """The encoded matrix with plain one-hot columns, their centre, and the vocabularies.
+
+    What occurs in rows of weight 0 only is not known.
+    """
     total = counts.sum()
     values: list[Array] = []
     indicators: list[Array] = []
@@ -100,14 +103,14 @@ def oracle(table: list[dict[str, Any]], counts: Array) -> tuple[Array, Array, li
             columns = [[None if v is None else v[k] for v in raw] for k in range(width[0])]
         for column in columns:
             x = np.array([np.nan if v is None else float(v) for v in column])
-            known = ~np.isnan(x)
+            known = ~np.isnan(x) & (counts > 0)
             mean = np.average(x[known], weights=counts[known]) if known.any() else 0.0
             if known.any():
                 mean += np.average(x[known] - mean, weights=counts[known])
-            x = np.where(known, x, mean) - mean
+            x = np.where(np.isnan(x), mean, x) - mean
             deviation = np.sqrt(np.sum(counts * x**2) / total)
             values.append(x / (deviation if deviation > 1e-12 * max(1, abs(mean)) else 1.0))
-        if absent.any():
+        if counts[absent].any():
             share = counts[absent].sum() / total
             spread = np.sqrt(share * (1 - share))
             indicators.append((absent - share) / (spread if spread > 1e-12 else 1.0))
@@ -118,7 +121,7 @@ def oracle(table: list[dict[str, Any]], counts: Array) -> tuple[Array, Array, li
     )
     for name in CATEGORIES:
         texts = np.array(["n" if row[name] is None else "v" + row[name] for row in table])
-        vocabulary = sorted(set(texts), key=lambda text: text.encode())
+        vocabulary = sorted(set(texts[counts > 0]), key=lambda text: text.encode())
         vocabularies.append(vocabulary)
         for entry in vocabulary:
             matrix.append((texts == entry).astype(float))
@@ -150,9 +153,19 @@ FRAGMENT = (
 )
 
 
-@pytest.fixture(scope="module", params=[("one client", 3), ("shared", 3), ("one client", 7)])
+FORMS = [
+    ("one client", "counts", 3),
+    ("shared", "counts", 3),
+    ("one client", "counts", 7),
+    ("one client", "weights", 3),
+    ("shared", "weights", 7),
+    ("one client", "tiny weights", 7),
+]
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=str)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    form, seed = request.param
+    form, counted, seed = request.param
     with duckdb.connect() as con:
         table = make_table(con, 120, seed)
         snapshot = take(con, WANTED, FRAGMENT)
@@ -162,6 +175,12 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
         snapshot.activate(rows.astype(np.uint32), counts.astype(np.uint32))
         ids = snapshot.identifiers()[0].to_numpy()
         weights = counts.astype(float)
+        if counted != "counts":
+            weights = rng.choice([0.0, 0.1, 0.3, 1.7, 2.0], 90)
+            # together less than 1
+            weights *= 1e-3 if counted == "tiny weights" else 1.0
+            snapshot.weigh(weights)
+            assert snapshot.weight == pytest.approx(weights.sum())
         matrix, centre, vocabularies = oracle([table[i] for i in ids], weights)
         encoding = local_encoding(snapshot)
         if form == "shared":
@@ -257,9 +276,10 @@ class EngineConformance:
         np.testing.assert_allclose(gram.numeric, expected[:p, :p], **tolerance)
         np.testing.assert_array_equal(gram.numeric, gram.numeric.T)
         np.testing.assert_allclose(gram.cross, expected[p:, :p], **tolerance)
-        np.testing.assert_array_equal(gram.onehot.toarray(), expected[p:, p:])
+        np.testing.assert_allclose(gram.onehot.toarray(), expected[p:, p:], rtol=1e-12)
+        assert gram.onehot.nnz == np.count_nonzero(expected[p:, p:])
         np.testing.assert_allclose(gram.moments, case.counts @ case.matrix, **tolerance)
-        assert gram.weight == case.counts.sum()
+        assert gram.weight == pytest.approx(case.counts.sum(), rel=1e-12)
 
     def test_the_encoding_survives_bytes(self, case: Case) -> None:
         theta = np.random.default_rng(5).normal(size=(case.encoding.width, 2))
@@ -353,6 +373,33 @@ class EngineConformance:
             theta = np.random.default_rng(0).normal(size=(width, 1))
             np.testing.assert_allclose(engine.predict(theta), x @ theta, atol=1e-9)
             np.testing.assert_allclose(engine.gradient(x[:, :2]), x.T @ x[:, :2], atol=1e-9)
+
+
+def test_a_weight_of_two_is_the_row_twice() -> None:
+    """Whatever the row counted before it was weighed."""
+    with duckdb.connect() as con:
+        make_table(con, 40, 11)
+        con.execute("CREATE TABLE u AS SELECT * FROM t UNION ALL SELECT * FROM t WHERE id % 3 = 0")
+        wanted = specification(*FEATURES, identifiers=(0,))
+        names = ", ".join(feature[0] for feature in FEATURES)
+        found = []
+        for source, counts in (("u", 1), ("t", 1), ("t", 5)):
+            text = f"SELECT {names}, id AS sqlfl_id_0 FROM {source}"
+            snapshot = take(con, wanted, text, run=f"{source}{counts}")
+            rows = sum(snapshot.rows)
+            snapshot.activate(np.arange(rows), np.full(rows, counts))
+            if source == "t":
+                ids = snapshot.identifiers()[0].to_numpy()
+                snapshot.weigh(np.where(ids % 3 == 0, 2.0, 1.0))
+            encoding = local_encoding(snapshot)
+            found.append((encoding, make_engine("sql", con, snapshot, encoding).gram()))
+        (twice, expected), *weighed = found
+        for encoding, gram in weighed:
+            assert encoding.vocabularies == twice.vocabularies
+            assert encoding.total == twice.total
+            np.testing.assert_allclose(encoding.scales, twice.scales, rtol=1e-12)
+            np.testing.assert_allclose(gram.numeric, expected.numeric, rtol=1e-9, atol=1e-9)
+            np.testing.assert_array_equal(gram.onehot.toarray(), expected.onehot.toarray())
 
 
 class TestSqlEngine(EngineConformance):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
+import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -10,8 +14,10 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.features import local_encoding, statistics
 from sqlfl.udfs.predict import make_engine, score
+from sqlfl.udfs.rows import Snapshot
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 
@@ -205,6 +211,182 @@ def test_null_join_keys_are_refused(database: Open) -> None:
     con = database("CREATE TABLE t AS SELECT unnest([1, NULL]) AS k")
     with pytest.raises(ModelError, match="NULL join keys"):
         take(con, specification(join=(("INTEGER",),)), "SELECT k AS sqlfl_key_0_0 FROM t")
+
+
+def test_rows_with_a_null_in_a_nullable_key_stay_without_a_tag(database: Open) -> None:
+    con = database(
+        "CREATE TABLE t AS SELECT range AS id, CASE WHEN range % 3 > 0 THEN range % 5 END AS a, "
+        "CASE WHEN range % 7 > 0 THEN 'b' || range % 2 END AS b, range % 4 AS c FROM range(60)"
+    )
+    wanted = specification(
+        identifiers=(0,), join=(("BIGINT", "VARCHAR"), ("BIGINT",)), nullable=(0,)
+    )
+    fragment = (
+        "SELECT id AS sqlfl_id_0, a AS sqlfl_key_0_0, b AS sqlfl_key_0_1, c AS sqlfl_key_1_0 FROM t"
+    )
+    snapshot = take(con, wanted, fragment)
+    assert snapshot.rows == (60,)
+    _, tags, codes = snapshot.keys()
+    (ids,) = activate_all(snapshot).identifiers()
+    ids = ids.to_numpy()
+    null = (ids % 3 == 0) | (ids % 7 == 0)
+    np.testing.assert_array_equal(codes[0] == len(tags[0]), null)
+    assert (codes[1] < len(tags[1])).all()
+    keys = {
+        (int(i % 5), int(i % 2)): int(c) for i, c in zip(ids[~null], codes[0][~null], strict=True)
+    }
+    assert sorted(keys.values()) == list(range(len(tags[0])))
+    assert len(keys) == 10
+
+
+def test_a_key_that_is_always_null_has_no_tag(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS id, NULL::INTEGER AS a FROM range(9)")
+    wanted = specification(identifiers=(0,), join=(("INTEGER",),), nullable=(0,))
+    snapshot = take(con, wanted, "SELECT id AS sqlfl_id_0, a AS sqlfl_key_0_0 FROM t")
+    _, tags, codes = snapshot.keys()
+    assert tags[0].shape == (0, 16)
+    assert codes[0].tolist() == [0] * 9
+    (ids,) = activate_all(snapshot).identifiers()
+    assert sorted(ids.to_pylist()) == list(range(9))
+
+
+def test_links_keep_their_rows_without_a_target(database: Open) -> None:
+    wanted = specification(
+        ("x", "numeric"), target=True, identifiers=(0,), join=(("BIGINT",), ("BIGINT",)),
+        fragments=(0, 1), links=(1,), nullable=(1,),
+    )  # fmt: skip
+    con = database(TABLE)
+    both = "SELECT x, y AS sqlfl_target, id AS sqlfl_id_0, k AS sqlfl_key_0_0, "
+    both += "nullif(k, 0) AS sqlfl_key_1_0 FROM t"
+    snapshot = take(con, wanted, both + " WHERE id < 20", both + " WHERE id >= 20")
+    assert snapshot.rows == (16, 80)
+    assert snapshot.null_targets == (4, 16)
+    fragment, tags, codes = snapshot.keys()
+    assert sorted(fragment.tolist()) == [0] * 16 + [1] * 80
+    assert len(tags[0]) == 4
+    assert int((codes[1] == 3).sum()) == 4 + 20
+    # only rows of the first fragment become active
+    rows = np.flatnonzero(fragment == 0)
+    snapshot.activate(rows, np.ones(16))
+    values, _, _ = snapshot.labels(classes=False)
+    (ids,) = snapshot.identifiers()
+    np.testing.assert_array_equal(values, ids.to_numpy() % 3)
+    assert (ids.to_numpy() < 20).all()
+
+
+WEIGHED = (
+    "SELECT x, y AS sqlfl_target, CASE WHEN id % 10 = 1 THEN NULL ELSE id / 8 END AS sqlfl_weight, "
+    "t AS sqlfl_base, id AS sqlfl_id_0, k AS sqlfl_key_0_0 FROM t"
+)
+
+
+def weighed(split: float, **changes: Any) -> SlotSpecification:
+    return replace(WANTED, weight=True, split=split, **changes)
+
+
+def test_weights_of_the_active_rows(database: Open) -> None:
+    snapshot = take(database(TABLE), weighed(0.5), WEIGHED)
+    rows = np.arange(3, 80, 2)
+    snapshot.activate(rows, np.full(len(rows), 7))
+    (ids,) = snapshot.identifiers()
+    ids = ids.to_numpy()
+    values = snapshot.weights()
+    np.testing.assert_array_equal(np.isnan(values), ids % 10 == 1)
+    np.testing.assert_array_equal(values[ids % 10 != 1], ids[ids % 10 != 1] / 8)
+
+
+def test_weighing_keeps_every_column_in_its_row(database: Open) -> None:
+    snapshot = activate_all(take(database(TABLE), weighed(0.5), WEIGHED))
+    before = [snapshot.labels(), snapshot.weights(), snapshot.split(), snapshot.identifiers()[0]]
+    counts = np.random.default_rng(0).random(80)
+    counts[::5] = 0
+    snapshot.weigh(counts)
+    after = [snapshot.labels(), snapshot.weights(), snapshot.split(), snapshot.identifiers()[0]]
+    assert after[0][1] == before[0][1]
+    np.testing.assert_array_equal(after[0][2], before[0][2])
+    np.testing.assert_array_equal(after[1], before[1])
+    np.testing.assert_array_equal(after[2], before[2])
+    assert after[3].equals(before[3])
+    assert snapshot.weight == pytest.approx(counts.sum(), rel=1e-15)
+    x = after[3].to_numpy() / 3
+    assert local_encoding(snapshot).mean[0] == pytest.approx(counts @ x / counts.sum(), rel=1e-12)
+    snapshot.weigh(np.ones(80))
+    assert local_encoding(snapshot).mean[0] == pytest.approx(x.mean(), rel=1e-12)
+    snapshot.drop()
+    assert temporary_tables(snapshot.con) == []
+
+
+@pytest.mark.parametrize(
+    "counts", [[1.0] * 79, [[1.0]] * 80, [-1.0] * 80, [np.nan] * 80, [np.inf] * 80]
+)
+def test_wrong_weights_are_refused(database: Open, counts: list[float]) -> None:
+    snapshot = activate_all(take(database(TABLE), WANTED, FRAGMENT))
+    with pytest.raises(InternalError, match="80 active rows"):
+        snapshot.weigh(np.array(counts))
+
+
+def drawn(snapshot: Snapshot) -> set[int]:
+    """The ids of the rows for validation."""
+    validation = activate_all(snapshot).split()
+    assert validation.dtype == np.uint8
+    (ids,) = snapshot.identifiers()
+    return set(ids.to_numpy()[validation.astype(bool)].tolist())
+
+
+def test_the_split_is_the_same_hash_as_pythons(database: Open) -> None:
+    con = database(TABLE)
+    found = drawn(take(con, weighed(0.3), WEIGHED, draws=b"own"))
+    expected = set()
+    for number, text in con.execute("SELECT id, t::VARCHAR FROM t WHERE y IS NOT NULL").fetchall():
+        digest = hmac.digest(b"own", text.encode(), "sha256")
+        if int.from_bytes(digest[:8], "big") < 0.3 * 2**64:
+            expected.add(number)
+    assert found == expected
+    assert 0 < len(found) < 80
+
+
+def test_the_split_depends_on_the_row_and_the_key_alone(database: Open) -> None:
+    con = database(TABLE)
+    first = drawn(take(con, weighed(0.3), WEIGHED, draws=b"own"))
+    narrow = specification(identifiers=(0,), split=0.3)
+    again = "SELECT s AS sqlfl_base, id AS sqlfl_id_0 FROM (FROM t ORDER BY id DESC) AS s"
+    again += " WHERE y IS NOT NULL"
+    assert drawn(take(con, narrow, again, run="b", secret=b"other", draws=b"own")) == first
+    assert drawn(take(con, narrow, again, run="c", draws=b"another")) != first
+    larger = replace(narrow, split=0.6)
+    assert drawn(take(con, larger, again, run="d", draws=b"own")) > first
+
+
+def test_copies_of_a_row_stay_on_one_side(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range % 40 AS id FROM range(400)")
+    wanted = specification(identifiers=(0,), split=0.5)
+    snapshot = activate_all(take(con, wanted, "SELECT t AS sqlfl_base, id AS sqlfl_id_0 FROM t"))
+    (ids,) = snapshot.identifiers()
+    sides = np.bincount(ids.to_numpy(), snapshot.split())
+    assert set(sides.tolist()) == {0.0, 10.0}
+
+
+def test_the_drawn_share_is_the_one_asked_for(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS id FROM range(20000)")
+    for share in (0.01, 0.2, 0.9):
+        wanted = specification(split=share)
+        snapshot = activate_all(
+            take(
+                con, wanted, "SELECT t AS sqlfl_base FROM t", run=f"r{share}", draws=os.urandom(32)
+            )
+        )
+        deviation = np.sqrt(share * (1 - share) / 20000)
+        assert abs(snapshot.split().mean() - share) < 6 * deviation
+
+
+def test_neither_weights_nor_a_split_where_the_slot_has_none(database: Open) -> None:
+    snapshot = activate_all(take(database(TABLE), WANTED, FRAGMENT))
+    with pytest.raises(InternalError, match="does not hold the weight"):
+        snapshot.weights()
+    with pytest.raises(InternalError, match="draws a share"):
+        snapshot.split()
+    with pytest.raises(InternalError, match="without a key"):
+        take(database(TABLE), weighed(0.5), WEIGHED, draws=b"")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""What every joined row counts in training: sample weights, class weights, rows for validation.
+
+A joined row's weight is its sample weight times its class's, and 0 where it is for validation. A
+weight of 2 is the row twice: in the objective, in the statistics, in second moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.coordinator.preparation import Joined, Targets, Weighting, merge_encodings
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import Message, SendSplit, SendWeights, Split, Weigh, Weights
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.ucq import Slot
+from sqlfl.transport.base import Address, Channel
+
+Array = npt.NDArray[Any]
+LARGEST_WEIGHT = 1e30
+
+
+def weigh(
+    plan: FederatedPlan, joined: Joined, target: Targets, channel: Channel, run: str
+) -> Joined:
+    """The join with its weighting, once all clients know what their rows count.
+
+    Does nothing where the plan is not weighted. Raises ModelError for weights that are none
+    (NULL, negative, infinite), where nothing is left to train on or to validate with, where
+    training rows have one class, and for class weights of classes that there are not.
+    """
+    if not plan.weighted:
+        return joined
+    weighting = _weighting(
+        plan,
+        _samples(plan, joined, channel, run),
+        _validation(plan, joined, channel, run),
+        target,
+    )
+    total = float(weighting.weights.sum())
+    requests: dict[Address, Message] = {}
+    for slot in plan.ucq.slots:
+        if slot.features:
+            own = joined.slots[slot.index]
+            counts = np.bincount(own.rows, weighting.weights, int(own.offsets[-1]))
+            for number, address in enumerate(own.addresses):
+                part = counts[own.offsets[number] : own.offsets[number + 1]]
+                requests[address] = Weigh(run, slot.index, part, total)
+    replies = channel.exchange(requests)
+    towers = {slot: joined.slots[slot] for _, slot in requests}
+    merge_encodings(towers, replies, total, channel, run)
+    return replace(joined, weighting=weighting)
+
+
+def _samples(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
+    """float64 (N,): the weight column of every joined row, or 1."""
+    slot = next((slot for slot in plan.ucq.slots if slot.weight), None)
+    if slot is None:
+        return np.ones(joined.total)
+    own = joined.slots[slot.index]
+    replies = channel.exchange({a: SendWeights(run, slot.index) for a in own.addresses})
+    parts = []
+    for address in own.addresses:
+        reply = replies[address]
+        if not isinstance(reply, Weights):
+            raise InternalError(f"client {address[0]} answered send_weights with {reply.kind}")
+        parts.append(reply.values)
+    values = np.concatenate(parts)
+    name = plan.ucq.weight
+    refused = (
+        (np.isnan(values), "NULL or NaN", f"isfinite({name})"),
+        (values < 0, "negative", f"{name} >= 0"),
+        (values > LARGEST_WEIGHT, f"beyond {LARGEST_WEIGHT:g}", f"{name} <= {LARGEST_WEIGHT:g}"),
+    )
+    for rows, what, condition in refused:
+        if rows.any():
+            raise ModelError(
+                f"weight {name} is {what} in {int(rows.sum())} of the {len(values)} rows that "
+                "occur in the join",
+                hint=f"filter them out: WHERE {condition}",
+            )
+    samples: Array = values[own.rows]
+    return samples
+
+
+def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
+    """bool (N,): which joined rows are for validation."""
+    slot: Slot | None = next((slot for slot in plan.ucq.slots if slot.split), None)
+    if slot is None:
+        return np.zeros(joined.total, bool)
+    own = joined.slots[slot.index]
+    replies = channel.exchange({a: SendSplit(run, slot.index) for a in own.addresses})
+    parts = []
+    for address in own.addresses:
+        reply = replies[address]
+        if not isinstance(reply, Split):
+            raise InternalError(f"client {address[0]} answered send_split with {reply.kind}")
+        parts.append(reply.validation)
+    validation: Array = np.concatenate(parts).astype(bool)[own.rows]
+    return validation
+
+
+def _weighting(
+    plan: FederatedPlan, samples: Array, validation: Array, target: Targets
+) -> Weighting:
+    split = _check_split(plan, samples, validation)
+    weights = np.where(validation, 0.0, samples)
+    if not weights.any():
+        raise ModelError(
+            f"weight {plan.ucq.weight} is 0 in all rows to train on{split}",
+            hint="at least one weight must be positive",
+        )
+    held = samples - weights
+    if target.classes is None:
+        return Weighting(weights, samples, validation, held)
+    counts = np.bincount(target.values, weights, len(target.classes))
+    by_class = _class_weights(plan.options.get("class_weight"), counts, target.classes)
+    weights = weights * by_class[target.values]
+    trained = [name for name, sum_ in zip(target.classes, counts * by_class, strict=True) if sum_]
+    if len(target.classes) > 1 and len(trained) < 2:
+        found = f"of class {trained[0]} only" if trained else "of no class"
+        raise ModelError(
+            f"the rows to train on that weigh anything are {found}{split}",
+            hint="a classifier needs rows of at least two classes with a weight above 0",
+        )
+    return Weighting(weights, samples, validation, held * by_class[target.values])
+
+
+def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
+    """What to tell of the split in an error; ModelError where one of its sides is empty."""
+    fraction = plan.options.get("validation_fraction")
+    if not fraction:
+        return ""
+    rows, drawn = len(validation), int(validation.sum())
+    split = f"validation_fraction = {fraction} drew {drawn} of {rows} joined rows for validation"
+    if drawn == rows:
+        raise ModelError(
+            f"{split}: none is left to train on", hint="choose a smaller validation_fraction"
+        )
+    if drawn == 0:
+        raise ModelError(
+            f"{split}: there is nothing to validate with",
+            hint="choose a larger validation_fraction, or 0 to train without validation",
+        )
+    if not samples[validation].any():
+        raise ModelError(
+            f"{split}, and weight {plan.ucq.weight} is 0 in all of them",
+            hint="choose a larger validation_fraction, or filter out the rows of weight 0",
+        )
+    return f" ({split})"
+
+
+def _class_weights(option: object, counts: Array, classes: tuple[str, ...]) -> Array:
+    """float64 (K,); `counts` are the weights of each class's training rows."""
+    if option is None:
+        return np.ones(len(classes))
+    if option == "balanced":
+        present = counts > 0
+        even = counts.sum() / np.count_nonzero(present)
+        balanced: Array = np.where(present, even / np.where(present, counts, 1.0), 0.0)
+        return balanced
+    if not isinstance(option, Mapping):
+        raise InternalError(f"class_weight is {option!r}")
+    given = {str(name): float(number) for name, number in option.items()}
+    unknown = [name for name in given if name not in classes]
+    if unknown:
+        raise ModelError(
+            f"class_weight names {', '.join(unknown)}, and the target has no such class",
+            hint=f"the classes are {', '.join(classes)}",
+        )
+    return np.array([given.get(name, 1.0) for name in classes])
