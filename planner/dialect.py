@@ -18,6 +18,7 @@ from sqlfl.planner.statements import (
     EvaluateModel,
     ExplainStatement,
     Option,
+    Pairs,
     Path,
     PredictModel,
     ShowModels,
@@ -41,6 +42,19 @@ _QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 def parse(sql: str) -> Statement:
     """The one statement that `sql` holds; ParseError says what was expected and what was got."""
     return _Reader(sql).statement()
+
+
+def split(sql: str) -> tuple[Span, ...]:
+    """The places of the statements that semicolons separate in `sql`, with their comments.
+
+    Raises ParseError for a string, a quoted name or a comment that is not closed.
+    """
+    tokens = _tokenize(sql)
+    ends = [t.start for t in tokens if t.token_type is TokenType.SEMICOLON]
+    pieces = zip([0, *(end + 1 for end in ends)], [*ends, len(sql)], strict=True)
+    return tuple(
+        (start, end) for start, end in pieces if any(start <= t.start < end for t in tokens)
+    )
 
 
 class _Dialect(DuckDB):
@@ -250,13 +264,13 @@ class _Reader:
         identifiers: list[Path] = []
         if self.accept("ID"):
             self.expect("(", "after ID", form)
-            identifiers.append(self._path("an identifier column", 2, 4))
+            identifiers.append(self._path("an identifier column", 2, 5))
             while self.accept(","):
-                identifiers.append(self._path("an identifier column", 2, 4))
+                identifiers.append(self._path("an identifier column", 2, 5))
             self.expect(")", "after the identifier columns", form)
         self.expect("FROM", "before the query", form)
         query = self._query()
-        into = self._path("a table", 2, 3) if self.accept("INTO") else None
+        into = self._path("a table", 2, 4) if self.accept("INTO") else None
         return PredictModel(name, tuple(identifiers), query, into, self.sql)
 
     def _show(self) -> ShowModels:
@@ -280,7 +294,7 @@ class _Reader:
             words.append(self.name(f"a name after {'.'.join(words)}."))
         span = (words[0].span[0], words[-1].span[1])
         if not least <= len(words) <= most:
-            form = "party.table.column or alias.column" if most == 4 else "party.table"
+            form = "party.table.column or alias.column" if most == 5 else "party.table"
             raise self.fail(f"expected {what} as {form}, got {'.'.join(words)}", span=span)
         return Path(tuple(str(word) for word in words), span)
 
@@ -323,6 +337,8 @@ class _Reader:
                 return constants[self.tokens[self.at - 1].text.upper()]
             if self.accept("["):
                 return self._list(option)
+            if self.accept("{"):
+                return self._pairs(option)
         bare = token is not None and not negative and self._is_name(token)
         raise self.fail(
             f"expected a value for option {option}, got {self.got()}",
@@ -336,6 +352,35 @@ class _Reader:
                 self.expect(",", f"or ] in the list of option {option}")
             values.append(self._value(option))
         return tuple(values)
+
+    def _pairs(self, option: str) -> Value:
+        items: dict[str, Value] = {}
+        while not self.accept("}"):
+            if items:
+                self.expect(",", f"or }} after a value of option {option}")
+            place, key = self.span(), self._key(option)
+            if key in items:
+                raise self.fail(f"option {option} has the key '{key}' twice", span=place)
+            self.expect(":", f"after the key '{key}' of option {option}")
+            items[key] = self._value(option)
+        return Pairs(tuple(items.items()))
+
+    def _key(self, option: str) -> str:
+        """A string, a quoted name, a number or a boolean, as text."""
+        sign = "-" if self.accept("-") else ""
+        token = self.token
+        wanted = [TokenType.NUMBER] if sign else [TokenType.NUMBER, *_QUOTED]
+        if token is not None and token.token_type in wanted:
+            self.at += 1
+            number = token.token_type is TokenType.NUMBER
+            return sign + (token.text.replace("_", "") if number else token.text)
+        if not sign and self.word() in ("TRUE", "FALSE"):
+            self.at += 1
+            return self.tokens[self.at - 1].text.lower()
+        raise self.fail(
+            f"expected a key of option {option}, got {self.got()}",
+            hint=f"{option} = {{'key': value, ...}}",
+        )
 
     def _query(self) -> exp.Query:
         """The query between parentheses; its nodes carry positions of the whole text."""

@@ -47,6 +47,21 @@ def start(run: Run) -> Exchange:
     return exchange("start", 1, calls)
 
 
+def warm(run: Run) -> list[Exchange]:
+    """Predictions of the blocks that training starts from; nothing where it starts from 0."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            if run.specification(client, slot.index).warm is None:
+                continue
+            what = "h = X θ of active rows, by the model that training starts from"
+            what += "; penalty of the block" if client == slot.clients[0] else ""
+            reply = predictions(slot, client, what, vectors(slot, client), PENALTY)
+            asked = Call(client, slot.index, "send_predictions", "", NOTHING, "", "", NOTHING)
+            calls.append(replied(asked, reply))
+    return [exchange("warm start", 1, calls)]
+
+
 def grams(run: Run) -> list[Exchange]:
     """Second moments of shared slots: up from each client, the sum back down."""
     up, down = [], []
@@ -149,12 +164,13 @@ def lbfgs(run: Run) -> list[Exchange]:
         what += "; inner products of the block" if client == slot.clients[0] else ""
         return predictions(slot, client, what, vectors(slot, client), LBFGS_PRODUCTS)
 
-    return [start(run), *grams(run), *step(run, "iteration", sym.ROUNDS + 1, sent, answer)]
+    found = [start(run), *warm(run), *grams(run)]
+    return [*found, *step(run, "iteration", sym.ROUNDS + 1, sent, answer)]
 
 
 def admm(run: Run) -> list[Exchange]:
     consensus = run.options.get("union") == "consensus" and bool(shared(run))
-    found = [start(run), *([] if consensus else grams(run))]
+    found = [start(run), *warm(run), *([] if consensus else grams(run))]
     if len(run.towers) > 1:
         found += probes(run, consensus)
 
@@ -236,7 +252,7 @@ def sgd(run: Run) -> list[Exchange]:
         amount = numbers(sym.of_client("batch", slot, client) * sym.OUTPUTS, 4)
         return answer(slot, client, amount)
 
-    found = [start(run)]
+    found = [start(run), *warm(run)]
     if not run.options.get("learning_rate"):
         found += probes(run, consensus=False)
     found += step(run, "epoch", sym.ROUNDS, all_rows, all_answers)

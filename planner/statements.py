@@ -10,7 +10,19 @@ from sqlglot import exp
 Span: TypeAlias = tuple[int, int]
 """Half-open range of characters of the statement's text."""
 
-Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | None"
+Value: TypeAlias = "str | int | float | bool | tuple[Value, ...] | Pairs | None"
+"""Of an option."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """`{'key': value, ...}` as the value of an option, in the order written."""
+
+    items: tuple[tuple[str, Value], ...]
+    """Each key as text: 'yes', 3, -1.5 and true are known by what they are written as."""
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"'{key}': {value}" for key, value in self.items) + "}"
 
 
 class Word(str):

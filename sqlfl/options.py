@@ -16,11 +16,15 @@ SOFTMAX = "softmax_regression"
 BUILT_KINDS = (LINEAR, LOGISTIC, SOFTMAX)
 LATER_KINDS = ("mlp_regressor", "mlp_classifier", "lasso")
 KINDS = (*BUILT_KINDS, *LATER_KINDS)
+CLASSIFIERS = (LOGISTIC, SOFTMAX, "mlp_classifier")
 
 ALGORITHMS = ("lbfgs", "sgd", "admm")
 EPOCHS = {"lbfgs": 100, "sgd": 100, "admm": 50}
 """Default number of epochs; for lbfgs iterations."""
 TOLERANCE = {"lbfgs": 1e-11, "sgd": 0.0, "admm": 1e-7}
+SCHEDULES = ("constant", "inverse", "exponential", "cosine")
+DECAY = {"inverse": 0.25, "exponential": 0.95}
+"""Default `decay` of the schedules that have one."""
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "KIB", "MIB", "GIB", "TIB")
 
@@ -94,8 +98,29 @@ def _read_widths(value: object) -> object | None:
     return value if whole else None
 
 
+def _read_text(value: object) -> object | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _read_class_weight(value: object) -> object | None:
+    """'balanced', or a dictionary of numbers by class."""
+    if isinstance(value, str):
+        return value.lower() if value.lower() == "balanced" else None
+    items = getattr(value, "items", None)
+    if not isinstance(items, tuple) or not items:
+        return None
+    number = _number(0).read
+    read = {key: number(weight) for key, weight in items}
+    return None if None in read.values() else read
+
+
 _SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
 _BOOLEAN = OptionType("true or false", _read_boolean)
+_MODEL = OptionType("the name of a model", _read_text)
+_CLASS_WEIGHT = OptionType(
+    "'balanced', or a number from 0 up for each class, such as {'yes': 5, 'no': 1}",
+    _read_class_weight,
+)
 _WIDTHS = OptionType("a list of whole numbers from 1 up, such as [16, 8]", _read_widths)
 
 
@@ -130,6 +155,13 @@ OPTIONS: tuple[OptionEntry, ...] = (
         "joined rows per step", ("sgd",), default_text="all rows"),
     OptionEntry("learning_rate", _number(0, above=True), None,
         "step length", ("sgd",), default_text="from the curvature of the loss"),
+    OptionEntry("schedule", _choice(*SCHEDULES), None,
+        "how the step length changes over the epochs", ("sgd",),
+        default_text="'inverse' for batches without learning_rate, else 'constant'"),
+    OptionEntry("decay", _number(0), None,
+        "how fast the step length falls, with schedule = 'inverse' or 'exponential' (from above 0 "
+        "to 1)", ("sgd",),
+        default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items())),
     OptionEntry("rho", _number(1e-4, most=1e4), None,
         "weight of the penalty that ties the blocks together", ("admm",),
         default_text="the mean curvature of the loss"),
@@ -150,7 +182,17 @@ OPTIONS: tuple[OptionEntry, ...] = (
     OptionEntry("hidden", _WIDTHS, None, "widths of the hidden layers", ("sgd", "admm"),
         ("mlp_regressor", "mlp_classifier"), built=False),
     OptionEntry("validation_fraction", _number(0, most=0.9), 0.0,
-        "share of the label's rows that training leaves out, to validate on", built=False),
+        "share of the label's rows that training leaves out, to validate on"),
+    OptionEntry("patience", _integer(1), None,
+        "training ends after so many epochs without a lower valid_loss, and keeps the epoch where "
+        "that was least; needs validation_fraction", default_text="no early end"),
+    OptionEntry("class_weight", _CLASS_WEIGHT, None,
+        "by what the weights of a class's rows are multiplied: given numbers (1 for classes that "
+        "are not named), or so that all classes weigh the same", kinds=CLASSIFIERS,
+        default_text="1 for all"),
+    OptionEntry("warm_start", _MODEL, None,
+        "the model whose blocks training starts from: of the same kind, columns and classes",
+        default_text="weights of 0"),
 )  # fmt: skip
 
 _BY_NAME = {entry.name: entry for entry in OPTIONS}
@@ -191,7 +233,8 @@ def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mappin
     for name, option in written.items():
         entry = _BY_NAME[name]
         if kind not in entry.kinds:
-            message = f"option {name} does not apply to {kind}, only to {', '.join(entry.kinds)}"
+            fitting = [k for k in entry.kinds if k in BUILT_KINDS]
+            message = f"option {name} does not apply to {kind}, only to {', '.join(fitting)}"
             raise _error(message, option, sql, name=True)
         if algorithm not in entry.algorithms:
             message = (
@@ -202,6 +245,7 @@ def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mappin
     if "inner_rounds" in written and values.get("union", "exact") != "consensus":
         message = "option inner_rounds applies only with union = 'consensus'"
         raise _error(message, written["inner_rounds"], sql, name=True)
+    _check_together(values, written, sql)
     defaults: dict[str, object] = {
         e.name: e.default
         for e in OPTIONS
@@ -209,6 +253,28 @@ def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mappin
     }
     defaults |= {"epochs": EPOCHS[algorithm], "tolerance": TOLERANCE[algorithm]}
     return defaults | values
+
+
+def _check_together(
+    values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
+) -> None:
+    """Options that need others."""
+    if "patience" in written and not values.get("validation_fraction"):
+        message = "option patience needs rows to validate on"
+        hint = "add validation_fraction = 0.2"
+        raise _error(message, written["patience"], sql, hint=hint, name=True)
+    if "decay" not in written:
+        return
+    schedule, decay = values.get("schedule"), values["decay"]
+    if schedule not in DECAY:
+        message = "option decay applies only with schedule = 'inverse' or 'exponential'"
+        raise _error(message, written["decay"], sql, name=True)
+    if schedule == "exponential" and not (isinstance(decay, float) and 0.0 < decay <= 1.0):
+        message = (
+            "option decay must be a number greater than 0 and at most 1 with schedule = "
+            f"'exponential', got {_shown(written['decay'].value)}"
+        )
+        raise _error(message, written["decay"], sql)
 
 
 def _known(option: Given, sql: str | None) -> OptionEntry:

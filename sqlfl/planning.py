@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from sqlglot import exp
+
 from sqlfl import options as option_table
-from sqlfl.errors import Error, ModelError, PlanError, StatementError
+from sqlfl.errors import Error, ModelError, PlanError
 from sqlfl.planner import federated, types
 from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.into import plan_into
 from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.ucq import BOOLEAN, NUMERIC, Slot, Ucq
 from sqlfl.registry import Model, ModelBlock
 from sqlfl.schema import Catalog
 
+SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 
-def plan_training(statement: TrainModel, catalog: Catalog) -> FederatedPlan:
-    """Raises OptionError and PlanError with the place in the statement."""
+
+def plan_training(
+    statement: TrainModel, catalog: Catalog, models: Callable[[str], Model]
+) -> FederatedPlan:
+    """`models` looks up the model of a warm start by its name.
+
+    Raises OptionError and PlanError with the place in the statement, and ModelError where the model
+    of a warm start is missing or does not fit.
+    """
     if statement.privacy is not None:
         raise Error("the PRIVACY clause is not built yet", hint="leave it out")
-    if statement.weight is not None:
-        raise StatementError(
-            "WEIGHT is not built yet",
-            hint="leave it out",
-            sql=statement.sql,
-            span=statement.weight.span,
-        )
     options = option_table.resolve(statement.kind, statement.options, statement.sql)
     ucq = to_ucq(
         statement.query,
@@ -33,10 +38,23 @@ def plan_training(statement: TrainModel, catalog: Catalog) -> FederatedPlan:
         catalog,
         target=statement.target,
         allow_cross_join=bool(options["allow_cross_join"]),
+        weight=statement.weight,
+        split=bool(options["validation_fraction"]),
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
+    slots, run = None, None
+    start = options["warm_start"]
+    if start is not None:
+        model = models(str(start))
+        if model.kind != statement.kind:
+            raise ModelError(
+                f"model {model.name} is a {model.kind}, which a {statement.kind} cannot start from",
+                hint=f"USING {model.kind}, or leave warm_start out",
+            )
+        ucq, slots = _match(ucq, model, "leave them out of the SELECT list, or warm_start out")
+        run = model.run
     return federated.plan(
-        federated.TRAIN, statement.name, statement.kind, ucq, options, statement.sql
+        federated.TRAIN, statement.name, statement.kind, ucq, options, statement.sql, slots, run
     )
 
 
@@ -55,14 +73,8 @@ def plan_scoring(
             allow_cross_join=cross,
         )
         _check_target(ucq, model.kind, statement.sql, None)
+        ucq = _without(ucq, (model.weight,), model)
     else:
-        if statement.into is not None:
-            raise StatementError(
-                "PREDICT ... INTO is not built yet",
-                hint="leave INTO out; the predictions are the statement's result",
-                sql=statement.sql,
-                span=statement.into.span,
-            )
         purpose = federated.PREDICT
         ucq = to_ucq(
             statement.query,
@@ -71,10 +83,21 @@ def plan_scoring(
             identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
             allow_cross_join=cross,
         )
-        ucq = _without(ucq, model.target, model)
-    ucq, model_slots = _match(ucq, model)
+        ucq = _without(ucq, (model.target, model.weight), model)
+    ucq, model_slots = _match(ucq, model, SURPLUS)
+    into = None
+    if isinstance(statement, PredictModel) and statement.into is not None:
+        into = plan_into(
+            statement.into,
+            statement.identifiers,
+            ucq,
+            catalog,
+            model.classes or (),
+            model.target_type,
+            statement.sql,
+        )
     return federated.plan(
-        purpose, model.name, model.kind, ucq, model.options, statement.sql, model_slots
+        purpose, model.name, model.kind, ucq, model.options, statement.sql, model_slots, into=into
     )
 
 
@@ -90,35 +113,41 @@ def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
     )
 
 
-def _without(ucq: Ucq, name: str, model: Model) -> Ucq:
-    """PREDICT takes the query that trained the model, target and all; the target stays at home."""
-    if name.lower() in (feature.lower() for feature in model.features):
-        return ucq
-    slots = tuple(_slot_without(slot, name) for slot in ucq.slots)
+def _without(ucq: Ucq, names: tuple[str | None, ...], model: Model) -> Ucq:
+    """Scoring takes the query that trained the model, with columns that it does not need: the
+    target of PREDICT and the weight stay at home."""
+    features = {feature.lower() for feature in model.features}
+    unneeded = {name.lower() for name in names if name is not None} - features
     return replace(
-        ucq, slots=slots, columns=tuple(c for c in ucq.columns if c.lower() != name.lower())
+        ucq,
+        slots=tuple(_slot_without(slot, unneeded) for slot in ucq.slots),
+        columns=tuple(c for c in ucq.columns if c.lower() not in unneeded),
     )
 
 
-def _slot_without(slot: Slot, name: str) -> Slot:
-    dropped = {f.name for f in slot.features if f.name.lower() == name.lower()}
-    if not dropped:
-        return slot
+def _slot_without(slot: Slot, unneeded: set[str]) -> Slot:
+    kept = [n for n, f in enumerate(slot.features) if f.name.lower() not in unneeded]
+    return slot if len(kept) == len(slot.features) else _picked(slot, kept)
+
+
+def _picked(slot: Slot, places: list[int]) -> Slot:
+    """The slot with only these of its features, in this order, in its fragments too."""
     fragments = []
     for fragment in slot.fragments:
         select = fragment.select.copy()
-        kept = [item for item in select.expressions if item.alias_or_name not in dropped]
-        select.set("expressions", kept)
+        items = select.expressions
+        found = [items[place] for place in places] + items[len(slot.features) :]
+        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), "sqlfl_row")])
         fragments.append(replace(fragment, select=select))
-    return replace(
-        slot,
-        features=tuple(f for f in slot.features if f.name not in dropped),
-        fragments=tuple(fragments),
-    )
+    features = tuple(slot.features[place] for place in places)
+    return replace(slot, features=features, fragments=tuple(fragments))
 
 
-def _match(ucq: Ucq, model: Model) -> tuple[Ucq, dict[int, int]]:
-    """The query's slots with their features in the model's order, and slot -> block."""
+def _match(ucq: Ucq, model: Model, advice: str) -> tuple[Ucq, dict[int, int]]:
+    """The query's slots with their features in the model's order, and slot -> block.
+
+    `advice` says what to do about columns that the model does not have.
+    """
     wanted = {name.lower() for name in model.features}
     given = {f.name.lower(): f.name for slot in ucq.slots for f in slot.features}
     missing = [name for name in model.features if name.lower() not in given]
@@ -132,7 +161,7 @@ def _match(ucq: Ucq, model: Model) -> tuple[Ucq, dict[int, int]]:
     if surplus:
         raise ModelError(
             f"model {model.name} was not trained on the columns {', '.join(surplus)}",
-            hint="take them out of the SELECT list; PREDICT returns other columns by ID (...)",
+            hint=advice,
         )
     slots: list[Slot] = []
     matched: dict[int, int] = {}
@@ -166,13 +195,13 @@ def _block(slot: Slot, model: Model) -> ModelBlock:
 
 
 def _ordered(slot: Slot, block: ModelBlock, model: Model) -> Slot:
-    by_name = {f.name.lower(): f for f in slot.features}
-    features = tuple(by_name[name.lower()] for name, _, _ in block.features)
-    for feature, (_, kind, width) in zip(features, block.features, strict=True):
+    places = {f.name.lower(): place for place, f in enumerate(slot.features)}
+    picked = _picked(slot, [places[name.lower()] for name, _, _ in block.features])
+    for feature, (_, kind, width) in zip(picked.features, block.features, strict=True):
         if (feature.kind == "category") != (kind == "category") or feature.width != width:
             raise ModelError(
                 f"column {feature.name} is {feature.type} ({feature.kind}) here; model "
                 f"{model.name} was trained on a {kind} column",
                 hint="cast it to the type that it was trained on",
             )
-    return replace(slot, features=features)
+    return picked

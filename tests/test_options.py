@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl.errors import OptionError
+from sqlfl.errors import OptionError, ParseError
 from sqlfl.options import KINDS, OPTIONS, options_markdown, resolve
 from sqlfl.planner.dialect import parse
-from sqlfl.planner.statements import TrainModel
+from sqlfl.planner.statements import Pairs, TrainModel
 
 
 def resolved(options: str, kind: str = "linear_regression"):
@@ -77,7 +77,41 @@ def test_values() -> None:
             "option inner_rounds applies only with union = 'consensus'",
         ),
         ("hidden = [16]", "option hidden is not built yet"),
-        ("validation_fraction = 0.1", "option validation_fraction is not built yet"),
+        ("validation_fraction = 1", "option validation_fraction must be a number from 0 to 0.9"),
+        ("patience = 3", "option patience needs rows to validate on"),
+        ("patience = 3, validation_fraction = 0", "option patience needs rows to validate on"),
+        ("patience = 0, validation_fraction = 0.1", "option patience must be a whole number"),
+        (
+            "class_weight = 'balanced'",
+            "option class_weight does not apply to linear_regression, only to "
+            "logistic_regression, softmax_regression",
+        ),
+        ("warm_start = ''", "option warm_start must be the name of a model, got ''"),
+        ("warm_start = 3", "option warm_start must be the name of a model, got 3"),
+        ("epochs = {'a': 1}", "option epochs must be a whole number from 1 up, got {'a': 1}"),
+        ("schedule = 'cosine'", "option schedule does not apply to algorithm 'lbfgs', only to sgd"),
+        ("decay = 0.5", "option decay does not apply to algorithm 'lbfgs', only to sgd"),
+        (
+            "algorithm = 'sgd', decay = 0.5",
+            "option decay applies only with schedule = 'inverse' or 'exponential'",
+        ),
+        (
+            "algorithm = 'sgd', schedule = 'cosine', decay = 0.5",
+            "option decay applies only with schedule = 'inverse' or 'exponential'",
+        ),
+        (
+            "algorithm = 'sgd', schedule = 'exponential', decay = 1.5",
+            "option decay must be a number greater than 0 and at most 1 with schedule = "
+            "'exponential', got 1.5",
+        ),
+        (
+            "algorithm = 'sgd', schedule = 'exponential', decay = 0",
+            "option decay must be a number greater than 0 and at most 1",
+        ),
+        (
+            "algorithm = 'sgd', schedule = 'cosin'",
+            "option schedule must be 'constant', 'inverse', 'exponential' or 'cosine', got 'cosin'",
+        ),
     ],
 )
 def test_refusals(options: str, message: str) -> None:
@@ -110,3 +144,60 @@ def test_markdown_has_every_option() -> None:
     assert [line.split("`")[1] for line in lines[2:]] == [entry.name for entry in OPTIONS]
     assert all(line.count("|") == 6 for line in lines)
     assert all(set(entry.kinds) <= set(KINDS) for entry in OPTIONS)
+
+
+def test_class_weights_are_known_by_the_text_of_the_class() -> None:
+    written = """class_weight = {'yes': 5, "no": 1.5, -1.50: 2, 3: 0, TRUE: 0.5, 'a''b': 1}"""
+    found = resolved(written, "logistic_regression")["class_weight"]
+    assert found == {"yes": 5.0, "no": 1.5, "-1.50": 2.0, "3": 0.0, "true": 0.5, "a'b": 1.0}
+    assert resolved("class_weight = 'BALANCED'", "softmax_regression")["class_weight"] == "balanced"
+    assert resolved("", "softmax_regression")["class_weight"] is None
+
+
+@pytest.mark.parametrize("value", ["'even'", "{}", "{'a': -1}", "{'a': 'b'}", "{'a': NULL}", "2"])
+def test_class_weights_that_are_none(value: str) -> None:
+    with pytest.raises(OptionError, match="option class_weight must be 'balanced', or a number"):
+        resolved(f"class_weight = {value}", "logistic_regression")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("{a: 1}", "expected a key of option class_weight, got a"),
+        ("{'a': 1, 'a': 2}", "option class_weight has the key 'a' twice"),
+        ("{'a' 1}", "expected : after the key 'a' of option class_weight, got 1"),
+        ("{'a': 1 'b': 2}", "expected , or } after a value of option class_weight, got 'b'"),
+        ("{'a': }", "expected a value for option class_weight, got }"),
+        ("{'a': 1", "expected , or } after a value of option class_weight, got )"),
+        ("{NULL: 1}", "expected a key of option class_weight, got NULL"),
+        ("{-'a': 1}", "expected a key of option class_weight, got 'a'"),
+    ],
+)
+def test_dictionaries_that_are_none(value: str, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        resolved(f"class_weight = {value}", "logistic_regression")
+    assert caught.value.message == message
+
+
+def test_a_dictionary_is_a_frozen_value() -> None:
+    statement = parse(
+        "TRAIN MODEL m USING k TARGET y WITH (a = {'x': 1, 'y': [2]}) FROM (SELECT 1)"
+    )
+    assert isinstance(statement, TrainModel)
+    value = statement.options[0].value
+    assert value == Pairs((("x", 1), ("y", (2,))))
+    assert hash(value) == hash(Pairs((("x", 1), ("y", (2,)))))
+    assert statement.sql[slice(*statement.options[0].span)] == "{'x': 1, 'y': [2]}"
+
+
+def test_options_of_schedules() -> None:
+    found = resolved("algorithm = 'sgd', schedule = 'Exponential', decay = 0.9")
+    assert (found["schedule"], found["decay"]) == ("exponential", 0.9)
+    assert resolved("algorithm = 'sgd', schedule = 'inverse', decay = 3")["decay"] == 3.0
+    assert resolved("algorithm = 'sgd'")["schedule"] is None
+
+
+def test_options_of_validation_and_warm_starts() -> None:
+    found = resolved("validation_fraction = 0.25, patience = 2, warm_start = 'Old'")
+    assert (found["validation_fraction"], found["patience"]) == (0.25, 2)
+    assert found["warm_start"] == "Old"

@@ -25,6 +25,7 @@ from sqlfl.algorithms.base import (
     largest_eigenvalue,
     relative,
 )
+from sqlfl.algorithms.warm import beginning, cold
 from sqlfl.options import EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
@@ -49,7 +50,8 @@ class Admm:
     `inner_rounds` rounds per epoch at shared slots. Where the objective and the steps both grow
     from one epoch to the next, r rises to M (in consensus, whose θ-updates are inexact, to 4M).
     Converged: the objective changed by at most `tolerance` of itself, and curvature/2 · mean
-    ‖H − z‖² is as small.
+    ‖H − z‖² is as small. A row of weight w has the penalty ρ w, so that its z-step is that of any
+    row. A warm start begins with λ = ∂ℓ(H), which it has at the optimum.
     """
 
     def __init__(self, problem: Problem, channel: Channel) -> None:
@@ -59,8 +61,9 @@ class Admm:
         blocks = float(len(problem.slots))
         self._limit = 4.0 * blocks if self._consensus else blocks
         self._relaxation = 1.0
-        self._intercept: Array = problem.loss.initial_intercept(problem.targets)
-        self._scores: Array = np.tile(self._intercept, (problem.mapping.total, 1))
+        self._begin = cold(problem)
+        self._intercept: Array = self._begin.intercept
+        self._scores: Array = self._begin.scores
         self._dual = np.zeros_like(self._scores)
         self._rho = problem.number("rho", 0.0)
         self._adapting = 0 if self._rho > 0.0 else ADAPTING
@@ -76,7 +79,8 @@ class Admm:
         return self._scores
 
     def start(self) -> None:
-        """Start, second moments of shared slots (union = 'exact'), and the power rounds for κ.
+        """Start, the predictions of a warm start, second moments of shared slots (union = 'exact'),
+        and the power rounds for κ.
 
         In consensus each client probes with its own second moments: the clients of a slot then
         count as blocks, whose κ bounds the slots' from above.
@@ -88,28 +92,33 @@ class Admm:
             consensus=self._consensus,
             inner_rounds=int(problem.number("inner_rounds", INNER_ROUNDS)),
         )
+        if problem.warm:
+            self._begin = beginning(problem, conversation)
+            self._intercept, self._scores = self._begin.intercept, self._begin.scores
+            self._dual = problem.loss.gradient(self._scores, problem.targets)
+            if self._adapting:
+                self._rho = self._usual_rho()
         if not self._consensus:
             conversation.share_grams()
         blocks = len(problem.slots)
         if blocks > 1:
             generator = np.random.default_rng(int(problem.number("seed", 0)))
             kappa, _ = largest_eigenvalue(
-                conversation.probe, problem.mapping.total, PROBES, generator
+                conversation.probe, problem.mapping.total, PROBES, generator, problem.shares
             )
             self._relaxation = max(1.0, DAMPING * min(kappa, float(blocks)))
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance = problem.number("tolerance", TOLERANCE["admm"])
-        loss = problem.loss.value(self._scores, problem.targets)
-        objective = first = loss
+        objective = first = problem.value(self._scores) + self._begin.penalty
         moved = np.inf
         for epoch in range(1, int(problem.number("epochs", EPOCHS["admm"])) + 1):
             scores, before, moved_before = self._scores, objective, moved
             residual, penalty = self._epoch()
-            loss = problem.loss.value(self._scores, problem.targets)
+            loss = problem.value(self._scores)
             objective = loss + penalty
-            moved = float(np.linalg.norm(self._scores - scores))
+            moved = problem.norm(self._scores - scores)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             converged = relative(change, objective, first) <= tolerance
             yield Step(epoch, objective, loss, converged)
@@ -125,8 +134,8 @@ class Admm:
                 self._relaxation = min(self._limit, larger)
 
     def _usual_rho(self) -> float:
-        loss = self._problem.loss
-        return max(loss.mean_curvature(self._scores), SMALLEST * loss.curvature)
+        loss, shares = self._problem.loss, self._problem.shares
+        return max(loss.mean_curvature(self._scores, shares), SMALLEST * loss.curvature)
 
     def _epoch(self) -> tuple[float, float]:
         """Returns mean ‖H − z‖² and the penalty."""
@@ -134,10 +143,11 @@ class Admm:
         points = problem.loss.prox(self._scores + self._dual / rho, problem.targets, rho)
         gap = rho * (self._scores - points)
         self._dual = self._dual + gap
-        values = self._dual + gap
+        values = problem.weighted(self._dual + gap)
         whole = self._conversation.whole
         replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
         self._intercept = self._intercept - column_means(values) / rho
         self._scores = whole.gather(replies) + self._intercept
         penalty = float(self._conversation.products(replies).sum())
-        return float(np.vdot(gap, gap)) / (rho * rho * len(gap)), penalty
+        square = float(np.vdot(gap, problem.weighted(gap)))
+        return square / (rho * rho * len(gap)), penalty

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from sqlfl.messages import (
     Ready,
     Residuals,
     SendGram,
+    SendPredictions,
     Start,
     SumGradient,
 )
@@ -42,7 +44,11 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What is to be minimised: mean ℓ(H_j; y_j) + l2/2 Σ‖θ_i‖²."""
+    """What is to be minimised: Σ w_j ℓ(H_j; y_j) / Σ w_j + l2/2 Σ‖θ_i‖².
+
+    A weight of 2 is the row twice. A row of weight 0, as all rows for validation are, takes part in
+    no sum; its scores are kept up to date.
+    """
 
     run: str
     mapping: TableMapping
@@ -55,6 +61,48 @@ class Problem:
     """d_c"""
     l2: float
     options: Mapping[str, object]
+    weights: Array | None = None
+    """w (N,): not negative, some of them positive; None for 1 of each row."""
+    warm: bool = False
+    """The clients' blocks start from those of a model, not from 0."""
+
+    @cached_property
+    def total(self) -> float:
+        """Σ w: what the clients' counts, and so their second moments, add up to."""
+        return float(self.mapping.total if self.weights is None else self.weights.sum())
+
+    @cached_property
+    def shares(self) -> Array | None:
+        """w scaled to a mean of 1, as sums over rows carry it: their divisor is N for any scale."""
+        if self.weights is None:
+            return None
+        largest = self.weights.max()
+        scaled = self.weights / largest
+        shares: Array = scaled * (len(scaled) / scaled.sum())
+        return shares
+
+    @cached_property
+    def training(self) -> Array | None:
+        """The joined rows that weigh something; None for all."""
+        return None if self.shares is None else np.flatnonzero(self.shares)
+
+    def value(self, scores: Array) -> float:
+        """The (weighted) mean loss."""
+        return self.loss.value(scores, self.targets, self.shares)
+
+    def residuals(self, scores: Array) -> Array:
+        """∂ of N times the mean loss by each row's scores: (N, d_c)."""
+        return self.loss.gradient(scores, self.targets, self.shares)
+
+    def weighted(self, values: Array) -> Array:
+        """Each joined row of (N, c) times its share."""
+        return values if self.shares is None else values * self.shares[:, None]
+
+    def norm(self, values: Array) -> float:
+        """√ Σ share ‖values_j‖², of (N, c)."""
+        if self.shares is None:
+            return float(np.linalg.norm(values))
+        return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
 
     def number(self, name: str, default: float) -> float:
         """An option, or `default` where it is not given."""
@@ -124,7 +172,8 @@ class Conversation:
                 configuration = ClientConfiguration(
                     algorithm=algorithm,
                     outputs=problem.outputs,
-                    total=problem.mapping.total,
+                    rows=problem.mapping.total,
+                    total=problem.total,
                     clients=len(members.addresses),
                     leader=number == 0,
                     l2=problem.l2,
@@ -132,9 +181,19 @@ class Conversation:
                     rho=rho,
                     consensus=consensus and members.shared,
                     inner_rounds=inner_rounds,
+                    keep=int(problem.number("patience", 0)),
                 )
                 requests[address] = Start(problem.run, members.slot, configuration.to_json())
         self._expect(self._channel.exchange(requests), Ready)
+
+    def predictions(self) -> dict[Address, Predictions]:
+        """X̃ θ of all active rows as the blocks stand, and their penalties: one exchange."""
+        asked: dict[Address, Message] = {
+            address: SendPredictions(self._problem.run, members.slot)
+            for members in self._problem.slots
+            for address in members.addresses
+        }
+        return self._expect(self._channel.exchange(asked), Predictions)
 
     def share_grams(self) -> None:
         """Second moments of shared slots, summed; no exchange where there are none."""
@@ -179,12 +238,19 @@ class Conversation:
         return self._settle(self._channel.exchange(requests))
 
     def probe(self, values: Array) -> Array:
-        """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed."""
+        """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed.
+
+        With weights the operator is that of the rows times √share, which is symmetric.
+        """
+        shares = self._problem.shares
+        roots = None if shares is None else np.sqrt(shares)[:, None]
+        sent = values if roots is None else values * roots
         requests: dict[Address, Message] = {
             address: Probe(self._problem.run, address[1], aggregate)
-            for address, aggregate in self.whole.scatter(values).items()
+            for address, aggregate in self.whole.scatter(sent).items()
         }
-        return self.whole.gather(self._settle(self._channel.exchange(requests)))
+        image = self.whole.gather(self._settle(self._channel.exchange(requests)))
+        return image if roots is None else image * roots
 
     def _settle(self, replies: Mapping[Address, Message]) -> dict[Address, Predictions]:
         """Merges what the clients of shared slots send until every client has predicted."""
@@ -229,9 +295,15 @@ class Conversation:
 
 
 def largest_eigenvalue(
-    apply: Callable[[Array], Array], size: int, rounds: int, generator: np.random.Generator
+    apply: Callable[[Array], Array],
+    size: int,
+    rounds: int,
+    generator: np.random.Generator,
+    weights: Array | None = None,
 ) -> tuple[float, float]:
     """λ_max and trace of a symmetric operator on (size, 1) vectors, from `rounds` applications.
+
+    `weights` (size,): the operator is that of rows times the root of their weight.
 
     Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
     margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
@@ -239,9 +311,14 @@ def largest_eigenvalue(
     """
     # centred as the encoded columns are: a constant vector would see nothing of them
     vector = generator.choice(np.array([-1.0, 1.0]), size)
-    if size > 1 and np.all(vector == vector[0]):
-        vector[: size // 2] *= -1.0
-    vector -= vector.mean() if size > 1 else 0.0
+    entries = float(size)
+    if weights is not None:
+        vector = _centred(vector, np.sqrt(weights))
+        entries = float(vector @ vector)
+    else:
+        if size > 1 and np.all(vector == vector[0]):
+            vector[: size // 2] *= -1.0
+        vector -= vector.mean() if size > 1 else 0.0
     vector /= np.linalg.norm(vector)
     basis = np.empty((rounds, size))
     diagonal: list[float] = []
@@ -261,14 +338,27 @@ def largest_eigenvalue(
     matrix = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
     values, vectors = np.linalg.eigh(matrix)
     return float(values[-1] + off[-1] * abs(vectors[-1, -1])), max(
-        size * diagonal[0], float(values.sum())
+        entries * diagonal[0], float(values.sum())
     )
+
+
+def _centred(vector: Array, roots: Array) -> Array:
+    """Signs (n,) where the roots of weights are positive, without their part along the roots."""
+    some = np.flatnonzero(roots)
+    signs = np.where(roots > 0.0, vector, 0.0)
+    unit = roots / np.linalg.norm(roots)
+    centred = signs - (unit @ signs) * unit
+    if np.linalg.norm(centred) <= 1e-6 and len(some) > 1:
+        signs[some[: len(some) // 2]] *= -1.0
+        centred = signs - (unit @ signs) * unit
+    found: Array = centred if np.linalg.norm(centred) > 1e-6 else unit
+    return found
 
 
 def relative(change: float, objective: float, first: float) -> float:
     """`change` against the objective, or against 1e-12 of the first one where it vanishes."""
     scale = max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny)
-    return change / scale
+    return float(change / scale)
 
 
 def column_means(values: Array) -> Array:

@@ -26,6 +26,7 @@ from sqlfl.algorithms.base import (
     relative,
 )
 from sqlfl.algorithms.subspace import Lengths, Predicted, Restriction, exact_search
+from sqlfl.algorithms.warm import beginning, cold
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import (
     GRADIENT,
@@ -53,15 +54,15 @@ class Lbfgs:
     def __init__(self, problem: Problem, channel: Channel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
-        outputs, loss = problem.outputs, problem.loss
-        curvature = loss.curvature
-        self._intercept = Basis(
-            np.array(loss.initial_intercept(problem.targets), np.float64).reshape(1, outputs),
-            lambda gradient: gradient / curvature,
-        )
-        self._scores = np.tile(self._intercept.theta, (problem.mapping.total, 1))
+        start = cold(problem)
+        self._intercept = self._basis(start.intercept)
+        self._scores = start.scores
         self._inner = _InnerProducts(len(problem.slots))
         self._predicted = Predicted(problem)
+
+    def _basis(self, intercept: Array) -> Basis:
+        curvature = self._problem.loss.curvature
+        return Basis(intercept.reshape(1, -1), lambda gradient: gradient / curvature)
 
     @property
     def intercept(self) -> Array:
@@ -72,22 +73,25 @@ class Lbfgs:
         return self._scores
 
     def start(self) -> None:
-        """Start, second moments of shared slots, and the first gradient."""
+        """Start, where it starts warm, second moments of shared slots, and the first gradient."""
         self._conversation.start("lbfgs")
+        start = beginning(self._problem, self._conversation)
+        self._intercept = self._basis(start.intercept)
+        self._scores = start.scores
         self._conversation.share_grams()
         self._exchange(np.zeros((1, coefficients_length())))
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance = problem.number("tolerance", TOLERANCE["lbfgs"])
-        loss = problem.loss.value(self._scores, problem.targets)
+        loss = problem.value(self._scores)
         objective = first = loss + self._penalty()
         epochs = int(problem.number("epochs", EPOCHS["lbfgs"]))
         lengths = self._search()
         for epoch in range(1, epochs + 1):
             self._move(lengths)
             before = objective
-            loss = problem.loss.value(self._scores, problem.targets)
+            loss = problem.value(self._scores)
             objective = loss + self._penalty()
             promised = 0.5 * abs(self._inner.slope(self._inner.direction()))
             change = max(before - objective, promised)
@@ -116,8 +120,7 @@ class Lbfgs:
 
     def _exchange(self, coefficients: Array) -> None:
         """The clients make the step; their new gradients' images and products come back."""
-        problem = self._problem
-        values = problem.loss.gradient(self._scores, problem.targets)
+        values = self._problem.residuals(self._scores)
         replies = self._conversation.step(self._conversation.whole, values, coefficients)
         products = self._conversation.products(replies)
         own = self._intercept.renew(column_means(values)[None, :])

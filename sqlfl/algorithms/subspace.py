@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -102,24 +103,42 @@ class Restriction:
 
     def at(self, steps: Array) -> tuple[float, Array, Array]:
         """φ, its gradient and its Hessian at α = `steps`."""
-        problem, total = self._problem, len(self._scores)
-        value, slope, curvature = 0.0, np.zeros(self.size), np.zeros((self.size, self.size))
-        for start in range(0, total, CHUNK):
-            rows = slice(start, min(start + CHUNK, total))
-            count = rows.stop - rows.start
-            constants = np.eye(problem.outputs)[:, None, :].repeat(count, axis=1)
-            directions = np.concatenate([self._predicted.along(rows), constants])
-            part = problem.loss.along(self._scores[rows], directions, problem.targets[rows], steps)
-            share = count / total
-            value += share * part[0]
-            slope += share * part[1]
-            curvature += share * part[2]
+        value, slope, curvature = mean_along(
+            self._problem, self._scores, self._predicted.along, steps
+        )
         blocks = self.lengths(steps).blocks
         pulled = self._curvature * blocks
         value += float(blocks @ (self._slope + 0.5 * pulled))
         slope[: blocks.size] += self._slope + pulled
         curvature[: blocks.size, : blocks.size] += np.diag(self._curvature)
         return value, slope, curvature
+
+
+def mean_along(
+    problem: Problem, scores: Array, along: Callable[[slice], Array], steps: Array
+) -> tuple[float, Array, Array]:
+    """φ(α) = mean loss at H + Σ_k α_k D_k, its gradient and Hessian at α = `steps`.
+
+    The directions are `along` (k − d_c, rows, d_c) of a slice of the joined rows, and after these
+    a constant for each output.
+    """
+    total, size = len(scores), len(steps)
+    value, slope, curvature = 0.0, np.zeros(size), np.zeros((size, size))
+    for start in range(0, total, CHUNK):
+        rows = slice(start, min(start + CHUNK, total))
+        count = rows.stop - rows.start
+        shares = None if problem.shares is None else problem.shares[rows]
+        share = count / total if shares is None else float(shares.sum()) / total
+        if share == 0.0:
+            continue
+        constants = np.eye(problem.outputs)[:, None, :].repeat(count, axis=1)
+        directions = np.concatenate([along(rows), constants])
+        targets = problem.targets[rows]
+        part = problem.loss.along(scores[rows], directions, targets, steps, shares)
+        value += share * part[0]
+        slope += share * part[1]
+        curvature += share * part[2]
+    return value, slope, curvature
 
 
 class Convex(Protocol):

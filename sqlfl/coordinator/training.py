@@ -16,16 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sqlfl.algorithms import ALGORITHMS, Problem, Step
+from sqlfl.algorithms import ALGORITHMS, Algorithm, Problem, Step
+from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
+from sqlfl.coordinator.weighting import weigh
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import Save
 from sqlfl.models.losses import Loss, loss_of
-from sqlfl.models.metrics import accuracy, classification_metrics, regression_metrics, rmse
 from sqlfl.operators.lou import Members
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.progress import Progress
+from sqlfl.registry import Model
 from sqlfl.transport.base import Channel
 
 Array = npt.NDArray[Any]
@@ -54,19 +56,57 @@ class Trained:
     """float64 (d_c,)"""
     classes: tuple[str, ...] | None
     history: pa.Table
-    """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included."""
+    """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
+    `valid_loss` is the mean loss of the validation rows, without penalty."""
     metrics: dict[str, float | int | None]
+    """`rows` and null_targets, objective and loss of the training rows and the metrics of the
+    model's kind; where there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
     interrupted: bool
     converged: bool
+    stopped_early: bool
+    """The option patience ended it."""
+    epoch: int
+    """The one whose model is kept: the last, or with patience that of the least valid_loss."""
 
 
-def train(plan: FederatedPlan, channel: Channel, run: str, progress: Progress) -> Trained:
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A model that may be kept: the coordinator's part of it after an epoch."""
+
+    step: Step
+    intercept: Array
+    scores: Array
+    valid_loss: float | None
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, step: Step, valid_loss: float | None) -> Candidate:
+        return cls(step, np.array(algorithm.intercept, np.float64), algorithm.scores, valid_loss)
+
+    def is_beaten_by(self, valid_loss: float | None) -> bool:
+        return valid_loss is not None and (self.valid_loss is None or valid_loss < self.valid_loss)
+
+
+def train(
+    plan: FederatedPlan,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    start: Model | None = None,
+) -> Trained:
     """Run `plan` and leave each block saved at its clients under the name `run`.
 
-    Ctrl-C ends the training after the current round; the model so far is kept. Raises ModelError
-    for an empty join or a target with fewer than two classes, PartyError for a failing client.
+    `start` is the model of a warm start, whose run the plan names. Ctrl-C ends the training after
+    the current round; the model so far is kept. Raises ModelError for an empty join, a target with
+    fewer than two classes or with others than `start` has, and weights that do not do (`weigh`);
+    PartyError for a failing client.
     """
     started = time.perf_counter()
+    warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
+    if warm != (set() if start is None else {start.run}):
+        raise ModelError(
+            f"model {plan.options.get('warm_start')} has been replaced since this was planned",
+            hint="run the statement again, to start from the new one",
+        )
     progress.stage("joining keys")
     joined = prepare(plan, channel, run)
     if joined.total == 0:
@@ -76,18 +116,31 @@ def train(plan: FederatedPlan, channel: Channel, run: str, progress: Progress) -
         )
     target = targets(plan, joined, channel, run)
     loss = _loss(plan, target)
-    algorithm = ALGORITHMS[plan.algorithm](_problem(plan, joined, target, loss, run), channel)
+    if start is not None and start.classes != target.classes:
+        raise ModelError(
+            f"model {start.name} knows the classes {', '.join(start.classes or ())}, and target "
+            f"{plan.ucq.target} has {', '.join(target.classes or ())}",
+            hint="a warm start needs the same classes; leave warm_start out to begin anew",
+        )
+    joined = weigh(plan, joined, target, channel, run)
+    problem = _problem(plan, joined, target, loss, run, warm=start is not None)
+    algorithm = ALGORITHMS[plan.algorithm](problem, channel)
+    measures = Measures(loss, target, joined.weighting)
+    patience = int(problem.number("patience", 0))
     rows: list[dict[str, float | int | None]] = []
     step: Step | None = None
+    kept: Candidate | None = None
+    stopped = False
     with _interruptible() as interrupt:
         algorithm.start()
         for step in algorithm.steps():
+            measured = measures.epoch(algorithm.scores)
             rows.append(
                 {
                     "epoch": step.epoch,
                     "rounds": channel.rounds,
                     "train_loss": step.objective,
-                    "train_metric": _headline(loss, algorithm.scores, target),
+                    **measured,
                     "bytes_up": channel.bytes_up,
                     "bytes_down": channel.bytes_down,
                     "seconds": time.perf_counter() - started,
@@ -100,36 +153,52 @@ def train(plan: FederatedPlan, channel: Channel, run: str, progress: Progress) -
                     hint="leave the step options (learning_rate, rho) at their defaults, or use "
                     "algorithm = 'lbfgs'",
                 )
-            if interrupt.is_set():
+            valid_loss = measured.get("valid_loss")
+            if patience and valid_loss is None:
+                raise ModelError(
+                    "the rows for validation are all of classes of weight 0, so patience has "
+                    "nothing to go by",
+                    hint="leave patience out, or give these classes a class_weight above 0",
+                )
+            if not patience or kept is None or kept.is_beaten_by(valid_loss):
+                kept = Candidate.of(algorithm, step, valid_loss)
+            stopped = not step.converged and 0 < patience <= step.epoch - kept.step.epoch
+            if stopped or interrupt.is_set():
                 break
+        if step is None or kept is None:
+            raise InternalError(f"{plan.algorithm} made no step")
+        back = step.epoch - kept.step.epoch
         channel.exchange(
             {
-                address: Save(run, slot.index, run, plan.name, 0)
+                address: Save(run, slot.index, run, plan.name, back)
                 for slot in plan.ucq.slots
                 if slot.features
                 for address in joined.slots[slot.index].addresses
             }
         )
-    if step is None:
-        raise InternalError(f"{plan.algorithm} made no step")
-    metrics = _metrics(loss, algorithm.scores, target)
+    held_out = measures.validation_rows
     return Trained(
-        intercept=np.array(algorithm.intercept, dtype=np.float64),
+        intercept=kept.intercept,
         classes=target.classes,
         history=pa.Table.from_pylist(rows, schema=HISTORY),
         metrics={
-            "rows": joined.total,
+            "rows": measures.training_rows,
+            **({} if held_out is None else {"valid_rows": held_out}),
             "null_targets": joined.null_targets,
-            "objective": step.objective,
-            "loss": float(loss.value(algorithm.scores, target.values)),
-            **metrics,
+            "objective": kept.step.objective,
+            "loss": kept.step.loss,
+            **measures.final(kept.scores),
         },
         interrupted=interrupt.is_set(),
         converged=step.converged,
+        stopped_early=stopped,
+        epoch=kept.step.epoch,
     )
 
 
-def _problem(plan: FederatedPlan, joined: Joined, target: Targets, loss: Loss, run: str) -> Problem:
+def _problem(
+    plan: FederatedPlan, joined: Joined, target: Targets, loss: Loss, run: str, *, warm: bool
+) -> Problem:
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
     return Problem(
         run=run,
@@ -142,6 +211,8 @@ def _problem(plan: FederatedPlan, joined: Joined, target: Targets, loss: Loss, r
         outputs=loss.outputs,
         l2=float(str(plan.options["l2"])),
         options=plan.options,
+        weights=None if joined.weighting is None else joined.weighting.weights,
+        warm=warm,
     )
 
 
@@ -160,21 +231,6 @@ def _loss(plan: FederatedPlan, target: Targets) -> Loss:
             hint="USING softmax_regression, or make the target a condition, as in rating >= 4",
         )
     return loss_of(plan.kind, len(target.classes))
-
-
-def _metrics(loss: Loss, scores: Array, target: Targets) -> dict[str, float | None]:
-    prediction = loss.predict(scores)
-    if target.classes is None:
-        return regression_metrics(prediction[:, 0], target.values)
-    return classification_metrics(prediction, target.values)
-
-
-def _headline(loss: Loss, scores: Array, target: Targets) -> float:
-    """The metric of the history: accuracy of a classifier, rmse of a regression."""
-    prediction = loss.predict(scores)
-    if target.classes is None:
-        return rmse(prediction[:, 0], target.values)
-    return accuracy(prediction, target.values)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Losses of generalised linear models: values, derivatives, proximal steps and links.
 
 Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), 0 or 1 (logistic), class codes
-(softmax). Means are over the N rows.
+(softmax). Means are over the N rows, or Σ w_j · / Σ w_j where there are weights w (N,), of any
+scale, not negative, some of them positive: a row of weight 2 counts as two rows, one of weight 0 as
+none.
 """
 
 from __future__ import annotations
@@ -31,16 +33,21 @@ class Loss(Protocol):
         """d_c, scores per joined row."""
         ...
 
-    def value(self, scores: Array, targets: Array) -> float:
+    def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         """Mean of ℓ(H_j; y_j)."""
         ...
 
-    def gradient(self, scores: Array, targets: Array) -> Array:
-        """∂ℓ(H_j; y_j)/∂H_j of each row (not divided by N): (N, d_c)."""
+    def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
+        """w_j ∂ℓ(H_j; y_j)/∂H_j of each row (not divided by anything): (N, d_c)."""
         ...
 
     def along(
-        self, scores: Array, directions: Array, targets: Array, steps: Array
+        self,
+        scores: Array,
+        directions: Array,
+        targets: Array,
+        steps: Array,
+        weights: Array | None = None,
     ) -> tuple[float, Array, Array]:
         """φ, its gradient (k,) and Hessian (k, k) of φ(α) = mean ℓ(H + Σ_k α_k D_k; y) at `steps`.
 
@@ -49,14 +56,17 @@ class Loss(Protocol):
         ...
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """argmin_z ℓ(z; y) + ρ/2 ‖z − v‖² of each row: the z-step of sharing ADMM (eq. 9)."""
+        """argmin_z ℓ(z; y) + ρ/2 ‖z − v‖² of each row: the z-step of sharing ADMM (eq. 9).
+
+        A weight would multiply both terms, and change nothing.
+        """
         ...
 
-    def initial_intercept(self, targets: Array) -> Array:
-        """The best constant score: (d_c,)."""
+    def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
+        """The best constant score: (d_c,); of a class that weighs nothing, a finite one."""
         ...
 
-    def mean_curvature(self, scores: Array) -> float:
+    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature`."""
         ...
 
@@ -73,28 +83,35 @@ class Squared:
     name: str = "squared"
     curvature: float = 1.0
 
-    def value(self, scores: Array, targets: Array) -> float:
+    def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         residual = scores[:, 0] - targets
-        return 0.5 * float(residual @ residual) / len(residual)
+        return 0.5 * float(_times(residual, weights) @ residual) / _total(residual, weights)
 
-    def gradient(self, scores: Array, targets: Array) -> Array:
-        return scores - targets[:, None]
+    def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
+        return _rows_times(scores - targets[:, None], weights)
 
     def along(
-        self, scores: Array, directions: Array, targets: Array, steps: Array
+        self,
+        scores: Array,
+        directions: Array,
+        targets: Array,
+        steps: Array,
+        weights: Array | None = None,
     ) -> tuple[float, Array, Array]:
         ways = directions[:, :, 0]
         residual = scores[:, 0] + steps @ ways - targets
-        n = len(residual)
-        return 0.5 * float(residual @ residual) / n, ways @ residual / n, ways @ ways.T / n
+        n = _total(residual, weights)
+        pulled = _times(residual, weights)
+        value = 0.5 * float(pulled @ residual) / n
+        return value, ways @ pulled / n, _times(ways, weights) @ ways.T / n
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         return (targets[:, None] + rho * points) / (1.0 + rho)
 
-    def initial_intercept(self, targets: Array) -> Array:
-        return np.array([float(np.mean(targets))])
+    def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
+        return np.array([_mean(targets, weights)])
 
-    def mean_curvature(self, scores: Array) -> float:
+    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         return 1.0
 
     def predict(self, scores: Array) -> Array:
@@ -109,25 +126,29 @@ class Logistic:
     name: str = "logistic"
     curvature: float = 0.25
 
-    def value(self, scores: Array, targets: Array) -> float:
+    def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         h = scores[:, 0]
-        softplus, _ = _softplus(h)
-        return float(np.sum(softplus) - targets.astype(np.float64) @ h) / len(h)
+        return _logistic_value(h, _softplus(h)[0], targets, weights)
 
-    def gradient(self, scores: Array, targets: Array) -> Array:
-        return _softplus(scores)[1] - targets[:, None]
+    def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
+        return _rows_times(_softplus(scores)[1] - targets[:, None], weights)
 
     def along(
-        self, scores: Array, directions: Array, targets: Array, steps: Array
+        self,
+        scores: Array,
+        directions: Array,
+        targets: Array,
+        steps: Array,
+        weights: Array | None = None,
     ) -> tuple[float, Array, Array]:
         ways = directions[:, :, 0]
         h = scores[:, 0] + steps @ ways
         softplus, p = _softplus(h)
-        n = len(h)
+        n = _total(h, weights)
         return (
-            float(np.sum(softplus) - targets.astype(np.float64) @ h) / n,
-            ways @ (p - targets) / n,
-            (ways * (p * (1.0 - p))) @ ways.T / n,
+            _logistic_value(h, softplus, targets, weights),
+            ways @ _times(p - targets, weights) / n,
+            (ways * _times(p * (1.0 - p), weights)) @ ways.T / n,
         )
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
@@ -154,14 +175,17 @@ class Logistic:
                 break
         return z[:, None]
 
-    def initial_intercept(self, targets: Array) -> Array:
+    def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         n = len(targets)
+        if weights is not None:
+            first, second = _floored(_class_sums(targets, weights, 2), n)
+            return np.array([np.log(second) - np.log(first)])
         p = float(np.clip(np.mean(targets), 0.5 / n, 1.0 - 0.5 / n))
         return np.array([np.log(p / (1.0 - p))])
 
-    def mean_curvature(self, scores: Array) -> float:
+    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         p = _softplus(scores[:, 0])[1]
-        return float(p @ (1.0 - p)) / len(p)
+        return float(_times(p, weights) @ (1.0 - p)) / _total(p, weights)
 
     def predict(self, scores: Array) -> Array:
         return np.hstack([_softplus(-scores)[1], _softplus(scores)[1]])
@@ -175,30 +199,36 @@ class Softmax:
     name: str = "softmax"
     curvature: float = 0.5
 
-    def value(self, scores: Array, targets: Array) -> float:
+    def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         logarithm, _ = _log_sum(scores.T)
-        return float(np.mean(logarithm - _pick(scores.T, targets)))
+        return _mean(logarithm - _pick(scores.T, targets), weights)
 
-    def gradient(self, scores: Array, targets: Array) -> Array:
+    def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
         _, p = _log_sum(scores.T)
         p[targets.astype(np.intp), np.arange(len(scores))] -= 1.0
-        return p.T
+        return _times(p, weights).T
 
     def along(
-        self, scores: Array, directions: Array, targets: Array, steps: Array
+        self,
+        scores: Array,
+        directions: Array,
+        targets: Array,
+        steps: Array,
+        weights: Array | None = None,
     ) -> tuple[float, Array, Array]:
         ways = np.ascontiguousarray(np.swapaxes(directions, 1, 2))
-        count, n = len(ways), len(scores)
+        count, n = len(ways), _total(scores, weights)
         h = scores.T + np.tensordot(steps, ways, 1)
         logarithm, p = _log_sum(h)
-        weighted = ways * p
-        mean = weighted.sum(axis=1)
-        picked = np.array([float(np.mean(_pick(way, targets))) for way in ways])
-        square = weighted.reshape(count, -1) @ ways.reshape(count, -1).T
+        shares = ways * p
+        mean = shares.sum(axis=1)
+        picked = np.array([_mean(_pick(way, targets), weights) for way in ways])
+        square = _times(shares, weights).reshape(count, -1) @ ways.reshape(count, -1).T
+        average = mean.mean(axis=1) if weights is None else mean @ weights / n
         return (
-            float(np.mean(logarithm - _pick(h, targets))),
-            mean.mean(axis=1) - picked,
-            (square - mean @ mean.T) / n,
+            _mean(logarithm - _pick(h, targets), weights),
+            average - picked,
+            (square - _times(mean, weights) @ mean.T) / n,
         )
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
@@ -209,15 +239,20 @@ class Softmax:
             z[rows] = _softmax_prox(v, targets[rows].astype(np.intp), rho).T
         return z
 
-    def initial_intercept(self, targets: Array) -> Array:
-        counts = np.bincount(targets.astype(np.intp), minlength=self.outputs).astype(np.float64)
-        logarithm = np.log(np.maximum(counts, 0.5) / len(targets))
+    def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
+        if weights is None:
+            counts = np.bincount(targets.astype(np.intp), minlength=self.outputs)
+            logarithm = np.log(np.maximum(counts.astype(np.float64), 0.5) / len(targets))
+        else:
+            sums = _class_sums(targets, weights, self.outputs)
+            logarithm = np.log(_floored(sums, len(targets)) / sums.sum())
         centred: Array = logarithm - logarithm.mean()
         return centred
 
-    def mean_curvature(self, scores: Array) -> float:
+    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         _, p = _log_sum(scores.T)
-        return float(1.0 - np.vdot(p, p) / p.shape[1]) / max(self.outputs - 1, 1)
+        square = np.vdot(p, _times(p, weights)) / _total(scores, weights)
+        return float(1.0 - square) / max(self.outputs - 1, 1)
 
     def predict(self, scores: Array) -> Array:
         return _log_sum(scores.T)[1].T
@@ -225,6 +260,44 @@ class Softmax:
 
 CHUNK = 1 << 15
 """Rows of one piece of a proximal step: few enough for the processor's cache."""
+
+
+def _times(values: Array, weights: Array | None) -> Array:
+    """Rows in the last axis, each times its weight."""
+    return values if weights is None else values * weights
+
+
+def _rows_times(values: Array, weights: Array | None) -> Array:
+    """(N, d_c), each row times its weight."""
+    return values if weights is None else values * weights[:, None]
+
+
+def _total(rows: Array, weights: Array | None) -> float:
+    return len(rows) if weights is None else float(weights.sum())
+
+
+def _mean(values: Array, weights: Array | None) -> float:
+    """Of (N,) values."""
+    if weights is None:
+        return float(np.mean(values))
+    return float(weights @ values / weights.sum())
+
+
+def _logistic_value(h: Array, softplus: Array, targets: Array, weights: Array | None) -> float:
+    y = targets.astype(np.float64)
+    if weights is None:
+        return float(np.sum(softplus) - y @ h) / len(h)
+    return float(weights @ (softplus - y * h)) / float(weights.sum())
+
+
+def _class_sums(targets: Array, weights: Array, classes: int) -> Array:
+    """Σ w of each class: float64 (classes,)."""
+    return np.bincount(targets.astype(np.intp), weights, classes)
+
+
+def _floored(sums: Array, rows: int) -> Array:
+    """Half a row of mean weight for classes that weigh nothing, so that logarithms are finite."""
+    return np.where(sums > 0.0, sums, 0.5 * sums.sum() / rows)
 
 
 def _softplus(h: Array) -> tuple[Array, Array]:

@@ -1,4 +1,8 @@
-"""Metrics of predictions over joined rows. y: numbers (N,) or class codes (N,)."""
+"""Metrics of predictions over joined rows. y: numbers (N,) or class codes (N,).
+
+Weights s (N,), where they are given, are not negative and some of them positive: a row of weight 2
+counts as two rows, one of weight 0 as none.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +15,35 @@ from scipy.stats import rankdata
 Array = npt.NDArray[Any]
 
 
-def rmse(prediction: Array, y: Array) -> float:
+def rmse(prediction: Array, y: Array, weights: Array | None = None) -> float:
     """Root mean squared error."""
-    return float(np.sqrt(np.mean((prediction - y) ** 2)))
+    return float(np.sqrt(_mean((prediction - y) ** 2, weights)))
 
 
-def accuracy(probability: Array, codes: Array) -> float:
+def accuracy(probability: Array, codes: Array, weights: Array | None = None) -> float:
     """The share of rows whose most probable class, the first of equals, is the true one."""
-    return float(np.mean(probability.argmax(axis=1) == codes))
+    return float(_mean(probability.argmax(axis=1) == codes, weights))
 
 
-def regression_metrics(prediction: Array, y: Array) -> dict[str, float | None]:
+def regression_metrics(
+    prediction: Array, y: Array, weights: Array | None = None
+) -> dict[str, float | None]:
     """rmse, mae and r2 of predictions (N,); r2 is None where the target is constant."""
     error = prediction - y
-    total = float(np.sum((y - y.mean()) ** 2))
-    squared = float(np.sum(error**2))
+    total = float(_sum((y - _mean(y, weights)) ** 2, weights))
+    squared = float(_sum(error**2, weights))
+    # the weighted mean of equal numbers need not be that number
+    constant = weights is not None and bool(np.ptp(y[weights > 0]) == 0)
     return {
-        "rmse": rmse(prediction, y),
-        "mae": float(np.mean(np.abs(error))),
-        "r2": 1.0 - squared / total if total > 0 else None,
+        "rmse": rmse(prediction, y, weights),
+        "mae": float(_mean(np.abs(error), weights)),
+        "r2": 1.0 - squared / total if total > 0 and not constant else None,
     }
 
 
-def classification_metrics(probability: Array, codes: Array) -> dict[str, float | None]:
+def classification_metrics(
+    probability: Array, codes: Array, weights: Array | None = None
+) -> dict[str, float | None]:
     """accuracy, auc (two classes; None otherwise or where one is absent) and log_loss.
 
     probability: (N, K) by class; codes: (N,) the true class. The predicted class is the most
@@ -42,19 +52,40 @@ def classification_metrics(probability: Array, codes: Array) -> dict[str, float 
     chosen = probability[np.arange(len(codes)), codes]
     auc = None
     if probability.shape[1] == 2:
-        auc = area_under_curve(probability[:, 1], codes == 1)
+        auc = area_under_curve(probability[:, 1], codes == 1, weights)
+    logarithm = np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
     return {
-        "accuracy": accuracy(probability, codes),
+        "accuracy": accuracy(probability, codes, weights),
         "auc": auc,
-        "log_loss": float(-np.mean(np.log(np.maximum(chosen, np.finfo(np.float64).tiny)))),
+        "log_loss": float(-_mean(logarithm, weights)),
     }
 
 
-def area_under_curve(score: Array, positive: Array) -> float | None:
+def area_under_curve(score: Array, positive: Array, weights: Array | None = None) -> float | None:
     """The probability that a positive row scores above a negative one; ties count half."""
+    if weights is not None:
+        return _weighted_area(score, positive, weights)
     hits = int(np.count_nonzero(positive))
     misses = len(positive) - hits
     if hits == 0 or misses == 0:
         return None
     ranks = rankdata(score)
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
+
+
+def _weighted_area(score: Array, positive: Array, weights: Array) -> float | None:
+    hits, misses = np.where(positive, weights, 0.0), np.where(positive, 0.0, weights)
+    if not (hits.any() and misses.any()):
+        return None
+    _, group = np.unique(score, return_inverse=True)
+    above = np.bincount(group, hits / hits.sum())
+    below = np.bincount(group, misses / misses.sum())
+    return float(above @ (np.cumsum(below) - 0.5 * below))
+
+
+def _sum(values: Array, weights: Array | None) -> Any:
+    return np.sum(values) if weights is None else weights @ values
+
+
+def _mean(values: Array, weights: Array | None) -> Any:
+    return np.mean(values) if weights is None else weights @ values / weights.sum()

@@ -1,7 +1,8 @@
 """Ridge systems of one block: K = scale/N · X̃ᵀCX̃ + l2·I, with X̃ the centred encoded columns.
 
-With v = Σ cnt x, W = Σ cnt and μ the centre of the one-hot columns,
-X̃ᵀCX̃ = XᵀCX − v μᵀ − μ vᵀ + W μ μᵀ, for a whole slot (W = N) as for one client's part of it.
+N is the sum of the joined rows' weights. With v = Σ cnt x, W = Σ cnt and μ the centre of the
+one-hot columns, X̃ᵀCX̃ = XᵀCX − v μᵀ − μ vᵀ + W μ μᵀ, for a whole slot (W = N) as for one client's
+part of it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class BlockSolver:
         self,
         gram: GramMatrix,
         centre: Array,
-        total: int,
+        total: float,
         scale: float,
         l2: float | Array,
         *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sqlfl.messages import (
     Ready,
     Residuals,
     SendGram,
+    SendPredictions,
     SetGram,
     SumGradient,
 )
@@ -30,6 +32,7 @@ from sqlfl.operators.steps import (
     Engine,
     LbfgsStep,
     SgdStep,
+    penalty,
 )
 
 __all__ = ["ClientConfiguration", "ClientOperator", "Engine"]
@@ -42,14 +45,29 @@ NOTHING = np.zeros(0)
 class ClientOperator:
     """Training of one slot's block at one client.
 
-    `configuration` is the JSON of `Start`. The block starts at θ = 0.
+    `configuration` is the JSON of `Start`. The block starts at `theta` (d, d_c), or at 0. Raises
+    InternalError where that has another shape.
     """
 
-    def __init__(self, engine: Engine, configuration: str, run: str, slot: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        configuration: str,
+        run: str,
+        slot: int,
+        theta: Array | None = None,
+    ) -> None:
         self._engine = engine
         self._configuration = own = ClientConfiguration.from_json(configuration)
         self._run, self._slot = run, slot
-        self._step = _step(own, engine)
+        start = np.zeros((engine.width, own.outputs))
+        if theta is not None:
+            if theta.shape != start.shape:
+                raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
+            start = np.array(theta, np.float64)
+        self._step = _step(own, engine, start)
+        self._kept: deque[Array] = deque(maxlen=own.keep + 1)
+        """θ after each of the last epochs, where `keep` asks for it."""
         self._rows: Array | None = None
         """Of the last predictions, whose residuals come next; None for all."""
         self._next: Array | None = None
@@ -63,12 +81,23 @@ class ClientOperator:
         """(d, d_c)"""
         return self._step.theta
 
+    def kept(self, back: int) -> Array:
+        """θ (d, d_c) as it was `back` epochs ago: InternalError for more than are kept."""
+        if back == 0:
+            return np.array(self._step.theta)
+        if not 0 < back < len(self._kept):
+            raise InternalError(f"{back} epochs back, of {len(self._kept)} that are kept")
+        return self._kept[-1 - back]
+
     def handle(self, message: Message) -> Message:
         """The reply to a training message; InternalError where it does not belong here."""
         match message:
             case SetGram():
                 self._step.set_gram(message_to_gram(message))
                 return Ready(self._run, self._slot, self._engine.width)
+            case SendPredictions():
+                theta = self._step.theta
+                return self._predictions(theta, penalty(theta, self._configuration))
             case SendGram():
                 return gram_to_message(self._engine.gram(), self._run, self._slot)
             case Probe():
@@ -112,12 +141,20 @@ class ClientOperator:
         self._inner += 1
         if self._inner < self._configuration.inner_rounds:
             return ConsensusPart(self._run, self._slot, self._step.average(mean))
-        return self._predictions(*self._step.settle(mean))
+        vector, products = self._step.settle(mean)
+        self._remember()
+        return self._predictions(vector, products)
 
     def _advance(self, gradient: Array) -> Message:
         vector, products = self._step.advance(gradient)
         self._rows = self._next
+        self._remember()
         return self._predictions(vector, products)
+
+    def _remember(self) -> None:
+        """An epoch ends with the step after which all rows are predicted."""
+        if self._configuration.keep and self._rows is None:
+            self._kept.append(np.array(self._step.theta))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:
         values = self._engine.predict(vector, self._rows).astype(np.float32)
@@ -126,14 +163,14 @@ class ClientOperator:
         return Predictions(self._run, self._slot, values, products)
 
 
-def _step(configuration: ClientConfiguration, engine: Engine) -> ClientStep:
+def _step(configuration: ClientConfiguration, engine: Engine, theta: Array) -> ClientStep:
     match configuration.algorithm:
         case "sgd":
-            return SgdStep(configuration, engine.width)
+            return SgdStep(configuration, theta)
         case "lbfgs":
-            return LbfgsStep(configuration, engine.width, engine.centre)
+            return LbfgsStep(configuration, theta, engine.centre)
         case "admm" if configuration.consensus:
-            return ConsensusStep(configuration, engine.width, engine.centre)
+            return ConsensusStep(configuration, theta, engine.centre)
         case "admm":
-            return AdmmStep(configuration, engine.width, engine.centre)
+            return AdmmStep(configuration, theta, engine.centre)
     raise InternalError(f"no client part of {configuration.algorithm!r}")

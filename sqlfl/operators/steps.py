@@ -47,8 +47,10 @@ class ClientConfiguration:
     algorithm: str
     outputs: int
     """d_c"""
-    total: int
-    """N, joined rows."""
+    rows: int
+    """N, joined rows: the divisor of sums of residuals, whose weights have a mean of 1."""
+    total: float
+    """N, or Σ of the weights: the divisor of the second moments, and what counts add up to."""
     clients: int
     """Q_i, clients of the slot."""
     leader: bool
@@ -63,6 +65,8 @@ class ClientConfiguration:
     inner_rounds: int = 0
     memory: int = MEMORY
     """lbfgs: pairs that are kept."""
+    keep: int = 0
+    """Epochs to which `Save` may go back."""
 
     @property
     def shared(self) -> bool:
@@ -77,7 +81,7 @@ class ClientConfiguration:
 
 
 class ClientStep(Protocol):
-    """One method at one block; θ is (d, d_c)."""
+    """One method at one block; θ is (d, d_c), and starts from what it is given."""
 
     needs_gram: bool
     """The method uses second moments: the slot's, or in consensus the client's own."""
@@ -105,9 +109,9 @@ class SgdStep:
 
     needs_gram = False
 
-    def __init__(self, configuration: ClientConfiguration, width: int) -> None:
+    def __init__(self, configuration: ClientConfiguration, theta: Array) -> None:
         self._configuration = configuration
-        self._theta = np.zeros((width, configuration.outputs))
+        self._theta = theta
         self._rate, self._batch = 0.0, 1.0
 
     @property
@@ -123,10 +127,10 @@ class SgdStep:
     def advance(self, gradient: Array) -> tuple[Array, Array]:
         slope = gradient / self._batch + self._configuration.l2 * self._theta
         self._theta = self._theta - self._rate * slope
-        return self._theta, _penalty(self._theta, self._configuration)
+        return self._theta, penalty(self._theta, self._configuration)
 
     def probe(self, gradient: Array) -> Array:
-        return gradient / self._configuration.total
+        return gradient / self._configuration.rows
 
 
 class LbfgsStep:
@@ -134,12 +138,11 @@ class LbfgsStep:
 
     needs_gram = True
 
-    def __init__(self, configuration: ClientConfiguration, width: int, centre: Array) -> None:
+    def __init__(self, configuration: ClientConfiguration, theta: Array, centre: Array) -> None:
         self._configuration = configuration
         self._centre = centre
         self._solver: BlockSolver | None = None
-        start = np.zeros((width, configuration.outputs))
-        self._basis = Basis(start, self._solve, configuration.memory)
+        self._basis = Basis(theta, self._solve, configuration.memory)
 
     @property
     def theta(self) -> Array:
@@ -159,7 +162,7 @@ class LbfgsStep:
 
     def advance(self, gradient: Array) -> tuple[Array, Array]:
         own = self._configuration
-        products = self._basis.renew(gradient / own.total + own.l2 * self._basis.theta)
+        products = self._basis.renew(gradient / own.rows + own.l2 * self._basis.theta)
         return self._basis.preconditioned, products
 
     def probe(self, gradient: Array) -> Array:
@@ -169,15 +172,15 @@ class LbfgsStep:
 class AdmmStep:
     """θ ← θ − K⁻¹ (X̃ᵀV / N + l2 θ), K = ρ r/N X̃ᵀCX̃ + l2 I (eq. 11 in increments, r ≥ 1).
 
-    Coefficients: ρ r. V[r] = Σ_{j∈G(r)} (λ_j + ρ (H_j − z_j)).
+    Coefficients: ρ r. V[r] = Σ_{j∈G(r)} w_j (λ_j + ρ (H_j − z_j)), w having a mean of 1.
     """
 
     needs_gram = True
 
-    def __init__(self, configuration: ClientConfiguration, width: int, centre: Array) -> None:
+    def __init__(self, configuration: ClientConfiguration, theta: Array, centre: Array) -> None:
         self._configuration = configuration
         self._centre = centre
-        self._theta = np.zeros((width, configuration.outputs))
+        self._theta = theta
         self._gram: GramMatrix | None = None
         self._weight = configuration.rho
         self._solvers: dict[float, BlockSolver] = {}
@@ -194,13 +197,13 @@ class AdmmStep:
 
     def advance(self, gradient: Array) -> tuple[Array, Array]:
         own = self._configuration
-        slope = gradient / own.total + own.l2 * self._theta
+        slope = gradient / own.rows + own.l2 * self._theta
         self._theta = self._theta - self._solver(self._weight).solve(slope)
-        return self._theta, _penalty(self._theta, own)
+        return self._theta, penalty(self._theta, own)
 
     def probe(self, gradient: Array) -> Array:
         own = self._configuration
-        return self._solver(own.rho).solve(gradient * (own.rho / own.total))
+        return self._solver(own.rho).solve(gradient * (own.rho / own.rows))
 
     def _ridge(self, weight: float) -> float | Array:
         return self._configuration.l2
@@ -226,8 +229,8 @@ class ConsensusStep(AdmmStep):
     epochs.
     """
 
-    def __init__(self, configuration: ClientConfiguration, width: int, centre: Array) -> None:
-        super().__init__(configuration, width, centre)
+    def __init__(self, configuration: ClientConfiguration, theta: Array, centre: Array) -> None:
+        super().__init__(configuration, theta, centre)
         own = configuration
         variance = np.where(centre > 0, centre * (1.0 - centre), 1.0)
         variance = np.maximum(variance, 1e-6 * variance.max(initial=1.0))
@@ -250,11 +253,11 @@ class ConsensusStep(AdmmStep):
         if self._projector is None:
             ridge = own.l2 / own.clients
             self._projector = BlockSolver(self._gram, self._centre, own.total, own.rho, ridge)
-        return self._projector.solve(gradient * (own.rho / own.total))
+        return self._projector.solve(gradient * (own.rho / own.rows))
 
     def part(self, gradient: Array) -> Array:
         """The first inner round of an epoch: θ^q + u^q."""
-        self._slope = gradient / self._configuration.total
+        self._slope = gradient / self._configuration.rows
         return self._minimise(self._theta)
 
     def average(self, mean: Array) -> Array:
@@ -268,7 +271,7 @@ class ConsensusStep(AdmmStep):
         metric = (self._weight * self._metric)[:, None]
         self._dual = self._dual + metric * (self._local - mean)
         self._theta = mean
-        return mean, _penalty(mean, self._configuration)
+        return mean, penalty(mean, self._configuration)
 
     def _minimise(self, mean: Array) -> Array:
         own = self._configuration
@@ -281,6 +284,6 @@ class ConsensusStep(AdmmStep):
         return local
 
 
-def _penalty(theta: Array, configuration: ClientConfiguration) -> Array:
+def penalty(theta: Array, configuration: ClientConfiguration) -> Array:
     """l2/2 ‖θ‖²: (1,)."""
     return np.array([0.5 * configuration.l2 * float(np.vdot(theta, theta))])

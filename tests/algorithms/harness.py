@@ -52,8 +52,13 @@ class DenseEngine:
 class MemoryChannel:
     """Clients in this process; messages are encoded and counted as at a border."""
 
-    def __init__(self, engines: Mapping[Address, DenseEngine]) -> None:
+    def __init__(
+        self,
+        engines: Mapping[Address, DenseEngine],
+        blocks: Mapping[Address, Array] | None = None,
+    ) -> None:
         self._engines = engines
+        self._blocks = blocks or {}
         self.operators: dict[Address, ClientOperator] = {}
         self.rounds = 0
         self.kinds: list[list[str]] = []
@@ -68,7 +73,11 @@ class MemoryChannel:
             if isinstance(arrived, Start):
                 engine = self._engines[address]
                 self.operators[address] = ClientOperator(
-                    engine, arrived.configuration, arrived.run, arrived.slot
+                    engine,
+                    arrived.configuration,
+                    arrived.run,
+                    arrived.slot,
+                    self._blocks.get(address),
                 )
                 reply: Message = Ready(arrived.run, arrived.slot, engine.width)
             else:
@@ -93,16 +102,18 @@ class Join:
     l2: float
     empty_first: bool = False
     """All but the last client of a slot have no active rows."""
+    weights: Array | None = None
+    """(N,); None for 1 of each joined row."""
     engines: dict[Address, DenseEngine] = field(default_factory=dict)
 
-    def problem(self, **options: Any) -> Problem:
+    def problem(self, *, warm: bool = False, **options: Any) -> Problem:
         members = []
         for slot, table in enumerate(self.tables):
             bounds = np.linspace(0, len(table), self.clients[slot] + 1).astype(int)
             if self.empty_first:
                 bounds[1:-1] = 0
             addresses = []
-            counts = np.bincount(self.rows[slot], minlength=len(table)).astype(float)
+            counts = np.bincount(self.rows[slot], self.weights, len(table)).astype(float)
             for q in range(self.clients[slot]):
                 address = (Client(f"party{slot}", q), slot)
                 part = slice(bounds[q], bounds[q + 1])
@@ -120,6 +131,8 @@ class Join:
             outputs=self.loss.outputs,
             l2=self.l2,
             options=options,
+            weights=self.weights,
+            warm=warm,
         )
 
     @property
@@ -130,12 +143,20 @@ class Join:
 
     def objective(self, intercept: Array, theta: Array) -> float:
         scores = self.design @ theta + intercept
-        return self.loss.value(scores, self.targets) + 0.5 * self.l2 * float((theta**2).sum())
+        loss = self.loss.value(scores, self.targets, self.weights)
+        return loss + 0.5 * self.l2 * float((theta**2).sum())
 
     def gradient(self, intercept: Array, theta: Array) -> tuple[Array, Array]:
         x = self.design
-        g = self.loss.gradient(x @ theta + intercept, self.targets) / len(x)
+        g = self._slopes(x @ theta + intercept)
         return g.sum(axis=0), x.T @ g + self.l2 * theta
+
+    def _slopes(self, scores: Array) -> Array:
+        """Of the mean loss, by the scores of each row: (N, d_c)."""
+        slopes = self.loss.gradient(scores, self.targets)
+        if self.weights is None:
+            return slopes / len(slopes)
+        return slopes * self.weights[:, None] / self.weights.sum()
 
     def optimum(self) -> float:
         """The least objective: Newton's method on the dense problem."""
@@ -146,14 +167,12 @@ class Join:
         def value(flat: Array) -> tuple[float, Array]:
             theta = flat.reshape(-1, c)
             h = design @ theta
-            g = self.loss.gradient(h, self.targets) / len(x)
             penalty = 0.5 * float((ridge * theta**2).sum())
-            return self.loss.value(h, self.targets) + penalty, (
-                design.T @ g + ridge * theta
-            ).reshape(-1)
+            slope = design.T @ self._slopes(h) + ridge * theta
+            return self.loss.value(h, self.targets, self.weights) + penalty, slope.reshape(-1)
 
         start = np.zeros(design.shape[1] * c)
-        start[:c] = self.loss.initial_intercept(self.targets)
+        start[:c] = self.loss.initial_intercept(self.targets, self.weights)
         found = optimize.minimize(
             value, start, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 5000}
         )
@@ -227,10 +246,18 @@ class Trained:
     def objective(self) -> float:
         return self.steps[-1].objective
 
+    @property
+    def blocks(self) -> dict[Address, Array]:
+        """θ of every client, to start from."""
+        return {a: operator.theta for a, operator in self.channel.operators.items()}
 
-def train(join: Join, algorithm: str, **options: Any) -> Trained:
-    problem = join.problem(**options)
-    channel = MemoryChannel(join.engines)
+
+def train(
+    join: Join, algorithm: str, *, start: Mapping[Address, Array] | None = None, **options: Any
+) -> Trained:
+    """`start`: the clients' blocks that training begins with."""
+    problem = join.problem(warm=start is not None, **options)
+    channel = MemoryChannel(join.engines, start)
     method = ALGORITHMS[algorithm](problem, channel)
     method.start()
     steps = list(method.steps())

@@ -68,6 +68,38 @@ def test_the_initial_intercept_is_the_best_constant(loss: Loss) -> None:
     assert loss.value(constant, y) == pytest.approx(found.fun, abs=1e-9)
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_a_weight_is_a_repetition(loss: Loss) -> None:
+    rng = np.random.default_rng(3)
+    scores, y = sample(loss, 60)
+    weights = rng.integers(0, 4, 60)
+    ways, steps = rng.normal(size=(3, *scores.shape)), np.array([0.7, -0.2, 0.1])
+    many = np.repeat(np.arange(60), weights)
+    for scale in (1.0, 1e-7, 1e9):
+        w = scale * weights
+        assert loss.value(scores, y, w) == pytest.approx(loss.value(scores[many], y[many]))
+        found = loss.along(scores, ways, y, steps, w)
+        expected = loss.along(scores[many], ways[:, many], y[many], steps)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            loss.gradient(scores, y, w).sum(axis=0) / scale,
+            loss.gradient(scores[many], y[many]).sum(axis=0),
+        )
+        np.testing.assert_allclose(loss.initial_intercept(y, w), loss.initial_intercept(y[many]))
+        assert loss.mean_curvature(scores, w) == pytest.approx(loss.mean_curvature(scores[many]))
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=lambda loss: loss.name)
+def test_a_class_without_weight_has_a_finite_intercept(loss: Loss) -> None:
+    y, w = np.array([0, 0, 1, 1, 1]), np.array([0.0, 0.0, 1e-6, 2e6, 1.0])
+    intercept = loss.initial_intercept(y, w)
+    assert np.isfinite(intercept).all()
+    probability = loss.predict(intercept[None, :])[0]
+    assert probability.argmax() == 1
+    assert probability[1] > 0.7
+
+
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(2), Softmax(3)], ids=repr)
 def test_extreme_scores_and_one_class(loss: Loss) -> None:
     y = np.zeros(4, np.int64)

@@ -1,0 +1,65 @@
+"""A query that scores a model, or starts from one, need not be written as that which trained it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import sqlfl
+from tests.conftest import Open
+
+TRAINED = "SELECT t.x, t.g, t.z, u.v, u.y FROM a.t AS t JOIN b.u AS u ON t.k = u.k"
+
+
+@pytest.fixture
+def fed(database: Open) -> Iterator[sqlfl.Federation]:
+    columns = "range AS k, sin(range) AS x, cos(range) AS z, 'g' || range % 3 AS g"
+    first = database(f"CREATE TABLE t AS SELECT {columns} FROM range(40)")
+    second = database(
+        "CREATE TABLE u AS SELECT range AS k, range % 7 AS v, range % 5 AS y FROM range(40)",
+        "CREATE TABLE single AS SELECT 1.0 AS y, 2.0 AS w",
+    )
+    with sqlfl.connect() as federation:
+        federation.attach("a", first)
+        federation.attach("b", second)
+        yield federation
+
+
+def scores(fed: sqlfl.Federation, query: str) -> np.ndarray:
+    table = fed.sql(f"PREDICT MODEL m ID (t.k) FROM ({query})").arrow()
+    order = np.argsort(table.column("k").to_numpy())
+    return table.column("prediction").to_numpy()[order]
+
+
+@pytest.mark.parametrize("columns", ["t.z, u.v, t.x, t.g", "u.v, t.g, t.x, t.z, u.y", "*"])
+def test_columns_in_another_order_are_the_same_columns(fed: sqlfl.Federation, columns: str) -> None:
+    fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({TRAINED})")
+    if columns == "*":
+        columns = "t.g AS G, u.v, t.x AS X, t.z"
+    again = TRAINED.replace("t.x, t.g, t.z, u.v, u.y", columns)
+    np.testing.assert_array_equal(scores(fed, again), scores(fed, TRAINED))
+    if "u.y" in columns:
+        found, expected = (
+            fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().to_pylist()[0]
+            for query in (again, TRAINED)
+        )
+        assert found == pytest.approx(expected)
+        fed.sql(
+            "TRAIN MODEL n USING linear_regression TARGET y "
+            f"WITH (warm_start = 'm', epochs = 1, algorithm = 'sgd', learning_rate = 1e-9) "
+            f"FROM ({again})"
+        )
+        one, other = (fed.model(name).metrics["objective"] for name in "mn")
+        assert other == pytest.approx(one, rel=1e-6)
+
+
+def test_a_table_of_the_target_alone_may_be_scored(fed: sqlfl.Federation) -> None:
+    query = "SELECT t.x, single.y, single.w FROM a.t AS t, b.single"
+    fed.sql(
+        "TRAIN MODEL m USING linear_regression TARGET y WEIGHT w WITH (allow_cross_join = true) "
+        f"FROM ({query})"
+    )
+    np.testing.assert_allclose(scores(fed, query), 1.0)
+    assert fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().column("rows").to_pylist() == [40]
