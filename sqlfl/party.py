@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, InternalError, PartyError
+from sqlfl.errors import Error, InternalError, ModelError, PartyError
 from sqlfl.operators.client import ClientOperator
 from sqlfl.schema import (
     Client,
@@ -20,11 +20,14 @@ from sqlfl.schema import (
     tables_to_json,
 )
 from sqlfl.udfs import keys
-from sqlfl.udfs.describe import describe, list_tables
+from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.carry import carry_over
+from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
+from sqlfl.udfs.write import write
 from sqlfl.wire import decode, encode
 
 log = logging.getLogger("sqlfl.party")
@@ -40,19 +43,12 @@ class Secrets:
     """Shared by one party's clients: vocabularies."""
 
 
-@dataclass(frozen=True, eq=False)
-class SavedBlock:
-    """One slot's block of a trained model."""
-
-    encoding: Encoding
-    theta: np.ndarray
-    """float64 (d, d_c)"""
-
-
 @dataclass(eq=False)
 class SlotState:
     specification: SlotSpecification
     snapshot: Snapshot
+    warm: SavedBlock | None = None
+    """The block that training starts from."""
     encoding: Encoding | None = None
     engine: Engine | None = None
     operator: ClientOperator | None = None
@@ -71,20 +67,29 @@ class PartyClient:
     never used to run anything. Raises PartyError where `con` is closed.
     """
 
-    def __init__(self, client: Client, con: duckdb.DuckDBPyConnection, secrets: Secrets) -> None:
+    def __init__(
+        self,
+        client: Client,
+        con: duckdb.DuckDBPyConnection,
+        secrets: Secrets,
+        blocks: Blocks | None = None,
+    ) -> None:
         self.client = client
         self._con = con
         self._secrets = secrets
         self._runs: dict[str, RunState] = {}
-        self._models: dict[str, dict[int, SavedBlock]] = {}
+        self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
         self._lock = threading.Lock()
-        self._cursor().close()
+        try:
+            self._place = current_place(con)
+        except duckdb.ConnectionException as error:
+            raise PartyError(str(client), "its connection is closed") from error
 
     def close(self) -> None:
         """End all runs and forget the saved blocks."""
         for run in list(self._runs):
             self._end(run)
-        self._models.clear()
+        self._blocks.close()
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
         """The reply to one request; a failure is a reply too, without data values in its text."""
@@ -112,8 +117,20 @@ class PartyClient:
                 return self._describe(request)
             case ms.Prepare():
                 return self._prepare(request)
+            case ms.Keep():
+                self._blocks.keep(request.model)
+                return ms.Saved(request.run, request.slot, 1)
             case ms.Drop():
-                self._models.pop(request.model, None)
+                self._blocks.drop(request.model)
+                return ms.Ready(request.run, request.slot)
+            case ms.Collect():
+                self._blocks.collect(request.models)
+                own = self._blocks
+                return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
+            case ms.Write():
+                return self._write(request)
+            case ms.Commit():
+                self._run(request).cursor.commit()
                 return ms.Ready(request.run, request.slot)
             case ms.Finish():
                 self._end(request.run)
@@ -124,10 +141,16 @@ class PartyClient:
                 return self._send_keys(request, state)
             case ms.Activate():
                 return self._activate(request, state)
+            case ms.Weigh():
+                return self._weigh(request, state)
             case ms.SetEncoding():
                 return self._set_encoding(request, state)
             case ms.SendLabels():
                 return self._send_labels(request, state)
+            case ms.SendWeights():
+                return ms.Weights(request.run, request.slot, state.snapshot.weights())
+            case ms.SendSplit():
+                return ms.Split(request.run, request.slot, state.snapshot.split())
             case ms.SendIdentifiers():
                 columns = tuple(state.snapshot.identifiers())
                 return ms.Identifiers(request.run, request.slot, columns)
@@ -146,7 +169,8 @@ class PartyClient:
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
         cursor = self._cursor()
         try:
-            return ms.Tables(request.run, request.slot, tables_to_json(list_tables(cursor)))
+            listing = tables_to_json(list_places(cursor), list_tables(cursor))
+            return ms.Tables(request.run, request.slot, listing)
         finally:
             cursor.close()
 
@@ -182,8 +206,10 @@ class PartyClient:
         for item in specifications_from_json(request.specification):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
-            snapshot = Snapshot.take(run.cursor, item, fragments, secret, run=request.run)
-            run.slots[item.slot] = SlotState(item, snapshot)
+            draws = self._blocks.secret("split") if item.split > 0 else b""
+            snapshot = Snapshot.take(run.cursor, item, fragments, secret, request.run, draws)
+            warm = None if item.warm is None else self._block(*item.warm)
+            run.slots[item.slot] = SlotState(item, snapshot, warm)
             rows += snapshot.rows
             null_targets += snapshot.null_targets
         run.cursor.commit()
@@ -200,9 +226,19 @@ class PartyClient:
 
     def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
         state.snapshot.activate(request.rows, request.counts)
-        if not state.specification.shared:
+        if state.specification.weighted:
             return ms.Ready(request.run, request.slot)
-        return statistics(state.snapshot, self._vocabulary_key(request.run, state))
+        return self._counted(request.run, state)
+
+    def _weigh(self, request: ms.Weigh, state: SlotState) -> ms.Message:
+        state.snapshot.weigh(request.counts)
+        return self._counted(request.run, state)
+
+    def _counted(self, run: str, state: SlotState) -> ms.Message:
+        """The answer once it is known what the active rows count."""
+        if not state.specification.shared:
+            return ms.Ready(run, state.specification.slot)
+        return statistics(state.snapshot, self._vocabulary_key(run, state))
 
     def _set_encoding(self, request: ms.SetEncoding, state: SlotState) -> ms.Ready:
         key = self._vocabulary_key(request.run, state)
@@ -211,6 +247,8 @@ class PartyClient:
 
     def _vocabulary_key(self, run: str, state: SlotState) -> bytes:
         item = state.specification
+        if state.warm is not None and state.warm.encoding.vocabulary_key is not None:
+            return state.warm.encoding.vocabulary_key  # so that categories can be matched
         whole = item.secret == "federation"
         secret = self._secrets.federation if whole else self._secrets.organisation
         return keys.derive(secret, run, "vocabulary", str(item.slot))
@@ -227,20 +265,24 @@ class PartyClient:
             state.encoding = local_encoding(state.snapshot)
         engine = make_engine(state.specification.engine, cursor, state.snapshot, state.encoding)
         state.engine = engine
-        state.operator = ClientOperator(engine, request.configuration, request.run, request.slot)
+        theta = None
+        if state.warm is not None:
+            theta = carry_over(state.warm.encoding, state.warm.theta, state.encoding)
+        state.operator = ClientOperator(
+            engine, request.configuration, request.run, request.slot, theta
+        )
         return ms.Ready(request.run, request.slot, engine.width)
 
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
         if state.operator is None or state.encoding is None:
             raise InternalError("save before start")
-        block = SavedBlock(state.encoding, np.array(state.operator.theta))
-        self._models.setdefault(request.model, {})[request.slot] = block
+        theta = state.operator.kept(request.back)
+        block = SavedBlock(state.encoding, theta, state.specification.name)
+        self._blocks.save(request.model, request.slot, request.name, block)
         return ms.Saved(request.run, request.slot, 0)
 
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
-        block = self._models.get(request.model, {}).get(request.block)
-        if block is None:
-            raise PartyError(str(self.client), f"no block {request.block} of model {request.model}")
+        block = self._block(request.model, request.block)
         values = score(
             self._runs[request.run].cursor,
             state.snapshot,
@@ -252,18 +294,50 @@ class PartyClient:
             request.run, request.slot, values.astype(np.float32), np.zeros(0, np.float64)
         )
 
+    def _block(self, model: str, slot: int) -> SavedBlock:
+        block = self._blocks.load(model, slot)
+        if block is None:
+            raise ModelError(
+                "its database has no block of the model, which was trained when another one was "
+                f"attached as {self.client}"
+            )
+        return block
+
+    def _write(self, request: ms.Write) -> ms.Written:
+        """In a transaction that `Commit` ends, or else the end of the run, which rolls it back."""
+        run = self._run(request)
+        unknown = [slot for slot in request.slots.tolist() if slot not in run.slots]
+        if unknown:
+            raise InternalError(f"write for slots {unknown}, which were not prepared")
+        snapshots = [run.slots[slot].snapshot for slot in request.slots.tolist()]
+        return ms.Written(request.run, request.slot, write(run.cursor, request, snapshots))
+
     # -- state ------------------------------------------------------------------------------------
 
     def _cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor on which names mean what they meant on the connection when it was attached."""
         try:
-            return self._con.cursor()
+            cursor = self._con.cursor()
         except duckdb.ConnectionException as error:
             raise PartyError(str(self.client), "its connection is closed") from error
+        try:
+            use(cursor, self._place)
+        except duckdb.CatalogException as error:
+            cursor.close()
+            place = ".".join(self._place)
+            raise PartyError(str(self.client), f"its database {place} is gone") from error
+        return cursor
+
+    def _run(self, request: ms.Message) -> RunState:
+        run = self._runs.get(request.run)
+        if run is None:
+            raise InternalError(f"{request.kind} for a run that was not prepared")
+        return run
 
     def _slot(self, request: ms.Message) -> SlotState:
-        run = self._runs.get(request.run)
-        if run is None or request.slot not in run.slots:
-            raise InternalError(f"{request.kind} for a run or slot that was not prepared")
+        run = self._run(request)
+        if request.slot not in run.slots:
+            raise InternalError(f"{request.kind} for a slot that was not prepared")
         return run.slots[request.slot]
 
     def _end(self, name: str) -> None:
@@ -286,6 +360,8 @@ def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
         return error.message
     if isinstance(error, _BOUND):
         return str(error)
+    if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
+        return f"its blocks cannot be written: {error}"  # these run no query over the tables
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
         "with the party (log sqlfl.party), for it may quote data"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import html
+import datetime as dt
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sqlfl.errors import ModelError, nearest
+from sqlfl.errors import Error, ModelError, nearest
+from sqlfl.result import facts_to_html
 from sqlfl.schema import Client
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 NO_PRIVACY = (
     "none: no differential privacy. The coordinator saw the labels in clear, keyed hashes of the "
@@ -28,6 +34,19 @@ class ModelBlock:
     features: tuple[tuple[str, str, int], ...]
     """(name, kind, width) of each feature of the block."""
     clients: tuple[Client, ...]
+    tables: tuple[str, ...] = ()
+    """`party.table` of everything that the block's columns were taken from."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training took."""
+
+    exchanges: int
+    bytes_up: int
+    """From the clients to the coordinator."""
+    bytes_down: int
+    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +57,15 @@ class Model:
     kind: str
     target: str
     target_type: str
+    weight: str | None
+    """The column of WEIGHT; not among the features."""
     features: tuple[str, ...]
     """Names in the order of the query's columns."""
     algorithm: str
-    options: dict[str, object]
+    options: Mapping[str, object]
+    """All that apply, with their values."""
+    given: tuple[str, ...]
+    """The names of those that the statement sets."""
     sql: str
     """The statement that trained it."""
     run: str
@@ -53,38 +77,77 @@ class Model:
     history: pa.Table
     metrics: dict[str, float | int | None]
     privacy: str
+    cost: Cost
     interrupted: bool
     converged: bool
+    stopped_early: bool
+    """The option patience ended the training."""
+    epoch: int
+    """The one whose parameters were kept."""
+    created_at: dt.datetime
+    """UTC, to the microsecond."""
+    versions: Mapping[str, str]
+    """Of 'sqlfl' and 'duckdb', which trained it."""
+    lasting: bool
+    """It is there when the coordinator's file is opened again."""
+    kept: str
+    """Where, and for how long; and what would make it last."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """All that hold a block."""
+        return tuple(dict.fromkeys(client for block in self.blocks for client in block.clients))
 
     def facts(self) -> list[tuple[str, str]]:
         """Name and text of what the model's card shows."""
-        last = self.history.slice(self.history.num_rows - 1).to_pylist()[0]
         return [
             ("name", self.name),
             ("kind", self.kind),
             ("target", self.target),
+            *([("weight", self.weight)] if self.weight else []),
             *([("classes", ", ".join(self.classes))] if self.classes else []),
             ("features", ", ".join(self.features)),
-            *(
-                (
-                    f"block {block.name}",
-                    f"{', '.join(f[0] for f in block.features)}"
-                    f" at {', '.join(str(c) for c in block.clients)}",
-                )
-                for block in self.blocks
-            ),
+            *((f"block {block.name}", _described(block)) for block in self.blocks),
             ("algorithm", self.algorithm),
-            ("epochs", f"{last['epoch']}{self._ending()}"),
-            ("exchanges", str(last["rounds"])),
-            ("bytes", f"{last['bytes_up']:,} up, {last['bytes_down']:,} down"),
+            ("options", self._options()),
+            ("epochs", self._epochs()),
+            ("exchanges", str(self.cost.exchanges)),
+            ("bytes", f"{self.cost.bytes_up:,} up, {self.cost.bytes_down:,} down"),
+            ("seconds", f"{self.cost.seconds:.3g}"),
             *((key, _number(value)) for key, value in self.metrics.items()),
             ("privacy", self.privacy),
+            ("created", f"{self.created_at:%Y-%m-%d %H:%M:%S} UTC"),
+            ("versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
+            ("kept", self.kept),
         ]
 
-    def _ending(self) -> str:
+    def _options(self) -> str:
+        if not self.given:
+            return "all at their defaults"
+        return ", ".join(f"{name} = {_shown(self.options[name])}" for name in self.given)
+
+    def _epochs(self) -> str:
+        made = self.history.column("epoch")[-1].as_py()
         if self.interrupted:
-            return " (interrupted)"
-        return " (converged)" if self.converged else " (stopped at the limit of epochs)"
+            ending = "interrupted"
+        elif self.stopped_early:
+            ending = "stopped early"
+        else:
+            ending = "converged" if self.converged else "stopped at the limit of epochs"
+        kept = "" if self.epoch == made else f"; the parameters are those of epoch {self.epoch}"
+        return f"{made} ({ending}{kept})"
+
+    def plot(self, x: str = "epoch") -> Figure:
+        """The objective and the metric along the training, as a matplotlib Figure.
+
+        x : 'epoch', 'bytes' (sent in both directions so far) or 'seconds' (since the start).
+
+        A notebook shows it; in a script: `model.plot().savefig("training.png")`. Raises Error
+        where matplotlib is missing.
+        """
+        from sqlfl.plots import training_figure
+
+        return training_figure(self, x)
 
     def __repr__(self) -> str:
         return facts_to_text(self.facts())
@@ -93,11 +156,34 @@ class Model:
         return facts_to_html(self.facts())
 
 
-class Registry:
-    """The models of one federation, by name; names are compared as SQL does, ignoring case."""
+class Shelf(Protocol):
+    """Where a registry keeps its models for good; each change is made whole or not at all."""
 
-    def __init__(self) -> None:
+    def models(self) -> tuple[Model, ...]:
+        """In the order in which they were put."""
+        ...
+
+    def put(self, model: Model) -> None:
+        """Keep `model` instead of any of the same name."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+
+class Registry:
+    """The models of one federation, by name; names are compared as SQL does, ignoring case.
+
+    `shelf` keeps those that last. It is the truth about them: where writing to it fails, what it
+    has then is what the registry has. Safe to use from several threads.
+    """
+
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        self._shelf = shelf
+        self._lock = threading.RLock()
         self._models: dict[str, Model] = {}
+        self._uncertain: set[str] = set()
+        if shelf is not None:
+            self._models = {model.name.lower(): model for model in shelf.models()}
 
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._models
@@ -106,7 +192,7 @@ class Registry:
         """Raises ModelError where there is no such model."""
         model = self._models.get(name.lower())
         if model is None:
-            known = [m.name for m in self._models.values()]
+            known = [m.name for m in self.all()]
             close = nearest(name, known)
             hint = (
                 f"did you mean {close}?"
@@ -118,19 +204,70 @@ class Registry:
             raise ModelError(f"there is no model {name}", hint=hint)
         return model
 
-    def put(self, model: Model) -> Model | None:
-        """Keep `model`; returns the one of the same name that it replaced."""
-        previous = self._models.get(model.name.lower())
-        self._models[model.name.lower()] = model
-        return previous
+    def put(self, model: Model, *, replace: bool) -> Model | None:
+        """Keep `model`; returns the one of the same name that it replaced.
+
+        Raises ModelError where there is one and `replace` is false.
+        """
+        key = model.name.lower()
+        with self._lock:
+            self.check_free(model.name, replace=replace)
+            previous = self._models.get(key)
+            if self._shelf is not None:
+                try:
+                    if model.lasting:
+                        self._shelf.put(model)
+                    elif previous is not None and previous.lasting:
+                        self._shelf.remove(previous.name)
+                except BaseException:
+                    if not self._reload():
+                        self._uncertain.add(model.run)
+                    raise
+            self._models[key] = model
+            return previous
+
+    def check_free(self, name: str, *, replace: bool) -> None:
+        """Raises ModelError where the name is taken and may not be `replace`d."""
+        if name in self and not replace:
+            raise ModelError(
+                f"there is a model {name} already",
+                hint=f"TRAIN OR REPLACE MODEL {name}, or choose another name",
+            )
 
     def remove(self, name: str) -> Model:
-        model = self.get(name)
-        del self._models[name.lower()]
-        return model
+        """Returns what was removed; raises ModelError where there is no such model."""
+        with self._lock:
+            model = self.get(name)
+            if self._shelf is not None and model.lasting:
+                try:
+                    self._shelf.remove(model.name)
+                except BaseException:
+                    self._reload()
+                    raise
+            self._models.pop(name.lower(), None)
+            return model
 
     def all(self) -> tuple[Model, ...]:
-        return tuple(self._models.values())
+        with self._lock:
+            return tuple(self._models.values())
+
+    def runs(self) -> tuple[str, ...]:
+        """Those whose blocks a model has, or may have: where the shelf does not say, they stay."""
+        return (*(model.run for model in self.all()), *self._uncertain)
+
+    def _reload(self) -> bool:
+        """After a failure that may have come before the shelf's change or after it.
+
+        False where the shelf cannot even be read; then the models are as they were.
+        """
+        assert self._shelf is not None
+        try:
+            kept = {model.name.lower(): model for model in self._shelf.models()}
+        except Error:
+            return False
+        temporary = {key: model for key, model in self._models.items() if not model.lasting}
+        self._models = kept | {key: m for key, m in temporary.items() if key not in kept}
+        return True
 
 
 def facts_to_text(facts: list[tuple[str, str]]) -> str:
@@ -139,12 +276,21 @@ def facts_to_text(facts: list[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {indent.join(text.splitlines())}" for name, text in facts)
 
 
-def facts_to_html(facts: list[tuple[str, str]]) -> str:
-    rows = "".join(
-        f"<tr><th>{html.escape(name)}</th><td><pre>{html.escape(text)}</pre></td></tr>"
-        for name, text in facts
-    )
-    return f"<table>{rows}</table>"
+def _described(block: ModelBlock) -> str:
+    columns = ", ".join(name for name, _, _ in block.features)
+    clients = ", ".join(str(client) for client in block.clients)
+    return f"{columns} of {', '.join(block.tables)} at {clients}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"'{key}': {_shown(item)}" for key, item in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_shown(item) for item in value)}]"
+    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else f"{value:g}"
 
 
 def _number(value: Any) -> str:

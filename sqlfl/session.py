@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import TypeAlias
 
-import duckdb
 import pyarrow as pa
 
+import sqlfl
+from sqlfl.attachment import Attachment, Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.scoring import evaluate, predict
-from sqlfl.coordinator.training import Trained, train
+from sqlfl.coordinator.training import train
+from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
-from sqlfl.messages import CLIENT, Drop, Finish, Message
+from sqlfl.files import Connection
+from sqlfl.messages import CLIENT, Finish
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.planner import statements as st
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planning import plan_scoring, plan_training
 from sqlfl.progress import Progress
-from sqlfl.registry import (
-    NO_PRIVACY,
-    Model,
-    ModelBlock,
-    Registry,
-    facts_to_html,
-    facts_to_text,
-)
-from sqlfl.result import Result
+from sqlfl.registry import Model, Registry, facts_to_text
+from sqlfl.result import Result, facts_to_html
+from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
-from sqlfl.transport.base import Address, Audit, Channel, Transport
+from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
 
-Source: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
+log = logging.getLogger("sqlfl.session")
 
 
 class Federation:
@@ -46,12 +43,18 @@ class Federation:
 
     Parameters
     ----------
-    progress : show progress of long statements; None: only where standard error is a terminal.
+    path : the coordinator's file, which keeps models, their history and the audit; made where it is
+        not there. None: all is gone with the federation.
+    progress : show progress of long statements; None: only in a terminal and in a notebook.
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
+
+    Raises Error where the file cannot be opened, is open already, is another database, or was
+    written by a newer sqlfl.
     """
 
     def __init__(
         self,
+        path: str | os.PathLike[str] | None = None,
         *,
         progress: bool | None = None,
         wrap: Callable[[Transport], Transport] | None = None,
@@ -61,72 +64,66 @@ class Federation:
         self._clients: dict[str, tuple[Client, ...]] = {}
         self._servers: dict[Client, PartyClient] = {}
         self._handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
-        self._opened: list[duckdb.DuckDBPyConnection] = []
+        self._opened: list[Connection] = []
         self._local = LocalTransport(self._handlers)
         self._transport: Transport = self._local if wrap is None else wrap(self._local)
-        self._audit = Audit()
-        self._registry = Registry()
         self._closed = False
+        self._file = None if path is None else CoordinatorFile(path, sqlfl.__version__)
+        try:
+            self._audit = Audit(self._file)
+            self._registry = Registry(self._file)
+        except BaseException:
+            if self._file is not None:
+                self._file.close()
+            raise
+        kept = None if self._file is None else self._file.kept
+        self._saving = Saving(self._registry, self._transport, self._audit, kept)
 
     # -- parties ----------------------------------------------------------------------------------
 
-    def attach(self, name: str, source: Source | Sequence[Source]) -> None:
+    def attach(
+        self,
+        name: str,
+        source: Source | Sequence[Source],
+        store: Store | Sequence[Store] = None,
+    ) -> None:
         """Make the database `source` a party, under `name` in SQL.
 
-        source : an open DuckDB connection, the path of a database file (opened read-only), or a
-            list of these: one party with several clients, whose tables are the unions of theirs.
+        source : an open DuckDB connection, the path of a database file, or a list of these: one
+            party with several clients, whose tables are the unions of theirs.
+        store : a database that keeps the party's blocks of models instead of the source: a path
+            (made where it is not there), an open connection, or a list with one for each client.
 
         An open connection stays the caller's: sqlfl works on cursors of it and never closes it.
-        What its transaction has not committed, and its temporary tables, are not seen. Raises
-        Error for a name in use or not an identifier, and PartyError for a closed connection or a
-        file that is not a database.
+        What its transaction has not committed, and its temporary tables, are not seen. A path is
+        opened to be read only, unless the coordinator has a file and the source is to keep the
+        blocks: then to be written, where the file may be.
+
+        Raises Error for a name in use or not an identifier, and PartyError for a closed connection,
+        a file that is not a database, is locked by another process, or is open here otherwise.
+        Then nothing stays open, and no file is left behind.
         """
         self._check_open()
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier():
             raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
         if name.lower() in (known.lower() for known in self._clients):
             raise Error(f"a party named {name} is attached already", hint="choose another name")
-        sources = list(source) if isinstance(source, (list, tuple)) else [source]
-        if not sources:
-            raise Error(f"party {name} has no client", hint="attach at least one connection")
-        organisation = secrets.token_bytes(32)
-        opened: list[duckdb.DuckDBPyConnection] = []
-        servers: dict[Client, PartyClient] = {}
-        try:
-            for index, item in enumerate(sources):
-                client = Client(name, index)
-                con = self._connection(client, item, opened)
-                servers[client] = PartyClient(client, con, Secrets(self._secret, organisation))
-        except BaseException:
-            for con in opened:
-                con.close()
-            raise
-        self._opened += opened
-        self._servers |= servers
-        self._handlers |= {client: server.handle for client, server in servers.items()}
-        self._clients[name] = tuple(servers)
-
-    @staticmethod
-    def _connection(
-        client: Client, source: object, opened: list[duckdb.DuckDBPyConnection]
-    ) -> duckdb.DuckDBPyConnection:
-        if isinstance(source, duckdb.DuckDBPyConnection):
-            return source
-        if not isinstance(source, (str, os.PathLike)):
-            raise Error(
-                f"party {client} must be a DuckDB connection or a path, got "
-                f"{type(source).__name__}",
-                hint="duckdb.connect(...)",
-            )
-        path = Path(source)
-        if not path.is_file():
-            raise PartyError(str(client), f"there is no database file {path}")
-        try:
-            con = duckdb.connect(str(path), read_only=True)
-        except duckdb.Error as error:
-            raise PartyError(str(client), f"cannot open {path}: {error}") from error
-        opened.append(con)
-        return con
+        own = Secrets(self._secret, secrets.token_bytes(32))
+        with self._recorded(), Attachment(name, source, store, self._file) as attachment:
+            servers = {
+                place.client: PartyClient(place.client, place.con, own, place.blocks)
+                for place in attachment.places
+            }
+            self._handlers |= {client: server.handle for client, server in servers.items()}
+            try:
+                self._saving.collect(servers)
+            except BaseException:
+                for client in servers:
+                    del self._handlers[client]
+                raise
+            self._opened += attachment.opened
+            self._servers |= servers
+            self._clients[name] = tuple(servers)
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -134,6 +131,10 @@ class Federation:
         """Run one statement (see docs/statements.md). A statement that fails changes nothing."""
         self._check_open()
         statement = _parsed(text)
+        with self._recorded():
+            return self._answer(statement)
+
+    def _answer(self, statement: st.Statement) -> Result:
         match statement:
             case st.ExplainStatement():
                 plan = self._plan(statement.statement)
@@ -160,7 +161,8 @@ class Federation:
         statement = _parsed(text)
         if isinstance(statement, st.ExplainStatement):
             statement = statement.statement
-        return self._plan(statement)
+        with self._recorded():
+            return self._plan(statement)
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises ModelError where there is none."""
@@ -175,15 +177,19 @@ class Federation:
         return Result(self._audit.table())
 
     def close(self) -> None:
-        """Forget models, close cursors and the databases that were attached by path."""
+        """Forget temporary models; close the coordinator's file and what was attached by path."""
         if self._closed:
             return
         self._closed = True
-        self._local.close()
-        for server in self._servers.values():
-            server.close()
-        for con in self._opened:
-            con.close()
+        with ExitStack() as stack:
+            if self._file is not None:
+                stack.callback(self._file.close)
+                stack.callback(self._audit.flush)
+            for con in self._opened:
+                stack.callback(con.close)
+            for server in self._servers.values():
+                stack.callback(server.close)
+            stack.callback(self._local.close)
 
     def __enter__(self) -> Federation:
         return self
@@ -202,7 +208,8 @@ class Federation:
             for name, clients in self._clients.items()
         )
         models = ", ".join(model.name for model in self._registry.all())
-        return f"<sqlfl federation: parties: {parties or 'none'}; models: {models or 'none'}>"
+        kind = "federation" if self._file is None else f"federation in {self._file.path.name}"
+        return f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>"
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -211,9 +218,10 @@ class Federation:
         try:
             match statement:
                 case st.TrainModel():
-                    return plan_training(statement, catalog)
+                    return plan_training(statement, catalog, self._registry.get)
                 case st.PredictModel() | st.EvaluateModel():
                     model = self._registry.get(statement.name)
+                    self._saving.check_attached(model, statement.query)
                     return plan_scoring(statement, model, catalog)
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
@@ -222,29 +230,30 @@ class Federation:
     # -- running ----------------------------------------------------------------------------------
 
     def _train(self, statement: st.TrainModel) -> Result:
-        if statement.name in self._registry and not statement.replace:
-            if statement.if_not_exists:
-                return _card(self._registry.get(statement.name).facts())
-            raise ModelError(
-                f"there is a model {statement.name} already",
-                hint=f"TRAIN OR REPLACE MODEL {statement.name}, or choose another name",
-            )
+        if statement.if_not_exists and statement.name in self._registry:
+            return _card(self._registry.get(statement.name).facts())
+        self._registry.check_free(statement.name, replace=statement.replace)
         plan = self._plan(statement)
+        named = plan.options["warm_start"]
+        start = None if named is None else self._registry.get(str(named))
         run = secrets.token_hex(8)
         channel = Channel(self._transport, self._audit)
-        epochs = int(str(plan.options["epochs"]))
-        progress = Progress(statement.name, epochs, self._progress)
-        saved = False
+        progress = Progress(statement.name, int(str(plan.options["epochs"])), self._progress)
         try:
-            trained = train(plan, channel, run, progress)
-            saved = True
-        finally:
-            progress.close()
-            self._finish(plan, run, keep=saved)
-        model = _model(statement, plan, trained, run)
-        previous = self._registry.put(model)
-        if previous is not None:
-            self._forget(previous)
+            with self._running(plan, run):
+                try:
+                    trained = train(plan, channel, run, progress, start)
+                finally:
+                    progress.close()
+            model = model_of(statement, plan, trained, run, self._saving)
+            self._saving.keep(model, replace=statement.replace)
+        except BaseException as error:
+            self._saving.discard(run, plan.clients)
+            if not isinstance(error, ModelError) or not statement.if_not_exists:
+                raise
+            if statement.name not in self._registry:
+                raise
+            model = self._registry.get(statement.name)  # another thread has trained it meanwhile
         return _card(model.facts())
 
     def _score(
@@ -255,36 +264,44 @@ class Federation:
         plan = self._plan(statement)
         model = self._registry.get(statement.name)
         run = secrets.token_hex(8)
-        try:
+        with self._running(plan, run):
             return Result(work(plan, model, Channel(self._transport, self._audit), run))
-        finally:
-            self._finish(plan, run)
 
-    def _finish(self, plan: FederatedPlan, run: str, *, keep: bool = True) -> None:
-        """Drop the run's snapshots; where it failed (`keep` false), its saved blocks too.
+    @contextmanager
+    def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:
+        """Have every client drop the run's snapshots at the end.
 
-        Each client is told apart from the others, so that one that cannot answer leaves no other
-        with a snapshot; the first error in flight is the one that the user sees.
+        Each is told apart from the others, so that one that cannot answer leaves no other with a
+        snapshot; the first error is the one that the user sees.
         """
-        for client in plan.specifications:
-            requests: list[Message] = [Finish(run, CLIENT)]
-            if not keep:
-                requests.insert(0, Drop(run, CLIENT, run))
-            for request in requests:
+        failed: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+        for client in plan.clients:
+            try:
                 channel = Channel(self._transport, self._audit)
-                try:
-                    channel.exchange({(client, CLIENT): request})
-                except PartyError:
-                    if keep:
-                        raise
+                channel.exchange({(client, CLIENT): Finish(run, CLIENT)})
+            except PartyError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
-    def _forget(self, model: Model) -> None:
-        requests: dict[Address, Message] = {
-            (client, CLIENT): Drop(model.run, CLIENT, model.run)
-            for block in model.blocks
-            for client in block.clients
-        }
-        Channel(self._transport, self._audit).exchange(requests)
+    @contextmanager
+    def _recorded(self) -> Iterator[None]:
+        """Write the audit to the coordinator's file at the end, also where the block fails.
+
+        Where the file takes nothing (its disk is full), the records wait for the next statement,
+        so that what needs no writing still works; `close` raises if they are waiting then.
+        """
+        try:
+            yield
+        finally:
+            try:
+                self._audit.flush()
+            except Error as error:
+                log.warning("the audit is not written yet: %s", error)
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -297,6 +314,11 @@ class Federation:
                 "target": pa.array([m.target for m in models], pa.string()),
                 "rows": pa.array([m.metrics["rows"] for m in models], pa.int64()),
                 "loss": pa.array([m.metrics["loss"] for m in models], pa.float64()),
+                "created": pa.array(
+                    [m.created_at.replace(microsecond=0) for m in models],
+                    pa.timestamp("s", tz="UTC"),
+                ),
+                "kept": pa.array([m.kept.partition(":")[0] for m in models], pa.string()),
             }
         )
         return Result(table)
@@ -304,8 +326,7 @@ class Federation:
     def _drop(self, statement: st.DropModel) -> Result:
         if statement.if_exists and statement.name not in self._registry:
             return Result(pa.table({"dropped": pa.array([], pa.string())}))
-        model = self._registry.remove(statement.name)
-        self._forget(model)
+        model = self._saving.drop(statement.name)
         return Result(pa.table({"dropped": [model.name]}))
 
     def _check_open(self) -> None:
@@ -313,22 +334,21 @@ class Federation:
             raise Error("the federation is closed", hint="sqlfl.connect() makes a new one")
 
 
-def connect(path: None = None, *, progress: bool | None = None) -> Federation:
-    """A federation whose coordinator lives in this process and keeps nothing.
+def connect(
+    path: str | os.PathLike[str] | None = None, *, progress: bool | None = None
+) -> Federation:
+    """A federation whose coordinator lives in this process.
 
-    progress : show progress of long statements; None: only where standard error is a terminal.
+    path : the file, made where it is not there, in which the coordinator keeps models, their
+        history and the audit; the parties keep their parts (docs/models.md). None: nothing is kept.
+    progress : show progress of long statements; None: only in a terminal and in a notebook.
 
     >>> import sqlfl
     >>> with sqlfl.connect() as fed:
     ...     print(fed)
     <sqlfl federation: parties: none; models: none>
     """
-    if path is not None:
-        raise Error(
-            "a coordinator that keeps its models in a file is not built yet",
-            hint="sqlfl.connect() without a path",
-        )
-    return Federation(progress=progress)
+    return Federation(path, progress=progress)
 
 
 TOO_DEEP = "the statement is nested too deeply"
@@ -348,34 +368,3 @@ def _card(facts: list[tuple[str, str]]) -> Result:
     names, values = zip(*facts, strict=True)
     table = pa.table({"property": list(names), "value": list(values)})
     return Result(table, text=facts_to_text(facts), markup=facts_to_html(facts))
-
-
-def _model(statement: st.TrainModel, plan: FederatedPlan, trained: Trained, run: str) -> Model:
-    return Model(
-        name=statement.name,
-        kind=plan.kind,
-        target=statement.target,
-        target_type=plan.ucq.target_type or "",
-        features=tuple(name for name in plan.ucq.columns if name != plan.ucq.target),
-        algorithm=plan.algorithm,
-        options=dict(plan.options),
-        sql=statement.sql,
-        run=run,
-        blocks=tuple(
-            ModelBlock(
-                slot.index,
-                slot.name,
-                tuple((f.name, f.kind, f.width) for f in slot.features),
-                slot.clients,
-            )
-            for slot in plan.ucq.slots
-            if slot.features
-        ),
-        intercept=trained.intercept,
-        classes=trained.classes,
-        history=trained.history,
-        metrics=trained.metrics,
-        privacy=NO_PRIVACY,
-        interrupted=trained.interrupted,
-        converged=trained.converged,
-    )

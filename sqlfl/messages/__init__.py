@@ -10,11 +10,13 @@ from __future__ import annotations
 from sqlfl.messages.base import CLIENT, Array, Message
 from sqlfl.messages.models import (
     Collect,
+    Collected,
     Commit,
     Drop,
     Failure,
     Finish,
     Identifiers,
+    Keep,
     Save,
     Saved,
     Score,
@@ -66,6 +68,7 @@ __all__ = [
     "Activate",
     "Array",
     "Collect",
+    "Collected",
     "Columns",
     "Commit",
     "ConsensusAverage",
@@ -77,6 +80,7 @@ __all__ = [
     "Gram",
     "Identifiers",
     "JoinKeys",
+    "Keep",
     "Labels",
     "ListTables",
     "Message",
@@ -118,7 +122,7 @@ KINDS: dict[str, type[Message]] = {
         SendLabels, Labels, SendWeights, Weights, SendSplit, Split,
         Start, SendGram, Gram, SetGram, Residuals, PartialGradient,
         SumGradient, SendPredictions, Predictions, Probe, ConsensusPart, ConsensusAverage,
-        Save, Saved, Drop, Collect, Score, SendIdentifiers, Identifiers, Write, Written, Commit,
-        Finish, Failure,
+        Save, Saved, Keep, Drop, Collect, Collected,
+        Score, SendIdentifiers, Identifiers, Write, Written, Commit, Finish, Failure,
     )
 }  # fmt: skip

@@ -11,7 +11,7 @@ from sqlfl.messages.base import Array, Message
 
 @dataclass(frozen=True, eq=False)
 class Save(Message):
-    """Coordinator to client: keep this run's block of this slot as (model, slot)."""
+    """Coordinator to client: hold this run's block of this slot as (model, slot)."""
 
     kind = "save"
     model: str
@@ -24,10 +24,18 @@ class Save(Message):
 
 @dataclass(frozen=True, eq=False)
 class Saved(Message):
-    """Client to coordinator: the block is kept; `lasting`: 1 where it outlives the federation."""
+    """Client to coordinator: the block is held; `lasting`: 1 where it outlives the federation."""
 
     kind = "saved"
     lasting: int
+
+
+@dataclass(frozen=True, eq=False)
+class Keep(Message):
+    """Coordinator to client: write the saved blocks of this model to your database."""
+
+    kind = "keep"
+    model: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +52,16 @@ class Collect(Message):
 
     kind = "collect"
     models: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Collected(Message):
+    """Client to coordinator: done; and whether blocks can outlive the federation here."""
+
+    kind = "collected"
+    lasting: int
+    reason: str
+    """Why they cannot, to follow the party's name ('is read-only'); empty where they can."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,22 +92,25 @@ class Identifiers(Message):
 class Write(Message):
     """Coordinator to client: make a table of predictions beside identifiers, not yet committed.
 
-    The table has a row for each element of `rows`: the identifiers of the active rows, then
+    The table has a row for each element of `prediction`: the identifiers of the active rows, then
     `prediction`, then `probability_<class>` for each class.
     """
 
     kind = "write"
     table: tuple[str, ...]
-    """[catalog,] [schema,] name"""
+    """(database, schema, name)"""
     names: tuple[str, ...]
-    """Of the identifier columns, in the order of the query's identifiers."""
+    """Of the identifiers' columns, in the order of the query's identifiers."""
     slots: Array
-    """int32 (k,): the slot of each array of `rows`."""
+    """int32 (k,): the slots that hold identifiers."""
     rows: tuple[Array, ...]
-    """uint32 (m,) per slot that holds identifiers: the active row of each row of the table."""
-    prediction: pa.Array
-    """(m,): numbers, or classes as values of the target's type."""
+    """uint32 (m,) per slot: the active row that each row of the table is of."""
+    prediction: Array
+    """float64 (m,) numbers, or uint32 (m,) places among `classes`."""
     classes: tuple[str, ...]
+    """The model's classes, as text; none for a regression."""
+    type: str
+    """The DuckDB type that `prediction` has as a class."""
     probabilities: Array
     """float64 (m, K); (m, 0) for a regression"""
 

@@ -16,7 +16,7 @@ class ListTables(Message):
 
 @dataclass(frozen=True, eq=False)
 class Tables(Message):
-    """Client to coordinator: schemas as JSON, a list of {schema, name, columns, rows}."""
+    """Client to coordinator: schemas and tables as JSON (sqlfl.schema.tables_to_json)."""
 
     kind = "tables"
     tables: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -45,17 +46,58 @@ class AuditRecord:
     bytes: int
 
 
-@dataclass
-class Audit:
-    """The record of all messages, in the order in which they crossed."""
+AUDIT = pa.schema(
+    [
+        ("seq", pa.int64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("run", pa.string()),
+        ("party", pa.string()),
+        ("client", pa.string()),
+        ("direction", pa.string()),
+        ("kind", pa.string()),
+        ("rows", pa.int64()),
+        ("columns", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+"""The fields of AuditRecord, as columns."""
 
-    records: list[AuditRecord] = field(default_factory=list)
+
+class AuditLog(Protocol):
+    """Where an audit keeps its records for good."""
+
+    @property
+    def last(self) -> int:
+        """The number of the last record; 0 where there is none."""
+        ...
+
+    def append(self, records: pa.Table) -> None:
+        """Keep records, columns of `AUDIT`, all or none."""
+        ...
+
+    def table(self) -> pa.Table:
+        """All records in order, columns of `AUDIT`."""
+        ...
+
+
+class Audit:
+    """The record of all messages, in the order in which they crossed.
+
+    `log` keeps them when `flush` is called; without it they are kept in memory.
+    """
+
+    def __init__(self, log: AuditLog | None = None) -> None:
+        self._log = log
+        self._lock = threading.RLock()
+        self._next = 1 if log is None else log.last + 1
+        self.records: list[AuditRecord] = []
+        """Those that are not in the log."""
 
     def add(self, client: Client, direction: str, message: Message) -> None:
         rows, columns = message.shape
-        self.records.append(
-            AuditRecord(
-                seq=len(self.records) + 1,
+        with self._lock:
+            record = AuditRecord(
+                seq=self._next,
                 at=dt.datetime.now(dt.UTC),
                 run=message.run or None,
                 party=client.party,
@@ -66,26 +108,25 @@ class Audit:
                 columns=columns,
                 bytes=message.nbytes,
             )
-        )
+            self.records.append(record)
+            self._next += 1
+
+    def flush(self) -> None:
+        """Move the records to the log; where that raises they are still here."""
+        with self._lock:
+            if self._log is not None and self.records:
+                self._log.append(self._pending())
+                self.records.clear()
 
     def table(self) -> pa.Table:
         """The columns of AuditRecord, a row per message."""
-        schema = pa.schema(
-            [
-                ("seq", pa.int64()),
-                ("at", pa.timestamp("us", tz="UTC")),
-                ("run", pa.string()),
-                ("party", pa.string()),
-                ("client", pa.string()),
-                ("direction", pa.string()),
-                ("kind", pa.string()),
-                ("rows", pa.int64()),
-                ("columns", pa.int64()),
-                ("bytes", pa.int64()),
-            ]
-        )
-        columns = [[getattr(r, name) for r in self.records] for name in schema.names]
-        return pa.table(dict(zip(schema.names, columns, strict=True)), schema=schema)
+        with self._lock:
+            pending = self._pending()
+            return pending if self._log is None else pa.concat_tables([self._log.table(), pending])
+
+    def _pending(self) -> pa.Table:
+        columns = [[getattr(r, name) for r in self.records] for name in AUDIT.names]
+        return pa.table(dict(zip(AUDIT.names, columns, strict=True)), schema=AUDIT)
 
 
 class Channel:

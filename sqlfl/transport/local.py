@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -19,6 +20,7 @@ class LocalTransport:
         self._handlers = handlers
         self._pool: ThreadPoolExecutor | None = None
         self._workers = 0
+        self._lock = threading.Lock()
 
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
         work: dict[Client, list[int]] = {}
@@ -26,11 +28,12 @@ class LocalTransport:
             if client not in self._handlers:
                 raise InternalError(f"no client {client} is attached")
             work.setdefault(client, []).append(position)
-        pool = self._threads(len(work))
-        futures = {
-            client: pool.submit(self._serve, client, [requests[p][1] for p in positions])
-            for client, positions in work.items()
-        }
+        with self._lock:  # no other thread is to replace the pool meanwhile
+            pool = self._threads(len(work))
+            futures = {
+                client: pool.submit(self._serve, client, [requests[p][1] for p in positions])
+                for client, positions in work.items()
+            }
         try:
             wait(futures.values())
         except KeyboardInterrupt:

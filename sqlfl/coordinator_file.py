@@ -1,0 +1,297 @@
+"""The coordinator's file: what a federation knows of its models, and its audit, for good.
+
+A DuckDB database whose schema `sqlfl` has one row that says whose it is and in which format, a row
+per model, and the audit. Nothing in it is a path: it may be moved. Its statements name no database
+and no schema, both are set once, so that the file may have any name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.errors import Error
+from sqlfl.files import Connection, open_database, removed_on_failure, to_path
+from sqlfl.registry import Cost, Model, ModelBlock
+from sqlfl.schema import Client
+from sqlfl.transport.base import AUDIT
+
+FORMAT = 1
+"""Raised when an older sqlfl could no longer read the file. New columns and fields do not: what is
+read is named, and what is not known is left alone."""
+
+_SCHEMA = (
+    "CREATE SCHEMA sqlfl",
+    "SET schema = 'sqlfl'",
+    "CREATE TABLE coordinator "
+    "(id VARCHAR, format INTEGER, written_by VARCHAR, created_at TIMESTAMPTZ)",
+    "CREATE TABLE models (name VARCHAR, run VARCHAR, created_at TIMESTAMPTZ, document VARCHAR, "
+    "history BLOB)",
+    'CREATE TABLE audit (seq BIGINT, "at" TIMESTAMPTZ, run VARCHAR, party VARCHAR, client VARCHAR, '
+    'direction VARCHAR, kind VARCHAR, "rows" BIGINT, "columns" BIGINT, bytes BIGINT)',
+)
+_OBJECTS = (
+    "SELECT schema_name, table_name FROM duckdb_tables() "
+    "WHERE database_name = current_database() AND NOT internal AND NOT temporary "
+    "UNION ALL SELECT schema_name, view_name FROM duckdb_views() "
+    "WHERE database_name = current_database() AND NOT internal AND NOT temporary ORDER BY ALL"
+)
+_RECORD = 'seq, "at", run, party, client, direction, kind, "rows", "columns", bytes'
+_APPEND = f"INSERT INTO audit ({_RECORD}) SELECT {_RECORD} FROM records"
+_AUDIT = f"SELECT {_RECORD} FROM audit ORDER BY seq"
+
+_OPEN: set[Path] = set()
+_OPENING = threading.Lock()
+
+T = TypeVar("T")
+
+
+class CoordinatorFile:
+    """The open file; a `Shelf` of models and an `AuditLog`. Each change is one transaction.
+
+    Raises Error where the file cannot be opened or made, is open already, is another database, or
+    was written in a newer format; then nothing has been made and nothing changed.
+
+    Attributes
+    ----------
+    path : absolute.
+    id : of the coordinator, by which parties know its blocks from those of others.
+    last : the number of the last record of the audit.
+    """
+
+    def __init__(self, path: object, version: str) -> None:
+        self.path = to_path(path, "the coordinator's file")
+        self._version = version
+        self._lock = threading.Lock()
+        with _OPENING:
+            if self.path in _OPEN:
+                raise Error(
+                    f"{self.path} is open in this process already",
+                    hint="use the federation that has it, or close() that first",
+                )
+            with removed_on_failure(self.path):
+                self._con = open_database(self.path)
+                try:
+                    self.id = self._begin()
+                    (found,) = self._con.execute("SELECT max(seq) FROM audit").fetchall()
+                    self.last = int(found[0] or 0)
+                except BaseException as error:
+                    self._con.close()
+                    if isinstance(error, duckdb.Error):
+                        raise Error(f"cannot use {self.path}: {error}") from error
+                    raise
+            _OPEN.add(self.path)
+
+    @property
+    def kept(self) -> str:
+        """What the card of a model in this file says of where it is."""
+        return f"in {self.path.name} and by its parties"
+
+    def close(self) -> None:
+        with _OPENING:
+            self._con.close()
+            _OPEN.discard(self.path)
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def models(self) -> tuple[Model, ...]:
+        found = self._read("SELECT document, history FROM models ORDER BY created_at")
+        return tuple(
+            _model(json.loads(row["document"]), row["history"], self.kept)
+            for row in found.to_pylist()
+        )
+
+    def put(self, model: Model) -> None:
+        document = json.dumps(_document(model), separators=(",", ":"))
+        row = [model.name, model.run, model.created_at, document, _to_bytes(model.history)]
+
+        def work(con: Connection) -> None:
+            con.execute("DELETE FROM models WHERE lower(name) = lower(?)", [model.name])
+            con.execute(
+                "INSERT INTO models (name, run, created_at, document, history) "
+                "VALUES (?, ?, ?, ?, ?)",
+                row,
+            )
+
+        self._change(work)
+
+    def remove(self, name: str) -> None:
+        self._change(
+            lambda con: con.execute("DELETE FROM models WHERE lower(name) = lower(?)", [name])
+        )
+
+    # -- audit ------------------------------------------------------------------------------------
+
+    def append(self, records: pa.Table) -> None:
+        """Keep records whose numbers follow `last`."""
+
+        def work(con: Connection) -> None:
+            con.register("records", records)
+            try:
+                con.execute(_APPEND)
+            finally:
+                con.unregister("records")
+
+        self._change(work)
+        self.last += records.num_rows
+
+    def table(self) -> pa.Table:
+        return self._read(_AUDIT).cast(AUDIT)
+
+    # -- the file ---------------------------------------------------------------------------------
+
+    def _begin(self) -> str:
+        """Make the schema where the file is new, else see whether it can be read; the id."""
+        objects = self._con.execute(_OBJECTS).fetchall()
+        if ("sqlfl", "coordinator") not in objects:
+            if objects:
+                raise self._foreign(objects)
+            return self._create()
+        self._con.execute("SET schema = 'sqlfl'")
+        ((name, found, writer),) = self._con.execute(
+            "SELECT id, format, written_by FROM coordinator"
+        ).fetchall()
+        if found > FORMAT:
+            raise Error(
+                f"{self.path} was written by sqlfl {writer}, in format {found}; this is sqlfl "
+                f"{self._version}, which reads format {FORMAT}",
+                hint=f"pip install 'sqlfl>={writer}'",
+            )
+        return str(name)
+
+    def _create(self) -> str:
+        name = secrets.token_hex(16)
+        self._con.begin()
+        for statement in _SCHEMA:
+            self._con.execute(statement)
+        self._con.execute(
+            "INSERT INTO coordinator (id, format, written_by, created_at) VALUES (?, ?, ?, ?)",
+            [name, FORMAT, self._version, dt.datetime.now(dt.UTC)],
+        )
+        self._con.commit()
+        return name
+
+    def _foreign(self, objects: list[Any]) -> Error:
+        names = [o[1] if o[0] == "main" else ".".join(o) for o in objects if o[0] != "sqlfl"]
+        if not names:
+            what = "it keeps the blocks of a party"
+        else:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            what = f"it holds {', '.join(names[:3])}{more}"
+        return Error(
+            f"{self.path} is not a coordinator's file: {what}",
+            hint="choose a path of its own for the coordinator; the parties' databases are for "
+            "attach(...)",
+        )
+
+    def _read(self, query: str) -> pa.Table:
+        with self._lock:
+            try:
+                return self._con.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                message = f"the coordinator's file {self.path} cannot be read: {error}"
+                raise Error(message) from error
+
+    def _change(self, work: Callable[[Connection], T]) -> None:
+        with self._lock:
+            try:
+                self._con.begin()
+                try:
+                    work(self._con)
+                    self._con.commit()
+                except BaseException:
+                    self._roll_back()
+                    raise
+            except duckdb.Error as error:
+                raise Error(
+                    f"the coordinator's file {self.path} cannot be written: {error}",
+                    hint="see that its disk has room and that the file may be written",
+                ) from error
+
+    def _roll_back(self) -> None:
+        """What could not be committed may be rolled back already, or take the database along."""
+        try:
+            self._con.rollback()
+        except duckdb.TransactionException:
+            return
+        except duckdb.Error:
+            self._con.close()
+            self._con = duckdb.connect(str(self.path))
+            self._con.execute("SET schema = 'sqlfl'")
+
+
+# -- a model as JSON ------------------------------------------------------------------------------
+
+
+def _document(model: Model) -> dict[str, Any]:
+    """All of a model but its history; numbers keep all their bits."""
+    return {
+        "name": model.name,
+        "kind": model.kind,
+        "target": model.target,
+        "target_type": model.target_type,
+        "weight": model.weight,
+        "features": model.features,
+        "algorithm": model.algorithm,
+        "options": dict(model.options),
+        "given": model.given,
+        "sql": model.sql,
+        "run": model.run,
+        "blocks": [asdict(block) for block in model.blocks],
+        "intercept": model.intercept.tolist(),
+        "classes": model.classes,
+        "metrics": model.metrics,
+        "privacy": model.privacy,
+        "cost": asdict(model.cost),
+        "interrupted": model.interrupted,
+        "converged": model.converged,
+        "stopped_early": model.stopped_early,
+        "epoch": model.epoch,
+        "created_at": model.created_at.isoformat(),
+        "versions": dict(model.versions),
+    }
+
+
+def _model(document: Mapping[str, Any], history: bytes, kept: str) -> Model:
+    own = {name: document[name] for name in Model.__dataclass_fields__ if name in document}
+    own["features"] = tuple(own["features"])
+    own["given"] = tuple(own["given"])
+    own["classes"] = None if own["classes"] is None else tuple(own["classes"])
+    own["options"] = {name: _tuples(value) for name, value in own["options"].items()}
+    own["blocks"] = tuple(_block(block) for block in own["blocks"])
+    own["intercept"] = np.array(own["intercept"], np.float64)
+    own["cost"] = Cost(**{name: own["cost"][name] for name in Cost.__dataclass_fields__})
+    own["created_at"] = dt.datetime.fromisoformat(own["created_at"])
+    with pa.ipc.open_stream(history) as reader:
+        return Model(**own, history=reader.read_all(), lasting=True, kept=kept)
+
+
+def _block(document: Mapping[str, Any]) -> ModelBlock:
+    return ModelBlock(
+        slot=document["slot"],
+        name=document["name"],
+        features=tuple((name, kind, width) for name, kind, width in document["features"]),
+        clients=tuple(Client(item["party"], item["index"]) for item in document["clients"]),
+        tables=tuple(document["tables"]),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

@@ -1,0 +1,185 @@
+"""Keeping and dropping models in two phases, so that each is there whole or not at all.
+
+Keeping: first every client writes its blocks under the run's id; then the coordinator writes its
+row, which alone says that there is the model; then the blocks of the model that it replaced go.
+Dropping: first the row, then the blocks. Blocks that no row knows are collected when their client
+is attached.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Iterable
+
+import duckdb
+from sqlglot import exp
+
+import sqlfl
+from sqlfl.coordinator.training import Trained
+from sqlfl.errors import InternalError, ModelError, PartyError
+from sqlfl.messages import CLIENT, Collect, Collected, Drop, Keep
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.statements import TrainModel
+from sqlfl.planner.ucq import Slot
+from sqlfl.registry import NO_PRIVACY, Cost, Model, ModelBlock, Registry
+from sqlfl.schema import Client
+from sqlfl.transport.base import Audit, Channel, Transport
+
+log = logging.getLogger("sqlfl.saving")
+
+
+class Saving:
+    """The models of a federation and where their blocks are.
+
+    kept : what the card of a model that lasts says of where it is; None where none lasts.
+    """
+
+    def __init__(
+        self, registry: Registry, transport: Transport, audit: Audit, kept: str | None
+    ) -> None:
+        self._registry = registry
+        self._transport = transport
+        self._audit = audit
+        self._kept = kept
+        self._reasons: dict[Client, str] = {}
+
+    def collect(self, clients: Iterable[Client]) -> None:
+        """Have clients that are attached forget what no model needs, and say what they can keep."""
+        clients = tuple(clients)
+        if self._kept is None:
+            self._reasons |= dict.fromkeys(clients, "")
+            return
+        request = Collect("", CLIENT, self._registry.runs())
+        replies = self._channel().exchange({(client, CLIENT): request for client in clients})
+        for (client, _), reply in replies.items():
+            if not isinstance(reply, Collected):
+                raise InternalError(f"client {client} answered collect with {reply.kind}")
+            self._reasons[client] = reply.reason
+
+    def fate(self, clients: Iterable[Client]) -> tuple[bool, str]:
+        """Whether a model with blocks at these clients lasts, and what its card says of that."""
+        if self._kept is None:
+            return False, f"{TEMPORARY}: sqlfl.connect(path) keeps models in a file"
+        reasons = {client: self._reasons[client] for client in clients if self._reasons[client]}
+        if not reasons:
+            return True, self._kept
+        listed = ", ".join(f"{client} {reason}" for client, reason in reasons.items())
+        return False, f"{TEMPORARY}: {listed}; attach(..., store=...) keeps it"
+
+    def check_attached(self, model: Model, query: exp.Query) -> None:
+        """Raise ModelError where the query names a party of the model that is not attached."""
+        attached = {client.party.lower() for client in self._reasons}
+        away = {c.party.lower(): c.party for c in model.clients if c.party.lower() not in attached}
+        for table in query.find_all(exp.Table):
+            first = table.parts[0].name.lower()
+            if len(table.parts) > 1 and first in away:
+                raise ModelError(
+                    f"a part of model {model.name} is kept by party {away[first]}, which is not "
+                    "attached",
+                    hint=f"attach the database that it was trained on: fed.attach("
+                    f'"{away[first]}", ...)',
+                )
+
+    def keep(self, model: Model, *, replace: bool) -> None:
+        """Make a model of what its clients have saved. ModelError where the name is taken.
+
+        Where this fails, and the registry does not have the model, the blocks are the caller's to
+        `discard`.
+        """
+        if model.lasting:
+            self._channel().exchange(
+                {(client, CLIENT): Keep(model.run, CLIENT, model.run) for client in model.clients}
+            )
+        self._audit.flush()  # where this cannot be written, the model could not either
+        previous = self._registry.put(model, replace=replace)
+        if previous is not None:
+            self.discard(previous.run, previous.clients)
+
+    def drop(self, name: str) -> Model:
+        """Remove the model of that name; ModelError where there is none."""
+        model = self._registry.remove(name)
+        self.discard(model.run, model.clients)
+        return model
+
+    def discard(self, run: str, clients: Iterable[Client]) -> None:
+        """Have those of the clients that are attached forget a run's blocks, unless a model has it.
+
+        Whom this does not reach keeps them until it is attached again.
+        """
+        if run in self._registry.runs():
+            return
+        for client in clients:
+            if client not in self._reasons:
+                continue
+            try:
+                self._channel().exchange({(client, CLIENT): Drop(run, CLIENT, run)})
+            except PartyError as error:
+                log.warning("the blocks of run %s stay for now: %s", run, error)
+
+    def _channel(self) -> Channel:
+        return Channel(self._transport, self._audit)
+
+
+TEMPORARY = "until the federation closes"
+
+
+def model_of(
+    statement: TrainModel, plan: FederatedPlan, trained: Trained, run: str, saving: Saving
+) -> Model:
+    """The model that a run has trained."""
+    last = trained.history.slice(trained.history.num_rows - 1).to_pylist()[0]
+    blocks = tuple(
+        ModelBlock(
+            slot.index,
+            slot.name,
+            tuple((f.name, f.kind, f.width) for f in slot.features),
+            slot.clients,
+            tables_of(slot),
+        )
+        for slot in plan.ucq.slots
+        if slot.features
+    )
+    lasting, kept = saving.fate(client for block in blocks for client in block.clients)
+    return Model(
+        name=str(statement.name),
+        kind=plan.kind,
+        target=str(statement.target),
+        target_type=plan.ucq.target_type or "",
+        weight=plan.ucq.weight,
+        features=tuple(
+            name for name in plan.ucq.columns if name not in (plan.ucq.target, plan.ucq.weight)
+        ),
+        algorithm=plan.algorithm,
+        options=dict(plan.options),
+        given=tuple(str(option.name) for option in statement.options),
+        sql=statement.sql,
+        run=run,
+        blocks=blocks,
+        intercept=trained.intercept,
+        classes=trained.classes,
+        history=trained.history,
+        metrics=trained.metrics,
+        privacy=NO_PRIVACY,
+        cost=Cost(last["rounds"], last["bytes_up"], last["bytes_down"], last["seconds"]),
+        interrupted=trained.interrupted,
+        converged=trained.converged,
+        stopped_early=trained.stopped_early,
+        epoch=trained.epoch,
+        created_at=dt.datetime.now(dt.UTC),
+        versions={"sqlfl": sqlfl.__version__, "duckdb": duckdb.__version__},
+        lasting=lasting,
+        kept=kept,
+    )
+
+
+def tables_of(slot: Slot) -> tuple[str, ...]:
+    """`party.table` of all that the slot's fragments read, in the order of the clients."""
+    found: dict[str, None] = {}
+    for fragment in slot.fragments:
+        inner = {cte.alias for cte in fragment.select.find_all(exp.CTE)}
+        for table in fragment.select.find_all(exp.Table):
+            parts = [part.name for part in table.parts]
+            if table.name and (len(parts) > 1 or parts[0] not in inner):
+                found[".".join((fragment.client.party, *parts))] = None
+    return tuple(found)

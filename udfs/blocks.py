@@ -1,0 +1,395 @@
+"""Where a client keeps its blocks of models: in memory, or in a schema of its database or store."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import secrets
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sqlglot import exp, parse_one
+
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place
+from sqlfl.udfs.features import Encoding
+
+SCHEMA = "sqlfl"
+FORMAT = 1
+"""Of a row of `blocks`. Later formats keep the columns coordinator, client, run, slot, format."""
+BLOCKS = {
+    "coordinator": "VARCHAR",
+    "client": "VARCHAR",
+    "run": "VARCHAR",
+    "slot": "INTEGER",
+    "model": "VARCHAR",
+    "saved_at": "TIMESTAMPTZ",
+    "format": "INTEGER",
+    "block": "BLOB",
+}
+OBJECTS = ("table", "view", "function", "type", "sequence")
+"""What a schema may hold, as in the name of DuckDB's function that lists it."""
+SECRETS = {"coordinator": "VARCHAR", "client": "VARCHAR", "purpose": "VARCHAR", "secret": "BLOB"}
+
+_WRITING = threading.Lock()
+"""Several clients may share a store, and their first saves would collide in its catalog."""
+
+
+@dataclass(frozen=True, eq=False)
+class SavedBlock:
+    """One slot's block of a trained model."""
+
+    encoding: Encoding
+    theta: npt.NDArray[np.float64]
+    """(d, d_c)"""
+    name: str = ""
+    """Of its slot: the table's alias in the statement that trained it."""
+
+    def to_bytes(self) -> bytes:
+        """An Arrow IPC stream: θ row by row in one column, encoding and shape in the metadata."""
+        metadata = {
+            b"encoding": self.encoding.to_bytes(),
+            b"shape": json.dumps(self.theta.shape).encode(),
+            b"name": self.name.encode(),
+        }
+        values = pa.array(np.ascontiguousarray(self.theta, np.float64).reshape(-1))
+        batch = pa.record_batch([values], names=["theta"]).replace_schema_metadata(metadata)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SavedBlock:
+        """What `to_bytes` wrote."""
+        with pa.ipc.open_stream(data) as reader:
+            metadata = reader.schema.metadata
+            values = reader.read_next_batch().column(0).to_numpy()
+        theta = np.array(values, np.float64).reshape(json.loads(metadata[b"shape"]))
+        return cls(Encoding.from_bytes(metadata[b"encoding"]), theta, metadata[b"name"].decode())
+
+
+class Blocks(Protocol):
+    """The blocks of one client, by run and slot."""
+
+    @property
+    def lasting(self) -> bool:
+        """What `keep` keeps outlives the federation."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why nothing lasts, to follow the party's name ('is read-only'); empty if it does."""
+        ...
+
+    def save(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
+        """Hold the block of model `name` until `keep`, `drop` or `close`."""
+        ...
+
+    def keep(self, run: str) -> None:
+        """Write the run's saved blocks to the database, all or none."""
+        ...
+
+    def load(self, run: str, slot: int) -> SavedBlock | None:
+        """None where there is none. Raises ModelError where a newer sqlfl has written it."""
+        ...
+
+    def drop(self, run: str) -> None:
+        """Forget the run's blocks; nothing happens where there are none."""
+        ...
+
+    def collect(self, keep: Collection[str]) -> None:
+        """Drop what this coordinator has left here of other runs than these."""
+        ...
+
+    def secret(self, purpose: str) -> bytes:
+        """32 random bytes, the same for a purpose as long as the client has blocks."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryBlocks:
+    """Blocks that are gone with the object."""
+
+    lasting = False
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        self._blocks: dict[str, dict[int, tuple[str, SavedBlock]]] = {}
+        self._secrets: dict[str, bytes] = {}
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """Those that have blocks here."""
+        return frozenset(self._blocks)
+
+    def save(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
+        self._blocks.setdefault(run, {})[slot] = (name, block)
+
+    def keep(self, run: str) -> None:
+        raise InternalError(f"the blocks of run {run} cannot outlive the federation here")
+
+    def load(self, run: str, slot: int) -> SavedBlock | None:
+        found = self._blocks.get(run, {}).get(slot)
+        return None if found is None else found[1]
+
+    def drop(self, run: str) -> None:
+        self._blocks.pop(run, None)
+
+    def collect(self, keep: Collection[str]) -> None:
+        for run in self.runs.difference(keep):
+            self.drop(run)
+
+    def secret(self, purpose: str) -> bytes:
+        return self._secrets.setdefault(purpose, secrets.token_bytes(32))
+
+    def close(self) -> None:
+        self._blocks.clear()
+        self._secrets.clear()
+
+
+class DatabaseBlocks(MemoryBlocks):
+    """Blocks in the schema `sqlfl` of the database `catalog` of `con`.
+
+    The schema is made when the first block is kept, and goes with the last one: a database in
+    which no model lives looks as it did before. Rows carry the ids of the coordinator and of the
+    client, so that several of either share a database. `con` is worked on by cursors only.
+    """
+
+    lasting = True
+
+    def __init__(self, con: sql.Connection, catalog: str, coordinator: str, client: str) -> None:
+        super().__init__()
+        self._con = con
+        self._catalog = catalog
+        self._owner: dict[str, object] = {"coordinator": coordinator, "client": client}
+
+    @property
+    def runs(self) -> frozenset[str]:
+        with self._reading() as cursor:
+            kept = self._kept_runs(cursor) if self._tables(cursor) else set()
+        return super().runs | kept
+
+    def keep(self, run: str) -> None:
+        with _WRITING, self._transaction() as cursor:
+            self._make_tables(cursor)
+            for slot, (name, block) in self._blocks.get(run, {}).items():
+                row = {
+                    "run": run,
+                    "slot": slot,
+                    "model": name,
+                    "saved_at": dt.datetime.now(dt.UTC),
+                    "format": FORMAT,
+                    "block": block.to_bytes(),
+                }
+                self._insert(cursor, "blocks", self._owner | row)
+            kept = {purpose for (purpose,) in self._select(cursor, "secrets", ["purpose"])}
+            for purpose in self._secrets.keys() - kept:
+                row = {"purpose": purpose, "secret": self._secrets[purpose]}
+                self._insert(cursor, "secrets", self._owner | row)
+        super().drop(run)
+
+    def load(self, run: str, slot: int) -> SavedBlock | None:
+        held = super().load(run, slot)
+        if held is not None:
+            return held
+        with self._reading() as cursor:
+            if not self._tables(cursor):
+                return None
+            place: dict[str, object] = {"run": run, "slot": slot}
+            rows = self._select(cursor, "blocks", ["format", "block"], place)
+        if not rows:
+            return None
+        ((found, data),) = rows
+        if found > FORMAT:
+            raise ModelError(
+                f"the block was saved by a newer sqlfl, in format {found}; this one reads {FORMAT}",
+                hint="upgrade sqlfl",
+            )
+        return SavedBlock.from_bytes(data)
+
+    def drop(self, run: str) -> None:
+        super().drop(run)
+        self._remove({run})
+
+    def collect(self, keep: Collection[str]) -> None:
+        super().collect(keep)
+        with self._reading() as cursor:
+            if not self._tables(cursor):
+                return
+            orphans = self._kept_runs(cursor).difference(keep)
+        self._remove(orphans, tidy=True)
+
+    def secret(self, purpose: str) -> bytes:
+        if purpose not in self._secrets:
+            with self._reading() as cursor:
+                if self._tables(cursor):
+                    wanted: dict[str, object] = {"purpose": purpose}
+                    for (value,) in self._select(cursor, "secrets", ["secret"], wanted):
+                        self._secrets[purpose] = value
+        return super().secret(purpose)
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def _remove(self, runs: Collection[str], *, tidy: bool = False) -> None:
+        """Delete the blocks of these runs, and with the client's last block its secrets.
+
+        `tidy`: also where there is nothing to delete, remove empty tables.
+        """
+        with _WRITING, self._transaction() as cursor:
+            if not self._tables(cursor):
+                return
+            runs = self._kept_runs(cursor).intersection(runs)
+            if not runs and not tidy:
+                return
+            for run in sorted(runs):
+                self._delete(cursor, "blocks", {"run": run})
+            if not self._kept_runs(cursor):
+                self._delete(cursor, "secrets", {})
+            rest = exp.select(sql.number(1)).from_(self._table("blocks")).limit(1)
+            if not sql.fetch(cursor, rest):
+                self._drop_tables(cursor)
+
+    def _drop_tables(self, cursor: sql.Connection) -> None:
+        """And the schema, unless the owner has put something of his own into it."""
+        for name in ("blocks", "secrets"):
+            _drop(cursor, "DROP TABLE t", self._table(name))
+        if not any(self._names(cursor, kind) for kind in OBJECTS):
+            _drop(cursor, "DROP SCHEMA t", exp.table_(SCHEMA, db=self._catalog, quoted=True))
+
+    def _tables(self, cursor: sql.Connection) -> bool:
+        """Whether the schema's tables are there."""
+        return self._names(cursor, "table") >= {"blocks", "secrets"}
+
+    def _names(self, cursor: sql.Connection, kind: str) -> set[str]:
+        """What the schema holds of a kind of object."""
+        query = (
+            exp.select(sql.column(f"{kind}_name"))
+            .from_(exp.Table(this=sql.call(f"duckdb_{kind}s")))
+            .where(
+                sql.equal(sql.column("database_name"), sql.string(self._catalog)),
+                sql.equal(sql.column("schema_name"), sql.string(SCHEMA)),
+            )
+        )
+        return {name for (name,) in sql.fetch(cursor, query)}
+
+    def _make_tables(self, cursor: sql.Connection) -> None:
+        schema = exp.table_(SCHEMA, db=self._catalog, quoted=True)
+        sql.run(cursor, exp.Create(this=schema, kind="SCHEMA", exists=True))
+        for name, columns in (("blocks", BLOCKS), ("secrets", SECRETS)):
+            definitions = [
+                exp.ColumnDef(this=exp.to_identifier(c, quoted=True), kind=exp.DataType.build(t))
+                for c, t in columns.items()
+            ]
+            table = exp.Schema(this=self._table(name), expressions=definitions)
+            sql.run(cursor, exp.Create(this=table, kind="TABLE", exists=True))
+
+    def _kept_runs(self, cursor: sql.Connection) -> set[str]:
+        return {run for (run,) in self._select(cursor, "blocks", ["run"])}
+
+    def _select(
+        self,
+        cursor: sql.Connection,
+        table: str,
+        columns: Sequence[str],
+        place: dict[str, object] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """The client's rows of a table, those at `place` only."""
+        found = self._owner | (place or {})
+        query = sql.select(self._table(table), [sql.column(c) for c in columns])
+        return sql.fetch(cursor, query.where(_all_equal(found)), found)
+
+    def _insert(self, cursor: sql.Connection, table: str, row: dict[str, object]) -> None:
+        values = exp.select(*(sql.parameter(name) for name in row))
+        into = exp.Schema(
+            this=self._table(table), expressions=[exp.to_identifier(n, quoted=True) for n in row]
+        )
+        sql.run(cursor, exp.Insert(this=into, expression=values), row)
+
+    def _delete(self, cursor: sql.Connection, table: str, place: dict[str, object]) -> None:
+        found = self._owner | place
+        sql.run(cursor, exp.delete(self._table(table), where=_all_equal(found)), found)
+
+    def _table(self, name: str) -> exp.Table:
+        return exp.table_(name, db=SCHEMA, catalog=self._catalog, quoted=True)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sql.Connection]:
+        cursor = self._con.cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sql.Connection]:
+        with self._reading() as cursor:
+            cursor.begin()
+            yield cursor
+            cursor.commit()  # a cursor that is closed before rolls back
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of a connection."""
+
+    catalog: str
+    path: str | None
+    """None in memory."""
+    read_only: bool
+    kind: str
+    """'duckdb', or what else the connection has attached."""
+
+    @property
+    def reason(self) -> str:
+        """Why it can keep no blocks, to follow its owner's name; empty where it can."""
+        if self.kind != "duckdb":
+            return f"is a database of type {self.kind}"
+        if self.read_only:
+            return "is read-only"
+        return "" if self.path else "is in memory"
+
+
+def current_database(con: sql.Connection) -> Database:
+    """The one that tables named without a database are of."""
+    catalog = current_place(con)[0]
+    wanted = ["path", "readonly", "type"]
+    query = (
+        exp.select(*(sql.column(name) for name in wanted))
+        .from_(exp.Table(this=sql.call("duckdb_databases")))
+        .where(sql.equal(sql.column("database_name"), sql.string(catalog)))
+    )
+    cursor = con.cursor()
+    try:
+        ((path, read_only, kind),) = sql.fetch(cursor, query)
+    finally:
+        cursor.close()
+    return Database(catalog, path or None, read_only, kind)
+
+
+def blocks_of(con: sql.Connection, coordinator: str, client: str) -> Blocks:
+    """Blocks in the current database of `con`, or in memory where that cannot keep any."""
+    database = current_database(con)
+    if database.reason:
+        return MemoryBlocks(database.reason)
+    return DatabaseBlocks(con, database.catalog, coordinator, client)
+
+
+def _all_equal(place: dict[str, object]) -> exp.Expr:
+    return exp.and_(*(sql.equal(sql.column(name), sql.parameter(name)) for name in place))
+
+
+def _drop(cursor: sql.Connection, template: str, what: exp.Table) -> None:
+    # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
+    statement = parse_one(template, dialect="duckdb")
+    for table in list(statement.find_all(exp.Table)):
+        table.replace(what)
+    sql.run(cursor, statement)
