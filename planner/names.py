@@ -9,9 +9,11 @@ from sqlglot import exp
 
 from sqlfl.errors import PlanError
 from sqlfl.errors import nearest as nearest_name
+from sqlfl.planner import emit
 from sqlfl.planner.relations import Item, Term
 from sqlfl.planner.spans import plan_error
-from sqlfl.schema import Catalog, Client, Table
+from sqlfl.planner.statements import Span
+from sqlfl.schema import Catalog, Client, Place, Table
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -30,6 +32,7 @@ class Tables:
     catalog: Catalog
     sql: str
     _tables: dict[Client, tuple[Table, ...]] = field(default_factory=dict)
+    _places: dict[Client, tuple[Place, ...]] = field(default_factory=dict)
 
     def parties(self) -> tuple[str, ...]:
         return tuple(self.catalog.parties())
@@ -39,39 +42,127 @@ class Tables:
             self._tables[client] = tuple(self.catalog.tables(client))
         return self._tables[client]
 
+    def places(self, client: Client) -> tuple[Place, ...]:
+        """The schemas of a client, the current one first."""
+        if client not in self._places:
+            self._places[client] = tuple(self.catalog.places(client))
+        return self._places[client]
+
     def party(self, node: exp.Table) -> str:
         """The party that a table of the query belongs to."""
-        written = node.catalog or node.db
+        return self.party_named(node.parts[0].name, node)
+
+    def party_named(self, written: str, where: exp.Expr | Span) -> str:
         for party in self.parties():
             if party.lower() == written.lower():
                 return party
         raise plan_error(
-            f"there is no party {written}", self.sql, node, nearest(written, self.parties())
+            f"there is no party {written}", self.sql, where, nearest(written, self.parties())
         )
 
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
         return tuple(self.catalog.clients(self.party(node)))
 
     def table(self, node: exp.Table, client: Client) -> Table:
-        """The table `party.table` or `party.schema.table` at one client."""
-        schema = node.db.lower() if node.catalog else None
+        """The table `party.[[catalog.]schema.]table`, or `party.catalog.table`, at one client."""
+        written = [part.name for part in node.parts[1:]]
+        if len(written) > 3:
+            raise plan_error(
+                f"{client.party}.{'.'.join(written)} has too many parts",
+                self.sql,
+                node,
+                "tables are party.table, party.schema.table or party.catalog.schema.table",
+            )
+        places = self.located(client, written[:-1], node)
         tables = self.of(client)
-        for found in tables:
-            same = (found.schema or "").lower() == (schema or "")
-            if same and found.name.lower() == node.name.lower():
-                return found
-        if schema == "main":
-            return self.table(exp.Table(this=node.this, db=node.args["catalog"]), client)
-        names = [f"{t.schema}.{t.name}" if t.schema else t.name for t in tables]
-        written = ".".join(p.name for p in node.parts[1:])
+        for place in places:
+            for found in tables:
+                if self.place(client, found) == place and _same(found.name, written[-1]):
+                    return found
         several = len(self.catalog.clients(client.party)) > 1
         owner = f"client {client.index} of party {client.party}" if several else client.party
+        names = [".".join(shortest(found)) for found in tables]
         raise plan_error(
-            f"{owner} has no table {written}",
+            f"{owner} has no table {'.'.join(written)}",
             self.sql,
             node,
-            nearest(written, names) or "see which tables each party shows",
+            nearest(".".join(written), names) or "see which tables each party shows",
         )
+
+    def located(
+        self, client: Client, before: Sequence[str], where: exp.Expr | Span
+    ) -> tuple[Place, ...]:
+        """The schemas that `before`, the names between party and table, may mean; first the likely.
+
+        As in DuckDB, one name is a schema of the current database or another database. PlanError
+        where it is both.
+        """
+        places = self.places(client)
+        if not before:
+            return places[:1]
+        if len(before) == 2:
+            wanted = (before[0], before[1])
+            return tuple(p for p in places if _same((p.catalog, p.schema), wanted))
+        own = places[0].catalog
+        schemas = tuple(p for p in places if _same((p.catalog, p.schema), (own, before[0])))
+        inside = [p for p in places if _same(p.catalog, before[0])]
+        if schemas and inside:
+            raise plan_error(
+                f"{before[0]} is a schema and a database of {client.party}",
+                self.sql,
+                where,
+                f"write {client.party}.{own}.{schemas[0].schema}.table, or "
+                f"{client.party}.{inside[0].catalog}.{inside[0].schema}.table",
+            )
+        return schemas or tuple(p for p in inside if p is places[0] or p.schema in DEFAULTS)
+
+    def place(self, client: Client, table: Table) -> Place | None:
+        """Where a table of the client lies; None where it does not say of that place."""
+        current = self.places(client)[0]
+        if table.schema is None:
+            return current
+        wanted = (table.catalog or current.catalog, table.schema)
+        found = (p for p in self.places(client) if (p.catalog, p.schema) == wanted)
+        return next(found, None)
+
+    def emitted(self, client: Client, table: Table) -> exp.Table:
+        """The table as the client's database is to find it, whatever else is called so."""
+        current, places = self.places(client)[0], self.places(client)
+        catalog = table.catalog
+        if catalog is None and any(_same(p.catalog, table.schema or "") for p in places):
+            catalog = current.catalog
+        return emit.table(table.name, table.schema, catalog)
+
+    def paths(self, client: Client, table: Table) -> tuple[tuple[str, ...], ...]:
+        """Every path, from the party on, that names the table."""
+        place, places = self.place(client, table), self.places(client)
+        own = places[0]
+        found = [(client.party, *shortest(table))]
+        if place is not None:
+            if place == own:
+                found.append((client.party, table.name))
+            if place.catalog == own.catalog:
+                found.append((client.party, place.schema, table.name))
+            if place == own or (place.schema in DEFAULTS):
+                found.append((client.party, place.catalog, table.name))
+            found.append((client.party, place.catalog, place.schema, table.name))
+        return tuple(dict.fromkeys(found))
+
+
+DEFAULTS = ("main", "public")
+"""Schemas that `catalog.table` means: DuckDB's and SQLite's, PostgreSQL's."""
+
+
+def shortest(table: Table) -> tuple[str, ...]:
+    """[catalog, schema,] table: the parts after the party that a table needs."""
+    return tuple(part for part in (table.catalog, table.schema, table.name) if part is not None)
+
+
+def _same(left: object, right: object) -> bool:
+    """Equal but for case: names, or tuples of them."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return all(_same(a, b) for a, b in zip(left, right, strict=True))
+    return str(left).lower() == str(right).lower()
 
 
 @dataclass(frozen=True)
@@ -97,13 +188,21 @@ class Scope:
                 return found
         return self._bare(node, parts)
 
-    def _under(self, node: exp.Column, parts: list[str], length: int) -> exp.Expr | None:
+    def dotted(self, node: exp.Dot) -> exp.Expr | None:
+        """What `party.catalog.schema.table.column` stands for, to sqlglot a field of a column."""
+        parts = node.parts
+        if len(parts) <= 4 or not isinstance(_leftmost(node), exp.Column):
+            return None
+        return self._under(node, [part.name for part in parts], 4)
+
+    def _under(self, node: exp.Column | exp.Dot, parts: list[str], length: int) -> exp.Expr | None:
         """The first `length` parts name an item, the next its column, the rest fields of it."""
         lowered = tuple(part.lower() for part in parts[:length])
         items = [
             item
             for item in self.items
-            if tuple(p.lower() for p in (item.path if length > 1 else (item.name,))) == lowered
+            if tuple(p.lower() for p in (item.path[-length:] if length > 1 else (item.name,)))
+            == lowered
         ]
         terms = [t for t in (item.find(parts[length]) for item in items) if t is not None]
         if not terms:
@@ -119,11 +218,7 @@ class Scope:
         return _fields(terms[0].expression, node.parts[length + 1 :])
 
     def _bare(self, node: exp.Column, parts: list[str]) -> exp.Expr | None:
-        found = [
-            (item, term)
-            for item in self.items
-            if parts[0].lower() not in item.hidden and (term := item.find(parts[0])) is not None
-        ]
+        found = [(item, term) for item in self.items if (term := item.bare(parts[0])) is not None]
         if len(found) > 1:
             places = [f"{item.name}.{parts[0]}" for item, _ in found]
             raise plan_error(
@@ -157,6 +252,12 @@ class Scope:
             node,
             nearest(node.name, names),
         )
+
+
+def _leftmost(node: exp.Expr) -> exp.Expr:
+    while isinstance(node, exp.Dot):
+        node = node.this
+    return node
 
 
 def _fields(expression: exp.Expr, fields: Sequence[exp.Expr]) -> exp.Expr:

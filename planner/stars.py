@@ -37,8 +37,7 @@ def expand_star(node: exp.Expr, scope: Scope, pusher: Pusher, known: Environment
     shown = [
         Output(name, Term(term.expression.copy(), span))
         for item in items
-        for name, term in item.columns
-        if table or name.lower() not in item.hidden
+        for name, term in (item.columns if table else item.shown())
     ]
     excluded = {e.name.lower() for e in star.args.get("except_") or []}
     replaced = {e.alias.lower(): e for e in star.args.get("replace") or []}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
-from sqlfl.schema import Client, Column, Table, tables_from_json
+from sqlfl.schema import Client, Column, Place, Table, tables_from_json
 from sqlfl.transport.base import Channel
 
 
@@ -15,7 +15,7 @@ class FederationCatalog:
     def __init__(self, channel: Channel, parties: Mapping[str, tuple[Client, ...]]) -> None:
         self._channel = channel
         self._parties = dict(parties)
-        self._tables: dict[Client, tuple[Table, ...]] = {}
+        self._listings: dict[Client, tuple[tuple[Place, ...], tuple[Table, ...]]] = {}
         self._columns: dict[tuple[Client, str], tuple[Column, ...]] = {}
 
     def parties(self) -> tuple[str, ...]:
@@ -25,15 +25,21 @@ class FederationCatalog:
         return self._parties[party]
 
     def tables(self, client: Client) -> tuple[Table, ...]:
-        if client not in self._tables:
+        return self._listing(client)[1]
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        return self._listing(client)[0]
+
+    def _listing(self, client: Client) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
+        if client not in self._listings:
             siblings = self._parties[client.party]
             replies = self._channel.exchange(
                 {(c, CLIENT): ListTables("", CLIENT) for c in siblings}
             )
             for (sibling, _), reply in replies.items():
                 assert isinstance(reply, Tables)
-                self._tables[sibling] = tables_from_json(reply.tables)
-        return self._tables[client]
+                self._listings[sibling] = tables_from_json(reply.tables)
+        return self._listings[client]
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         if (client, select) not in self._columns:

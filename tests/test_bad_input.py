@@ -91,7 +91,7 @@ def assert_nothing_left(fed: sqlfl.Federation) -> None:
     known = {fed.model(name).run for name, *_ in fed.sql("SHOW MODELS").fetchall()}
     for server in fed._servers.values():
         assert not server._runs
-        assert set(server._models) <= known
+        assert server._blocks.runs <= known
 
 
 def train(

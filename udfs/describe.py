@@ -3,41 +3,75 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from sqlglot import exp
 
-from sqlfl.schema import Column, Table
+from sqlfl.schema import Column, Place, Table
 from sqlfl.udfs import sql
 
-_OWN_SCHEMA = "sqlfl"
+OWN_SCHEMA = "sqlfl"
+_OWN_DATABASES = ("system", "temp")
+_OWN_SCHEMAS = ("information_schema", "pg_catalog", OWN_SCHEMA)
 _ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 
-def list_tables(con: sql.Connection) -> tuple[Table, ...]:
-    """The tables and views of the connection's current database, by schema and name.
+def list_places(con: sql.Connection) -> tuple[Place, ...]:
+    """The schemas of all databases of the connection, the current one first.
 
-    Those of the current schema have schema None. Internal ones, temporary ones and those of the
-    schema `sqlfl` are left out. `rows` is the database's estimate; None for views.
+    Those of the databases `system` and `temp`, DuckDB's own and the schema `sqlfl` are left out.
     """
-    current = sql.fetch(con, exp.select(sql.call("current_schema")))[0][0]
-    found: dict[tuple[str, str], int | None] = {}
-    for kind, size in (("table", sql.column("estimated_size")), ("view", exp.Null())):
-        names = [sql.column("schema_name"), sql.column(f"{kind}_name"), size]
-        hidden = [sql.column("internal"), sql.column("temporary")]
-        query = _of_database(exp.select(*names), f"duckdb_{kind}s")
-        query = query.where(*(exp.Not(this=column) for column in hidden))
-        found |= {(schema, name): rows for schema, name, rows in sql.fetch(con, query)}
-    wanted = ["schema_name", "table_name", "column_name", "data_type"]
-    query = _of_database(exp.select(*(sql.column(c) for c in wanted)), "duckdb_columns")
-    order = [sql.column(c) for c in ("schema_name", "table_name", "column_index")]
-    columns: dict[tuple[str, str], list[Column]] = {}
-    for schema, name, column, kind in sql.fetch(con, query.order_by(*order)):
-        columns.setdefault((schema, name), []).append(Column(column, _without_values(kind)))
+    wanted = [sql.column("database_name"), sql.column("readonly")]
+    writable = {
+        name: not readonly
+        for name, readonly in sql.fetch(con, sql.select(_function("duckdb_databases"), wanted))
+    }
+    names = [sql.column("database_name"), sql.column("schema_name")]
+    query = _outside(sql.select(_function("duckdb_schemas"), names))
+    current = _current(con)
+    found = sorted({current, *sql.fetch(con, query)}, key=lambda place: (place != current, place))
     return tuple(
-        Table(None if schema == current else schema, name, tuple(columns[schema, name]), rows)
-        for (schema, name), rows in sorted(found.items(), key=lambda item: item[0])
+        Place(catalog, schema, writable.get(catalog, False))
+        for catalog, schema in found
+        if schema.lower() not in _OWN_SCHEMAS
+    )
+
+
+def list_tables(con: sql.Connection) -> tuple[Table, ...]:
+    """The tables and views of all databases of the connection, the current one first.
+
+    Those of the current schema have neither schema nor catalog, those of the current database's
+    other schemas have no catalog. Internal ones, temporary ones and those of schemas called `sqlfl`
+    are left out. `rows` is the database's estimate; None for views.
+    """
+    current = _current(con)
+    found: dict[tuple[str, str, str], int | None] = {}
+    for kind, size in (("table", sql.column("estimated_size")), ("view", exp.Null())):
+        names = [sql.column(c) for c in ("database_name", "schema_name", f"{kind}_name")]
+        hidden = [sql.column("internal"), sql.column("temporary")]
+        query = _outside(sql.select(_function(f"duckdb_{kind}s"), [*names, size]))
+        query = query.where(*(exp.Not(this=column) for column in hidden))
+        found |= {tuple(row[:3]): row[3] for row in sql.fetch(con, query)}
+    place = ["database_name", "schema_name", "table_name"]
+    wanted = [sql.column(c) for c in (*place, "column_name", "data_type")]
+    order = [sql.column(c) for c in (*place, "column_index")]
+    query = _outside(sql.select(_function("duckdb_columns"), wanted)).order_by(*order)
+    columns: dict[tuple[str, str, str], list[Column]] = {}
+    for catalog, schema, name, column, kind in sql.fetch(con, query):
+        columns.setdefault((catalog, schema, name), []).append(Column(column, _type(kind)))
+    return tuple(
+        Table(
+            None if (catalog, schema) == current else schema,
+            name,
+            tuple(columns[catalog, schema, name]),
+            rows,
+            None if catalog == current[0] else catalog,
+        )
+        for (catalog, schema, name), rows in sorted(
+            found.items(), key=lambda item: (item[0][0] != current[0], item[0])
+        )
         # a view over a table that is gone has no columns
-        if schema != _OWN_SCHEMA and (schema, name) in columns
+        if (catalog, schema, name) in columns
     )
 
 
@@ -47,14 +81,65 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
     Raises ModelError if the text is not one SELECT, duckdb.Error if it cannot be bound.
     """
     query = exp.Describe(this=sql.verbatim(con, select))
-    return tuple(Column(row[0], _without_values(row[1])) for row in sql.fetch(con, query))
+    return tuple(Column(row[0], _type(row[1])) for row in sql.fetch(con, query))
 
 
-def _without_values(kind: str) -> str:
+def current_place(con: sql.Connection) -> tuple[str, str]:
+    """Database and schema that names without them mean on `con`, as USE has set them.
+
+    Nothing runs on `con`, so that a result that its owner has open stays open: DuckDB decides
+    while it binds which of the columns of a SELECT have the current name.
+    """
+    cursor = con.cursor()
+    try:
+        query = sql.select(
+            _function("duckdb_schemas"),
+            [sql.column("database_name"), sql.column("schema_name")],
+        )
+        known = sql.fetch(cursor, query)
+    finally:
+        cursor.close()
+    database = _chosen(con, "current_database", sorted({place[0] for place in known}))
+    schemas = sorted({schema for name, schema in known if name == database})
+    return database, _chosen(con, "current_schema", schemas)
+
+
+def use(con: sql.Connection, place: tuple[str, str]) -> None:
+    """Let names without database and schema mean those of `place`.
+
+    Raises duckdb.CatalogException where there is no such place any more.
+    """
+    catalog, schema = place
+    sql.run(con, exp.Use(this=exp.table_(schema, db=catalog, quoted=True)))
+
+
+def _chosen(con: sql.Connection, function: str, names: Sequence[str]) -> str:
+    match = sql.equal(sql.column("name"), sql.call(function))
+    wanted = exp.Columns(this=exp.Lambda(this=match, expressions=[exp.to_identifier("name")]))
+    given = exp.select(*(sql.named(sql.number(1), name) for name in names)).subquery("given")
+    found = con.sql(sql.to_sql(exp.select(wanted).from_(given))).columns
+    return str(found[0])
+
+
+def _current(con: sql.Connection) -> tuple[str, str]:
+    names = [sql.call("current_database"), sql.call("current_schema")]
+    database, schema = sql.fetch(con, exp.select(*names))[0]
+    return str(database), str(schema)
+
+
+def _type(kind: str) -> str:
     """The type's text; of an ENUM without its values, which are data."""
     return _ENUM.sub("ENUM", kind)
 
 
-def _of_database(query: exp.Select, function: str) -> exp.Select:
-    here = sql.equal(sql.column("database_name"), sql.call("current_database"))
-    return query.from_(exp.Table(this=sql.call(function))).where(here)
+def _function(name: str) -> exp.Table:
+    return exp.Table(this=sql.call(name))
+
+
+def _outside(query: exp.Select) -> exp.Select:
+    """Without what is DuckDB's and sqlfl's own."""
+    for column, own in (("database_name", _OWN_DATABASES), ("schema_name", _OWN_SCHEMAS)):
+        names = [sql.string(name) for name in own]
+        lowered = sql.call("lower", sql.column(column))
+        query = query.where(exp.Not(this=exp.In(this=lowered, expressions=names)))
+    return query

@@ -179,11 +179,16 @@ def create(
 
 def drop(con: Connection, *names: str) -> None:
     for name in names:
-        # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
-        statement = parse_one("DROP TABLE IF EXISTS t", dialect="duckdb")
-        for table in list(statement.find_all(exp.Table)):
-            table.replace(temp(name))
-        run(con, statement)
+        drop_as(con, "DROP TABLE IF EXISTS t", temp(name))
+
+
+def drop_as(con: Connection, template: str, what: exp.Table) -> None:
+    """Run the DROP statement with `what` for its t."""
+    # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
+    statement = parse_one(template, dialect="duckdb")
+    for table in list(statement.find_all(exp.Table)):
+        table.replace(what)
+    run(con, statement)
 
 
 @contextmanager

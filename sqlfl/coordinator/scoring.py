@@ -10,21 +10,40 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.coordinator.preparation import Joined, prepare, targets
+from sqlfl.coordinator.writing import write
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Identifiers, Message, Predictions, Score, SendIdentifiers
 from sqlfl.models.losses import loss_of
 from sqlfl.models.metrics import classification_metrics, regression_metrics
 from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.into import class_type
 from sqlfl.registry import Model
 from sqlfl.transport.base import Address, Channel
 
 Array = npt.NDArray[Any]
 
+MOST_DIGITS = 38
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
+    "HUGEINT": pa.decimal128(MOST_DIGITS, 0),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "VARCHAR": pa.string(),
+}
+"""Of what `class_type` gives, but for decimals."""
+
 
 def predict(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa.Table:
-    """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers."""
+    """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers.
+
+    Where the plan says INTO, tables of these at the clients instead, and a row per table.
+    """
     joined = prepare(plan, channel, run)
     prediction = _score(plan, model, joined, channel, run)
+    if plan.into is not None:
+        return write(plan.into, joined, prediction, channel, run)
     names: list[str] = []
     columns: list[Any] = []
     for name, column in _identifiers(plan, joined, channel, run):
@@ -129,17 +148,17 @@ def _same_type(parts: list[pa.Array]) -> list[pa.Array]:
 
 
 def class_values(model: Model) -> pa.Array:
-    """The model's classes as values of the target's type, where Arrow has it; else as text."""
+    """The model's classes as values of the target's type, where Arrow has it; else as text.
+
+    A HUGEINT of more than 38 digits, which Arrow has not, makes all of them text.
+    """
     assert model.classes is not None
     text = pa.array(model.classes, pa.string())
-    wanted: Mapping[str, pa.DataType] = {
-        "BOOLEAN": pa.bool_(),
-        "TINYINT": pa.int64(),
-        "SMALLINT": pa.int64(),
-        "INTEGER": pa.int64(),
-        "BIGINT": pa.int64(),
-        "UTINYINT": pa.int64(),
-        "USMALLINT": pa.int64(),
-        "UINTEGER": pa.int64(),
-    }
-    return text.cast(wanted.get(model.target_type, pa.string()))
+    kind = class_type(model.target_type)
+    if kind.startswith("DECIMAL("):
+        precision, scale = (int(n) for n in kind[len("DECIMAL(") : -1].split(","))
+        return text.cast(pa.decimal128(precision, scale))
+    digits = max(len(name.lstrip("-")) for name in model.classes)
+    if kind == "HUGEINT" and digits > MOST_DIGITS:
+        return text
+    return text.cast(ARROW_TYPES[kind])

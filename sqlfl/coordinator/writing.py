@@ -1,0 +1,99 @@
+"""PREDICT INTO: each client joins predictions with its identifiers, and all keep their tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl.coordinator.preparation import Joined
+from sqlfl.errors import InternalError, PartyError
+from sqlfl.messages import CLIENT, Commit, Message, Write, Written
+from sqlfl.planner.into import Into
+from sqlfl.schema import Client
+from sqlfl.transport.base import Address, Channel
+
+Array = npt.NDArray[Any]
+
+
+def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: str) -> pa.Table:
+    """A row per table that was made: party, client, table, rows.
+
+    prediction : float64 (N, 1) numbers, or (N, K) probabilities of the classes.
+
+    All clients make their tables before any keeps its own. Raises PartyError where one fails; then
+    no client has a table, unless it failed on keeping it, which the error says.
+    """
+    requests: dict[Address, Message] = {
+        (client, CLIENT): _request(into, client, table, joined, prediction, run)
+        for client, table in into.tables
+    }
+    written = channel.exchange(requests)
+    _commit(into, channel, run)
+    rows: list[dict[str, object]] = []
+    for client, table in into.tables:
+        reply = written[client, CLIENT]
+        if not isinstance(reply, Written):
+            raise InternalError(f"client {client} answered write with {reply.kind}")
+        name = ".".join(table)
+        rows.append(
+            {"party": client.party, "client": str(client), "table": name, "rows": reply.rows}
+        )
+    text = [(name, pa.string()) for name in ("party", "client", "table")]
+    return pa.Table.from_pylist(rows, schema=pa.schema([*text, ("rows", pa.int64())]))
+
+
+def _commit(into: Into, channel: Channel, run: str) -> None:
+    try:
+        channel.exchange({(client, CLIENT): Commit(run, CLIENT) for client in into.clients})
+    except PartyError as error:
+        if len(into.clients) == 1:
+            raise
+        others = ", ".join(str(c) for c in into.clients if str(c) != error.party)
+        raise PartyError(
+            error.party,
+            "its table was made but could not be kept",
+            hint=f"{others} may have kept theirs: look there, and drop {into.path} before you "
+            "try again",
+        ) from error
+
+
+def _request(
+    into: Into,
+    client: Client,
+    table: tuple[str, str, str],
+    joined: Joined,
+    prediction: Array,
+    run: str,
+) -> Write:
+    """The client's share, in the order of its own rows: that of others would tell of theirs."""
+    mine, rows = _own_rows(into, client, joined)
+    values = prediction[mine]
+    order = np.lexsort([*values.T[::-1], *rows[::-1]])
+    values = values[order]
+    return Write(
+        run,
+        CLIENT,
+        table=table,
+        names=into.names,
+        slots=np.array(into.slots, np.int32),
+        rows=tuple(part[order].astype(np.uint32) for part in rows),
+        prediction=values.argmax(axis=1).astype(np.uint32) if into.classes else values[:, 0],
+        classes=into.classes,
+        type=into.type,
+        probabilities=values if into.classes else np.zeros((len(values), 0)),
+    )
+
+
+def _own_rows(into: Into, client: Client, joined: Joined) -> tuple[Array, list[Array]]:
+    """Which joined rows (m,) are the client's; per slot of identifiers, the active row of each."""
+    if len(into.tables) == 1:
+        every = np.arange(joined.total)
+        return every, [joined.slots[slot].rows for slot in into.slots]
+    slot = joined.slots[into.slots[0]]
+    place = slot.addresses.index((client, slot.slot))
+    start, end = slot.offsets[place], slot.offsets[place + 1]
+    mine = np.flatnonzero((slot.rows >= start) & (slot.rows < end))
+    return mine, [slot.rows[mine] - start]

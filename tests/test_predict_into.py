@@ -1,0 +1,518 @@
+"""PREDICT INTO: predictions as tables of a party, beside identifiers that do not leave it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import sqlfl
+from sqlfl.messages import Commit, Message, Write
+from sqlfl.party import PartyClient
+from sqlfl.schema import Client
+from sqlfl.transport.base import Transport
+from sqlfl.wire import decode
+from tests.conftest import Open
+from tests.federations import Parties, federation, trainable
+from tests.strategies import Case, Databases, cases, predict_sql
+from tests.test_border import Tap, assert_disclosed
+
+QUERY = "SELECT t.x, u.z, u.y FROM a.t JOIN b.u ON t.k = u.k"
+PREDICT = f"PREDICT MODEL m ID (a.t.id) FROM ({QUERY})"
+LEFT = """
+CREATE TABLE t (id VARCHAR, k INTEGER, x DOUBLE);
+INSERT INTO t SELECT 'row ' || range, range % 12, sin(range) FROM range(30);
+"""
+RIGHT = """
+CREATE TABLE u (uid INTEGER, k INTEGER, z INTEGER, y DOUBLE, c VARCHAR, n BIGINT, b BOOLEAN);
+INSERT INTO u SELECT range, range % 9, range % 4, 3 * (range % 4) + 0.1 * range,
+  CASE WHEN range % 3 > 0 THEN 'it''s' ELSE 'a "b"' END, range % 3 * 10, range % 2 = 0
+FROM range(20);
+"""
+KINDS_OF_TARGETS = {
+    "number": ("linear_regression", "y"),
+    "text": ("logistic_regression", "c"),
+    "integers": ("softmax_regression", "n"),
+    "boolean": ("logistic_regression", "b"),
+}
+
+
+@pytest.fixture
+def parties(database: Open) -> Parties:
+    return {"a": [database(LEFT)], "b": [database(RIGHT)]}
+
+
+@contextlib.contextmanager
+def trained(
+    parties: Parties, wrap: Callable[[Transport], Transport] | None = None
+) -> Iterator[sqlfl.Federation]:
+    with federation(parties, wrap) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 5) FROM ({QUERY})")
+        yield fed
+
+
+def rows(table: pa.Table) -> list[tuple[object, ...]]:
+    columns = [c.to_pylist() for c in table.columns]
+    found = [tuple(_rounded(v) for v in row) for row in zip(*columns, strict=True)]
+    return sorted(found, key=repr)
+
+
+def _rounded(value: object) -> object:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def made(parties: Parties, party: str, table: str) -> pa.Table:
+    """The union of the clients' tables, with a check that they have the same columns."""
+    found = [con.sql(f"FROM {table}").to_arrow_table() for con in parties[party]]
+    assert len({tuple(t.schema.names) for t in found}) == 1
+    return pa.concat_tables(found)
+
+
+def tables(con: duckdb.DuckDBPyConnection) -> list[tuple[str, ...]]:
+    query = "SELECT database_name, schema_name, table_name FROM duckdb_tables() ORDER BY ALL"
+    return con.execute(query).fetchall()
+
+
+# -- what is written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "target"), KINDS_OF_TARGETS.values(), ids=KINDS_OF_TARGETS)
+def test_the_table_is_what_predict_shows(kind: str, target: str, parties: Parties) -> None:
+    query = QUERY.replace("u.y", f"u.{target}")
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET {target} WITH (epochs = 5) FROM ({query})")
+        shown = fed.sql(f"PREDICT MODEL m ID (a.t.id) FROM ({query})").arrow()
+        result = fed.sql(f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made")
+        assert result.fetchall() == [("a", "a/0", "memory.main.made", shown.num_rows)]
+        assert result.columns == ["party", "client", "table", "rows"]
+    found = made(parties, "a", "made")
+    assert found.schema.names == shown.schema.names
+    assert [f.type for f in found.schema] == [f.type for f in shown.schema]
+    assert rows(found) == rows(shown)
+
+
+@given(data=st.data(), case=cases(), clients=st.integers(1, 2))
+def test_into_equals_predict_joined_on_the_identifiers(
+    data: st.DataObject, case: Case, clients: int
+) -> None:
+    assume(case.identifiers)
+    with case.open(clients) as databases:
+        trainable(case, databases)
+        ids = data.draw(st.sampled_from(_choices(case, clients)))
+        party = ids[0].partition(".")[0]
+        query = predict_sql("m", case.scored_query(wide=True), ids)
+        with federation(databases) as fed:
+            fed.sql(case.train(epochs=2))
+            shown = fed.sql(query).arrow()
+            result = fed.sql(f"{query} INTO {party}.made").arrow()
+        found = _united(databases, party)
+        assert result.column("rows").to_pylist() == [
+            con.execute("SELECT count(*) FROM made").fetchall()[0][0]
+            for con in databases.parties[party]
+        ]
+        assert found.schema.names == shown.schema.names
+        assert rows(found) == rows(shown)
+
+
+def _choices(case: Case, clients: int) -> list[tuple[str, ...]]:
+    """ID clauses that INTO can take: of one party, of one slot where it has several clients."""
+    if clients > 1:
+        return [(name,) for name in case.identifiers]
+    parties = dict.fromkeys(name.partition(".")[0] for name in case.identifiers)
+    return [tuple(n for n in case.identifiers if n.startswith(f"{p}.")) for p in parties]
+
+
+def _united(databases: Databases, party: str) -> pa.Table:
+    return made({party: databases.parties[party]}, party, "made")
+
+
+def test_identifiers_keep_their_types(database: Open) -> None:
+    con = database(
+        "CREATE TYPE colour AS ENUM ('red', 'blue')",
+        "CREATE TABLE t (k INTEGER, x DOUBLE, e colour, d DECIMAL(9,2), ts TIMESTAMP, "
+        'l INTEGER[], s STRUCT(a INTEGER, b VARCHAR), h HUGEINT, "odd name" DATE)',
+        "INSERT INTO t SELECT range, sin(range), 'red', range / 4, "
+        "TIMESTAMP '2024-02-29 12:00:00' + to_hours(range), [range, NULL], "
+        "{'a': range, 'b': 'x'}, range, NULL FROM range(20)",
+    )
+    parties = {"a": [con], "b": [database(RIGHT)]}
+    ids = ", ".join(f"a.t.{c}" for c in ("k", "e", "d", "ts", "l", "s", "h", '"odd name"'))
+    with trained(parties) as fed:
+        fed.sql(f"PREDICT MODEL m ID ({ids}) FROM ({QUERY}) INTO a.made")
+    types = {row[0]: row[1] for row in con.execute("DESCRIBE made").fetchall()}
+    assert types == {
+        "k": "INTEGER",
+        "e": "ENUM('red', 'blue')",
+        "d": "DECIMAL(9,2)",
+        "ts": "TIMESTAMP",
+        "l": "INTEGER[]",
+        "s": "STRUCT(a INTEGER, b VARCHAR)",
+        "h": "HUGEINT",
+        "odd name": "DATE",
+        "prediction": "DOUBLE",
+    }
+    found = con.execute("SELECT DISTINCT ON (k) * EXCLUDE (prediction) FROM made ORDER BY k")
+    assert found.fetchall()[1] == (
+        1,
+        "red",
+        Decimal("0.25"),
+        dt.datetime(2024, 2, 29, 13),
+        [1, None],
+        {"a": 1, "b": "x"},
+        1,
+        None,
+    )
+
+
+PLACES = {
+    "another schema": (["CREATE SCHEMA s"], "a.s.made", "memory.s.made"),
+    "in full": ([], "a.memory.main.made", "memory.main.made"),
+    "another database": (["ATTACH ':memory:' AS far"], "a.far.made", "far.main.made"),
+    "a schema of another database": (
+        ["ATTACH ':memory:' AS far", "CREATE SCHEMA far.s"],
+        "a.FAR.S.made",
+        "far.s.made",
+    ),
+    "after USE": (["ATTACH ':memory:' AS far", "USE far"], "a.made", "far.main.made"),
+    "a name that needs quotes": ([], 'a."from ""x"""', 'memory.main."from ""x"""'),
+    "a name in mixed case": ([], "A.Made", "memory.main.Made"),
+}
+
+
+@pytest.mark.parametrize(("before", "path", "full"), PLACES.values(), ids=PLACES)
+def test_where_the_table_lies(
+    before: Sequence[str], path: str, full: str, parties: Parties
+) -> None:
+    for statement in before:
+        parties["a"][0].execute(statement)
+    query = QUERY.replace("a.t", "a.memory.main.t")
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 2) FROM ({query})")
+        result = fed.sql(f"PREDICT MODEL m ID (t.id) FROM ({query}) INTO {path}")
+    count = result.arrow().column("rows").to_pylist()
+    assert parties["a"][0].execute(f"SELECT count(*) FROM {full}").fetchall() == [tuple(count)]
+
+
+def test_no_joined_rows_make_an_empty_table(parties: Parties) -> None:
+    with trained(parties) as fed:
+        result = fed.sql(f"{PREDICT[:-1]} WHERE t.k < 0) INTO a.made")
+        assert result.fetchall() == [("a", "a/0", "memory.main.made", 0)]
+    types = parties["a"][0].execute("SELECT column_name, column_type FROM (DESCRIBE made)")
+    assert types.fetchall() == [("id", "VARCHAR"), ("prediction", "DOUBLE")]
+
+
+def test_rows_without_partner_have_null_identifiers(parties: Parties) -> None:
+    query = "SELECT t.x, u.z, t.k AS y FROM a.t LEFT JOIN b.u ON t.k = u.k"
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 3) FROM ({query})")
+        predict = f"PREDICT MODEL m ID (b.u.uid) FROM ({query})"
+        shown = fed.sql(predict).arrow()
+        fed.sql(f"{predict} INTO b.made")
+    found = made(parties, "b", "made")
+    assert found.column("uid").null_count > 0
+    assert rows(found) == rows(shown)
+
+
+def test_rows_without_partner_go_to_one_of_the_clients(database: Open) -> None:
+    clients = [database(RIGHT), database(RIGHT.replace("range(20)", "range(20, 23)"))]
+    parties = {"a": [database(LEFT)], "b": clients}
+    query = "SELECT t.x, u.z, t.k AS y FROM a.t LEFT JOIN b.u ON t.k = u.k"
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 3) FROM ({query})")
+        predict = f"PREDICT MODEL m ID (b.u.uid) FROM ({query})"
+        shown = fed.sql(predict).arrow()
+        fed.sql(f"{predict} INTO b.made")
+    assert rows(made(parties, "b", "made")) == rows(shown)
+    first, second = (con.execute("SELECT count(*) FROM made WHERE uid IS NULL") for con in clients)
+    assert first.fetchall()[0][0] == shown.column("uid").null_count > 0
+    assert second.fetchall() == [(0,)]
+
+
+def test_each_client_gets_the_rows_of_its_own(database: Open) -> None:
+    clients = [database(LEFT), database(LEFT.replace("'row '", "'other '").replace("30", "7"))]
+    parties = {"a": clients, "b": [database(RIGHT)]}
+    with trained(parties) as fed:
+        shown = fed.sql(PREDICT).arrow()
+        result = fed.sql(f"{PREDICT} INTO a.made")
+    assert rows(made(parties, "a", "made")) == rows(shown)
+    for con, start in zip(clients, ("row", "other"), strict=True):
+        ids = con.execute("SELECT DISTINCT id FROM made").fetchall()
+        assert ids
+        assert all(name.startswith(start) for (name,) in ids)
+    counts = [con.execute("SELECT count(*) FROM made").fetchall()[0][0] for con in clients]
+    assert [(row[1], row[3]) for row in result.fetchall()] == [
+        ("a/0", counts[0]),
+        ("a/1", counts[1]),
+    ]
+
+
+def test_the_model_is_still_there_and_what_is_written_can_be_joined(parties: Parties) -> None:
+    con = parties["a"][0]
+    with trained(parties) as fed:
+        fed.sql(f"{PREDICT} INTO a.made")
+        assert con.execute("SELECT count(*) FROM made JOIN t USING (id)").fetchall() != [(0,)]
+        with pytest.raises(sqlfl.PlanError, match=r"a table main\.made at a/0 already"):
+            fed.sql(f"{PREDICT} INTO a.MADE")
+        con.execute("DROP TABLE made")
+        fed.sql(f"{PREDICT} INTO a.made")
+
+
+# -- what crosses the border ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "target"), KINDS_OF_TARGETS.values(), ids=KINDS_OF_TARGETS)
+@pytest.mark.parametrize("clients", [1, 2])
+def test_what_crosses_is_what_explain_says_and_no_identifier(
+    kind: str, target: str, clients: int, database: Open
+) -> None:
+    parts = [LEFT, LEFT.replace("'row '", "'row of 2: '")][:clients]
+    parties = {"a": [database(part) for part in parts], "b": [database(RIGHT)]}
+    query = QUERY.replace("u.y", f"u.{target}")
+    predict = f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made"
+    tap = Tap()
+    with federation(parties, wrap=tap) as fed:
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET {target} WITH (epochs = 2) FROM ({query})")
+        plan = fed.explain(predict)
+        outputs = 3 if kind == "softmax_regression" else 1
+        with tap.taken() as recorded:
+            fed.sql(predict)
+        assert_disclosed(plan, recorded, parties, outputs=outputs)
+        assert not [r for r in recorded if b"row " in r.data]
+        kinds = {decode(r.data).kind for r in recorded}
+    assert "identifiers" not in kinds
+    assert {"write", "written", "commit"} <= kinds
+    text = str(plan)
+    assert "Identifiers do not leave a:" in text
+    assert "into" in text
+    assert not any(d.kind == "identifiers" for d in plan.disclosures)
+    down = [d for d in plan.disclosures if d.kind == "write"]
+    assert [d.receiver for d in down] == [f"a/{k}" for k in range(clients)]
+
+
+def test_explain_runs_nothing(parties: Parties) -> None:
+    with trained(parties) as fed:
+        before = tables(parties["a"][0])
+        fed.sql(f"EXPLAIN {PREDICT} INTO a.made")
+        assert tables(parties["a"][0]) == before
+
+
+def test_two_slots_of_one_party(database: Open) -> None:
+    both = database(
+        LEFT, "CREATE TABLE v AS SELECT k, 'v' || k AS vid, k * k AS q FROM range(12) r(k)"
+    )
+    parties = {"a": [both], "b": [database(RIGHT)]}
+    query = "SELECT t.x, v.q, u.z, u.y FROM b.u JOIN a.t ON t.k = u.k JOIN a.v ON v.k = u.k"
+    predict = f"PREDICT MODEL m ID (a.v.vid, a.t.id) FROM ({query})"
+    tap = Tap()
+    with federation(parties, wrap=tap) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 3) FROM ({query})")
+        shown = fed.sql(predict).arrow()
+        plan = fed.explain(f"{predict} INTO a.made")
+        with tap.taken() as recorded:
+            fed.sql(f"{predict} INTO a.made")
+        assert_disclosed(plan, recorded, parties)
+    found = made(parties, "a", "made")
+    assert found.schema.names == ["vid", "id", "prediction"]
+    assert rows(found) == rows(shown)
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def _no_id(_: Parties) -> str:
+    return f"PREDICT MODEL m FROM ({QUERY}) INTO a.made"
+
+
+REFUSED: dict[str, tuple[Callable[[Parties], str], str, str]] = {
+    "no ID": (_no_id, "INTO without ID", "a.made"),
+    "an ID of another party": (
+        lambda _: f"PREDICT MODEL m ID (a.t.id, b.u.uid) FROM ({QUERY}) INTO a.made",
+        "identifier b.u.uid is at b",
+        "b.u.uid",
+    ),
+    "no such party": (lambda _: f"{PREDICT} INTO c.made", "there is no party c", "c.made"),
+    "no such schema": (
+        lambda _: f"{PREDICT} INTO a.nowhere.made",
+        "a has no schema or database nowhere",
+        "a.nowhere.made",
+    ),
+    "no such schema of a database": (
+        lambda _: f"{PREDICT} INTO a.memory.nowhere.made",
+        "a has no schema or database memory.nowhere",
+        "a.memory.nowhere.made",
+    ),
+    "the table is there": (
+        lambda _: f"{PREDICT} INTO a.T",
+        "there is a table main.t at a/0 already",
+        "a.T",
+    ),
+    "a view of the name is there": (
+        lambda p: p["a"][0].execute("CREATE VIEW seen AS FROM t") and f"{PREDICT} INTO a.seen",
+        "there is a table main.seen at a/0 already",
+        "a.seen",
+    ),
+    "a reserved schema": (
+        lambda p: p["a"][0].execute("CREATE SCHEMA sqlfl") and f"{PREDICT} INTO a.sqlfl.made",
+        "the schema sqlfl is sqlfl's own",
+        "a.sqlfl.made",
+    ),
+    "an identifier called prediction": (
+        lambda p: (
+            p["a"][0].execute("ALTER TABLE t RENAME id TO Prediction")
+            and f"PREDICT MODEL m ID (a.t.Prediction) FROM ({QUERY}) INTO a.made"
+        ),
+        "the table has a column prediction already",
+        "a.t.Prediction",
+    ),
+    "one identifier twice": (
+        lambda _: f"PREDICT MODEL m ID (a.t.id, a.t.id) FROM ({QUERY}) INTO a.made",
+        "the table has a column a.t.id already",
+        "a.t.id",
+    ),
+}
+
+
+@pytest.mark.parametrize(("statement", "message", "place"), REFUSED.values(), ids=REFUSED)
+def test_refused_before_anything_runs(
+    statement: Callable[[Parties], str], message: str, place: str, parties: Parties
+) -> None:
+    tap = Tap()
+    with trained(parties, tap) as fed:
+        text = statement(parties)
+        before = {p: tables(con) for p, (con,) in parties.items()}
+        with tap.taken() as recorded, pytest.raises(sqlfl.PlanError) as caught:
+            fed.sql(text)
+        assert message in caught.value.message
+        assert caught.value.hint is not None
+        assert caught.value.span is not None
+        start, end = caught.value.span
+        assert text[start:end] == place
+        kinds = {decode(item.data).kind for item in recorded}
+        assert kinds <= {"list_tables", "tables", "describe", "columns"}
+        assert {p: tables(con) for p, (con,) in parties.items()} == before
+
+
+def test_a_read_only_database_is_refused(
+    database: Open, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("into") / "a.duckdb"
+    with contextlib.closing(duckdb.connect(path)) as con:
+        con.execute(LEFT)
+    with federation({"b": [database(RIGHT)]}) as fed:
+        fed.attach("a", path)
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 2) FROM ({QUERY})")
+        with pytest.raises(sqlfl.PlanError, match="open for reading only") as caught:
+            fed.sql(f"{PREDICT} INTO a.made")
+        assert "duckdb.connect(path)" in (caught.value.hint or "")
+
+
+def test_classes_that_differ_in_case_only_are_refused(parties: Parties) -> None:
+    parties["b"][0].execute("UPDATE u SET c = CASE WHEN z > 1 THEN 'A' ELSE 'a' END")
+    query = QUERY.replace("u.y", "u.c")
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING logistic_regression TARGET c FROM ({query})")
+        with pytest.raises(sqlfl.PlanError, match="differ in case only"):
+            fed.sql(f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made")
+
+
+def test_identifiers_of_two_slots_at_several_clients_are_refused(database: Open) -> None:
+    script = LEFT + "CREATE TABLE v AS SELECT k, k AS vid, k * k AS q FROM range(12) r(k);"
+    parties = {"a": [database(script), database(script)], "b": [database(RIGHT)]}
+    query = "SELECT t.x, v.q, u.z, u.y FROM b.u JOIN a.t ON t.k = u.k JOIN a.v ON v.k = u.k"
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 2) FROM ({query})")
+        predict = f"PREDICT MODEL m ID (a.v.vid, a.t.id) FROM ({query}) INTO a.made"
+        with pytest.raises(sqlfl.PlanError, match="of v and t, and a has 2 clients") as caught:
+            fed.sql(predict)
+        assert caught.value.span is not None
+
+
+# -- all or nothing -------------------------------------------------------------------------------
+
+
+class Disturbed:
+    """A transport that does something before the first message of a kind goes down."""
+
+    def __init__(self, kind: type[Message], work: Callable[[], object]) -> None:
+        self.kind, self.work = kind, work
+
+    def __call__(self, inner: Transport) -> Transport:
+        self.inner = inner
+        return self
+
+    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+        if any(isinstance(decode(data), self.kind) for _, data in requests):
+            self.work()
+        return self.inner.exchange(requests)
+
+
+@pytest.mark.parametrize("kind", [Write, Commit])
+def test_a_failure_leaves_no_table_at_any_client(kind: type[Message], database: Open) -> None:
+    """The second client has a table of the name by then; or the network breaks before Commit."""
+    clients = [database(LEFT), database(LEFT)]
+    parties = {"a": clients, "b": [database(RIGHT)]}
+
+    def work() -> None:
+        if kind is Commit:
+            raise KeyboardInterrupt
+        clients[1].execute("CREATE TABLE made AS SELECT 1 AS mine").fetchall()
+
+    with trained(parties, Disturbed(kind, work)) as fed:
+        with pytest.raises((sqlfl.PartyError, KeyboardInterrupt)) as caught:
+            fed.sql(f"{PREDICT} INTO a.made")
+        if kind is Write:
+            assert "party a/1" in str(caught.value)
+            assert "made" in str(caught.value)
+            assert clients[1].execute("FROM made").fetchall() == [(1,)]
+            clients[1].execute("DROP TABLE made")
+        for con in clients:
+            assert tables(con) == [("memory", "main", "t")]
+            con.execute("CREATE TABLE made AS SELECT 1 AS x").fetchall()  # nothing holds the name
+            con.execute("DROP TABLE made")
+
+
+def test_the_table_is_not_there_before_all_have_made_theirs(database: Open) -> None:
+    clients = [database(LEFT), database(LEFT)]
+    seen: list[list[tuple[str, ...]]] = []
+    disturbed = Disturbed(Commit, lambda: seen.extend(tables(con) for con in clients))
+    with trained({"a": clients, "b": [database(RIGHT)]}, disturbed) as fed:
+        fed.sql(f"{PREDICT} INTO a.made")
+    assert seen == [[("memory", "main", "t")]] * 2
+    assert all(("memory", "main", "made") in tables(con) for con in clients)
+
+
+def test_two_clients_on_one_database_cannot_make_one_table(database: Open) -> None:
+    con = database(LEFT)
+    parties = {"a": [con, con.cursor()], "b": [database(RIGHT)]}
+    with trained(parties) as fed, pytest.raises(sqlfl.PartyError, match="at the same time"):
+        fed.sql(f"{PREDICT} INTO a.made")
+    assert tables(con) == [("memory", "main", "t")]
+    parties["a"][1].close()
+
+
+def test_a_client_that_cannot_keep_its_table_is_named(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [database(LEFT), database(LEFT)]
+    answer = PartyClient._answer
+
+    def failing(self: PartyClient, request: Message) -> Message:
+        if isinstance(request, Commit) and self.client.index == 1:
+            raise duckdb.IOException("the disk is full of secrets")
+        return answer(self, request)
+
+    monkeypatch.setattr(PartyClient, "_answer", failing)
+    with trained({"a": clients, "b": [database(RIGHT)]}) as fed:
+        with pytest.raises(sqlfl.PartyError, match="party a/1: its table was made") as caught:
+            fed.sql(f"{PREDICT} INTO a.made")
+        assert "a/0 may have kept theirs" in str(caught.value)
+        assert "secrets" not in str(caught.value)
+    assert ("memory", "main", "made") in tables(clients[0])
+    assert tables(clients[1]) == [("memory", "main", "t")]
