@@ -2,10 +2,13 @@
 PYTHON ?= python3
 RUN := .venv/bin/python -m
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo notebook test lint types bench clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
+
+notebook: .venv/notebook.stamp
+	cd examples && ../.venv/bin/python -m jupyterlab 01_quickstart.ipynb
 
 # pytest comes last, so that its closing line is the last line. Its workers share the cores, which
 # the threads of numpy's BLAS would take from each other

@@ -67,5 +67,19 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Define `%sqlfl` and `%%sqlfl`; IPython calls this for `%load_ext sqlfl`."""
+    from sqlfl.magics import register
+
+    register(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take `%sqlfl` and `%%sqlfl` away; IPython calls this for `%unload_ext sqlfl`."""
+    from sqlfl.magics import unregister
+
+    unregister(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

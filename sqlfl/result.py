@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 from typing import Any
 
 import duckdb
@@ -11,7 +12,21 @@ import pyarrow as pa
 from sqlfl.errors import Error
 
 SHOWN = 20
-"""Rows that a result's text shows."""
+"""Rows that a result's text and its HTML show."""
+CLIPPED = 80
+"""Characters of a value that HTML shows; the rest stands in its title, up to TITLE."""
+TITLE = 1000
+
+# Grey borders and the text's own colour are right on white and on black. Everything is inline: a
+# style element would reach into the rest of the notebook, and some viewers drop it.
+_LINE = "1px solid rgba(128,128,128,.4)"
+_TABLE = "border-collapse:collapse;margin:.4em 0"
+_CELL = "padding:.25em .8em;vertical-align:top;white-space:nowrap"
+_NUMBER = f"{_CELL};text-align:right;font-variant-numeric:tabular-nums"
+_TEXT = f"{_CELL};text-align:left"
+_CAPTION = "caption-side:bottom;text-align:left;padding:.4em .8em;font-size:.9em;opacity:.8"
+_NULL = '<span style="opacity:.65;font-style:italic">NULL</span>'
+_FACT = "padding:.25em .8em;vertical-align:top;text-align:left"
 
 
 class Result:
@@ -61,19 +76,74 @@ class Result:
 
 
 def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:
-    """An HTML table of the first `limit` rows, values escaped."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
-    rows = zip(*(column.to_pylist() for column in table.slice(0, limit).columns), strict=True)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_text(value))}</td>" for value in row) + "</tr>"
-        for row in rows
+    """An HTML table of the first `limit` rows, values escaped, with the number of rows below."""
+    styles = [_NUMBER if _is_number(field.type) else _TEXT for field in table.schema]
+    head = "".join(
+        f'<th scope="col" title="{html.escape(str(field.type))}" '
+        f'style="{style};border-bottom:{_LINE}">{html.escape(field.name)}</th>'
+        for field, style in zip(table.schema, styles, strict=True)
     )
-    more = table.num_rows - limit
-    note = f"<p>… and {more:,} more rows</p>" if more > 0 else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+    columns = [_values(column) for column in table.slice(0, limit).columns]
+    body = "".join(
+        f"<tr>{''.join(_cell(value, style) for value, style in zip(row, styles, strict=True))}</tr>"
+        for row in zip(*columns, strict=True)
+    )
+    return (
+        f'<div style="overflow-x:auto"><table style="{_TABLE}">'
+        f'<caption style="{_CAPTION}">{_count(table.num_rows, limit)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def facts_to_html(facts: Iterable[tuple[str, str]]) -> str:
+    """An HTML table of names and texts; a text of several lines keeps its lines."""
+    rows = "".join(
+        f'<tr><th scope="row" style="{_FACT};white-space:nowrap">{html.escape(name)}</th>'
+        f'<td style="{_FACT};max-width:50em;overflow-wrap:anywhere">{_block(text)}</td></tr>'
+        for name, text in facts
+    )
+    return f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>'
+
+
+def _block(text: str) -> str:
+    if "\n" not in text:
+        return html.escape(text)
+    return f'<pre style="margin:0;white-space:pre-wrap">{html.escape(text)}</pre>'
+
+
+def _count(rows: int, limit: int) -> str:
+    if rows > limit:
+        return f"the first {limit} of {rows:,} rows; .df() or .arrow() gives all"
+    return "no rows" if rows == 0 else "1 row" if rows == 1 else f"{rows:,} rows"
+
+
+def _cell(value: Any, style: str) -> str:
+    if value is None:
+        return f'<td style="{style}">{_NULL}</td>'
+    text = _text(value)
+    if len(text) <= CLIPPED:
+        return f'<td style="{style}">{html.escape(text)}</td>'
+    whole = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
+    shown = html.escape(f"{text[: CLIPPED - 1]}…")
+    return f'<td style="{style}" title="{html.escape(whole)}">{shown}</td>'
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):  # times with nanoseconds, or beyond Python's years
+        return list(column.cast(pa.string()).to_pylist())
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
 
 
 def _text(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,175 @@
+"""`%sqlfl` and `%%sqlfl` for IPython and Jupyter; `%load_ext sqlfl` defines them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlfl.errors import Error, StatementError, nearest
+from sqlfl.planner.dialect import split
+from sqlfl.result import Result
+from sqlfl.session import Federation
+
+MAGIC = "sqlfl"
+DEFAULT = "fed"
+"""The name under which a federation is looked for where none is given."""
+
+_OPTION = re.compile(r"\s*--(\w+)(?:\s*=\s*|\s+|$)(\w*)")
+_WORD = re.compile(r"\s*([^\W\d]\w*)(?=\s|$)")
+_ARROW = re.compile(r"\s*([^\W\d]\w*)\s*<<")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one use of the magic asks for."""
+
+    text: str
+    """The statements; its lines are those of the cell."""
+    fed: str | None = None
+    """The name of a federation, as given."""
+    into: str | None = None
+    """The variable that takes the last result."""
+
+
+def register(shell: Any) -> None:
+    """Define the magic in IPython's `shell` (an InteractiveShell)."""
+    from IPython.core.magic import no_var_expand
+
+    def sqlfl(line: str, cell: str | None = None) -> Result | None:
+        """Run statements of sqlfl on a federation of this session.
+
+        %sqlfl STATEMENT              one line
+        %%sqlfl                       the cell: one statement, or several with ; between
+
+        After %sqlfl or %%sqlfl may stand
+
+        NAME or --fed NAME            the variable of the federation; without it `fed`, or the
+                                      only federation that there is
+        NAME << or --into NAME        puts the result into that variable and shows nothing
+
+        Several statements run in order up to the first that fails; the result is that of the
+        last. Nothing is filled in for {name} or $name: for that, call fed.sql(...).
+        """
+        try:
+            request = read(line, cell, shell.user_ns)
+            result = run(request, shell.user_ns)
+        except Error as error:
+            raise _shown_short(error, shell) from error.__cause__
+        if request.into is None:
+            return result
+        shell.user_ns[request.into] = result
+        return None
+
+    # IPython would else put values of variables into {name} and $name: SQL takes none from outside
+    shell.register_magic_function(no_var_expand(sqlfl), "line_cell", MAGIC)
+
+
+def unregister(shell: Any) -> None:
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop(MAGIC, None)
+
+
+def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> Request:
+    """What stands behind %sqlfl or %%sqlfl, and in the cell. Raises Error for a wrong option."""
+    given: dict[str, str] = {}
+    while option := _OPTION.match(line):
+        name, value = option.groups()
+        known = [field.name for field in fields(Request) if field.name != "text"]
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean --{close}?" if close else "the options are --fed, --into"
+            raise Error(f"there is no option --{name}", hint=hint)
+        if not value.isidentifier():
+            raise Error(f"--{name} needs the name of a variable, got {value or 'nothing'}")
+        given[name] = value
+        line = line[option.end() :]
+    word = _WORD.match(line)
+    if word is not None and "fed" not in given:
+        alone = cell is not None and not line[word.end() :].strip()
+        arrow = line[word.end() :].lstrip().startswith("<<")
+        if alone or (not arrow and isinstance(namespace.get(word[1]), Federation)):
+            given["fed"] = word[1]
+            line = line[word.end() :]
+    text = line if cell is None else f"{line}\n{cell}"
+    if "into" not in given and (arrow_of := _ARROW.match(text)):
+        given["into"] = arrow_of[1]
+        text = " " * arrow_of.end() + text[arrow_of.end() :]
+    into = given.get("into")
+    if into is not None and isinstance(namespace.get(into), Federation):
+        raise Error(
+            f"the result would replace the federation {into}", hint="choose another variable"
+        )
+    return Request(text, **given)
+
+
+def federation(name: str | None, namespace: Mapping[str, Any]) -> Federation:
+    """The federation that is meant. Raises Error where there is none, or no one is."""
+    found = {
+        key: value
+        for key, value in namespace.items()
+        if isinstance(value, Federation) and not key.startswith("_")
+    }
+    if name is not None:
+        if isinstance(value := namespace.get(name), Federation):
+            return value
+        if name in namespace:
+            said = f"{name} is no federation but a value of type {type(value).__name__}"
+        else:
+            said = f"there is no variable {name}, which would be a federation"
+        known = f"the federations are: {', '.join(found)}" if found else _CONNECT
+        raise Error(said, hint=known)
+    if DEFAULT in found:
+        return found[DEFAULT]
+    if not found:
+        raise Error("there is no federation in this session", hint=_CONNECT)
+    if len({id(value) for value in found.values()}) > 1:
+        names = sorted(found)
+        raise Error(
+            f"there are several federations in this session: {', '.join(names)}",
+            hint=f"name one: %%{MAGIC} {names[0]}",
+        )
+    return next(iter(found.values()))
+
+
+_CONNECT = "make one first: fed = sqlfl.connect(), then fed.attach(name, database) for each party"
+
+
+def run(request: Request, namespace: Mapping[str, Any]) -> Result:
+    """Run the statements in order; the last one's result. The first error ends it."""
+    fed = federation(request.fed, namespace)
+    text = request.text
+    result: Result | None = None
+    spans = split(text) or ((0, len(text)),)
+    for start, end in spans:
+        piece = text[start:end]
+        statement = piece.strip()
+        try:
+            result = fed.sql(statement)
+        except StatementError as error:
+            raise _placed(error, text, start + piece.index(statement)) from error
+    assert result is not None
+    return result
+
+
+def _placed(error: StatementError, text: str, offset: int) -> StatementError:
+    """The same error with its place in the whole text."""
+    if error.span is None:
+        return error
+    start, end = error.span
+    span = (start + offset, end + offset)
+    return type(error)(error.message, hint=error.hint, sql=text, span=span)
+
+
+def _shown_short(error: Error, shell: Any) -> Error:
+    """`error`, which IPython will show without its traceback, except after `%xmode Verbose`."""
+
+    def render() -> list[str]:
+        # Also where it is not shown: this is how `%debug` learns of the traceback.
+        whole = shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__)
+        verbose = shell.InteractiveTB.mode == "Verbose"
+        return list(whole) if verbose else f"{type(error).__name__}: {error}".splitlines()
+
+    error._render_traceback_ = render  # type: ignore[attr-defined]
+    return error

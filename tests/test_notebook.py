@@ -1,0 +1,87 @@
+"""The notebook of the examples: kept without outputs, and run from top to bottom."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / "examples" / "01_quickstart.ipynb"
+
+
+def test_it_is_kept_without_outputs() -> None:
+    """Ids are words, so that they do not change when somebody saves the notebook."""
+    text = NOTEBOOK.read_text()
+    content = json.loads(text)
+    nbformat.validate(content)
+    assert text == json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    assert content["metadata"] == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for cell in content["cells"]:
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", cell["id"])
+        assert set(cell["metadata"]) <= {"tags"}
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+    ids = [cell["id"] for cell in content["cells"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_paths_it_names_exist() -> None:
+    text = NOTEBOOK.read_text()
+    named = set(re.findall(r"`((?:docs/)?[a-zA-Z]+\.md)`", text))
+    assert named
+    assert not [name for name in named if not (ROOT / name).is_file()]
+
+
+def run(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Cell id -> outputs, after running all cells in a kernel of this interpreter."""
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        patch.setenv(name, str(folder))
+    patch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    where = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    NotebookClient(notebook, timeout=60, kernel_name="python3", resources=where).execute()
+    return {cell.id: cell.get("outputs", []) for cell in notebook.cells}
+
+
+def html(outputs: dict[str, Any], cell: str) -> str:
+    (output,) = outputs[cell]
+    return str(output.data["text/html"])
+
+
+@pytest.mark.slow
+def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run(tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    failed = {cell: output.ename for cell, output in every if output.output_type == "error"}
+    assert failed == {"refused": "PlanError"}
+    assert not [cell for cell, output in every if output.get("name") == "stderr"]
+
+    assert "What leaves the parties" in html(outputs, "explain")
+    assert "22,146" in html(outputs, "train")
+    (figure,) = outputs["plot"]
+    assert figure.data["image/png"]
+    assert "objective" in figure.metadata["image/png"]["alt"]
+    values = re.findall(r"<td[^>]*>([^<]*)", html(outputs, "evaluate"))
+    rows, _, accuracy, auc, _ = map(float, values)
+    assert rows == 19871
+    assert 0.7 < accuracy < 0.8
+    assert 0.6 < auc < 0.7
+    assert not outputs["predict"]  # goes into a variable
+    assert "the first 20 of 19,937 rows" in html(outputs, "predictions")
+    assert "labels" in html(outputs, "audit")
+    assert not outputs["keep"]
+    assert ">delay</td>" in html(outputs, "tomorrow")
+    (error,) = outputs["refused"]
+    assert len(error.traceback) == 5
+    assert "column risk needs columns of 2 parties" in error.traceback[0]
+    assert "SELECT f.distance * w.visib AS risk" in error.traceback[2]

@@ -1,0 +1,163 @@
+"""The progress bar: after a while, where somebody looks, and nothing left behind."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+import types
+import warnings
+from collections.abc import Callable
+
+import pytest
+from tqdm import notebook
+
+from sqlfl import progress
+from sqlfl.progress import Progress
+
+
+class Screen(io.StringIO):
+    """Standard error that may be a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], Screen]:
+    def opened(terminal: bool) -> Screen:
+        found = Screen(terminal)
+        monkeypatch.setattr(sys, "stderr", found)
+        return found
+
+    return opened
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the kernel of a notebook."""
+    shell = types.SimpleNamespace(kernel=object())
+    module = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", module)
+
+
+def settle(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for another thread."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert condition()
+
+
+def test_nothing_is_written_where_nobody_looks(
+    screen: Callable[[bool], Screen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    shown = screen(False)
+    bar = Progress("m", 10)
+    bar.stage("joining keys")
+    time.sleep(0.05)
+    bar.epoch(1, 0.5)
+    bar.close()
+    assert shown.getvalue() == ""
+
+
+def test_a_short_statement_writes_nothing(screen: Callable[[bool], Screen]) -> None:
+    shown = screen(True)
+    bar = Progress("m", 10)
+    bar.stage("joining keys")
+    bar.epoch(1, 0.5)
+    bar.close()
+    assert shown.getvalue() == ""
+    assert progress.DELAY == 2.0
+
+
+def test_a_long_stage_shows_itself(
+    screen: Callable[[bool], Screen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no epoch comes: the join may be what is slow."""
+    monkeypatch.setattr(progress, "DELAY", 0.05)
+    shown = screen(True)
+    bar = Progress("m", 10)
+    bar.stage("joining keys")
+    settle(lambda: "joining keys" in shown.getvalue())
+    bar.epoch(3, 0.5)
+    bar.stage("saving")
+    bar.close()
+    written = shown.getvalue()
+    assert "3/10" in written
+    assert written.split("\r")[-1].strip() == ""
+
+
+def test_it_does_not_appear_after_the_end(screen: Callable[[bool], Screen]) -> None:
+    shown = screen(True)
+    before = threading.active_count()
+    bar = Progress("m", 10)
+    bar.close()
+    settle(lambda: threading.active_count() == before, progress.DELAY / 2)
+    bar._show()  # as where both happen at once
+    assert shown.getvalue() == ""
+
+
+@pytest.mark.parametrize(("enabled", "silent"), [(True, False), (False, True)])
+def test_what_is_asked_for_goes_before(
+    screen: Callable[[bool], Screen], enabled: bool, silent: bool
+) -> None:
+    shown = screen(not enabled)
+    bar = Progress("m", 10, enabled)
+    bar.epoch(4, 0.25)
+    bar.stage("saving")
+    bar.close()
+    assert (shown.getvalue() == "") == silent
+
+
+def test_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    Progress("m", 10).close()
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_notebook_without_widgets_has_text_and_no_warning(
+    screen: Callable[[bool], Screen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "DELAY", 0.02)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
+    shown = screen(False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bar = Progress("m", 10)
+        bar.stage("joining keys")
+        settle(lambda: "joining keys" in shown.getvalue())
+        bar.close()
+
+
+def test_a_notebook_with_widgets_shows_one_and_takes_it_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(notebook, "display", shown.append)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    bar = Progress("m", 100, True)
+    bar.epoch(15, 0.5)
+    bar.stage("saving")
+    (container,) = shown
+    _, widget, text = container.children
+    assert widget.value == 15
+    assert "saving" in text.value
+    bar.close()
+    assert widget.bar_style != "danger"
+    assert container.layout.visibility == "hidden"
+
+
+def test_a_plain_interpreter_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not progress.in_notebook()
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert not progress.in_notebook()
+    terminal = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython", terminal)
+    assert not progress.in_notebook()
