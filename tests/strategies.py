@@ -232,13 +232,14 @@ class Case:
             yield self._open(stack, clients)
 
     def _open(self, stack: contextlib.ExitStack, clients: int) -> Databases:
-        whole = stack.enter_context(contextlib.closing(duckdb.connect()))
+        whole = stack.enter_context(contextlib.closing(duckdb.connect(config={"threads": 1})))
         for party in self.parties:
             whole.execute(f"ATTACH ':memory:' AS {party}")
         parties: dict[str, list[duckdb.DuckDBPyConnection]] = {}
         for party in self.parties:
             parties[party] = [
-                stack.enter_context(contextlib.closing(duckdb.connect())) for _ in range(clients)
+                stack.enter_context(contextlib.closing(duckdb.connect(config={"threads": 1})))
+                for _ in range(clients)
             ]
         for number, table in enumerate(self.tables):
             everything = np.arange(table.rows)

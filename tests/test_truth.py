@@ -60,7 +60,7 @@ OUTER = cases(outer=True)
 
 
 @given(OUTER, CLIENTS, ENGINES)
-@settings(max_examples=60)
+@settings(max_examples=36)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
     case: Case, clients: int, engine: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_full_batch_step_over_outer_joins_is_the_central_one(
 
 
 @given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
-@settings(max_examples=30)
+@settings(max_examples=18)
 def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
