@@ -165,7 +165,7 @@ ENGINES = st.sampled_from(("sql", "arrays"))
 
 
 @given(cases(), CLIENTS, METHODS, ENGINES)
-@settings(max_examples=16)
+@settings(max_examples=10)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:
@@ -173,7 +173,7 @@ def test_the_traffic_is_what_explain_says(
 
 
 @given(cases(outer=True), CLIENTS, METHODS, ENGINES)
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_the_traffic_of_outer_joins_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:

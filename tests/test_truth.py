@@ -60,7 +60,7 @@ OUTER = cases(outer=True)
 
 
 @given(OUTER, CLIENTS, ENGINES)
-@settings(max_examples=36)
+@settings(max_examples=24)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
     case: Case, clients: int, engine: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_full_batch_step_over_outer_joins_is_the_central_one(
 
 
 @given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
-@settings(max_examples=18)
+@settings(max_examples=12)
 def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
@@ -104,7 +104,7 @@ def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: in
 
 
 @given(cases(), CLIENTS, st.sampled_from(("exact", "consensus")))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_admm_never_diverges_and_approaches_the_optimum(
     case: Case, clients: int, union: str
 ) -> None:
