@@ -238,7 +238,14 @@ class _Fusion:
     def _apart(self, term: Term, relations: Sequence[Relation], what: str) -> PlanError:
         parties = tuple(dict.fromkeys(p for r in relations for p in r.parties))
         labels = " and ".join(r.label for r in relations)
-        if any(c.name == PRESENT for c in term.expression.find_all(exp.Column)):
+        sides = equality_sides(self.draft, self.old, term)
+        if sides is not None and all(len(self.old.reads(side)) == 1 for side in sides):
+            return self.draft.error(
+                f"{labels} cannot be joined on this: it may hold where a LEFT JOIN found no row",
+                term.span,
+                "compare columns as they are, a.x = b.y, which leaves such rows out",
+            )
+        if self._guards_others(term):
             return self.draft.error(
                 f"{what} is computed from {labels} on the right of a LEFT JOIN, and NULL where "
                 "that has no row: both of them decide it",
@@ -256,6 +263,17 @@ class _Fusion:
             "one side of an equality": "each side of a join's equality belongs to one party",
         }.get(what, "give each party's part a column of its own; the model adds them up")
         return self.draft.error(message, term.span, hint)
+
+    def _guards_others(self, term: Term) -> bool:
+        """Whether another relation's row decides if a column of one is there."""
+        for case in term.expression.find_all(exp.Case):
+            guarded = case.args["ifs"][0]
+            if isinstance(guarded.this, exp.Column) and guarded.this.name == PRESENT:
+                own = self.old.of(guarded.this.table)
+                columns = guarded.args["true"].find_all(exp.Column)
+                if any(self.old.of(column.table) != own for column in columns):
+                    return True
+        return False
 
     # -- the block with fused relations ------------------------------------------------------------
 

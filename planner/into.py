@@ -112,13 +112,14 @@ class _Target:
             known = [p.schema for p in places if p.catalog == places[0].catalog]
             known += [p.catalog for p in places]
             raise self.error(
-                f"{client.party} has no schema or database {'.'.join(before)}",
+                f"{self.tables.owner(client)} has no schema or database {'.'.join(before)}",
                 nearest(before[0], known) or f"CREATE SCHEMA {before[0]} in its database first",
             )
         place = found[0]
         if not place.writable:
             raise self.error(
-                f"the database {place.catalog} of {client.party} is open for reading only",
+                f"the database {place.catalog} of {self.tables.owner(client)} is open for reading "
+                "only",
                 "attach a connection that may write, duckdb.connect(path); a path is opened "
                 "read-only",
             )

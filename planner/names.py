@@ -63,6 +63,11 @@ class Tables:
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
         return tuple(self.catalog.clients(self.party(node)))
 
+    def owner(self, client: Client) -> str:
+        """The party, and which of its clients where it has several."""
+        several = len(self.catalog.clients(client.party)) > 1
+        return f"client {client.index} of party {client.party}" if several else client.party
+
     def table(self, node: exp.Table, client: Client) -> Table:
         """The table `party.[[catalog.]schema.]table`, or `party.catalog.table`, at one client."""
         written = [part.name for part in node.parts[1:]]
@@ -79,8 +84,7 @@ class Tables:
             for found in tables:
                 if self.place(client, found) == place and _same(found.name, written[-1]):
                     return found
-        several = len(self.catalog.clients(client.party)) > 1
-        owner = f"client {client.index} of party {client.party}" if several else client.party
+        owner = self.owner(client)
         names = [".".join(shortest(found)) for found in tables]
         raise plan_error(
             f"{owner} has no table {'.'.join(written)}",

@@ -139,6 +139,12 @@ def _compared(draft: Draft, equality: Equality, left: str, right: str) -> Equali
             equality.span,
             "write what the collation does: lower(a.x) = lower(b.x)",
         )
+    if any(isinstance(term.expression, exp.Tuple) for term in equality.terms):
+        raise draft.error(
+            "a join cannot compare rows as a whole",
+            equality.span,
+            "compare column by column: ON a.x = b.x AND a.y = b.y",
+        )
     type_ = types.comparison_type(left, right)
     if type_ is None:
         raise draft.error(

@@ -52,13 +52,28 @@ def register(
 
     Returns the functions' names, each with the names of its arguments in order; they may be given
     by name too. Raises ModelError where a name would stand for two models, or a block is of a newer
-    sqlfl; Error where there is no such store.
+    sqlfl; Error where there is no such store, or a transaction is open on `con`.
     """
+    _refuse_transaction(con)
     found = _named(_newest(_read(con, store, coordinator)))
     _forget(con)
     for name, block in found.items():
         _make(con, name, block)
     return {name: _arguments(block.encoding) for name, block in found.items()}
+
+
+def _refuse_transaction(con: sql.Connection) -> None:
+    """Its roll-back would bring back functions without their Python side: DuckDB crashes."""
+    number = exp.select(sql.call("txid_current"))
+    try:  # a BEGIN to see would abort it
+        open_ = sql.fetch(con, number) == sql.fetch(con, number)
+    except duckdb.TransactionException:  # it has failed
+        open_ = True
+    if open_:
+        raise Error(
+            "the connection has an open transaction, and functions cannot be rolled back",
+            hint="commit it or roll it back, then register",
+        )
 
 
 # -- the blocks -----------------------------------------------------------------------------------

@@ -65,7 +65,8 @@ def _make(con: sql.Connection, request: Write, query: exp.Select) -> int:
         sql.run(con, exp.Create(this=table, kind="TABLE", expression=query))
     except duckdb.TransactionException as error:
         raise ModelError(
-            f"another transaction makes a table {catalog}.{schema}.{name} at the same time"
+            f"another transaction makes a table {catalog}.{schema}.{name} at the same time",
+            hint="commit or roll back that transaction, or choose another name",
         ) from error
     count = exp.select(sql.call("count", exp.Star())).from_(table.copy())
     return int(sql.fetch(con, count)[0][0])

@@ -11,6 +11,7 @@ import pyarrow as pa
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import CLIENT, Commit, Message, Write, Written
+from sqlfl.planner import emit
 from sqlfl.planner.into import Into
 from sqlfl.schema import Client
 from sqlfl.transport.base import Address, Channel
@@ -19,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: str) -> pa.Table:
-    """A row per table that was made: party, client, table, rows.
+    """A row per table that was made: party, client, table (as SQL names it), rows.
 
     prediction : float64 (N, 1) numbers, or (N, K) probabilities of the classes.
 
@@ -37,7 +38,8 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
         reply = written[client, CLIENT]
         if not isinstance(reply, Written):
             raise InternalError(f"client {client} answered write with {reply.kind}")
-        name = ".".join(table)
+        catalog, schema, last = table
+        name = emit.table(last, schema, catalog).sql(dialect="duckdb")
         rows.append(
             {"party": client.party, "client": str(client), "table": name, "rows": reply.rows}
         )

@@ -436,3 +436,23 @@ def test_a_block_keeps_its_name() -> None:
     )
     block = SavedBlock(encoding, np.ones((1, 1)), "flights é")
     assert SavedBlock.from_bytes(block.to_bytes()).name == "flights é"
+
+
+def test_an_open_transaction_is_refused_and_left_as_it_was(
+    trained: duckdb.DuckDBPyConnection,
+) -> None:
+    functions = udfs.register(trained)
+    trained.begin()
+    trained.execute("CREATE TABLE other AS SELECT 1 AS x")
+    with pytest.raises(Error, match="open transaction") as caught:
+        udfs.register(trained)
+    assert "roll it back" in (caught.value.hint or "")
+    assert trained.execute("FROM other").fetchall() == [(1,)]
+    with pytest.raises(duckdb.CatalogException):
+        trained.execute("FROM nowhere")
+    with pytest.raises(Error, match="open transaction"):
+        udfs.register(trained)
+    trained.rollback()
+    (name,) = functions
+    assert trained.execute(f"SELECT count({name}({CALL})) FROM t").fetchall() == [(200,)]
+    assert udfs.register(trained) == functions
