@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import duckdb
 
 from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, PartyError
-from sqlfl.files import Connection, may_be_written, open_database, removed_on_failure, to_path
+from sqlfl.files import Connection, may_be_written, open_database, open_or_make, to_path
 from sqlfl.schema import Client
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, blocks_of, current_database
 
@@ -143,16 +143,18 @@ class Attachment:
                 f"the store {path} is the source itself",
                 hint="leave store out: blocks are then kept in the source",
             )
-        self._stack.enter_context(removed_on_failure(path))
-        return self._open(path)
+        return self._opened(*open_or_make(path))
 
     def _open(self, path: Path, *, read_only: bool = False) -> Connection:
-        con = open_database(path, read_only=read_only)
+        return self._opened(open_database(path, read_only=read_only), lambda: None)
+
+    def _opened(self, con: Connection, undo: Callable[[], None]) -> Connection:
         self.opened.append(con)
 
         def leave(kind: object, error: object, trace: object) -> None:
             if kind is not None:
                 con.close()
+                undo()
 
         self._stack.push(leave)
         return con

@@ -15,13 +15,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from sqlglot import exp
 
 from sqlfl.errors import Error
-from sqlfl.files import Connection, open_database, removed_on_failure, to_path
+from sqlfl.files import Connection, Identity, open_database, open_or_make, to_path
 from sqlfl.registry import Cost, Model, ModelBlock
 from sqlfl.schema import Client
 from sqlfl.transport.base import AUDIT
@@ -29,6 +31,8 @@ from sqlfl.transport.base import AUDIT
 FORMAT = 1
 """Raised when an older sqlfl could no longer read the file. New columns and fields do not: what is
 read is named, and what is not known is left alone."""
+
+BACKUP = "restore it from a backup"
 
 _SCHEMA = (
     "CREATE SCHEMA sqlfl",
@@ -50,7 +54,7 @@ _RECORD = 'seq, "at", run, party, client, direction, kind, "rows", "columns", by
 _APPEND = f"INSERT INTO audit ({_RECORD}) SELECT {_RECORD} FROM records"
 _AUDIT = f"SELECT {_RECORD} FROM audit ORDER BY seq"
 
-_OPEN: set[Path] = set()
+_OPEN: WeakValueDictionary[Path, CoordinatorFile] = WeakValueDictionary()
 _OPENING = threading.Lock()
 
 T = TypeVar("T")
@@ -79,18 +83,20 @@ class CoordinatorFile:
                     f"{self.path} is open in this process already",
                     hint="use the federation that has it, or close() that first",
                 )
-            with removed_on_failure(self.path):
-                self._con = open_database(self.path)
-                try:
-                    self.id = self._begin()
-                    (found,) = self._con.execute("SELECT max(seq) FROM audit").fetchall()
-                    self.last = int(found[0] or 0)
-                except BaseException as error:
-                    self._con.close()
-                    if isinstance(error, duckdb.Error):
-                        raise Error(f"cannot use {self.path}: {error}") from error
-                    raise
-            _OPEN.add(self.path)
+            self._con, undo = open_or_make(self.path)
+            self._closed = False
+            self._identity = Identity(self.path)
+            try:
+                self.id = self._begin()
+                (found,) = self._con.execute("SELECT max(seq) FROM audit").fetchall()
+                self.last = int(found[0] or 0)
+            except BaseException as error:
+                self._con.close()
+                undo()
+                if isinstance(error, duckdb.Error):
+                    raise Error(f"cannot use {self.path}: {error}", hint=BACKUP) from error
+                raise
+            _OPEN[self.path] = self
 
     @property
     def kept(self) -> str:
@@ -98,25 +104,36 @@ class CoordinatorFile:
         return f"in {self.path.name} and by its parties"
 
     def close(self) -> None:
-        with _OPENING:
+        with _OPENING, self._lock:
+            self._closed = True
             self._con.close()
-            _OPEN.discard(self.path)
+            if _OPEN.get(self.path) is self:
+                del _OPEN[self.path]
 
     # -- models -----------------------------------------------------------------------------------
 
     def models(self) -> tuple[Model, ...]:
-        found = self._read("SELECT document, history FROM models ORDER BY created_at")
-        return tuple(
-            _model(json.loads(row["document"]), row["history"], self.kept)
-            for row in found.to_pylist()
-        )
+        found = self._read("SELECT name, document, history FROM models ORDER BY created_at")
+        return tuple(self._model(**row) for row in found.to_pylist())
 
-    def put(self, model: Model) -> None:
+    def _model(self, name: str, document: str, history: bytes) -> Model:
+        try:
+            return _model(json.loads(document), history, self.kept)
+        except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise Error(
+                f"{self.path} is damaged: what it holds of model {name} cannot be read "
+                f"({type(error).__name__})",
+                hint=f"{BACKUP}; or do without the model: DELETE FROM sqlfl.models WHERE name = "
+                f"{exp.Literal.string(name).sql('duckdb')} in that file",
+            ) from error
+
+    def put(self, model: Model, previous: Model | None) -> None:
         document = json.dumps(_document(model), separators=(",", ":"))
         row = [model.name, model.run, model.created_at, document, _to_bytes(model.history)]
 
         def work(con: Connection) -> None:
-            con.execute("DELETE FROM models WHERE lower(name) = lower(?)", [model.name])
+            if previous is not None:
+                con.execute("DELETE FROM models WHERE run = ?", [previous.run])
             con.execute(
                 "INSERT INTO models (name, run, created_at, document, history) "
                 "VALUES (?, ?, ?, ?, ?)",
@@ -125,10 +142,8 @@ class CoordinatorFile:
 
         self._change(work)
 
-    def remove(self, name: str) -> None:
-        self._change(
-            lambda con: con.execute("DELETE FROM models WHERE lower(name) = lower(?)", [name])
-        )
+    def remove(self, model: Model) -> None:
+        self._change(lambda con: con.execute("DELETE FROM models WHERE run = ?", [model.run]))
 
     # -- audit ------------------------------------------------------------------------------------
 
@@ -158,9 +173,14 @@ class CoordinatorFile:
                 raise self._foreign(objects)
             return self._create()
         self._con.execute("SET schema = 'sqlfl'")
-        ((name, found, writer),) = self._con.execute(
-            "SELECT id, format, written_by FROM coordinator"
-        ).fetchall()
+        rows = self._con.execute("SELECT id, format, written_by FROM coordinator").fetchall()
+        if len(rows) != 1 or None in rows[0]:
+            raise Error(
+                f"{self.path} is damaged: its table sqlfl.coordinator must hold one row without "
+                f"NULL, and has {len(rows)}{' with NULL' if len(rows) == 1 else ''}",
+                hint=BACKUP,
+            )
+        ((name, found, writer),) = rows
         if found > FORMAT:
             raise Error(
                 f"{self.path} was written by sqlfl {writer}, in format {found}; this is sqlfl "
@@ -204,6 +224,12 @@ class CoordinatorFile:
 
     def _change(self, work: Callable[[Connection], T]) -> None:
         with self._lock:
+            if not self._closed and not self._identity.holds:
+                raise Error(
+                    f"the coordinator's file {self.path} has been deleted or replaced since it was "
+                    "opened, so nothing can be kept in it",
+                    hint="close this federation, put the file back and connect again",
+                )
             try:
                 self._con.begin()
                 try:
@@ -220,13 +246,15 @@ class CoordinatorFile:
 
     def _roll_back(self) -> None:
         """What could not be committed may be rolled back already, or take the database along."""
+        if self._closed:
+            return
         try:
             self._con.rollback()
         except duckdb.TransactionException:
             return
         except duckdb.Error:
             self._con.close()
-            self._con = duckdb.connect(str(self.path))
+            self._con = open_database(self.path)
             self._con.execute("SET schema = 'sqlfl'")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -39,26 +39,72 @@ def open_database(path: Path, *, read_only: bool = False) -> Connection:
         raise _explained(path, error) from error
 
 
-@contextmanager
-def removed_on_failure(path: Path) -> Iterator[None]:
-    """Where the block fails, a file that was not there before goes, with what DuckDB put beside it.
+def open_or_make(path: Path) -> tuple[Connection, Callable[[], None]]:
+    """Open the database file to be written; and what takes it away again where this has made it.
 
-    A file of no bytes counts as none: DuckDB would not take it, so it is removed first.
+    That is to be called once the connection is closed. A file of no bytes counts as none, for
+    DuckDB would not take it. A new file appears whole, as another process may be at the same: one
+    of the two has it, and nobody removes what the other has made.
     """
     empty = path.is_file() and path.stat().st_size == 0
-    if empty:
-        path.unlink()
-    new = not os.path.lexists(path)
+    if os.path.lexists(path) and not empty:
+        return open_database(path), lambda: None
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
-        yield
-    except BaseException:
-        if new:
-            for made in (path, path.with_name(f"{path.name}.wal")):
-                if os.path.lexists(made):
-                    made.unlink()
+        open_database(draft).close()
+        made = _put_in_place(draft, path, empty)
+    except Error as error:
+        raise Error(error.message.replace(str(draft), str(path)), hint=error.hint) from error
+    finally:
+        _remove(draft)
+
+    def undo() -> None:
+        if made:
+            _remove(path)
         if empty:
             path.touch()
-        raise
+
+    return open_database(path), undo
+
+
+def _put_in_place(draft: Path, path: Path, empty: bool) -> bool:
+    """Whether nobody else was quicker."""
+    if empty and path.stat().st_size == 0:
+        os.replace(draft, path)
+        return True
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        os.rename(draft, path)
+    return True
+
+
+def _remove(path: Path) -> None:
+    """With what DuckDB puts beside it."""
+    for made in (path, path.with_name(f"{path.name}.wal")):
+        if os.path.lexists(made):
+            made.unlink()
+
+
+class Identity:
+    """Which file it is that has been opened under a path: another may be there later, or none."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.path.realpath(path)
+        self._found = self._look()
+
+    @property
+    def holds(self) -> bool:
+        return self._found is None or self._look() == self._found
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
 
 def may_be_written(path: Path) -> bool:

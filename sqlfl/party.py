@@ -319,13 +319,12 @@ class PartyClient:
         try:
             cursor = self._con.cursor()
         except duckdb.ConnectionException as error:
-            raise PartyError(str(self.client), "its connection is closed") from error
+            raise Error("its connection is closed") from error
         try:
             use(cursor, self._place)
         except duckdb.CatalogException as error:
             cursor.close()
-            place = ".".join(self._place)
-            raise PartyError(str(self.client), f"its database {place} is gone") from error
+            raise Error(f"its database {'.'.join(self._place)} is gone") from error
         return cursor
 
     def _run(self, request: ms.Message) -> RunState:
@@ -356,11 +355,16 @@ _BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserExceptio
 
 def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
     """What may be told of a failure: nothing that the database says of values that it met."""
-    if isinstance(error, Error):
-        return error.message
-    if isinstance(error, _BOUND):
+    if isinstance(error, (Error, *_BOUND)):
         return str(error)
+    if isinstance(error, duckdb.ConnectionException):
+        return "its connection is closed"
     if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
+        if isinstance(error, duckdb.TransactionException):
+            return (
+                f"its blocks cannot be written beside another transaction ({error})\n"
+                "hint: commit or roll back what changes the schema sqlfl there, and run this again"
+            )
         return f"its blocks cannot be written: {error}"  # these run no query over the tables
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "

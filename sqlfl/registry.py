@@ -163,11 +163,11 @@ class Shelf(Protocol):
         """In the order in which they were put."""
         ...
 
-    def put(self, model: Model) -> None:
-        """Keep `model` instead of any of the same name."""
+    def put(self, model: Model, previous: Model | None) -> None:
+        """Keep `model`, and `previous` no longer."""
         ...
 
-    def remove(self, name: str) -> None: ...
+    def remove(self, model: Model) -> None: ...
 
 
 class Registry:
@@ -216,14 +216,15 @@ class Registry:
             if self._shelf is not None:
                 try:
                     if model.lasting:
-                        self._shelf.put(model)
+                        self._shelf.put(model, previous)
                     elif previous is not None and previous.lasting:
-                        self._shelf.remove(previous.name)
+                        self._shelf.remove(previous)
                 except BaseException:
                     if not self._reload():
                         self._uncertain.add(model.run)
                     raise
-            self._models[key] = model
+            others = {name: other for name, other in self._models.items() if name != key}
+            self._models = {**others, key: model}
             return previous
 
     def check_free(self, name: str, *, replace: bool) -> None:
@@ -240,7 +241,7 @@ class Registry:
             model = self.get(name)
             if self._shelf is not None and model.lasting:
                 try:
-                    self._shelf.remove(model.name)
+                    self._shelf.remove(model)
                 except BaseException:
                     self._reload()
                     raise

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterable
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import duckdb
 from sqlglot import exp
@@ -18,6 +21,7 @@ from sqlglot import exp
 import sqlfl
 from sqlfl.coordinator.training import Trained
 from sqlfl.errors import InternalError, ModelError, PartyError
+from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Collect, Collected, Drop, Keep
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.statements import TrainModel
@@ -43,6 +47,9 @@ class Saving:
         self._audit = audit
         self._kept = kept
         self._reasons: dict[Client, str] = {}
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, tuple[Client, ...]] = {}
 
     def collect(self, clients: Iterable[Client]) -> None:
         """Have clients that are attached forget what no model needs, and say what they can keep."""
@@ -81,41 +88,70 @@ class Saving:
                     f'"{away[first]}", ...)',
                 )
 
+    @contextmanager
+    def held(self, name: str) -> Iterator[Model]:
+        """The model of that name, whose blocks stay until the block ends, whatever becomes of it.
+
+        Raises ModelError where there is no such model.
+        """
+        with self._lock:
+            model = self._registry.get(name)
+            self._held[model.run] += 1
+        try:
+            yield model
+        finally:
+            with deferred():
+                with self._lock:
+                    self._held[model.run] -= 1
+                    clients = None
+                    if not self._held[model.run]:
+                        del self._held[model.run]
+                        clients = self._waiting.pop(model.run, None)
+                if clients is not None:
+                    self.discard(model.run, clients)
+
     def keep(self, model: Model, *, replace: bool) -> None:
         """Make a model of what its clients have saved. ModelError where the name is taken.
 
         Where this fails, and the registry does not have the model, the blocks are the caller's to
-        `discard`.
+        `discard`. Ctrl-C waits until it is done.
         """
-        if model.lasting:
-            self._channel().exchange(
-                {(client, CLIENT): Keep(model.run, CLIENT, model.run) for client in model.clients}
-            )
-        self._audit.flush()  # where this cannot be written, the model could not either
-        previous = self._registry.put(model, replace=replace)
-        if previous is not None:
-            self.discard(previous.run, previous.clients)
+        with deferred():
+            if model.lasting:
+                request = Keep(model.run, CLIENT, model.run)
+                self._channel().exchange({(client, CLIENT): request for client in model.clients})
+            self._audit.flush()  # where this cannot be written, the model could not either
+            previous = self._registry.put(model, replace=replace)
+            if previous is not None:
+                self.discard(previous.run, previous.clients)
 
     def drop(self, name: str) -> Model:
         """Remove the model of that name; ModelError where there is none."""
-        model = self._registry.remove(name)
-        self.discard(model.run, model.clients)
-        return model
+        with deferred():
+            model = self._registry.remove(name)
+            self.discard(model.run, model.clients)
+            return model
 
     def discard(self, run: str, clients: Iterable[Client]) -> None:
         """Have those of the clients that are attached forget a run's blocks, unless a model has it.
 
-        Whom this does not reach keeps them until it is attached again.
+        Where it is `held`, that is done at the end of that. Whom this does not reach keeps them
+        until it is attached again.
         """
-        if run in self._registry.runs():
-            return
-        for client in clients:
-            if client not in self._reasons:
-                continue
-            try:
-                self._channel().exchange({(client, CLIENT): Drop(run, CLIENT, run)})
-            except PartyError as error:
-                log.warning("the blocks of run %s stay for now: %s", run, error)
+        with self._lock:
+            if run in self._registry.runs():
+                return
+            if self._held[run]:
+                self._waiting[run] = tuple(clients)
+                return
+        with deferred():
+            for client in clients:
+                if client not in self._reasons:
+                    continue
+                try:
+                    self._channel().exchange({(client, CLIENT): Drop(run, CLIENT, run)})
+                except PartyError as error:
+                    log.warning("the blocks of run %s stay for now: %s", run, error)
 
     def _channel(self) -> Channel:
         return Channel(self._transport, self._audit)

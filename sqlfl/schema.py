@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, eq=False)
 class Client:
-    """One DuckDB database of a party."""
+    """One DuckDB database of a party, whose name is compared as SQL does, ignoring case."""
 
     party: str
     index: int = 0
@@ -17,6 +17,16 @@ class Client:
 
     def __str__(self) -> str:
         return f"{self.party}/{self.index}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Client) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self.party.lower(), self.index
 
 
 @dataclass(frozen=True)

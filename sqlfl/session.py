@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -19,6 +20,7 @@ from sqlfl.coordinator.training import train
 from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
 from sqlfl.files import Connection
+from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Finish
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.planner import statements as st
@@ -67,7 +69,12 @@ class Federation:
         self._opened: list[Connection] = []
         self._local = LocalTransport(self._handlers)
         self._transport: Transport = self._local if wrap is None else wrap(self._local)
+        self._state = threading.Condition()
+        self._working: list[int] = []
+        """The threads that run statements, once for each."""
         self._closed = False
+        self._released = False
+        self._attaching = threading.Lock()
         self._file = None if path is None else CoordinatorFile(path, sqlfl.__version__)
         try:
             self._audit = Audit(self._file)
@@ -103,13 +110,18 @@ class Federation:
         a file that is not a database, is locked by another process, or is open here otherwise.
         Then nothing stays open, and no file is left behind.
         """
-        self._check_open()
+        with self._statement(), self._attaching:
+            self._attach(name, source, store)
+
+    def _attach(
+        self, name: str, source: Source | Sequence[Source], store: Store | Sequence[Store]
+    ) -> None:
         if not isinstance(name, str) or not name.isidentifier():
             raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
         if name.lower() in (known.lower() for known in self._clients):
             raise Error(f"a party named {name} is attached already", hint="choose another name")
         own = Secrets(self._secret, secrets.token_bytes(32))
-        with self._recorded(), Attachment(name, source, store, self._file) as attachment:
+        with Attachment(name, source, store, self._file) as attachment:
             servers = {
                 place.client: PartyClient(place.client, place.con, own, place.blocks)
                 for place in attachment.places
@@ -121,18 +133,17 @@ class Federation:
                 for client in servers:
                     del self._handlers[client]
                 raise
-            self._opened += attachment.opened
-            self._servers |= servers
-            self._clients[name] = tuple(servers)
+            with deferred():
+                self._opened += attachment.opened
+                self._servers |= servers
+                self._clients = {**self._clients, name: tuple(servers)}
 
     # -- statements -------------------------------------------------------------------------------
 
     def sql(self, text: str) -> Result:
         """Run one statement (see docs/statements.md). A statement that fails changes nothing."""
-        self._check_open()
-        statement = _parsed(text)
-        with self._recorded():
-            return self._answer(statement)
+        with self._statement():
+            return self._answer(_parsed(text))
 
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
@@ -157,11 +168,10 @@ class Federation:
 
     def explain(self, text: str) -> FederatedPlan:
         """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run."""
-        self._check_open()
-        statement = _parsed(text)
-        if isinstance(statement, st.ExplainStatement):
-            statement = statement.statement
-        with self._recorded():
+        with self._statement():
+            statement = _parsed(text)
+            if isinstance(statement, st.ExplainStatement):
+                statement = statement.statement
             return self._plan(statement)
 
     def model(self, name: str) -> Model:
@@ -177,10 +187,21 @@ class Federation:
         return Result(self._audit.table())
 
     def close(self) -> None:
-        """Forget temporary models; close the coordinator's file and what was attached by path."""
-        if self._closed:
-            return
-        self._closed = True
+        """Forget temporary models; close the coordinator's file and what was attached by path.
+
+        Statements that other threads are running end with an error at their next exchange; a model
+        that is being saved is saved first.
+        """
+        own = threading.get_ident()
+        with self._state:
+            self._closed = True
+            self._state.wait_for(lambda: all(thread == own for thread in self._working))
+            if self._released:
+                return
+            self._released = True
+            self._release()
+
+    def _release(self) -> None:
         with ExitStack() as stack:
             if self._file is not None:
                 stack.callback(self._file.close)
@@ -213,14 +234,18 @@ class Federation:
 
     # -- planning ---------------------------------------------------------------------------------
 
-    def _plan(self, statement: st.Statement) -> FederatedPlan:
-        catalog = FederationCatalog(Channel(self._transport, self._audit), self._clients)
+    def _plan(
+        self, statement: st.Statement, models: Callable[[str], Model] | None = None
+    ) -> FederatedPlan:
+        """`models` looks up what the plan needs by its name."""
+        models = self._registry.get if models is None else models
+        catalog = FederationCatalog(self._channel(), self._clients)
         try:
             match statement:
                 case st.TrainModel():
-                    return plan_training(statement, catalog, self._registry.get)
+                    return plan_training(statement, catalog, models)
                 case st.PredictModel() | st.EvaluateModel():
-                    model = self._registry.get(statement.name)
+                    model = models(statement.name)
                     self._saving.check_attached(model, statement.query)
                     return plan_scoring(statement, model, catalog)
         except RecursionError:
@@ -233,11 +258,21 @@ class Federation:
         if statement.if_not_exists and statement.name in self._registry:
             return _card(self._registry.get(statement.name).facts())
         self._registry.check_free(statement.name, replace=statement.replace)
-        plan = self._plan(statement)
-        named = plan.options["warm_start"]
-        start = None if named is None else self._registry.get(str(named))
+        with ExitStack() as stack:
+            warm: list[Model] = []
+
+            def models(name: str) -> Model:
+                warm.append(stack.enter_context(self._saving.held(name)))
+                return warm[-1]
+
+            plan = self._plan(statement, models)
+            return self._run_training(statement, plan, warm[0] if warm else None)
+
+    def _run_training(
+        self, statement: st.TrainModel, plan: FederatedPlan, start: Model | None
+    ) -> Result:
         run = secrets.token_hex(8)
-        channel = Channel(self._transport, self._audit)
+        channel = self._channel()
         progress = Progress(statement.name, int(str(plan.options["epochs"])), self._progress)
         try:
             with self._running(plan, run):
@@ -261,11 +296,11 @@ class Federation:
         statement: st.PredictModel | st.EvaluateModel,
         work: Callable[[FederatedPlan, Model, Channel, str], pa.Table],
     ) -> Result:
-        plan = self._plan(statement)
-        model = self._registry.get(statement.name)
         run = secrets.token_hex(8)
-        with self._running(plan, run):
-            return Result(work(plan, model, Channel(self._transport, self._audit), run))
+        with self._saving.held(statement.name) as model:
+            plan = self._plan(statement, lambda _: model)
+            with self._running(plan, run):
+                return Result(work(plan, model, self._channel(), run))
 
     @contextmanager
     def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:
@@ -279,29 +314,39 @@ class Federation:
             yield
         except BaseException as error:
             failed = error
-        for client in plan.clients:
-            try:
-                channel = Channel(self._transport, self._audit)
-                channel.exchange({(client, CLIENT): Finish(run, CLIENT)})
-            except PartyError as error:
-                failed = failed or error
+        with deferred():
+            for client in plan.clients:
+                try:
+                    channel = Channel(self._transport, self._audit)  # also while closing
+                    channel.exchange({(client, CLIENT): Finish(run, CLIENT)})
+                except PartyError as error:
+                    failed = failed or error
         if failed is not None:
             raise failed
 
     @contextmanager
-    def _recorded(self) -> Iterator[None]:
-        """Write the audit to the coordinator's file at the end, also where the block fails.
+    def _statement(self) -> Iterator[None]:
+        """One piece of work, which `close` waits for. Raises Error where that has been called.
 
+        The audit is written to the coordinator's file at the end, also where the block fails.
         Where the file takes nothing (its disk is full), the records wait for the next statement,
         so that what needs no writing still works; `close` raises if they are waiting then.
         """
+        thread = threading.get_ident()
+        with self._state:
+            self._check_open()
+            self._working.append(thread)
         try:
             yield
         finally:
-            try:
-                self._audit.flush()
-            except Error as error:
-                log.warning("the audit is not written yet: %s", error)
+            with deferred():
+                try:
+                    self._audit.flush()
+                except Error as error:
+                    log.warning("the audit is not written yet: %s", error)
+                with self._state:
+                    self._working.remove(thread)
+                    self._state.notify_all()
 
     # -- models -----------------------------------------------------------------------------------
 
@@ -328,6 +373,10 @@ class Federation:
             return Result(pa.table({"dropped": pa.array([], pa.string())}))
         model = self._saving.drop(statement.name)
         return Result(pa.table({"dropped": [model.name]}))
+
+    def _channel(self) -> Channel:
+        """One that carries nothing any more once the federation is being closed."""
+        return Channel(self._transport, self._audit, self._check_open)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -12,6 +12,7 @@ them for each operation), or a time after the saving began, when DuckDB may be a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -29,6 +30,7 @@ from typing import TypeAlias, TypeVar
 import pandas  # noqa: F401  DuckDB loads it in every child if it is not there before the fork
 
 import sqlfl
+from sqlfl.planner.dialect import parse
 from tests import lasting
 
 OPERATIONS = {
@@ -207,12 +209,17 @@ def prepare(folder: Path) -> tuple[dict[str, float], dict[str, str]]:
             fed.sql(lasting.train("m"))
             losses["old"] = lasting.evaluate(fed, "m")
             runs["m"] = fed.model("m").run
-        os.write(pipe, json.dumps([losses, runs]).encode())
+        os.write(pipe, json.dumps([losses, runs, list(sys.modules)]).encode())
 
     status, text = forked(work)
     assert status == 0, text
-    found, named = json.loads(text)
+    found, named, modules = json.loads(text)
     assert abs(found["old"] - found["new"]) > 1e-3
+    for module in modules:  # the children find loaded what each would have to load
+        if module != "__main__":
+            importlib.import_module(module)
+    for statement in OPERATIONS.values():
+        parse(statement)
     return found, named
 
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.errors import Error, InternalError, ModelError
+from sqlfl.files import Identity
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
 from sqlfl.udfs.features import Encoding
@@ -98,7 +99,7 @@ class Blocks(Protocol):
         ...
 
     def load(self, run: str, slot: int) -> SavedBlock | None:
-        """None where there is none. Raises ModelError where a newer sqlfl has written it."""
+        """None where there is none. Raises ModelError where it cannot be read."""
         ...
 
     def drop(self, run: str) -> None:
@@ -106,7 +107,10 @@ class Blocks(Protocol):
         ...
 
     def collect(self, keep: Collection[str]) -> None:
-        """Drop what this coordinator has left here of other runs than these."""
+        """Drop what this coordinator has left here of other runs than these.
+
+        Raises Error where the blocks' place is taken by what is not sqlfl's.
+        """
         ...
 
     def secret(self, purpose: str) -> bytes:
@@ -119,12 +123,14 @@ class Blocks(Protocol):
 class MemoryBlocks:
     """Blocks that are gone with the object."""
 
-    lasting = False
-
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
         self._blocks: dict[str, dict[int, tuple[str, SavedBlock]]] = {}
         self._secrets: dict[str, bytes] = {}
+
+    @property
+    def lasting(self) -> bool:
+        return False
 
     @property
     def runs(self) -> frozenset[str]:
@@ -162,15 +168,30 @@ class DatabaseBlocks(MemoryBlocks):
     The schema is made when the first block is kept, and goes with the last one: a database in
     which no model lives looks as it did before. Rows carry the ids of the coordinator and of the
     client, so that several of either share a database. `con` is worked on by cursors only.
+
+    Where the database is only to be read (`reason` says why), what it has is loaded, and nothing
+    that is saved lasts.
     """
 
-    lasting = True
-
-    def __init__(self, con: sql.Connection, catalog: str, coordinator: str, client: str) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        con: sql.Connection,
+        catalog: str,
+        coordinator: str,
+        client: str,
+        *,
+        path: str | None = None,
+        reason: str = "",
+    ) -> None:
+        super().__init__(reason)
         self._con = con
         self._catalog = catalog
+        self._file = None if path is None else Identity(path)
         self._owner: dict[str, object] = {"coordinator": coordinator, "client": client}
+
+    @property
+    def lasting(self) -> bool:
+        return not self.reason
 
     @property
     def runs(self) -> frozenset[str]:
@@ -179,6 +200,14 @@ class DatabaseBlocks(MemoryBlocks):
         return super().runs | kept
 
     def keep(self, run: str) -> None:
+        if self.reason:
+            super().keep(run)
+        if self._file is not None and not self._file.holds:
+            raise Error(
+                "the file of the database that is to keep its blocks has been deleted or replaced "
+                "since it was opened",
+                hint="put the file back, open it again, and attach that",
+            )
         with _WRITING, self._transaction() as cursor:
             self._make_tables(cursor)
             for slot, (name, block) in self._blocks.get(run, {}).items():
@@ -208,13 +237,21 @@ class DatabaseBlocks(MemoryBlocks):
             rows = self._select(cursor, "blocks", ["format", "block"], place)
         if not rows:
             return None
-        ((found, data),) = rows
-        if found > FORMAT:
+        found, data = rows[0]
+        if found is not None and found > FORMAT:
             raise ModelError(
                 f"the block was saved by a newer sqlfl, in format {found}; this one reads {FORMAT}",
                 hint="upgrade sqlfl",
             )
-        return SavedBlock.from_bytes(data)
+        try:
+            if len(rows) > 1 or found != FORMAT:
+                raise ValueError
+            return SavedBlock.from_bytes(data)
+        except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            raise ModelError(
+                f"its block of the model, in {SCHEMA}.blocks with run = '{run}', is damaged",
+                hint="restore the database from a backup, or train the model again",
+            ) from error
 
     def drop(self, run: str) -> None:
         super().drop(run)
@@ -223,7 +260,8 @@ class DatabaseBlocks(MemoryBlocks):
     def collect(self, keep: Collection[str]) -> None:
         super().collect(keep)
         with self._reading() as cursor:
-            if not self._tables(cursor):
+            self._refuse_foreign(cursor)
+            if self.reason or not self._tables(cursor):
                 return
             orphans = self._kept_runs(cursor).difference(keep)
         self._remove(orphans, tidy=True)
@@ -244,6 +282,8 @@ class DatabaseBlocks(MemoryBlocks):
 
         `tidy`: also where there is nothing to delete, remove empty tables.
         """
+        if self.reason:
+            return
         with _WRITING, self._transaction() as cursor:
             if not self._tables(cursor):
                 return
@@ -270,16 +310,32 @@ class DatabaseBlocks(MemoryBlocks):
         return self._names(cursor, "table") >= {"blocks", "secrets"}
 
     def _names(self, cursor: sql.Connection, kind: str) -> set[str]:
-        """What the schema holds of a kind of object."""
-        query = (
-            exp.select(sql.column(f"{kind}_name"))
-            .from_(exp.Table(this=sql.call(f"duckdb_{kind}s")))
-            .where(
-                sql.equal(sql.column("database_name"), sql.string(self._catalog)),
-                sql.equal(sql.column("schema_name"), sql.string(SCHEMA)),
-            )
+        """What the schema holds of a kind of object, in small letters."""
+        return {row[0].lower() for row in self._listed(cursor, kind, [f"{kind}_name"])}
+
+    def _listed(
+        self, cursor: sql.Connection, kind: str, columns: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """What the database lists of the schema, whose name may be written in any case."""
+        source = exp.Table(this=sql.call(f"duckdb_{kind}s"))
+        query = sql.select(source, [sql.column(name) for name in columns]).where(
+            sql.equal(sql.column("database_name"), sql.string(self._catalog)),
+            sql.equal(sql.call("lower", sql.column("schema_name")), sql.string(SCHEMA)),
         )
-        return {name for (name,) in sql.fetch(cursor, query)}
+        return sql.fetch(cursor, query)
+
+    def _refuse_foreign(self, cursor: sql.Connection) -> None:
+        """Tables and views of the names of ours that its owner has made for something else."""
+        found: dict[str, set[str]] = {"blocks": set(), "secrets": set()}
+        for table, column in self._listed(cursor, "column", ["table_name", "column_name"]):
+            found.setdefault(table.lower(), set()).add(column.lower())
+        for name, wanted in (("blocks", BLOCKS), ("secrets", SECRETS)):
+            if found[name] and not found[name] >= wanted.keys():
+                raise Error(
+                    f"its {SCHEMA}.{name} is not the table that sqlfl keeps models in: the columns "
+                    f"{', '.join(sorted(wanted.keys() - found[name]))} are missing",
+                    hint="rename what is there, or give a store=...",
+                )
 
     def _make_tables(self, cursor: sql.Connection) -> None:
         schema = exp.table_(SCHEMA, db=self._catalog, quoted=True)
@@ -323,18 +379,19 @@ class DatabaseBlocks(MemoryBlocks):
 
     @contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
+        """In one transaction: nobody removes the tables between one query and the next."""
         cursor = self._con.cursor()
         try:
+            cursor.begin()
             yield cursor
         finally:
-            cursor.close()
+            cursor.close()  # which rolls back
 
     @contextmanager
     def _transaction(self) -> Iterator[sql.Connection]:
         with self._reading() as cursor:
-            cursor.begin()
             yield cursor
-            cursor.commit()  # a cursor that is closed before rolls back
+            cursor.commit()
 
 
 @dataclass(frozen=True)
@@ -350,7 +407,7 @@ class Database:
 
     @property
     def reason(self) -> str:
-        """Why it can keep no blocks, to follow its owner's name; empty where it can."""
+        """Why it can be given no blocks, to follow its owner's name; empty where it can."""
         if self.kind != "duckdb":
             return f"is a database of type {self.kind}"
         if self.read_only:
@@ -376,15 +433,25 @@ def current_database(con: sql.Connection) -> Database:
 
 
 def blocks_of(con: sql.Connection, coordinator: str, client: str) -> Blocks:
-    """Blocks in the current database of `con`, or in memory where that cannot keep any."""
+    """Blocks in the current database of `con`; one that may not be written is read only."""
     database = current_database(con)
-    if database.reason:
+    if database.kind != "duckdb" or not database.path:
         return MemoryBlocks(database.reason)
-    return DatabaseBlocks(con, database.catalog, coordinator, client)
+    return DatabaseBlocks(
+        con, database.catalog, coordinator, client, path=database.path, reason=database.reason
+    )
 
 
 def _all_equal(place: dict[str, object]) -> exp.Expr:
-    return exp.and_(*(sql.equal(sql.column(name), sql.parameter(name)) for name in place))
+    """Parties' names are compared as in SQL, ignoring case."""
+
+    def matched(name: str) -> exp.Expr:
+        pair: tuple[exp.Expr, exp.Expr] = (sql.column(name), sql.parameter(name))
+        if name == "client":
+            pair = sql.call("lower", pair[0]), sql.call("lower", pair[1])
+        return sql.equal(*pair)
+
+    return exp.and_(*(matched(name) for name in place))
 
 
 def _drop(cursor: sql.Connection, template: str, what: exp.Table) -> None:

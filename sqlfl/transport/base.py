@@ -29,7 +29,7 @@ class Transport(Protocol):
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AuditRecord:
     """One message that crossed a border."""
 
@@ -63,6 +63,10 @@ AUDIT = pa.schema(
 """The fields of AuditRecord, as columns."""
 
 
+CHUNK = 5000
+"""Records of an audit in memory that are Python objects at most."""
+
+
 class AuditLog(Protocol):
     """Where an audit keeps its records for good."""
 
@@ -83,15 +87,17 @@ class AuditLog(Protocol):
 class Audit:
     """The record of all messages, in the order in which they crossed.
 
-    `log` keeps them when `flush` is called; without it they are kept in memory.
+    `log` keeps them when `flush` is called; without it they are kept in memory, all but the last
+    `CHUNK` as Arrow tables, which take a fraction of the room.
     """
 
     def __init__(self, log: AuditLog | None = None) -> None:
         self._log = log
         self._lock = threading.RLock()
         self._next = 1 if log is None else log.last + 1
+        self._chunks: list[pa.Table] = []
         self.records: list[AuditRecord] = []
-        """Those that are not in the log."""
+        """Those that are neither in the log nor in a chunk."""
 
     def add(self, client: Client, direction: str, message: Message) -> None:
         rows, columns = message.shape
@@ -108,6 +114,9 @@ class Audit:
                 columns=columns,
                 bytes=message.nbytes,
             )
+            if self._log is None and len(self.records) >= CHUNK:
+                self._chunks.append(self._pending())
+                self.records.clear()
             self.records.append(record)
             self._next += 1
 
@@ -121,8 +130,8 @@ class Audit:
     def table(self) -> pa.Table:
         """The columns of AuditRecord, a row per message."""
         with self._lock:
-            pending = self._pending()
-            return pending if self._log is None else pa.concat_tables([self._log.table(), pending])
+            kept = self._chunks if self._log is None else [self._log.table()]
+            return pa.concat_tables([*kept, self._pending()])
 
     def _pending(self) -> pa.Table:
         columns = [[getattr(r, name) for r in self.records] for name in AUDIT.names]
@@ -136,11 +145,16 @@ class Channel:
     ----------
     rounds : exchanges so far.
     bytes_up, bytes_down : bytes of values (`Message.nbytes`) from and to the clients so far.
+
+    `check` is called before each exchange; what it raises ends the work.
     """
 
-    def __init__(self, transport: Transport, audit: Audit) -> None:
+    def __init__(
+        self, transport: Transport, audit: Audit, check: Callable[[], None] | None = None
+    ) -> None:
         self._transport = transport
         self._audit = audit
+        self._check = check
         self.rounds = 0
         self.bytes_up = 0
         self.bytes_down = 0
@@ -149,6 +163,8 @@ class Channel:
         """One round. Raises PartyError for the first client, in order, that failed."""
         if not requests:
             return {}
+        if self._check is not None:
+            self._check()
         order = list(requests)
         for client, slot in order:
             message = requests[client, slot]

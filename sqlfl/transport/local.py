@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
@@ -28,13 +28,13 @@ class LocalTransport:
             if client not in self._handlers:
                 raise InternalError(f"no client {client} is attached")
             work.setdefault(client, []).append(position)
-        with self._lock:  # no other thread is to replace the pool meanwhile
-            pool = self._threads(len(work))
-            futures = {
-                client: pool.submit(self._serve, client, [requests[p][1] for p in positions])
-                for client, positions in work.items()
-            }
+        futures: dict[Client, Future[list[pa.Buffer]]] = {}
         try:
+            with self._lock:  # no other thread is to replace the pool meanwhile
+                pool = self._threads(len(work))
+                for client, positions in work.items():
+                    data = [requests[p][1] for p in positions]
+                    futures[client] = pool.submit(self._serve, client, data)
             wait(futures.values())
         except KeyboardInterrupt:
             wait(futures.values())  # no client is left at work when the error is seen
