@@ -94,11 +94,12 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     ]
     told = f"{' and '.join(known)} are in clear at the coordinator. " if known else ""
     learnt = ["the weights of other parties' rows"] if "weights" in kinds else []
-    learnt += ["which of its rows occur in validation rows only"] if "split" in kinds else []
+    learnt += ["how many joined rows of each are for validation"] if "split" in kinds else []
     learnt += ["the classes of its rows"] if plan.options.get("class_weight") is not None else []
     return (
         f"Not protected: {told}Each client with features learns the sum of the weights of the "
-        f"joined rows that each of its rows occurs in; that may tell {', '.join(learnt)}."
+        "joined rows that each of its rows occurs in, and of all of them; that may tell "
+        f"{', '.join(learnt)}."
     )
 
 

@@ -31,6 +31,7 @@ from sqlfl.planner.statements import (
 
 _STATEMENTS = ("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP")
 _RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
+_SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
     "TRAIN MODEL name USING kind TARGET column "
@@ -70,11 +71,20 @@ class _Dialect(DuckDB):
 
 def _tokenize(sql: str) -> list[Token]:
     try:
-        return _Dialect().tokenize(sql)
+        tokens = _Dialect().tokenize(sql)
     except TokenError as error:
         start, what = _open_token(sql)
         message = f"{what} is not closed"
         raise ParseError(message, sql=sql, span=(start, start + 1)) from error
+    for token in tokens:
+        if token.token_type is TokenType.IDENTIFIER and not token.text:
+            raise ParseError(
+                "the quoted name is empty",
+                hint="write a name between the quotes; a text stands in single ones",
+                sql=sql,
+                span=(token.start, token.end + 1),
+            )
+    return tokens
 
 
 def _open_token(sql: str) -> tuple[int, str]:
@@ -191,9 +201,11 @@ class _Reader:
         if first in _RESERVED:
             raise self.fail(f"{first} is reserved for later and not built yet")
         near = nearest(first, (*_STATEMENTS, *_RESERVED))
+        hint = f"did you mean {near}?" if near else None
+        if first in _SQL:
+            hint = "run SQL on a party's own connection; a federation has no tables of its own"
         raise self.fail(
-            f"expected a statement ({', '.join(_STATEMENTS)}), got {self.got()}",
-            hint=f"did you mean {near}?" if near else None,
+            f"expected a statement ({', '.join(_STATEMENTS)}), got {self.got()}", hint=hint
         )
 
     def _train(self) -> TrainModel:
@@ -209,13 +221,8 @@ class _Reader:
         self._clause("USING", "after the name of the model", ())
         kind = self.name("the kind of model")
         self._clause("TARGET", "after the kind of model", ("USING",))
-        target = self.name("the target column")
-        if self.word() == ".":
-            raise self.fail(
-                "TARGET names an output column of the query, without its table",
-                hint=f"give it an alias in the query and write TARGET alias, not TARGET {target}.…",
-            )
-        weight = self.name("the weight column") if self.accept("WEIGHT") else None
+        target = self._output("TARGET")
+        weight = self._output("WEIGHT") if self.accept("WEIGHT") else None
         options = self._options("WITH") if self.accept("WITH") else ()
         privacy = self._options("PRIVACY") if self.accept("PRIVACY") else None
         done = ["USING", "TARGET"]
@@ -229,6 +236,16 @@ class _Reader:
         return TrainModel(
             name, lowered, target, weight, options, privacy, query, replace, if_not_exists, self.sql
         )
+
+    def _output(self, clause: str) -> Word:
+        name = self.name(f"the {clause.lower()} column")
+        if self.word() == ".":
+            raise self.fail(
+                f"{clause} names an output column of the query, without its table",
+                hint=f"give it an alias in the query and write {clause} alias, "
+                f"not {clause} {name}.…",
+            )
+        return name
 
     def _clause(self, word: str, where: str, done: tuple[str, ...], last: bool = False) -> None:
         """Read a keyword of TRAIN; where another clause stands, say the right order."""
@@ -323,11 +340,11 @@ class _Reader:
     def _value(self, option: str) -> Value:
         token = self.token
         negative = self.accept("-")
-        number = self.token
-        if number is not None and number.token_type is TokenType.NUMBER:
-            self.at += 1
-            return _number(number.text, negative)
-        if not negative and token is not None:
+        signed = negative or self.accept("+")
+        number = self._digits()
+        if number is not None:
+            return _number(number, negative)
+        if not signed and token is not None:
             if token.token_type is TokenType.STRING:
                 self.at += 1
                 return token.text
@@ -339,11 +356,23 @@ class _Reader:
                 return self._list(option)
             if self.accept("{"):
                 return self._pairs(option)
-        bare = token is not None and not negative and self._is_name(token)
+        bare = token is not None and not signed and self._is_name(token)
         raise self.fail(
             f"expected a value for option {option}, got {self.got()}",
             hint=f"text stands in quotes: {option} = '{self.got()}'" if bare else None,
         )
+
+    def _digits(self) -> str | None:
+        """A number's text; the tokens of `.5` are a point and, right behind it, a number."""
+        point = self.token if self.word() == "." else None
+        place = self.at + (point is not None)
+        number = self.tokens[place] if place < len(self.tokens) else None
+        if number is None or number.token_type is not TokenType.NUMBER:
+            return None
+        if point is not None and (number.start != point.end + 1 or "." in number.text):
+            return None
+        self.at = place + 1
+        return number.text if point is None else f".{number.text}"
 
     def _list(self, option: str) -> Value:
         values: list[Value] = []

@@ -167,6 +167,7 @@ def split(run: Run) -> Exchange:
 
 def weighing(run: Run) -> Exchange:
     sent = "what each active row counts in training: the weights of its joined rows, summed"
+    sent += ", and the sum of all"
     if run.options.get("class_weight") is not None:
         sent += ", which may tell their classes"
     calls = []

@@ -21,9 +21,6 @@ class Pairs:
     items: tuple[tuple[str, Value], ...]
     """Each key as text: 'yes', 3, -1.5 and true are known by what they are written as."""
 
-    def __str__(self) -> str:
-        return "{" + ", ".join(f"'{key}': {value}" for key, value in self.items) + "}"
-
 
 class Word(str):
     """A name as it was written, with its place: equal to its text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +26,9 @@ TOLERANCE = {"lbfgs": 1e-11, "sgd": 0.0, "admm": 1e-7}
 SCHEDULES = ("constant", "inverse", "exponential", "cosine")
 DECAY = {"inverse": 0.25, "exponential": 0.95}
 """Default `decay` of the schedules that have one."""
+
+LARGEST_WHOLE = 10**15
+"""Whole numbers end where a double still tells them from their neighbours."""
 
 _UNITS = ("B", "KB", "MB", "GB", "TB", "KIB", "MIB", "GIB", "TIB")
 
@@ -53,7 +57,7 @@ def _number(least: float, above: bool = False, most: float = math.inf) -> Option
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         inside = (value > least if above else value >= least) and value <= most
-        return float(value) if inside and math.isfinite(value) else None
+        return float(value) if inside and value <= sys.float_info.max else None
 
     low = "greater than 0" if above else f"from {least:g}"
     high = "" if most == math.inf else f" and at most {most:g}" if above else f" to {most:g}"
@@ -63,7 +67,8 @@ def _number(least: float, above: bool = False, most: float = math.inf) -> Option
 def _integer(least: int) -> OptionType:
     def read(value: object) -> object | None:
         whole = isinstance(value, int) and not isinstance(value, bool)
-        return value if whole and isinstance(value, int) and value >= least else None
+        inside = isinstance(value, int) and least <= value <= LARGEST_WHOLE
+        return value if whole and inside else None
 
     return OptionType(f"a whole number from {least} up", read)
 
@@ -227,7 +232,7 @@ def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mappin
         value = entry.type.read(option.value)
         if value is None:
             message = f"option {entry.name} must be {entry.type.text}, got {_shown(option.value)}"
-            raise _error(message, option, sql, hint=_near_choice(entry, option.value))
+            raise _error(message, option, sql, hint=_advice(entry, option.value))
         values[entry.name] = value
     algorithm = str(values.get("algorithm", _BY_NAME["algorithm"].default))
     for name, option in written.items():
@@ -301,10 +306,15 @@ def _shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(_shown(v) for v in value)}]"
+    items = getattr(value, "items", None)
+    if isinstance(items, tuple):
+        return "{" + ", ".join(f"'{key}': {_shown(v)}" for key, v in items) + "}"
     return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else str(value)
 
 
-def _near_choice(entry: OptionEntry, value: object) -> str | None:
+def _advice(entry: OptionEntry, value: object) -> str | None:
+    if entry.type.text.startswith("a whole") and isinstance(value, int) and value > LARGEST_WHOLE:
+        return f"whole numbers go up to {LARGEST_WHOLE:.0e}"
     choices = re.findall(r"'([a-z]+)'", entry.type.text)
     return _nearest(value, choices) if isinstance(value, str) else None
 

@@ -41,6 +41,8 @@ def test_values() -> None:
     assert (found["epochs"], found["l2"], found["seed"]) == (3, 0.0, 7)
     assert found["memory_limit"] == "1.5GB"
     assert found["tolerance"] == 1e-3
+    assert resolved("l2 = .5")["l2"] == resolved("l2 = +5e-1")["l2"] == 0.5
+    assert resolved("l2 = +.5e-1")["l2"] == 0.05
     assert resolved("memory_limit = 1000000")["memory_limit"] == "1000000B"
     consensus = resolved("algorithm = 'admm', union = 'consensus', inner_rounds = 4")
     assert (consensus["union"], consensus["inner_rounds"]) == ("consensus", 4)
@@ -77,6 +79,8 @@ def test_values() -> None:
             "option inner_rounds applies only with union = 'consensus'",
         ),
         ("hidden = [16]", "option hidden is not built yet"),
+        ("seed = 1" + "0" * 330, "option seed must be a whole number from 0 up, got 1000"),
+        ("l2 = 1" + "0" * 330, "option l2 must be a number from 0 up, got 1000"),
         ("validation_fraction = 1", "option validation_fraction must be a number from 0 to 0.9"),
         ("patience = 3", "option patience needs rows to validate on"),
         ("patience = 3, validation_fraction = 0", "option patience needs rows to validate on"),
@@ -88,7 +92,10 @@ def test_values() -> None:
         ),
         ("warm_start = ''", "option warm_start must be the name of a model, got ''"),
         ("warm_start = 3", "option warm_start must be the name of a model, got 3"),
-        ("epochs = {'a': 1}", "option epochs must be a whole number from 1 up, got {'a': 1}"),
+        (
+            "epochs = {'a': 1, 'b': 'x'}",
+            "option epochs must be a whole number from 1 up, got {'a': 1, 'b': 'x'}",
+        ),
         ("schedule = 'cosine'", "option schedule does not apply to algorithm 'lbfgs', only to sgd"),
         ("decay = 0.5", "option decay does not apply to algorithm 'lbfgs', only to sgd"),
         (
@@ -126,6 +133,7 @@ def test_hints_name_the_nearest() -> None:
     for options, hint in (
         ("epoch = 3", "did you mean epochs?"),
         ("algorithm = 'lbgfs'", "did you mean lbfgs?"),
+        ("epochs = 1" + "0" * 30, "whole numbers go up to 1e+15"),
     ):
         with pytest.raises(OptionError) as caught:
             resolved(options)

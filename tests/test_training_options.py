@@ -707,3 +707,53 @@ def test_classes_are_values_of_the_targets_type(whole, type_: str, expected: pa.
     rows = whole.sql(source.replace("a.t", "t").replace("b.u", "u")).to_arrow_table()
     given = set(rows.column("late").cast(expected).to_pylist())
     assert set(table.column("prediction").to_pylist()) <= given
+
+
+# -- rows that count nothing -----------------------------------------------------------------------
+
+FAR = "SELECT *, id % 50 = 7 AS far, (id % 50 <> 7)::DOUBLE AS one FROM t"
+"""Some rows of weight 0."""
+
+
+@contextlib.contextmanager
+def with_rows(whole: duckdb.DuckDBPyConnection, t: str) -> Iterator[sqlfl.Federation]:
+    """The rows of a query instead of those of t."""
+    with duckdb.connect() as con:
+        for name, rows in (("t", t), ("u", "FROM u")):
+            con.register("given", whole.sql(rows).to_arrow_table())
+            con.execute(f"CREATE TABLE {name} AS FROM given")
+            con.unregister("given")
+        with federation(con) as fed:
+            yield fed
+
+
+@pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
+@KINDS
+def test_values_of_rows_that_count_nothing_do_not_matter(whole, kind: str, algorithm: str) -> None:
+    """However far they are from those of the others."""
+    options = {"algorithm": algorithm, "epochs": 20}
+    if algorithm == "sgd":
+        options["learning_rate"] = 0.2
+    with_far = f"SELECT * REPLACE (CASE WHEN far THEN -1e18 ELSE x END AS x) FROM ({FAR})"
+    found = []
+    for rows in (with_far, f"FROM ({FAR}) WHERE NOT far"):
+        with with_rows(whole, rows) as fed:
+            fed.sql(statement(kind, query(kind, "one"), "one", **options))
+            near = predicted(fed, f"{query(kind, 'one')} WHERE NOT t.far")
+            found.append((near, fed.model("m").metrics["loss"]))
+    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-5)
+    assert found[0][1] == pytest.approx(found[1][1], abs=1e-6)
+
+
+def test_values_beyond_the_numbers_of_messages_are_refused(whole) -> None:
+    kind = "linear_regression"
+    rows = f"SELECT * REPLACE (CASE WHEN far THEN 1e60 ELSE x END AS x) FROM ({FAR})"
+    with with_rows(whole, rows) as fed, pytest.raises(sqlfl.PartyError, match="4-byte numbers"):
+        fed.sql(statement(kind, query(kind, "one"), "one"))
+
+
+def test_class_weights_beyond_all_numbers_are_refused(whole) -> None:
+    kind = "logistic_regression"
+    wanted = statement(kind, query(kind), "w", class_weight="{true: 1e308, false: 1e308}")
+    with federation(whole) as fed, pytest.raises(sqlfl.ModelError, match="beyond the largest"):
+        fed.sql(wanted)

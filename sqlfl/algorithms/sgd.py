@@ -153,7 +153,10 @@ class Sgd:
                 following,
             )
             rows, scores = following, following.gather(replies) + self._intercept
-            if not np.abs(scores).max() < LARGEST:
+            counting = scores
+            if following is whole and problem.training is not None:
+                counting = scores[problem.training]
+            if not np.abs(counting).max() < LARGEST:
                 raise ModelError(
                     f"the steps diverge: scores exceed {LARGEST:g}",
                     hint="give a smaller learning_rate, or none, to have it estimated",

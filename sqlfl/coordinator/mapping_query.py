@@ -41,6 +41,19 @@ class SlotRows:
     def offsets(self) -> Array:
         return np.concatenate([[0], np.cumsum(self.rows)]).astype(np.int64)
 
+    def fragment_of_rows(self, replies: Mapping[Address, JoinKeys]) -> Array:
+        """uint16 (n,): the fragment of each row of the slot's concatenated snapshots."""
+        parts = [
+            replies[address].fragment
+            if len(fragments) > 1 and self.keys
+            # without keys, row ids follow the fragments
+            else np.repeat(np.array(fragments, dtype=np.uint16), rows)
+            for address, fragments, rows in zip(
+                self.addresses, self.fragments, self.fragment_rows, strict=True
+            )
+        ]
+        return np.concatenate(parts)
+
 
 def run_mapping_query(
     sql: str,
@@ -112,17 +125,8 @@ def _slot_table(
     replies: Mapping[Address, JoinKeys],
     codes: Mapping[tuple[Address, int], pa.Array],
 ) -> pa.Table:
-    fragment = [
-        replies[address].fragment
-        if len(fragments) > 1 and slot.keys
-        # without keys, row ids follow the fragments
-        else np.repeat(np.array(fragments, dtype=np.uint16), rows)
-        for address, fragments, rows in zip(
-            slot.addresses, slot.fragments, slot.fragment_rows, strict=True
-        )
-    ]
     columns: dict[str, Array | pa.ChunkedArray] = {
-        "fragment": np.concatenate(fragment),
+        "fragment": slot.fragment_of_rows(replies),
         "row": np.arange(sum(slot.rows), dtype=np.int32),
     }
     for key in slot.keys:

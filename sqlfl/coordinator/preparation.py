@@ -67,6 +67,8 @@ class Joined:
     slots: dict[int, JoinedSlot]
     null_targets: int
     """Rows of the target's table that were left out because their target is NULL."""
+    unjoined: int
+    """Rows of the target's table that have a target, and no partner in the join."""
     weighting: Weighting | None = None
     """None where all joined rows count alike."""
 
@@ -100,7 +102,26 @@ def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
     mapping = run_mapping_query(
         plan.mapping_sql, slots, keys, None if limit is None else str(limit)
     )
-    return _activate(slots, mapping, null_targets, channel, run)
+    unjoined = _unjoined(plan, slots, keys, mapping)
+    return _activate(slots, mapping, null_targets, unjoined, channel, run)
+
+
+def _unjoined(
+    plan: FederatedPlan,
+    slots: tuple[SlotRows, ...],
+    keys: Mapping[Address, JoinKeys],
+    mapping: Mapping[int, Array],
+) -> int:
+    """Virtual rows and those that only take part in matching, as their label is NULL or fails a
+    condition, are no rows of the table."""
+    slot = next((slot for slot in plan.ucq.slots if slot.target), None)
+    if slot is None:
+        return 0
+    own = next(item for item in slots if item.slot == slot.index)
+    counted = [f.index for f in slot.fragments if not f.virtual and not f.links]
+    labelled = np.isin(own.fragment_of_rows(keys), counted)
+    labelled[mapping[slot.index]] = False
+    return int(np.count_nonzero(labelled))
 
 
 def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
@@ -138,6 +159,7 @@ def _activate(
     slots: tuple[SlotRows, ...],
     mapping: dict[int, Array],
     null_targets: int,
+    unjoined: int,
     channel: Channel,
     run: str,
 ) -> Joined:
@@ -165,7 +187,7 @@ def _activate(
             )
     replies = channel.exchange(requests)
     merge_encodings(joined, replies, total, channel, run)
-    return Joined(total, joined, null_targets)
+    return Joined(total, joined, null_targets, unjoined)
 
 
 def merge_encodings(

@@ -70,7 +70,8 @@ def evaluate(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> p
     if joined.total == 0:
         raise ModelError(
             f"the join has no rows to evaluate model {model.name} on",
-            hint="check the WHERE conditions, and that the join keys of the tables do match",
+            hint="check the WHERE conditions, that the join keys of the tables do match, and that "
+            "the target is not NULL in all rows",
         )
     target = targets(plan, joined, channel, run)
     prediction = _score(plan, model, joined, channel, run)

@@ -59,8 +59,8 @@ class Trained:
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
     `valid_loss` is the mean loss of the validation rows, without penalty."""
     metrics: dict[str, float | int | None]
-    """`rows` and null_targets, objective and loss of the training rows and the metrics of the
-    model's kind; where there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
+    """`rows`, null_targets and unjoined, objective and loss of the training rows and the metrics
+    of the model's kind; where there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
     interrupted: bool
     converged: bool
     stopped_early: bool
@@ -112,7 +112,8 @@ def train(
     if joined.total == 0:
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
-            hint="check the WHERE conditions, and that the join keys of the tables do match",
+            hint="check the WHERE conditions, that the join keys of the tables do match, and that "
+            "the target is not NULL in all rows",
         )
     target = targets(plan, joined, channel, run)
     loss = _loss(plan, target)
@@ -185,6 +186,7 @@ def train(
             "rows": measures.training_rows,
             **({} if held_out is None else {"valid_rows": held_out}),
             "null_targets": joined.null_targets,
+            "unjoined": joined.unjoined,
             "objective": kept.step.objective,
             "loss": kept.step.loss,
             **measures.final(kept.scores),

@@ -72,16 +72,21 @@ def _samples(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) ->
     values = np.concatenate(parts)
     name = plan.ucq.weight
     refused = (
-        (np.isnan(values), "NULL or NaN", f"isfinite({name})"),
-        (values < 0, "negative", f"{name} >= 0"),
-        (values > LARGEST_WEIGHT, f"beyond {LARGEST_WEIGHT:g}", f"{name} <= {LARGEST_WEIGHT:g}"),
+        (np.isnan(values), "NULL or NaN", f"isfinite({name})", "; for NULL: coalesce(..., 1)"),
+        (values < 0, "negative", f"{name} >= 0", ""),
+        (
+            values > LARGEST_WEIGHT,
+            f"beyond {LARGEST_WEIGHT:g}",
+            f"{name} <= {LARGEST_WEIGHT:g}",
+            "",
+        ),
     )
-    for rows, what, condition in refused:
+    for rows, what, condition, instead in refused:
         if rows.any():
             raise ModelError(
                 f"weight {name} is {what} in {int(rows.sum())} of the {len(values)} rows that "
                 "occur in the join",
-                hint=f"filter them out: WHERE {condition}",
+                hint=f"filter them out: WHERE {condition}{instead}",
             )
     samples: Array = values[own.rows]
     return samples
@@ -119,15 +124,22 @@ def _weighting(
         return Weighting(weights, samples, validation, held)
     counts = np.bincount(target.values, weights, len(target.classes))
     by_class = _class_weights(plan.options.get("class_weight"), counts, target.classes)
-    weights = weights * by_class[target.values]
-    trained = [name for name, sum_ in zip(target.classes, counts * by_class, strict=True) if sum_]
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights, held = weights * by_class[target.values], held * by_class[target.values]
+        sums = counts * by_class
+    if not np.isfinite(sums.sum() + held.sum()):
+        raise ModelError(
+            "the weights of rows times class_weight are beyond the largest number",
+            hint="divide the weights, or those of class_weight, by a power of ten",
+        )
+    trained = [name for name, sum_ in zip(target.classes, sums, strict=True) if sum_]
     if len(target.classes) > 1 and len(trained) < 2:
         found = f"of class {trained[0]} only" if trained else "of no class"
         raise ModelError(
             f"the rows to train on that weigh anything are {found}{split}",
             hint="a classifier needs rows of at least two classes with a weight above 0",
         )
-    return Weighting(weights, samples, validation, held * by_class[target.values])
+    return Weighting(weights, samples, validation, held)
 
 
 def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
@@ -161,7 +173,8 @@ def _class_weights(option: object, counts: Array, classes: tuple[str, ...]) -> A
     if option == "balanced":
         present = counts > 0
         even = counts.sum() / np.count_nonzero(present)
-        balanced: Array = np.where(present, even / np.where(present, counts, 1.0), 0.0)
+        with np.errstate(over="ignore"):
+            balanced: Array = np.where(present, even / np.where(present, counts, 1.0), 0.0)
         return balanced
     if not isinstance(option, Mapping):
         raise InternalError(f"class_weight is {option!r}")

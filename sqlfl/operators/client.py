@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -157,7 +157,14 @@ class ClientOperator:
             self._kept.append(np.array(self._step.theta))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:
-        values = self._engine.predict(vector, self._rows).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = self._engine.predict(vector, self._rows).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ModelError(
+                "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
+                "diverge, or rows that count nothing in training (for validation, or of weight 0) "
+                "have values far beyond those of the others"
+            )
         if not self._configuration.leader:
             products = NOTHING
         return Predictions(self._run, self._slot, values, products)

@@ -75,7 +75,8 @@ def cards() -> Joined:
             0: JoinedSlot(0, bank, np.array([0, 3, 5]), CARD),
             2: JoinedSlot(2, ((AIRLINE, 2),), np.array([0, 2]), PLANE),
         },
-        0,
+        null_targets=0,
+        unjoined=0,
     )
 
 
