@@ -10,27 +10,36 @@ from types import FrameType
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """The first Ctrl-C takes effect at the end of the block; a second one interrupts at once.
+def noted() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into an event; a second one interrupts at once.
 
-    Signals reach the main thread only; in others this does nothing.
+    Signals reach the main thread only; elsewhere the event is never set.
     """
+    event = threading.Event()
     previous = signal.getsignal(signal.SIGINT)
     if previous is None or threading.current_thread() is not threading.main_thread():
-        yield
+        yield event
         return
-    waiting = False
 
     def note(signum: int, frame: FrameType | None) -> None:
-        nonlocal waiting
-        if waiting:
+        if event.is_set():
             raise KeyboardInterrupt
-        waiting = True
+        event.set()
 
     signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield event
     finally:
         signal.signal(signal.SIGINT, previous)
-        if waiting:
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """The first Ctrl-C takes effect at the end of the block; a second one interrupts at once."""
+    event = threading.Event()
+    try:
+        with noted() as event:
+            yield
+    finally:
+        if event.is_set():
             signal.raise_signal(signal.SIGINT)

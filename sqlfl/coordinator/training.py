@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,6 +16,7 @@ from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.interrupts import noted
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import Save
 from sqlfl.models.losses import Loss, loss_of
@@ -132,7 +128,7 @@ def train(
     step: Step | None = None
     kept: Candidate | None = None
     stopped = False
-    with _interruptible() as interrupt:
+    with noted() as interrupt:
         algorithm.start()
         for step in algorithm.steps():
             measured = measures.epoch(algorithm.scores)
@@ -233,26 +229,3 @@ def _loss(plan: FederatedPlan, target: Targets) -> Loss:
             hint="USING softmax_regression, or make the target a condition, as in rating >= 4",
         )
     return loss_of(plan.kind, len(target.classes))
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event; a second one interrupts at once.
-
-    Signals reach the main thread only; elsewhere the event is never set.
-    """
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def stop(signum: int, frame: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    previous = signal.signal(signal.SIGINT, stop)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, previous)
