@@ -16,7 +16,8 @@ from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, PartyError
 from sqlfl.files import Connection, may_be_written, open_database, open_or_make, to_path
 from sqlfl.schema import Client
-from sqlfl.udfs.blocks import Blocks, MemoryBlocks, blocks_of, current_database
+from sqlfl.udfs.block_tables import blocks_of, current_database
+from sqlfl.udfs.blocks import Blocks, MemoryBlocks
 
 Source: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
 Store: TypeAlias = Source | None

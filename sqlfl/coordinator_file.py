@@ -50,9 +50,11 @@ _OBJECTS = (
     "UNION ALL SELECT schema_name, view_name FROM duckdb_views() "
     "WHERE database_name = current_database() AND NOT internal AND NOT temporary ORDER BY ALL"
 )
-_RECORD = 'seq, "at", run, party, client, direction, kind, "rows", "columns", bytes'
-_APPEND = f"INSERT INTO audit ({_RECORD}) SELECT {_RECORD} FROM records"
-_AUDIT = f"SELECT {_RECORD} FROM audit ORDER BY seq"
+_APPEND = "INSERT INTO audit BY NAME SELECT * FROM records"
+_AUDIT = (
+    'SELECT seq, "at", run, party, client, direction, kind, "rows", "columns", bytes '
+    "FROM audit ORDER BY seq"
+)
 
 _OPEN: WeakValueDictionary[Path, CoordinatorFile] = WeakValueDictionary()
 _OPENING = threading.Lock()

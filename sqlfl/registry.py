@@ -252,6 +252,24 @@ class Registry:
         with self._lock:
             return tuple(self._models.values())
 
+    def table(self) -> pa.Table:
+        """What SHOW MODELS shows, a row per model."""
+        models = self.all()
+        return pa.table(
+            {
+                "name": pa.array([m.name for m in models], pa.string()),
+                "kind": pa.array([m.kind for m in models], pa.string()),
+                "target": pa.array([m.target for m in models], pa.string()),
+                "rows": pa.array([m.metrics["rows"] for m in models], pa.int64()),
+                "loss": pa.array([m.metrics["loss"] for m in models], pa.float64()),
+                "created": pa.array(
+                    [m.created_at.replace(microsecond=0) for m in models],
+                    pa.timestamp("s", tz="UTC"),
+                ),
+                "kept": pa.array([m.kept.partition(":")[0] for m in models], pa.string()),
+            }
+        )
+
     def runs(self) -> tuple[str, ...]:
         """Those whose blocks a model has, or may have: where the shelf does not say, they stay."""
         return (*(model.run for model in self.all()), *self._uncertain)

@@ -158,7 +158,7 @@ class Federation:
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
             case st.ShowModels():
-                return self._show()
+                return Result(self._registry.table())
             case st.DescribeModel():
                 model = self._registry.get(statement.name)
                 return _card([*model.facts(), ("statement", model.sql.strip())])
@@ -349,24 +349,6 @@ class Federation:
                     self._state.notify_all()
 
     # -- models -----------------------------------------------------------------------------------
-
-    def _show(self) -> Result:
-        models = self._registry.all()
-        table = pa.table(
-            {
-                "name": pa.array([m.name for m in models], pa.string()),
-                "kind": pa.array([m.kind for m in models], pa.string()),
-                "target": pa.array([m.target for m in models], pa.string()),
-                "rows": pa.array([m.metrics["rows"] for m in models], pa.int64()),
-                "loss": pa.array([m.metrics["loss"] for m in models], pa.float64()),
-                "created": pa.array(
-                    [m.created_at.replace(microsecond=0) for m in models],
-                    pa.timestamp("s", tz="UTC"),
-                ),
-                "kept": pa.array([m.kept.partition(":")[0] for m in models], pa.string()),
-            }
-        )
-        return Result(table)
 
     def _drop(self, statement: st.DropModel) -> Result:
         if statement.if_exists and statement.name not in self._registry:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.messages import Split, Weigh
-from sqlfl.udfs import blocks
+from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.federations import Parties, trainable
@@ -23,7 +23,7 @@ DRAWS = b"the key of the draws"
 def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients draw validation rows under a key that the test knows."""
     monkeypatch.setattr(blocks.MemoryBlocks, "secret", lambda self, purpose: DRAWS)
-    monkeypatch.setattr(blocks.DatabaseBlocks, "secret", lambda self, purpose: DRAWS)
+    monkeypatch.setattr(block_tables.DatabaseBlocks, "secret", lambda self, purpose: DRAWS)
 
 
 @given(

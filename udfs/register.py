@@ -22,7 +22,8 @@ from sqlglot import exp
 from sqlfl.errors import Error, ModelError
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.blocks import FORMAT, SCHEMA, SavedBlock
+from sqlfl.udfs.block_tables import FORMAT, SCHEMA
+from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.describe import current_place
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.coordinator.preparation import Joined, Targets, Weighting, merge_encodings
+from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, merge_encodings
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Message, SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.planner.federated import FederatedPlan
@@ -21,6 +21,7 @@ from sqlfl.planner.ucq import Slot
 from sqlfl.transport.base import Address, Channel
 
 Array = npt.NDArray[Any]
+Reply = TypeVar("Reply", bound=Message)
 LARGEST_WEIGHT = 1e30
 
 
@@ -63,13 +64,7 @@ def _samples(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) ->
         return np.ones(joined.total)
     own = joined.slots[slot.index]
     replies = channel.exchange({a: SendWeights(run, slot.index) for a in own.addresses})
-    parts = []
-    for address in own.addresses:
-        reply = replies[address]
-        if not isinstance(reply, Weights):
-            raise InternalError(f"client {address[0]} answered send_weights with {reply.kind}")
-        parts.append(reply.values)
-    values = np.concatenate(parts)
+    values = np.concatenate([answer.values for answer in _answers(own, replies, Weights)])
     name = plan.ucq.weight
     refused = (
         (np.isnan(values), "NULL or NaN", f"isfinite({name})", "; for NULL: coalesce(..., 1)"),
@@ -99,14 +94,22 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str)
         return np.zeros(joined.total, bool)
     own = joined.slots[slot.index]
     replies = channel.exchange({a: SendSplit(run, slot.index) for a in own.addresses})
-    parts = []
-    for address in own.addresses:
-        reply = replies[address]
-        if not isinstance(reply, Split):
-            raise InternalError(f"client {address[0]} answered send_split with {reply.kind}")
-        parts.append(reply.validation)
-    validation: Array = np.concatenate(parts).astype(bool)[own.rows]
+    drawn = np.concatenate([answer.validation for answer in _answers(own, replies, Split)])
+    validation: Array = drawn.astype(bool)[own.rows]
     return validation
+
+
+def _answers(
+    slot: JoinedSlot, replies: Mapping[Address, Message], kind: type[Reply]
+) -> list[Reply]:
+    """The replies of the slot's clients, in their order."""
+    found: list[Reply] = []
+    for address in slot.addresses:
+        reply = replies[address]
+        if not isinstance(reply, kind):
+            raise InternalError(f"client {address[0]} sent {reply.kind}, expected {kind.kind}")
+        found.append(reply)
+    return found
 
 
 def _weighting(

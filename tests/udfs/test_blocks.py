@@ -12,7 +12,8 @@ import pytest
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import FeatureSpecification
-from sqlfl.udfs.blocks import Blocks, DatabaseBlocks, MemoryBlocks, SavedBlock, blocks_of
+from sqlfl.udfs.block_tables import DatabaseBlocks, blocks_of
+from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.describe import list_tables
 from sqlfl.udfs.features import Encoding
 from tests.conftest import Open
