@@ -14,8 +14,11 @@ from sqlfl.errors import OptionError, nearest
 LINEAR = "linear_regression"
 LOGISTIC = "logistic_regression"
 SOFTMAX = "softmax_regression"
-BUILT_KINDS = (LINEAR, LOGISTIC, SOFTMAX)
-LATER_KINDS = ("mlp_regressor", "mlp_classifier", "lasso")
+GENERALISED = (LINEAR, LOGISTIC, SOFTMAX)
+"""Generalised linear models."""
+NEURAL = ("mlp_regressor", "mlp_classifier")
+BUILT_KINDS = (*GENERALISED, *NEURAL)
+LATER_KINDS = ("lasso",)
 KINDS = (*BUILT_KINDS, *LATER_KINDS)
 CLASSIFIERS = (LOGISTIC, SOFTMAX, "mlp_classifier")
 
@@ -26,6 +29,11 @@ TOLERANCE = {"lbfgs": 1e-11, "sgd": 0.0, "admm": 1e-7}
 SCHEDULES = ("constant", "inverse", "exponential", "cosine")
 DECAY = {"inverse": 0.25, "exponential": 0.95}
 """Default `decay` of the schedules that have one."""
+
+LEARNING_RATE = 0.01
+"""Default step length of Adam, and of all steps of towers."""
+NETWORKS = {"us-uk": (0.136, 0.42e9), "us-us": (0.067, 1.15e9)}
+"""Latency in seconds of a round, and bandwidth in bits per second, as TablePuppet measured them."""
 
 LARGEST_WHOLE = 10**15
 """Whole numbers end where a double still tells them from their neighbours."""

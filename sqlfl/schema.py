@@ -132,6 +132,8 @@ class SlotSpecification:
     """(model's run, block) that training starts from."""
     name: str = ""
     """The slot's, under which its block is kept."""
+    seed: int | None = None
+    """Row ids are to be the same in every run of this seed over the same rows; None: random."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
@@ -159,6 +161,7 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
             weighted=item["weighted"],
             warm=None if item["warm"] is None else (item["warm"][0], item["warm"][1]),
             name=item["name"],
+            seed=item["seed"],
         )
         for item in json.loads(text)
     )

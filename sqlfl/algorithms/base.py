@@ -65,6 +65,21 @@ class Problem:
     """w (N,): not negative, some of them positive; None for 1 of each row."""
     warm: bool = False
     """The clients' blocks start from those of a model, not from 0."""
+    seed: int = 0
+    """Of batches, of power rounds and of the first parameters of towers."""
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the towers' hidden layers; () where blocks are linear."""
+        found = self.options.get("hidden")
+        return tuple(found) if isinstance(found, (tuple, list)) else ()
+
+    @property
+    def embedding(self) -> int:
+        """Values that a client sends per row: d_c, or P where a head follows."""
+        if self.options.get("head") == "linear":
+            return int(self.number("embedding", self.outputs))
+        return self.outputs
 
     @cached_property
     def total(self) -> float:

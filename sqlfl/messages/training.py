@@ -67,11 +67,14 @@ class Residuals(Message):
 
 @dataclass(frozen=True, eq=False)
 class PartialGradient(Message):
-    """Client to coordinator, slots of several clients: Σ_r x_r Y[r]ᵀ over its own rows."""
+    """Client to coordinator, slots of several clients: Σ_r ∂(h_r·Y[r])/∂θ over its own rows.
+
+    For linear blocks that is Σ_r x_r Y[r]ᵀ.
+    """
 
     kind = "partial_gradient"
     values: Array
-    """float64 (d, d_c)"""
+    """float64 (d, d_c); of a tower (size, 1), as TowerShape.pack has it"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +98,18 @@ class Predictions(Message):
 
 @dataclass(frozen=True, eq=False)
 class SendPredictions(Message):
-    """Coordinator to client, warm starts only: predictions X θ of the active rows as they stand."""
+    """Coordinator to client: predictions h of rows as the block stands, without a step.
+
+    At the beginning of a warm start and of towers, and where towers drop units, of each epoch.
+    """
 
     kind = "send_predictions"
+    training: int = 0
+    """1: with dropout, the residuals of these predictions being what comes next."""
+    batch: Array = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """uint32 (b,): active rows; empty for all of them where `whole`."""
+    whole: int = 1
+    """1 for all active rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +127,7 @@ class ConsensusPart(Message):
 
     kind = "consensus_part"
     values: Array
-    """float64 (d, d_c)"""
+    """float64 (d, d_c); of a tower (size, 1)"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,15 @@ class Engine(Protocol):
 
     rows: int
     width: int
+    numeric: int
+    """p: the first columns are numeric, the others one-hot."""
     centre: Array
     """(d,): μ of the one-hot columns, 0 for numeric ones."""
+
+    @property
+    def counts(self) -> Array:
+        """float64 (rows,): cnt of every active row, what its joined rows count in all."""
+        ...
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
         """X̃ θ: (d, c) -> (rows or batch rows, c)."""
@@ -67,6 +74,26 @@ class ClientConfiguration:
     """lbfgs: pairs that are kept."""
     keep: int = 0
     """Epochs to which `Save` may go back."""
+    optimizer: str = "plain"
+    """sgd: 'plain', 'momentum' or 'adam'."""
+    momentum: float = 0.9
+    """sgd: of the optimizer 'momentum'."""
+    hidden: tuple[int, ...] = ()
+    """Widths of a tower's hidden layers; empty for a linear block. `outputs` are then the tower's:
+    d_c, or P where a head follows at the coordinator."""
+    activation: str = ""
+    dropout: float = 0.0
+    seed: int = 0
+    """Of a tower's first parameters, which all clients of the slot draw alike, its dropout and its
+    local batches."""
+    device: str = "cpu"
+    """Of a tower: 'auto', 'cpu' or 'cuda'."""
+    local_epochs: int = 0
+    """admm of a tower: passes over the client's own rows in the θ-update of an epoch."""
+    local_batch: int = 0
+    """admm of a tower: its own rows per local step."""
+    local_rate: float = 0.0
+    """admm of a tower: step length of Adam."""
 
     @property
     def shared(self) -> bool:
@@ -77,7 +104,8 @@ class ClientConfiguration:
 
     @classmethod
     def from_json(cls, text: str) -> ClientConfiguration:
-        return cls(**json.loads(text))
+        own = json.loads(text)
+        return cls(**own | {"hidden": tuple(own["hidden"])})
 
 
 class ClientStep(Protocol):

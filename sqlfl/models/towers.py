@@ -1,0 +1,100 @@
+"""Neural towers: the shape of one slot's multilayer perceptron, and its predictions.
+
+h = a(… a(a(X̃ W₁ + b₁) W₂ + b₂) …) W_out, with the activation a after every hidden layer and none
+on the output. The output has no bias: the coordinator's intercept is the sum of all. X̃ W₁ is left
+to an engine, so that one-hot columns stay sparse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import erf
+
+from sqlfl.errors import InternalError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class TowerShape:
+    """A multilayer perceptron over d encoded columns."""
+
+    inputs: int
+    """d"""
+    hidden: tuple[int, ...]
+    """Widths of the hidden layers, at least one."""
+    outputs: int
+    """d_c, or P where a head follows."""
+    activation: str
+    """'relu', 'tanh' or 'gelu'."""
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of W₁, b₁, W₂, b₂, …, W_out: weights are (in, out), biases (out,)."""
+        widths = (self.inputs, *self.hidden)
+        found: list[tuple[int, ...]] = []
+        for before, after in pairwise(widths):
+            found += [(before, after), (after,)]
+        return (*found, (self.hidden[-1], self.outputs))
+
+    @property
+    def size(self) -> int:
+        """Parameters in all."""
+        return sum(int(np.prod(shape)) for shape in self.shapes)
+
+    def pack(self, parameters: Sequence[Array]) -> Array:
+        """The arrays, row after row, as one float64 column (size, 1), as messages carry them."""
+        return np.concatenate([np.asarray(p, np.float64).reshape(-1) for p in parameters])[:, None]
+
+    def unpack(self, column: Array) -> tuple[Array, ...]:
+        """What `pack` was given, as views. Raises InternalError for another size."""
+        flat = np.asarray(column, np.float64).reshape(-1)
+        if len(flat) != self.size:
+            raise InternalError(f"{len(flat)} parameters for a tower of {self.size}")
+        found, start = [], 0
+        for shape in self.shapes:
+            end = start + int(np.prod(shape))
+            found.append(flat[start:end].reshape(shape))
+            start = end
+        return tuple(found)
+
+    def forward(self, first: Array, parameters: Sequence[Array]) -> Array:
+        """h (n, outputs) from X̃ W₁ (n, hidden[0]) and all parameters, W₁ unused."""
+        values = np.asarray(first, np.float64)
+        for bias, weights in zip(parameters[1::2], parameters[2::2], strict=True):
+            values = activate(self.activation, values + bias) @ weights
+        return values
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> TowerShape:
+        own = json.loads(text)
+        return cls(own["inputs"], tuple(own["hidden"]), own["outputs"], own["activation"])
+
+
+def activate(name: str, values: Array) -> Array:
+    """The activation function, element by element; gelu is the exact one, x Φ(x)."""
+    match name:
+        case "relu":
+            return np.maximum(values, 0.0)
+        case "tanh":
+            return np.tanh(values)
+        case "gelu":
+            gelu: Array = 0.5 * values * (1.0 + erf(values / np.sqrt(2.0)))
+            return gelu
+    raise InternalError(f"there is no activation {name!r}")
+
+
+def weights_of(parameters: Sequence[Array]) -> tuple[Array, ...]:
+    """W₁, W₂, …, W_out: what the penalty is over."""
+    return tuple(parameters[0::2])
