@@ -15,12 +15,11 @@ from sqlglot import exp, parse_one
 from sqlfl.errors import Error, ModelError
 from sqlfl.files import Identity
 from sqlfl.udfs import sql
-from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.blocks import FORMAT, Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.describe import current_place
 
 SCHEMA = "sqlfl"
-FORMAT = 1
-"""Of a row of `blocks`. Later formats keep the columns coordinator, client, run, slot, format."""
+# later formats of a row keep the columns coordinator, client, run, slot, format
 BLOCKS = {
     "coordinator": "VARCHAR",
     "client": "VARCHAR",
@@ -93,7 +92,7 @@ class DatabaseBlocks(MemoryBlocks):
                     "slot": slot,
                     "model": name,
                     "saved_at": dt.datetime.now(dt.UTC),
-                    "format": FORMAT,
+                    "format": block.format,
                     "block": block.to_bytes(),
                 }
                 self._insert(cursor, "blocks", self._owner | row)
@@ -121,9 +120,10 @@ class DatabaseBlocks(MemoryBlocks):
                 hint="upgrade sqlfl",
             )
         try:
-            if len(rows) > 1 or found != FORMAT:
+            block = SavedBlock.from_bytes(data)
+            if len(rows) > 1 or found != block.format:
                 raise ValueError
-            return SavedBlock.from_bytes(data)
+            return block
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise ModelError(
                 f"its block of the model, in {SCHEMA}.blocks with run = '{run}', is damaged",

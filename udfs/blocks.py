@@ -13,7 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.errors import InternalError
+from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.features import Encoding
+
+Array = npt.NDArray[np.float64]
+FORMAT = 2
+"""The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,19 +26,47 @@ class SavedBlock:
     """One slot's block of a trained model."""
 
     encoding: Encoding
-    theta: npt.NDArray[np.float64]
-    """(d, d_c)"""
+    theta: Array
+    """(d, d_c); of a tower W₁ (d, h)"""
     name: str = ""
     """Of its slot: the table's alias in the statement that trained it."""
+    tower: TowerShape | None = None
+    upper: tuple[Array, ...] = ()
+    """Of a tower: b₁, W₂, …, W_out."""
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """θ alone, or all of a tower."""
+        return (self.theta, *self.upper)
+
+    @property
+    def outputs(self) -> int:
+        """Values per row."""
+        return int(self.parameters[-1].shape[1])
+
+    def finish(self, products: Array) -> Array:
+        """h (n, outputs) of rows, from their X̃ θ."""
+        return products if self.tower is None else self.tower.forward(products, self.parameters)
+
+    @property
+    def format(self) -> int:
+        """The oldest format that has all of it: an older sqlfl reads what it can."""
+        return 1 if self.tower is None else 2
 
     def to_bytes(self) -> bytes:
-        """An Arrow IPC stream: θ row by row in one column, encoding and shape in the metadata."""
+        """An Arrow IPC stream: θ row by row in one column, encoding and shape in the metadata.
+
+        Format 2: of a tower its upper parameters follow θ, and its shape is in the metadata.
+        """
         metadata = {
             b"encoding": self.encoding.to_bytes(),
             b"shape": json.dumps(self.theta.shape).encode(),
             b"name": self.name.encode(),
         }
-        values = pa.array(np.ascontiguousarray(self.theta, np.float64).reshape(-1))
+        if self.tower is not None:
+            metadata[b"tower"] = self.tower.to_json().encode()
+        flat = [np.ascontiguousarray(p, np.float64).reshape(-1) for p in self.parameters]
+        values = pa.array(np.concatenate(flat))
         batch = pa.record_batch([values], names=["theta"]).replace_schema_metadata(metadata)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -46,8 +79,16 @@ class SavedBlock:
         with pa.ipc.open_stream(data) as reader:
             metadata = reader.schema.metadata
             values = reader.read_next_batch().column(0).to_numpy()
-        theta = np.array(values, np.float64).reshape(json.loads(metadata[b"shape"]))
-        return cls(Encoding.from_bytes(metadata[b"encoding"]), theta, metadata[b"name"].decode())
+        encoding = Encoding.from_bytes(metadata[b"encoding"])
+        name = metadata[b"name"].decode()
+        if b"tower" not in metadata:
+            theta = np.array(values, np.float64).reshape(json.loads(metadata[b"shape"]))
+            return cls(encoding, theta, name)
+        tower = TowerShape.from_json(metadata[b"tower"].decode())
+        if len(values) != tower.size:
+            raise ValueError(f"{len(values)} parameters for a tower of {tower.size}")
+        theta, *upper = tower.unpack(np.array(values, np.float64))
+        return cls(encoding, theta, name, tower, tuple(upper))
 
 
 class Blocks(Protocol):

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.towers import TowerShape
 from sqlfl.udfs import keys
+from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.encode import check_features
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 
@@ -19,7 +21,7 @@ Array = npt.NDArray[np.float64]
 def carry_over(old: Encoding, theta: Array, new: Encoding) -> Array:
     """θ (d, c) of `old` as θ' (d', c) of `new`, with the same weights on the raw columns.
 
-    Predictions X̃ θ' differ from those before by a constant, which the intercept takes up. A
+    Predictions X̃ θ' differ from those before by a constant, which an intercept takes up. A
     category that the old block did not know starts at 0, as it was scored. What the new encoding
     has no column for is left out: categories that do not occur, an indicator where nothing is
     missing. Raises ModelError where the features do not fit.
@@ -39,6 +41,48 @@ def carry_over(old: Encoding, theta: Array, new: Encoding) -> Array:
                 source = old.offsets[number] + places[entry]
                 carried[new.offsets[number] + place] = theta[source]
     return carried
+
+
+def carry_block(old: SavedBlock, new: Encoding, tower: TowerShape | None) -> tuple[Array, ...]:
+    """The parameters of a block under the encoding of a new run, to start from.
+
+    `tower` is the shape that is to be trained; None for a linear block, whose predictions may
+    differ by a constant. A tower predicts what it did: what its first layer's products differ by
+    goes to the first biases. Raises ModelError where the block is of another shape, or its features
+    do not fit.
+    """
+    if _layers(old.tower) != _layers(tower):
+        raise ModelError(
+            f"the model to start from has {_described(old.tower)}; "
+            f"{_described(tower)} is to be trained",
+            hint="give both the same kind of model, hidden, activation, head and embedding",
+        )
+    first = carry_over(old.encoding, old.theta, new)
+    if tower is None:
+        return (first,)
+    bias, *upper = old.upper
+    difference = _at_zero(old.encoding, old.theta) - _at_zero(new, first)
+    return (first, bias + difference, *upper)
+
+
+def _at_zero(encoding: Encoding, theta: Array) -> Array:
+    """(c,): X̃ θ of a row whose numbers are 0 and whose categories are `other`."""
+    numbers = -encoding.centres / encoding.scales
+    found: Array = numbers @ theta[: encoding.numeric] - encoding.centre @ theta
+    return found
+
+
+def _layers(tower: TowerShape | None) -> tuple[object, ...] | None:
+    return None if tower is None else (tower.hidden, tower.activation, tower.outputs)
+
+
+def _described(tower: TowerShape | None) -> str:
+    if tower is None:
+        return "a linear block"
+    return (
+        f"a tower of hidden = {list(tower.hidden)}, activation = '{tower.activation}' and "
+        f"{tower.outputs} {'output' if tower.outputs == 1 else 'outputs'}"
+    )
 
 
 def _indicators(old: Encoding, raw: Array, new: Encoding) -> Array:

@@ -22,8 +22,8 @@ from sqlglot import exp
 from sqlfl.errors import Error, ModelError
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.block_tables import FORMAT, SCHEMA
-from sqlfl.udfs.blocks import SavedBlock
+from sqlfl.udfs.block_tables import SCHEMA
+from sqlfl.udfs.blocks import FORMAT, SavedBlock
 from sqlfl.udfs.describe import current_place
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 
@@ -39,10 +39,11 @@ def register(
 ) -> dict[str, tuple[str, ...]]:
     """Make a function in `con` for every block of a model that its database keeps.
 
-    `sqlfl_predict_<model>(feature, ...)` is the block's part of the model's score, in full: X̃ θ, a
-    DOUBLE, or DOUBLE[K] for a model of K outputs. It is what the party sends in PREDICT: other
-    parties' parts and the intercept are not in it. Where a database has several blocks of one
-    model, their functions are `sqlfl_predict_<model>_<table's alias>`.
+    `sqlfl_predict_<model>(feature, ...)` is the block's part of the model's score, in full: X̃ θ, or
+    what its tower gives, a DOUBLE, or DOUBLE[K] for a model of K outputs (with a head: its
+    embedding). It is what the party sends in PREDICT: other parties' parts, the intercept and a
+    head are not in it. Where a database has several blocks of one model, their functions are
+    `sqlfl_predict_<model>_<table's alias>`.
 
     con : the functions are this connection's own, for as long as it is open; a second call brings
         them up to date. Its cursors do not have them.
@@ -201,7 +202,7 @@ def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
     outlives the connection that it was made with; so they have names that nobody guesses.
     """
     hidden = f"{_OWN}{secrets.token_hex(8)}"
-    scorer = BlockFunction(block.encoding, block.theta)
+    scorer = BlockFunction(block)
     types = [_type(feature) for feature in block.encoding.features]
     con.create_function(hidden, scorer, types, scorer.type, type="arrow", null_handling="special")  # type: ignore[call-overload, unused-ignore]
     arguments = _arguments(block.encoding)
@@ -258,17 +259,17 @@ def _type(feature: FeatureSpecification) -> str:
 
 
 class BlockFunction:
-    """X̃ θ of Arrow columns, one per feature of `encoding`: (n,) doubles, or (n,) lists of K.
+    """h of Arrow columns, one per feature of the block: (n,) doubles, or (n,) lists of K.
 
     NULL, NaN and categories that training did not see count as in scoring. Raises ModelError for
     infinite values.
     """
 
-    def __init__(self, encoding: Encoding, theta: Array) -> None:
-        self.encoding = encoding
-        self.theta = np.asarray(theta, np.float64)
-        outputs = self.theta.shape[1]
-        self.type = "DOUBLE" if outputs == 1 else f"DOUBLE[{outputs}]"
+    def __init__(self, block: SavedBlock) -> None:
+        self.block = block
+        self.encoding = encoding = block.encoding
+        self.theta = np.asarray(block.theta, np.float64)
+        self.type = "DOUBLE" if block.outputs == 1 else f"DOUBLE[{block.outputs}]"
         kind = inspect.Parameter.POSITIONAL_ONLY
         self.__signature__ = inspect.Signature(
             [inspect.Parameter(f"c{n}", kind) for n in range(len(encoding.features))]
@@ -284,6 +285,7 @@ class BlockFunction:
             known = codes >= 0
             scores[known] += weights[codes[known]]
         scores -= self.encoding.centre @ self.theta
+        scores = self.block.finish(scores)
         if scores.shape[1] == 1:
             return pa.array(scores[:, 0])
         return pa.FixedSizeListArray.from_arrays(pa.array(scores.reshape(-1)), scores.shape[1])

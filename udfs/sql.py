@@ -44,6 +44,11 @@ def cast(expression: exp.Expr, kind: str) -> exp.Cast:
     return exp.Cast(this=expression, to=_type(kind).copy())
 
 
+def try_cast(expression: exp.Expr, kind: str) -> exp.TryCast:
+    """NULL where the value does not fit."""
+    return exp.TryCast(this=expression, to=_type(kind).copy())
+
+
 @lru_cache(maxsize=256)
 def _type(kind: str) -> exp.DataType:
     return exp.DataType.build(kind, dialect="duckdb")

@@ -17,6 +17,7 @@ from sqlglot import exp
 from sqlfl.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
+from sqlfl.udfs.columns import read_columns
 from sqlfl.udfs.encode import encode, end_encode
 from sqlfl.udfs.features import CHUNK, Encoding
 from sqlfl.udfs.rows import Snapshot
@@ -38,8 +39,15 @@ class Engine(Protocol):
     """a, the active rows."""
     width: int
     """d, the encoded columns."""
+    numeric: int
+    """p: the first columns are numeric, the others one-hot."""
     centre: Array
     """(d,): μ of the one-hot columns, 0 for numeric ones."""
+
+    @property
+    def counts(self) -> Array:
+        """(a,): cnt of every active row, what its joined rows count in all."""
+        ...
 
     def predict(self, theta: Array, batch: Index | None = None) -> Array:
         """X̃ θ: (d, c) -> (a, c), or (b, c) for a batch."""
@@ -51,6 +59,10 @@ class Engine(Protocol):
 
     def gram(self) -> GramMatrix:
         """Σ cnt x xᵀ over all active rows, before the one-hot columns are centred."""
+        ...
+
+    def columns(self) -> tuple[Array, sparse.csr_array]:
+        """X: the numeric columns (a, p), the one-hot columns (a, d − p)."""
         ...
 
     def close(self) -> None:
@@ -86,10 +98,21 @@ class SqlEngine:
         self._encoding = encoding
         self.rows = snapshot.active
         self.width = encoding.width
+        self.numeric = encoding.numeric
         self.centre = encoding.centre
+        self._counts: Array | None = None
         self._table = snapshot.fresh("encoded")
         snapshot.create(self._table, encode(snapshot, encoding))
         end_encode(snapshot)
+
+    @property
+    def counts(self) -> Array:
+        if self._counts is None:
+            columns = [sql.column("r"), sql.column("cnt")]
+            found = self._run(sql.select(self._snapshot.table(self._table), columns), {})
+            self._counts = np.empty(self.rows)
+            self._counts[found["r"]] = found["cnt"]
+        return self._counts
 
     def predict(self, theta: Array, batch: Index | None = None) -> Array:
         theta = check_theta(self, theta)
@@ -175,6 +198,11 @@ class SqlEngine:
             self._add_cross(number, cross, moments)
         weight = self._single([_weighted()])[0]
         return GramMatrix(numeric, cross, self._onehot(), moments, float(weight))
+
+    def columns(self) -> tuple[Array, sparse.csr_array]:
+        query = exp.select(exp.Star()).from_(self._snapshot.table(self._table))
+        found = read_columns(self._con, query, self.rows, self._encoding)
+        return found.numeric, found.onehot
 
     def close(self) -> None:
         self._snapshot.drop_part(self._table)

@@ -82,6 +82,39 @@ class TowerShape:
         return cls(own["inputs"], tuple(own["hidden"]), own["outputs"], own["activation"])
 
 
+def first_parameters(shape: TowerShape, numeric: int, seed: int, slot: int) -> tuple[Array, ...]:
+    """Where a tower begins: W₁, b₁, …, W_out, the same at every client of the slot.
+
+    `numeric`: the first columns are numeric, the others one-hot. The rows of W₁ of the latter are
+    0, so that nothing depends on the order or the number of a vocabulary's entries. Biases are
+    random, or else all hidden units of a slot of categories only would be alike; where negative
+    inputs are cut off they are positive, or such units would stay dead.
+    """
+    generator = np.random.default_rng([seed, slot])
+    found: list[Array] = []
+    for size in shape.shapes[1:]:
+        if len(size) == 1:
+            low = -1.0 if shape.activation == "tanh" else 0.1
+            found.append(generator.uniform(low, 1.0, size))
+        else:
+            last = size == shape.shapes[-1] and len(found) == len(shape.shapes) - 2
+            spread = SMALL if last else _gain(shape.activation)
+            found.append(generator.normal(0.0, spread / np.sqrt(size[0]), size))
+    first = np.zeros(shape.shapes[0])
+    spread = _gain(shape.activation) / np.sqrt(max(numeric, 1))
+    first[:numeric] = generator.normal(0.0, spread, (numeric, shape.hidden[0]))
+    return (first, *found)
+
+
+SMALL = 0.3
+"""Standard deviation of first predictions, about: the steps should make them, not the draw."""
+
+
+def _gain(activation: str) -> float:
+    """So that values keep their size from layer to layer (Glorot; He where half is cut off)."""
+    return 1.0 if activation == "tanh" else 2.0**0.5
+
+
 def activate(name: str, values: Array) -> Array:
     """The activation function, element by element; gelu is the exact one, x Φ(x)."""
     match name:

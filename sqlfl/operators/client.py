@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from sqlfl.messages import (
     SetGram,
     SumGradient,
 )
+from sqlfl.models.towers import TowerShape
 from sqlfl.operators.lou import gram_to_message, message_to_gram
 from sqlfl.operators.steps import (
     AdmmStep,
@@ -35,7 +37,14 @@ from sqlfl.operators.steps import (
     penalty,
 )
 
-__all__ = ["ClientConfiguration", "ClientOperator", "Engine"]
+__all__ = [
+    "ClientConfiguration",
+    "ClientOperator",
+    "Engine",
+    "Operator",
+    "make_operator",
+    "predictions_of",
+]
 
 Array = npt.NDArray[Any]
 
@@ -48,6 +57,8 @@ class ClientOperator:
     `configuration` is the JSON of `Start`. The block starts at `theta` (d, d_c), or at 0. Raises
     InternalError where that has another shape.
     """
+
+    shape: TowerShape | None = None
 
     def __init__(
         self,
@@ -81,13 +92,18 @@ class ClientOperator:
         """(d, d_c)"""
         return self._step.theta
 
-    def kept(self, back: int) -> Array:
-        """θ (d, d_c) as it was `back` epochs ago: InternalError for more than are kept."""
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """θ alone; of a tower these are several."""
+        return (self._step.theta,)
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
         if back == 0:
-            return np.array(self._step.theta)
+            return (np.array(self._step.theta),)
         if not 0 < back < len(self._kept):
             raise InternalError(f"{back} epochs back, of {len(self._kept)} that are kept")
-        return self._kept[-1 - back]
+        return (self._kept[-1 - back],)
 
     def handle(self, message: Message) -> Message:
         """The reply to a training message; InternalError where it does not belong here."""
@@ -96,6 +112,7 @@ class ClientOperator:
                 self._step.set_gram(message_to_gram(message))
                 return Ready(self._run, self._slot, self._engine.width)
             case SendPredictions():
+                self._rows = None if message.whole else message.batch
                 theta = self._step.theta
                 return self._predictions(theta, penalty(theta, self._configuration))
             case SendGram():
@@ -157,17 +174,67 @@ class ClientOperator:
             self._kept.append(np.array(self._step.theta))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = self._engine.predict(vector, self._rows).astype(np.float32)
-        if not np.isfinite(values).all():
-            raise ModelError(
-                "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
-                "diverge, or rows that count nothing in training (for validation, or of weight 0) "
-                "have values far beyond those of the others"
-            )
+        values = predictions_of(self._engine.predict(vector, self._rows))
         if not self._configuration.leader:
             products = NOTHING
         return Predictions(self._run, self._slot, values, products)
+
+
+class Operator(Protocol):
+    """Training of one slot's block at one client, linear or neural."""
+
+    @property
+    def shape(self) -> TowerShape | None:
+        """None for a linear block."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """θ alone, or W₁, b₁, …, W_out of a tower."""
+        ...
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters as they were `back` epochs ago."""
+        ...
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message."""
+        ...
+
+
+def make_operator(
+    engine: Engine,
+    configuration: str,
+    run: str,
+    slot: int,
+    parameters: Sequence[Array] | None = None,
+) -> Operator:
+    """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
+
+    `parameters`: where training starts, as `Operator.parameters`. Raises ModelError where a tower
+    is to be trained without torch, or without the device that is asked for.
+    """
+    if ClientConfiguration.from_json(configuration).hidden:
+        from sqlfl.operators.neural import NeuralOperator  # loads torch
+
+        return NeuralOperator(engine, configuration, run, slot, parameters)
+    theta = None
+    if parameters is not None:
+        (theta,) = parameters
+    return ClientOperator(engine, configuration, run, slot, theta)
+
+
+def predictions_of(values: Array) -> Array:
+    """`values` as messages carry them, in float32; ModelError where they are not finite in it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = values.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ModelError(
+            "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
+            "diverge, or rows that count nothing in training (for validation, or of weight 0) "
+            "have values far beyond those of the others"
+        )
+    return values
 
 
 def _step(configuration: ClientConfiguration, engine: Engine, theta: Array) -> ClientStep:

@@ -9,11 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import MEMORY, Basis
 from sqlfl.models.gram import GramMatrix
+from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.solver import BlockSolver
+from sqlfl.models.towers import TowerShape
 
 Array = npt.NDArray[Any]
 Solve = Callable[[Array], Array]
@@ -22,6 +25,8 @@ Solve = Callable[[Array], Array]
 class Engine(Protocol):
     """Products with the centred encoded columns X̃ of a client's active rows."""
 
+    name: str
+    """'sql' or 'arrays'."""
     rows: int
     width: int
     numeric: int
@@ -44,6 +49,10 @@ class Engine(Protocol):
 
     def gram(self) -> GramMatrix:
         """Σ cnt x xᵀ before the one-hot columns are centred."""
+        ...
+
+    def columns(self) -> tuple[Array, sparse.csr_array]:
+        """The encoded columns before centring: numeric (rows, p), one-hot (rows, d − p)."""
         ...
 
 
@@ -86,6 +95,8 @@ class ClientConfiguration:
     seed: int = 0
     """Of a tower's first parameters, which all clients of the slot draw alike, its dropout and its
     local batches."""
+    number: int = 0
+    """Of this client among those of the slot: its dropout and local batches are its own."""
     device: str = "cpu"
     """Of a tower: 'auto', 'cpu' or 'cuda'."""
     local_epochs: int = 0
@@ -98,6 +109,12 @@ class ClientConfiguration:
     @property
     def shared(self) -> bool:
         return self.clients > 1
+
+    def tower(self, width: int) -> TowerShape | None:
+        """Over `width` encoded columns; None where the block is linear."""
+        if not self.hidden:
+            return None
+        return TowerShape(width, self.hidden, self.outputs, self.activation)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -133,13 +150,17 @@ class ClientStep(Protocol):
 
 
 class SgdStep:
-    """θ ← θ − η (X̃ᵀY / B + l2 θ); coefficients: η, B and whether all rows are predicted next."""
+    """θ ← θ − η (X̃ᵀY / B + l2 θ), or the optimizer's step with that gradient.
+
+    Coefficients: η, B and whether all rows are predicted next.
+    """
 
     needs_gram = False
 
     def __init__(self, configuration: ClientConfiguration, theta: Array) -> None:
         self._configuration = configuration
         self._theta = theta
+        self._optimizer = optimizer_of(configuration.optimizer, configuration.momentum)
         self._rate, self._batch = 0.0, 1.0
 
     @property
@@ -154,7 +175,7 @@ class SgdStep:
 
     def advance(self, gradient: Array) -> tuple[Array, Array]:
         slope = gradient / self._batch + self._configuration.l2 * self._theta
-        self._theta = self._theta - self._rate * slope
+        self._theta = self._optimizer.step(self._theta, slope, self._rate)
         return self._theta, penalty(self._theta, self._configuration)
 
     def probe(self, gradient: Array) -> Array:

@@ -8,7 +8,7 @@ from scipy import optimize
 from scipy.special import log_softmax
 
 from sqlfl.errors import InternalError
-from sqlfl.models.losses import Logistic, Loss, Softmax, Squared, loss_of
+from sqlfl.models.losses import CHUNK, Logistic, Loss, Softmax, Squared, loss_of
 
 LOSSES = [Squared(), Logistic(), Softmax(4)]
 
@@ -55,6 +55,21 @@ def test_the_proximal_step_is_stationary(loss: Loss, rho: float, size: float) ->
     points, y = sample(loss, 200, size)
     z = loss.prox(points, y, rho)
     slope = loss.gradient(z, y) + rho * (z - points)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_many_rows_are_handled_as_few(loss: Loss) -> None:
+    """Rows are taken in pieces, and those that are found leave early."""
+    rows = CHUNK + 300
+    points, y = sample(loss, rows, 5.0)
+    found, predicted = loss.prox(points, y, 0.2), loss.predict(points)
+    some = np.array([0, 1, CHUNK // 2, CHUNK - 1, CHUNK, rows - 1])
+    for row in some:
+        one = slice(row, row + 1)
+        np.testing.assert_allclose(found[one], loss.prox(points[one], y[one], 0.2), atol=1e-11)
+        np.testing.assert_allclose(predicted[one], loss.predict(points[one]), rtol=1e-14)
+    slope = loss.gradient(found, y) + 0.2 * (found - points)
     np.testing.assert_allclose(slope, 0.0, atol=1e-8)
 
 

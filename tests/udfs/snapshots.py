@@ -26,6 +26,7 @@ def specification(
     links: tuple[int, ...] = (),
     weight: bool = False,
     split: float = 0.0,
+    seed: int | None = None,
 ) -> SlotSpecification:
     """A slot whose features are (name, kind) or (name, 'array', width)."""
     return SlotSpecification(
@@ -44,6 +45,7 @@ def specification(
         links=links,
         weight=weight,
         split=split,
+        seed=seed,
     )
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.towers import TowerShape
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs.block_tables import DatabaseBlocks, blocks_of
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
@@ -36,11 +38,21 @@ def block(seed: int = 0) -> SavedBlock:
     return SavedBlock(encoding, rng.normal(size=(encoding.width, 3)))
 
 
+def tower_block(seed: int = 0, hidden: tuple[int, ...] = (4, 2)) -> SavedBlock:
+    encoding = block(seed).encoding
+    tower = TowerShape(encoding.width, hidden, 3, "gelu")
+    first, *upper = (np.random.default_rng(seed).normal(size=s) for s in tower.shapes)
+    return SavedBlock(encoding, first, "t é", tower, tuple(upper))
+
+
 def same(a: SavedBlock | None, b: SavedBlock) -> bool:
     return (
         a is not None
         and a.theta.dtype == b.theta.dtype
         and np.array_equal(a.theta, b.theta)
+        and a.tower == b.tower
+        and len(a.upper) == len(b.upper)
+        and all(map(np.array_equal, a.upper, b.upper))
         and a.encoding.to_bytes() == b.encoding.to_bytes()
     )
 
@@ -70,6 +82,27 @@ def test_a_block_survives_as_bytes(seed: int) -> None:
 def test_a_block_of_any_shape(shape: tuple[int, int]) -> None:
     given = SavedBlock(block().encoding, np.arange(np.prod(shape), dtype=np.float64).reshape(shape))
     assert same(SavedBlock.from_bytes(given.to_bytes()), given)
+
+
+@pytest.mark.parametrize("hidden", [(4, 2), (1,)])
+def test_a_tower_survives_as_bytes(hidden: tuple[int, ...]) -> None:
+    given = tower_block(1, hidden)
+    found = SavedBlock.from_bytes(given.to_bytes())
+    assert same(found, given)
+    assert (found.name, found.outputs, found.format) == ("t é", 3, 2)
+    x = np.random.default_rng(0).normal(size=(5, given.encoding.width))
+    expected = given.tower.forward(x @ given.theta, given.parameters)
+    np.testing.assert_array_equal(found.finish(x @ found.theta), expected)
+
+
+def test_a_linear_block_stays_in_the_first_format() -> None:
+    """So that an older sqlfl, which knows no towers, can read it."""
+    given = block()
+    assert (given.format, given.outputs, given.parameters) == (1, 3, (given.theta,))
+    with pa.ipc.open_stream(given.to_bytes()) as reader:
+        assert set(reader.schema.metadata) == {b"encoding", b"shape", b"name"}
+    values = np.ones((2, 3))
+    assert given.finish(values) is values
 
 
 def conform(blocks: Blocks, again: Callable[[], Blocks] | None) -> None:
@@ -180,10 +213,36 @@ def test_a_newer_format_is_refused(con: duckdb.DuckDBPyConnection) -> None:
     blocks = blocks_of(con, "c", "a/0")
     blocks.save("r", 0, "m", block())
     blocks.keep("r")
-    con.execute("UPDATE sqlfl.blocks SET format = 2")
-    with pytest.raises(ModelError, match=r"newer sqlfl, in format 2.*reads 1"):
+    con.execute("UPDATE sqlfl.blocks SET format = 3")
+    with pytest.raises(ModelError, match=r"newer sqlfl, in format 3.*reads 2"):
         blocks.load("r", 0)
     blocks.drop("r")
+
+
+def test_a_tower_in_a_database(con: duckdb.DuckDBPyConnection) -> None:
+    blocks = blocks_of(con, "c", "a/0")
+    blocks.save("r", 0, "m", tower_block())
+    blocks.save("r", 1, "m", block())
+    blocks.keep("r")
+    again = blocks_of(con, "c", "a/0")
+    assert same(again.load("r", 0), tower_block())
+    assert same(again.load("r", 1), block())
+    query = "SELECT format FROM sqlfl.blocks ORDER BY slot"
+    assert con.execute(query).fetchall() == [(2,), (1,)]
+
+
+def test_a_damaged_tower_is_told(con: duckdb.DuckDBPyConnection) -> None:
+    """Parameters are missing, or the format is not that of the bytes."""
+    blocks = blocks_of(con, "c", "a/0")
+    whole = tower_block()
+    blocks.save("r", 0, "m", SavedBlock(whole.encoding, whole.theta, "", whole.tower))
+    blocks.save("s", 0, "m", whole)
+    for run in "rs":
+        blocks.keep(run)
+    con.execute("UPDATE sqlfl.blocks SET format = 1 WHERE run = 's'")
+    for run in "rs":
+        with pytest.raises(ModelError, match=f"run = '{run}', is damaged"):
+            blocks_of(con, "c", "a/0").load(run, 0)
 
 
 def test_clients_of_one_store_at_once(con: duckdb.DuckDBPyConnection) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.towers import TowerShape
 from sqlfl.operators.lou import merge_statistics
-from sqlfl.udfs.carry import carry_over
+from sqlfl.udfs.blocks import SavedBlock
+from sqlfl.udfs.carry import carry_block, carry_over
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.predict import score
 from sqlfl.udfs.rows import Snapshot
@@ -97,6 +99,54 @@ def test_weights_by_hand(database: Open) -> None:
     spread = np.sqrt(2 / 9)
     expected = [3.0 * scale, 3.0 * (1.0 - 6.0) * spread, 20.0, 0.0]
     np.testing.assert_allclose(carried[:, 0], expected)
+
+
+def tower_of(encoding: Encoding, hidden: tuple[int, ...] = (4, 3)) -> SavedBlock:
+    tower = TowerShape(encoding.width, hidden, 2, "tanh")
+    first, *upper = (np.random.default_rng(1).normal(size=s) for s in tower.shapes)
+    return SavedBlock(encoding, first, "t", tower, tuple(upper))
+
+
+@pytest.mark.parametrize("gaps", [(7, 5), (7, 1000), (1000, 7), (1000, 1000)])
+@pytest.mark.parametrize("forms", ["texts", "tags", "texts, then tags"])
+def test_a_tower_begins_where_it_ended(database: Open, forms: str, gaps: tuple[int, int]) -> None:
+    """Predictions are equal, without a constant between them: nothing else could take that up."""
+    con = database()
+    table(con, "old", 2, gaps[0])
+    table(con, "new", 5, gaps[1])
+    first, second = snapshot_of(con, "old", "a"), snapshot_of(con, "new", "b")
+    old = shared(first) if forms == "tags" else local_encoding(first)
+    new = shared(second) if "tags" in forms else local_encoding(second)
+    block = tower_of(old)
+    shape = TowerShape(new.width, (4, 3), 2, "tanh")
+    carried = carry_block(block, new, shape)
+    assert tuple(p.shape for p in carried) == shape.shapes
+    before = block.finish(score(con, second, old, block.theta))
+    after = shape.forward(score(con, second, new, carried[0]), carried)
+    np.testing.assert_allclose(after, before, atol=1e-9)
+    assert np.ptp(before) > 0.5
+    moved = score(con, second, new, carried[0]) - score(con, second, old, block.theta)
+    assert np.abs(moved).max() > 0.1, "the first layer's products do differ"
+
+
+def test_blocks_of_other_shapes_are_refused(database: Open) -> None:
+    con = database()
+    table(con, "old", 2, 7)
+    encoding = local_encoding(snapshot_of(con, "old", "a"))
+    tower, width = tower_of(encoding), encoding.width
+    linear = SavedBlock(encoding, np.ones((width, 2)))
+    (theta,) = carry_block(linear, encoding, None)
+    np.testing.assert_allclose(theta, 1.0, rtol=1e-15)
+    for wanted in (
+        TowerShape(width, (4,), 2, "tanh"),
+        TowerShape(width, (4, 3), 1, "tanh"),
+        TowerShape(width, (4, 3), 2, "relu"),
+        None,
+    ):
+        with pytest.raises(ModelError, match=r"has a tower of hidden = \[4, 3\]"):
+            carry_block(tower, encoding, wanted)
+    with pytest.raises(ModelError, match=r"has a linear block; a tower of .*'tanh' and 2 outputs"):
+        carry_block(linear, encoding, tower.tower)
 
 
 def test_other_features_and_other_keys_are_refused(database: Open) -> None:

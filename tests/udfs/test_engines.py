@@ -12,9 +12,13 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import SetEncoding
+from sqlfl.models.neural import Network
+from sqlfl.models.towers import TowerShape
+from sqlfl.operators.first_layer import EngineLayer
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.keys import derive
@@ -242,6 +246,33 @@ class EngineConformance:
         assert engine.rows == 90
         assert engine.width == case.matrix.shape[1] == len(case.encoding.names)
         np.testing.assert_allclose(engine.centre, case.centre, rtol=1e-14)
+        assert engine.numeric == case.encoding.numeric
+        np.testing.assert_allclose(engine.counts, case.counts, rtol=1e-15)
+
+    def test_columns(self, case: Case, engine: Engine) -> None:
+        """X, before its one-hot columns are centred."""
+        numeric, onehot = engine.columns()
+        assert numeric.shape == (90, engine.numeric)
+        found = np.hstack([numeric, onehot.toarray()])
+        np.testing.assert_allclose(found, case.matrix, rtol=1e-9, atol=1e-7)
+
+    @pytest.mark.parametrize("batch", [None, np.array([80, 3, 4, 50], np.uint32)])
+    def test_towers(self, case: Case, engine: Engine, batch: Array | None) -> None:
+        """Their gradient is that of torch on the dense rows."""
+        network = Network(TowerShape(engine.width, (4, 3), 2, "tanh"), EngineLayer(engine))
+        rng = np.random.default_rng(0)
+        flat = rng.normal(size=network.shape.size)
+        values = torch.tensor(rng.normal(size=(90 if batch is None else len(batch), 2)))
+        theirs = [torch.tensor(p, requires_grad=True) for p in network.shape.unpack(flat)]
+        first, bias, second, bias2, last = theirs
+        x = torch.tensor(case.centred if batch is None else case.centred[batch])
+        expected = torch.tanh(torch.tanh(x @ first + bias) @ second + bias2) @ last
+        (expected * values).sum().backward()
+        found = network.forward(network.tensor(flat), batch)
+        np.testing.assert_allclose(found.outputs(), expected.detach(), atol=1e-7)
+        gradient = found.backward(values)
+        for mine, theirs_ in zip(network.unpack(gradient), theirs, strict=True):
+            np.testing.assert_allclose(mine, theirs_.grad, rtol=1e-7, atol=1e-6)
 
     @pytest.mark.parametrize("outputs", [1, 3])
     def test_predictions(self, case: Case, engine: Engine, outputs: int) -> None:
@@ -347,6 +378,9 @@ class EngineConformance:
             assert engine.predict(np.zeros((1, 2))).shape == (0, 2)
             np.testing.assert_array_equal(engine.gradient(np.zeros((0, 2))), np.zeros((1, 2)))
             assert engine.gram().weight == 0
+            assert engine.counts.shape == (0,)
+            numeric, onehot = engine.columns()
+            assert (numeric.shape, onehot.shape) == ((0, 1), (0, 0))
             only = take(con, specification(("c", "category")), "SELECT c FROM t", run="b")
             only.activate(np.arange(1), np.array([4]))
             engine = make_engine(self.name, con, only, local_encoding(only))

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 import sqlfl
 from sqlfl import udfs
 from sqlfl.errors import Error, ModelError
+from sqlfl.models.towers import TowerShape
 from sqlfl.planner.ucq import Slot
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs.blocks import SavedBlock
@@ -50,6 +51,8 @@ TARGETS = {
     "linear_regression": "y",
     "logistic_regression": "late",
     "softmax_regression": "c3",
+    "mlp_regressor": "y",
+    "mlp_classifier": "c3",
 }
 
 
@@ -84,7 +87,7 @@ def lasting(tmp_path: Path) -> Iterator[sqlfl.Federation]:
 
 def link(score: np.ndarray, kind: str) -> np.ndarray:
     """Numbers, or probabilities, of scores (n, d_c)."""
-    if kind == "linear_regression":
+    if kind in ("linear_regression", "mlp_regressor"):
         return score
     if kind == "logistic_regression":
         positive = 1 / (1 + np.exp(-score))
@@ -113,7 +116,7 @@ def test_the_parts_and_the_intercept_are_the_prediction(
     lasting.attach("a", a)
     lasting.attach("b", b)
     lasting.sql(
-        f"TRAIN MODEL m USING {kind} TARGET {target} WITH (epochs = 4) "
+        f"TRAIN MODEL m USING {kind} TARGET {target} WITH (epochs = 4, seed = 1) "
         f"FROM ({query(target, trained_on)})"
     )
     predict = f"PREDICT MODEL m ID (t.id, u.uid) FROM ({query(target)})"
@@ -412,7 +415,7 @@ def test_the_arithmetic_by_hand() -> None:
         vocabulary_key=None,
     )
     theta = np.array([[8.0], [np.sqrt(3)], [1.0], [2.0], [3.0]])
-    function = BlockFunction(encoding, theta)
+    function = BlockFunction(SavedBlock(encoding, theta))
     columns = [
         pa.chunked_array([[6.0], [None, float("nan"), 2.0]], pa.float64()),
         pa.chunked_array([["a", "b", None, "other"]], pa.string()),
@@ -421,6 +424,27 @@ def test_the_arithmetic_by_hand() -> None:
     indicator = np.array([-1.0, 3.0, 3.0, -1.0])  # (0 or 1, minus 1/4) / sqrt(3/16), times sqrt(3)
     category = np.array([2.0, 3.0, 1.0, 0.0]) - (0.25 * 1 + 0.5 * 2 + 0.25 * 3)
     np.testing.assert_allclose(function(*columns).to_numpy(), base + indicator + category)
+
+
+def test_a_tower_by_hand() -> None:
+    """|x − 2| as relu(x − 2) + relu(2 − x); a missing x is the mean, 1."""
+    encoding = Encoding(
+        (FeatureSpecification("x", "numeric"),),
+        mean=np.array([1.0]),
+        scale=np.array([2.0]),
+        missing=np.array([0.0]),
+        vocabularies=(),
+        counts=(),
+        total=1.0,
+        vocabulary_key=None,
+    )
+    tower = TowerShape(1, (2,), 2, "relu")
+    upper = (np.array([-1.0, 1.0]), np.array([[1.0, 0.0], [1.0, 3.0]]))
+    block = SavedBlock(encoding, np.array([[2.0, -2.0]]), "t", tower, upper)
+    function = BlockFunction(block)
+    assert function.type == "DOUBLE[2]"
+    found = function(pa.array([5.0, 0.0, None], pa.float64()))
+    assert found.to_pylist() == [[3.0, 0.0], [2.0, 6.0], [1.0, 3.0]]
 
 
 def test_a_block_keeps_its_name() -> None:

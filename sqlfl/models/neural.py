@@ -1,0 +1,184 @@
+"""Neural towers in torch: predictions of rows, and gradients by what the coordinator says of them.
+
+The first layer, X̃ W₁, belongs to a `FirstLayer`, which knows the rows; all that follows is here,
+by autograd. Importing this loads torch: only `operators.neural` does, where a tower is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.towers import TowerShape
+
+try:
+    import torch
+except ImportError as error:
+    raise ModelError(
+        "neural towers are trained with PyTorch, which cannot be imported here",
+        hint="pip install 'sqlfl[neural]' at this party",
+    ) from error
+
+Array = npt.NDArray[Any]
+Tensor: TypeAlias = "torch.Tensor"
+
+CHUNK = 65536
+"""Rows of which the upper layers' values are held at once."""
+
+
+class FirstLayer(Protocol):
+    """Products with X̃, the encoded columns of a client's rows. `rows` (b,) are distinct; None: all.
+
+    Tensors are of `dtype`, on `device`.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    rows: int
+    width: int
+
+    def forward(self, weights: Tensor, rows: Array | None) -> Tensor:
+        """X̃ W: (d, h) -> (a or b, h)"""
+        ...
+
+    def backward(self, slopes: Tensor, rows: Array | None) -> Tensor:
+        """X̃ᵀ V: (a or b, h) -> (d, h)"""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass forward: the outputs of some rows, and the way back from them.
+
+    Upper layers are computed again on the way back, chunk by chunk, with the same units dropped:
+    only X̃ W₁ is held. A row's gradient is linear in the row's `values`: bounding it means to scale
+    these (`backward` is the only place where rows are added up).
+    """
+
+    network: Network
+    parameters: Tensor
+    """(size,)"""
+    rows: Array | None
+    draw: int | None
+    """Seed of the units that are dropped; None: none."""
+    first: Tensor
+    """X̃ W₁ (n, hidden[0])"""
+
+    def outputs(self) -> Tensor:
+        """h (n, outputs)"""
+        upper = self.network.unpack(self.parameters)[1:]
+        with torch.no_grad():
+            parts = [
+                self.network.upper(self.first[part], upper, self._generator(number))
+                for number, part in enumerate(self._chunks())
+            ]
+        empty = self.first.new_zeros((0, self.network.shape.outputs))
+        return torch.cat(parts) if parts else empty
+
+    def backward(self, values: Tensor) -> Tensor:
+        """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`."""
+        wanted = (len(self.first), self.network.shape.outputs)
+        if values.shape != wanted:
+            raise InternalError(f"values must be {wanted}; got {tuple(values.shape)}")
+        upper = self.network.unpack(self.parameters)[1:]
+        sums = [torch.zeros_like(p) for p in upper]
+        slopes = torch.empty_like(self.first)
+        for number, part in enumerate(self._chunks()):
+            inputs = [p.detach().requires_grad_(True) for p in (self.first[part], *upper)]
+            with torch.enable_grad():
+                found = self.network.upper(inputs[0], inputs[1:], self._generator(number))
+            slopes[part], *own = torch.autograd.grad(found, inputs, values[part])
+            for total, gradient in zip(sums, own, strict=True):
+                total += gradient
+        first = self.network.layer.backward(slopes, self.rows)
+        return torch.cat([first.reshape(-1), *(total.reshape(-1) for total in sums)])
+
+    def _chunks(self) -> Iterator[slice]:
+        return (slice(start, start + CHUNK) for start in range(0, len(self.first), CHUNK))
+
+    def _generator(self, chunk: int) -> torch.Generator | None:
+        if self.draw is None:
+            return None
+        generator = torch.Generator(self.network.layer.device)
+        generator.manual_seed(seed_of(self.draw, chunk))
+        return generator
+
+
+class Network:
+    """A tower over the rows of a first layer; its parameters are one flat tensor (size,)."""
+
+    def __init__(self, shape: TowerShape, layer: FirstLayer, dropout: float = 0.0) -> None:
+        if layer.width != shape.inputs:
+            raise InternalError(f"a tower over {shape.inputs} columns, of {layer.width}")
+        self.shape = shape
+        self.layer = layer
+        self.dropout = dropout
+
+    def tensor(self, values: Array) -> Tensor:
+        """A copy on the layer's device."""
+        return torch.tensor(
+            np.ascontiguousarray(values), dtype=self.layer.dtype, device=self.layer.device
+        )
+
+    def unpack(self, parameters: Tensor) -> list[Tensor]:
+        """W₁, b₁, …, W_out, as views."""
+        sizes = [int(np.prod(shape)) for shape in self.shape.shapes]
+        parts = torch.split(parameters, sizes)
+        return [part.view(shape) for part, shape in zip(parts, self.shape.shapes, strict=True)]
+
+    def forward(self, parameters: Tensor, rows: Array | None, draw: int | None = None) -> Pass:
+        """`draw`: with units dropped, by this seed; nothing is where `dropout` is 0."""
+        first = self.layer.forward(self.unpack(parameters)[0], rows)
+        dropping = draw if self.dropout > 0.0 else None
+        return Pass(self, parameters, rows, dropping, first)
+
+    def upper(
+        self, first: Tensor, upper: Sequence[Tensor], generator: torch.Generator | None
+    ) -> Tensor:
+        """h from X̃ W₁ and b₁, W₂, …, W_out. A dropped unit is 0, the others grow instead."""
+        values = first
+        for bias, weights in zip(upper[0::2], upper[1::2], strict=True):
+            values = _activate(self.shape.activation, values + bias)
+            if generator is not None:
+                drawn = torch.rand(values.shape, generator=generator, device=values.device)
+                values = values * (drawn >= self.dropout) / (1.0 - self.dropout)
+            values = values @ weights
+        return values
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed of several numbers, none of them negative."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def device_of(name: str) -> torch.device:
+    """The device called 'auto', 'cpu' or 'cuda'; ModelError where there is no such device."""
+    if name == "cpu":
+        return torch.device("cpu")
+    found = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if found else "cpu")
+    if name != "cuda":
+        raise InternalError(f"there is no device {name!r}")
+    if not found:
+        raise ModelError(
+            "device = 'cuda', and PyTorch finds no CUDA device here",
+            hint="device = 'auto' takes the CPU where there is none",
+        )
+    return torch.device("cuda")
+
+
+def _activate(name: str, values: Tensor) -> Tensor:
+    match name:
+        case "relu":
+            return torch.relu(values)
+        case "tanh":
+            return torch.tanh(values)
+        case "gelu":
+            return torch.nn.functional.gelu(values)
+    raise InternalError(f"there is no activation {name!r}")

@@ -1,0 +1,103 @@
+"""The first layer of a tower: by the client's engine, or on a device that holds its columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+
+from sqlfl.errors import ModelError
+from sqlfl.models.neural import FirstLayer, device_of
+from sqlfl.operators.steps import Engine
+
+Array = npt.NDArray[Any]
+
+
+class EngineLayer:
+    """Products by the engine, in float64: one-hot columns are never made."""
+
+    device = torch.device("cpu")
+    dtype = torch.float64
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.rows, self.width = engine.rows, engine.width
+
+    def forward(self, weights: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        return torch.from_numpy(self._engine.predict(weights.numpy(), rows))
+
+    def backward(self, slopes: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        return torch.from_numpy(self._engine.gradient(slopes.numpy(), rows))
+
+
+class DeviceLayer:
+    """The encoded columns on a device: numeric ones dense, one-hots as codes to sum rows by."""
+
+    def __init__(
+        self, engine: Engine, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.device, self.dtype = device, dtype
+        self.rows, self.width = engine.rows, engine.width
+        numeric, onehot = engine.columns()
+        self._split = numeric.shape[1]
+        self._categories = onehot.shape[1]
+        self._numeric = torch.tensor(numeric, dtype=dtype, device=device)
+        self._codes = torch.tensor(_codes(onehot), device=device)
+        self._centre = torch.tensor(engine.centre, dtype=dtype, device=device)
+
+    def forward(self, weights: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        numeric, codes = self._of(rows)
+        values = numeric @ weights[: self._split]
+        if self._categories:
+            # a row of zeros is what `other` and the padding look up
+            table = torch.cat([weights[self._split :], weights.new_zeros((1, weights.shape[1]))])
+            values = values + torch.nn.functional.embedding_bag(codes, table, mode="sum")
+        return values - self._centre @ weights
+
+    def backward(self, slopes: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        numeric, codes = self._of(rows)
+        parts = [numeric.T @ slopes]
+        if self._categories:
+            table = slopes.new_zeros((self._categories + 1, slopes.shape[1]))
+            repeated = slopes.repeat_interleave(codes.shape[1], 0)
+            # on CUDA this sums in a fixed order, where index_add_ does not
+            table.index_put_((codes.reshape(-1),), repeated, accumulate=True)
+            parts.append(table[:-1])
+        return torch.cat(parts) - torch.outer(self._centre, slopes.sum(0))
+
+    def _of(self, rows: Array | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if rows is None:
+            return self._numeric, self._codes
+        chosen = torch.tensor(np.asarray(rows, np.int64), device=self.device)
+        return self._numeric[chosen], self._codes[chosen]
+
+
+def make_layer(engine: Engine, name: str) -> FirstLayer:
+    """On the device `name`, 'auto', 'cpu' or 'cuda'.
+
+    'auto' takes CUDA where there is a device, and the engine holds the columns as arrays: others
+    are too large for memory. Raises ModelError where CUDA is asked for and absent, or too small.
+    """
+    device = device_of(name)
+    if device.type == "cpu" or (name == "auto" and engine.name != "arrays"):
+        return EngineLayer(engine)
+    try:
+        return DeviceLayer(engine, device)
+    except torch.cuda.OutOfMemoryError as error:
+        raise ModelError(
+            f"the encoded columns of {engine.rows} rows do not fit the CUDA device's memory",
+            hint="device = 'cpu' trains without it",
+        ) from error
+
+
+def _codes(onehot: sparse.csr_array) -> Array:
+    """int64 (a, k): the columns that are 1 in each row, filled up with q, the number of columns."""
+    rows, width = onehot.shape
+    lengths = np.diff(onehot.indptr)
+    codes = np.full((rows, max(int(lengths.max(initial=0)), 1)), width, np.int64)
+    row = np.repeat(np.arange(rows), lengths)
+    codes[row, np.arange(len(row)) - onehot.indptr[row]] = onehot.indices
+    return codes

@@ -1,0 +1,158 @@
+"""The θ-update of ADMM for a tower: local mini-batch steps on the augmented objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sqlfl.models.neural import Network, Tensor, seed_of
+from sqlfl.models.optimizers import optimizer_of
+from sqlfl.models.towers import TowerShape
+from sqlfl.operators.steps import ClientConfiguration, Engine
+
+Array = npt.NDArray[Any]
+
+LEAST = 50
+"""Steps of a θ-update at least, where the client's rows are few."""
+LEAST_INNER = 20
+"""Of an inner round: where these end too early, the duals drift, and consensus never settles."""
+
+
+class LocalUpdate:
+    """θ ← argmin 1/N Σ_r [V_r·(f_r − h_r) + ρr·cnt_r/2 ‖f_r − h_r‖²] + l2/2 ‖W‖² (eq. 11).
+
+    h are the predictions before the update, V and ρr as in `steps.AdmmStep`, f the tower, without
+    an activation on its output. Adam on batches of `local_batch` of the client's own rows that
+    count, `local_epochs` times all of them and `LEAST` steps at least; the step length falls from
+    `local_rate` to 0 over an update or an inner round (half a cosine), so that it ends in a point.
+    Adam's averages are kept from one update to the next.
+
+    Several clients of the slot: consensus ADMM as in `steps.ConsensusStep` (eq. 22-24), with l2
+    divided among the clients, and the passes among the inner rounds, each of `LEAST_INNER` steps at
+    least. The metric D of ½‖θ − w + u‖² is ρr/Q times an estimate of the mean squared derivative of
+    f by each parameter, from the parameters that all clients hold at the update's beginning. u is
+    kept in units of D.
+    """
+
+    def __init__(
+        self, network: Network, configuration: ClientConfiguration, engine: Engine, seed: int
+    ) -> None:
+        self._network = network
+        self._configuration = configuration
+        self._rows = np.flatnonzero(engine.counts > 0)
+        self._counts = network.tensor(engine.counts)[:, None]
+        self._centre = engine.centre
+        self._seed = seed
+        ridge = configuration.l2 / configuration.clients
+        self._penalty = network.tensor(ridge * penalised(network.shape))
+        self._optimizer = optimizer_of("adam")
+        self._updates = 0
+        """Minimisations so far: each shuffles its batches in its own way."""
+        self._weight = 0.0
+        self._values = self._anchor = network.tensor(np.zeros((0, configuration.outputs)))
+        self._start = self._local = network.tensor(np.zeros(0))
+        self._metric = self._dual = network.tensor(np.zeros(network.shape.size))
+
+    def begin(self, parameters: Tensor, values: Tensor, weight: float) -> None:
+        """An update from `parameters` (size,), with V (a, outputs) and ρr."""
+        self._start = self._local = parameters
+        self._values, self._weight = values, weight
+        self._anchor = self._network.forward(parameters, None).outputs()
+
+    def minimise(self) -> Tensor:
+        """The new parameters (size,), at the only client of the slot."""
+        own = self._configuration
+        return self._steps(self._start, own.local_epochs, LEAST, None)
+
+    def part(self) -> Tensor:
+        """The first inner round of an epoch: θ^q + u^q."""
+        shape = self._network.shape
+        arrays = shape.unpack(self._start.double().cpu().numpy())
+        weight = self._weight / self._configuration.clients
+        self._metric = self._network.tensor(weight * sensitivities(shape, arrays, self._centre))
+        return self._inner(self._start)
+
+    def average(self, mean: Tensor) -> Tensor:
+        """u^q ← u^q + θ^q − w; the next θ^q + u^q."""
+        self._dual = self._dual + self._metric * (self._local - mean)
+        return self._inner(mean)
+
+    def settle(self, mean: Tensor) -> None:
+        """The last inner round: all clients take θ = w."""
+        self._dual = self._dual + self._metric * (self._local - mean)
+
+    def _inner(self, mean: Tensor) -> Tensor:
+        own = self._configuration
+        rounds = max(own.inner_rounds, 1)
+        passes = math.ceil(own.local_epochs / rounds)
+        self._local = self._steps(self._local, passes, LEAST_INNER, mean)
+        return self._local + self._dual / self._metric
+
+    def _steps(self, start: Tensor, passes: int, least: int, mean: Tensor | None) -> Tensor:
+        own = self._configuration
+        if not len(self._rows):
+            if mean is None:
+                return start
+            return (self._metric * mean - self._dual) / (self._metric + self._penalty)
+        self._updates += 1
+        generator = np.random.default_rng([self._seed, self._updates])
+        batches = math.ceil(len(self._rows) / own.local_batch)
+        total = max(passes, math.ceil(least / batches)) * batches
+        parameters, batch = start, self._rows
+        for step in range(total):
+            if batches > 1:
+                if step % batches == 0:
+                    order = np.array_split(generator.permutation(self._rows), batches)
+                batch = order[step % batches]
+            gradient = self._gradient(parameters, batch, seed_of(self._seed, self._updates, step))
+            gradient = gradient + self._penalty * parameters
+            if mean is not None:
+                gradient = gradient + self._metric * (parameters - mean) + self._dual
+            rate = 0.5 * own.local_rate * (1.0 + math.cos(math.pi * step / total))
+            parameters = self._optimizer.step(parameters, gradient, rate)
+        return parameters
+
+    def _gradient(self, parameters: Tensor, batch: Array, draw: int) -> Tensor:
+        """Of the sum over the client's rows, estimated from a batch of them."""
+        own = self._configuration
+        rows = None if len(batch) == len(self._anchor) else batch
+        forward = self._network.forward(parameters, rows, draw)
+        chosen = slice(None) if rows is None else torch.tensor(batch, device=self._anchor.device)
+        moved = forward.outputs() - self._anchor[chosen]
+        slopes = self._values[chosen] / own.rows
+        slopes = slopes + (self._weight / own.total) * self._counts[chosen] * moved
+        return forward.backward(slopes * (len(self._rows) / len(batch)))
+
+
+def sensitivities(shape: TowerShape, parameters: Sequence[Array], centre: Array) -> Array:
+    """(size,): about the mean of ‖∂f/∂θ_k‖² over rows, of every parameter k; positive.
+
+    As if units were independent and half of them active: what is left of a layer's inputs is their
+    variance, ½ a unit's. `centre` (d,) is that of the one-hot columns.
+    """
+    variance = np.where(centre > 0, centre * (1.0 - centre), 1.0)
+    squares = [p.reshape(-1, p.shape[-1]) ** 2 for p in parameters]
+    found: list[Array] = [np.full(shape.shapes[-1], 0.5)]
+    after = squares[-1].sum(axis=1)
+    for layer in range(len(shape.hidden) - 1, -1, -1):
+        own = _floored(0.5 * after)
+        inputs = _floored(variance) if layer == 0 else np.full(shape.hidden[layer - 1], 0.5)
+        found = [np.outer(inputs, own), own, *found]
+        after = squares[2 * layer] @ own
+    return shape.pack(found)[:, 0]
+
+
+def _floored(values: Array) -> Array:
+    """Not far below the largest, so that one may divide by it."""
+    found: Array = np.maximum(values, max(1e-3 * values.max(initial=0.0), 1e-6))
+    return found
+
+
+def penalised(shape: TowerShape) -> Array:
+    """(size,): 1 for weights, 0 for biases."""
+    return shape.pack([np.full(s, float(len(s) == 2)) for s in shape.shapes])[:, 0]

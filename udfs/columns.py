@@ -1,0 +1,64 @@
+"""The encoded columns of a client's active rows, read from its database into arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sqlglot import exp
+
+from sqlfl.udfs import sql
+from sqlfl.udfs.features import Encoding
+
+Array = npt.NDArray[np.float64]
+
+BATCH_BYTES = 1 << 25
+"""Of the numeric columns of a batch: DuckDB, Arrow and this module hold a few batches each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """X, before the one-hot columns are centred, and what its rows count."""
+
+    counts: Array
+    """(a,)"""
+    numeric: Array
+    """(a, p)"""
+    onehot: sparse.csr_array
+    """(a, q) with a 1 for each known category; a row has none where its value is unknown."""
+
+
+def read_columns(con: sql.Connection, query: exp.Select, rows: int, encoding: Encoding) -> Columns:
+    """From a query with the columns of `encode` for rows 0..rows-1, in any order."""
+    categories = len(encoding.vocabularies)
+    counts = np.empty(rows)
+    numeric = np.empty((rows, encoding.numeric))
+    codes = np.empty((rows, categories), np.int32)
+    size = BATCH_BYTES // (8 * max(encoding.numeric, 1))
+    batches = sql.reader(con, query, min(max(size, 1024), 65536))
+    for batch in batches:
+        row = batch.column("r").to_numpy()
+        counts[row] = batch.column("cnt").to_numpy()
+        block = np.empty((len(row), encoding.numeric))
+        for p in range(encoding.numeric):
+            block[:, p] = batch.column(f"x{p}").to_numpy()
+        numeric[row] = block
+        for c in range(categories):
+            codes[row, c] = batch.column(f"k{c}").to_numpy()
+    batches.close()
+    return Columns(counts, numeric, _onehot(codes, encoding))
+
+
+def _onehot(codes: npt.NDArray[Any], encoding: Encoding) -> sparse.csr_array:
+    offsets = np.array(encoding.offsets[:-1], np.int64) - encoding.numeric
+    known = codes >= 0
+    ends = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
+    columns = (codes + offsets)[known]
+    side = encoding.width - encoding.numeric
+    small = max(side, int(ends[-1])) < np.iinfo(np.int32).max
+    kind = np.int32 if small else np.int64
+    entries = (np.ones(len(columns)), columns.astype(kind), ends.astype(kind))
+    return sparse.csr_array(entries, shape=(len(codes), side))
