@@ -11,32 +11,23 @@ if TYPE_CHECKING:
 def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     """Only what holds for this plan; what is not listed as protected is not."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
-    warm = any(item.warm for client in plan.clients for item in plan.specifications[client])
     notes = ["No feature value is sent as such; all that leaves a party is listed above."]
+    notes += _coordinator(plan)
     if "join_keys" in kinds:
         notes.append(
             "Join keys leave as HMAC-SHA256 tags under a key derived for this run from the "
             "federation's secret. Whoever has that key can test guesses. In one process every "
             "party and the coordinator share memory: there it is discipline, not protection."
         )
-    notes.append(
-        "Not protected: the join graph. The coordinator learns how many rows each fragment has, "
-        "how many distinct keys, which (randomly numbered) rows have the same key, which match, "
-        "and how often. Each client learns which of its rows occur in the join, how often, and N."
-    )
+    if kinds:
+        notes.append(_join_graph(plan))
     notes += _outer_joins(plan)
     if "labels" in kinds:
         notes.append("Not protected: labels are in clear at the coordinator.")
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
     if "residuals" in kinds:
-        notes.append(
-            "Not protected: partial predictions of every active row leave in clear in every round. "
-            "They are linear in the encoded columns: those of a slot with one column are that "
-            "column up to its scale, and as many rounds as columns may give all of them up to a "
-            "linear map. The aggregates Y that clients receive are sums of label residuals; they "
-            "may tell a client the labels of its rows."
-        )
+        notes.append(_predictions(plan))
     elif "predictions" in kinds:
         notes.append(
             "Not protected: partial predictions of every active row leave in clear; the "
@@ -46,35 +37,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append(
             "Not protected: identifiers are in clear at the coordinator, beside the predictions."
         )
-    if plan.into is not None:
-        party = plan.into.clients[0].party
-        notes.append(
-            f"Identifiers do not leave {party}: its own database joins them with the predictions. "
-            f"It learns the prediction of every joined row that its rows take part in"
-            + (", and which of its rows occur together." if len(plan.into.slots) > 1 else ".")
-        )
-    if "statistics" in kinds:
-        notes.append(
-            "Not protected: for slots of several clients, the coordinator learns each client's "
-            "weighted means and variances, missing values, and how often each category occurs; of "
-            "a client with one active row these are the row. Category names leave as HMAC-SHA256 "
-            "tags that all clients of the slot can compute"
-            + (", and that are those of the model that training starts from." if warm else ".")
-        )
-    if "gram" in kinds or "partial_gradient" in kinds or "consensus_part" in kinds:
-        sums = [
-            words
-            for kind, words in (
-                ("gram", "second moments"),
-                ("partial_gradient", "partial gradients"),
-                ("consensus_part", "local parameters"),
-            )
-            if kind in kinds
-        ]
-        notes.append(
-            f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
-            "reach the coordinator in clear, without secure aggregation."
-        )
+    notes += _into(plan)
+    notes += _unions(plan, kinds)
     notes += [
         "No noise is added: nothing here is differentially private.",
         "The coordinator and the parties are trusted to follow the plan.",
@@ -86,6 +50,130 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _coordinator(plan: FederatedPlan) -> list[str]:
+    """What its place changes."""
+    at = plan.at
+    if at is None:
+        return []
+    if not plan.disclosures:
+        return [f"Nothing crosses a border: all tables are {at}'s, and so is the coordinator."]
+    notes = [
+        f"The coordinator runs at {at}: what it exchanges with {at} stays there, and what is said "
+        f"here of the coordinator, {at} learns of the other parties. As a party it also has the "
+        "federation's secret, and so can test guesses of the values behind the tags that it gets."
+    ]
+    if any(item.kind == "labels" for item in plan.staying):
+        notes.append(f"The labels of {at} do not leave it.")
+    return notes
+
+
+def _warm(plan: FederatedPlan) -> bool:
+    return any(item.warm for client in plan.clients for item in plan.specifications[client])
+
+
+def _join_graph(plan: FederatedPlan) -> str:
+    seed = any(item.seed is not None for items in plan.specifications.values() for item in items)
+    numbered = "numbered by the seed" if seed else "randomly numbered"
+    note = (
+        "Not protected: the join graph. The coordinator learns how many rows each fragment has, "
+        f"how many distinct keys, which ({numbered}) rows have the same key, which match, "
+        "and how often. Each client learns which of its rows occur in the join, how often, and N."
+    )
+    if seed:
+        note += (
+            " With a seed, rows have the same numbers in every run that takes the same snapshot of "
+            "them: the coordinator can tell a row again, and whoever has the client's tables and "
+            "the seed can tell which row has which number"
+        )
+        split = any(slot.split for slot in plan.ucq.slots)
+        note += ", and which are for validation." if split else "."
+    return note
+
+
+def _predictions(plan: FederatedPlan) -> str:
+    """What rounds of training tell of the columns and of the labels."""
+    note = "Not protected: partial predictions of every active row leave in clear in every round. "
+    if plan.tower is None:
+        note += (
+            "They are linear in the encoded columns: those of a slot with one column are that "
+            "column up to its scale, and as many rounds as columns may give all of them up to a "
+            "linear map. "
+        )
+    else:
+        outputs = "d_c" if plan.tower.embedding is None else str(plan.tower.embedding)
+        note += (
+            f"They are {outputs} numbers a row, not linear in the encoded columns, and yet exact "
+            "functions of them: rows with equal columns have equal predictions, and the rounds "
+            "together may tell the columns. "
+        )
+        if not _warm(plan):
+            note += (
+                "The first ones are of parameters that the coordinator can draw itself, for it "
+                "knows their seed. "
+            )
+    return note + (
+        "The aggregates Y that clients receive are sums of label residuals; they "
+        "may tell a client the labels of its rows."
+    )
+
+
+def _into(plan: FederatedPlan) -> list[str]:
+    if plan.into is None:
+        return []
+    party = plan.into.clients[0].party
+    return [
+        f"Identifiers do not leave {party}: its own database joins them with the predictions. "
+        f"It learns the prediction of every joined row that its rows take part in"
+        + (", and which of its rows occur together." if len(plan.into.slots) > 1 else ".")
+    ]
+
+
+def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
+    """Of slots that several clients hold."""
+    notes = []
+    if "statistics" in kinds:
+        notes.append(
+            "Not protected: for slots of several clients, the coordinator learns each client's "
+            "weighted means and variances, missing values, and how often each category occurs; of "
+            "a client with one active row these are the row. Category names leave as HMAC-SHA256 "
+            "tags that all clients of the slot can compute"
+            + (
+                ", and that are those of the model that training starts from."
+                if _warm(plan)
+                else "."
+            )
+        )
+    tower = plan.tower is not None
+    sums = [
+        words
+        for kind, words in (
+            ("gram", "second moments"),
+            ("partial_gradient", "partial gradients" + (" of all parameters" if tower else "")),
+            ("consensus_part", "local parameters"),
+        )
+        if kind in kinds
+    ]
+    if sums:
+        note = (
+            f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
+            "reach the coordinator in clear, without secure aggregation. It sends what they come "
+            "to together back to each of them: one of two clients knows the other's."
+        )
+        if tower and "consensus_part" in kinds:
+            note += " It knows the towers of these slots, then: their parameters are the averages."
+        elif tower:
+            note += (
+                " A gradient of one row, as of a small batch, is that row's columns up to scale."
+            )
+            if not _warm(plan):
+                note += (
+                    " And the coordinator can follow the parameters of these slots' towers, from "
+                    "the first ones on."
+                )
+        notes.append(note)
+    return notes
+
+
 def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     known = [
         words
@@ -93,8 +181,9 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
         if kind in kinds
     ]
     told = f"{' and '.join(known)} are in clear at the coordinator. " if known else ""
-    learnt = ["the weights of other parties' rows"] if "weights" in kinds else []
-    learnt += ["how many joined rows of each are for validation"] if "split" in kinds else []
+    sent = kinds | {disclosure.kind for disclosure in plan.staying}
+    learnt = ["the weights of other parties' rows"] if "weights" in sent else []
+    learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
     learnt += ["the classes of its rows"] if plan.options.get("class_weight") is not None else []
     return (
         f"Not protected: {told}Each client with features learns the sum of the weights of the "

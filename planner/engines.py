@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sqlfl.planner.towers import Tower
 from sqlfl.planner.ucq import CATEGORY, Slot, Ucq
 
 SQL = "sql"
@@ -27,11 +28,14 @@ class EngineChoice:
     reason: str
 
 
-def choose_engines(ucq: Ucq, options: Mapping[str, object]) -> dict[int, EngineChoice]:
+def choose_engines(
+    ucq: Ucq, options: Mapping[str, object], tower: Tower | None = None
+) -> dict[int, EngineChoice]:
     """Slot index -> engine.
 
     With engine = 'auto', arrays where the encoded rows of each of the slot's clients, as the
-    catalog estimates them before any filter, fit the client's share of memory_limit. Where a
+    catalog estimates them before any filter, fit the client's share of memory_limit, together with
+    the values of a tower's layers, which are beside the database with either engine. Where a
     database gives no estimate (views, queries), sql: it is bounded by the database's own limit.
     """
     wanted = str(options.get("engine", "auto"))
@@ -46,15 +50,19 @@ def choose_engines(ucq: Ucq, options: Mapping[str, object]) -> dict[int, EngineC
     choices: dict[int, EngineChoice] = {}
     for slot in ucq.slots:
         share = min(limit // SHARE // held[client] for client in slot.clients)
-        choices[slot.index] = _choose(slot, share)
+        choices[slot.index] = _choose(slot, share, tower)
     return choices
 
 
-def row_bytes(slot: Slot) -> int:
-    """Bytes of one encoded row: numbers, an indicator for each numeric feature, one-hot entries."""
+def row_bytes(slot: Slot, tower: Tower | None = None) -> int:
+    """Bytes of one encoded row: numbers, an indicator for each numeric feature, one-hot entries.
+
+    Of a tower also the values of its hidden units, and their derivatives.
+    """
     categories = sum(1 for f in slot.features if f.kind == CATEGORY)
     numeric = [f.width + 1 for f in slot.features if f.kind != CATEGORY]
-    return NUMBER_BYTES * sum(numeric) + CATEGORY_BYTES * categories
+    units = 0 if tower is None else 2 * sum(tower.hidden)
+    return NUMBER_BYTES * (sum(numeric) + units) + CATEGORY_BYTES * categories
 
 
 def bytes_of(limit: object) -> int | None:
@@ -68,7 +76,7 @@ def bytes_of(limit: object) -> int | None:
     return int(float(found[1]) * base ** _UNITS[found[2] or "b"])
 
 
-def _choose(slot: Slot, share: int) -> EngineChoice:
+def _choose(slot: Slot, share: int, tower: Tower | None) -> EngineChoice:
     if not slot.features:
         return EngineChoice(SQL, "no features")
     largest = 0
@@ -78,8 +86,10 @@ def _choose(slot: Slot, share: int) -> EngineChoice:
         if len(known) < len(estimates):
             return EngineChoice(SQL, f"{client} gives no estimate of its rows")
         largest = max(largest, sum(known))
-    need = largest * row_bytes(slot)
+    need = largest * row_bytes(slot, tower)
     compared = f"about {_readable(need)} of {_readable(share)}"
+    if tower is not None:
+        compared += ", the tower's layers among them"
     return EngineChoice(ARRAYS, compared) if need <= share else EngineChoice(SQL, compared)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sqlfl.planner import symbols as sym
 from sqlfl.planner.into import Into
 from sqlfl.planner.sizes import Size, Symbol, size
+from sqlfl.planner.towers import Tower, tower_of
 from sqlfl.planner.ucq import Slot, Ucq
 from sqlfl.schema import Client, SlotSpecification
 
@@ -135,6 +137,23 @@ class Run:
         )
 
     @property
+    def tower(self) -> Tower | None:
+        return tower_of(self.kind, self.options)
+
+    @property
+    def outputs(self) -> Size:
+        """Numbers that a block gives of a row: d_c, or P where a head follows."""
+        embedding = None if self.tower is None else self.tower.embedding
+        return sym.OUTPUTS if embedding is None else Size(embedding)
+
+    def parameters(self, slot: Slot) -> Size:
+        """Of the slot's block."""
+        columns = sym.of_slot("columns", slot)
+        return (
+            columns * sym.OUTPUTS if self.tower is None else self.tower.size(columns, self.outputs)
+        )
+
+    @property
     def weighted(self) -> bool:
         """Rows are weighed after they are activated."""
         return any(item.weighted for items in self.specifications.values() for item in items)
@@ -171,8 +190,11 @@ def exchange(phase: str, times: Size | int, calls: list[Call]) -> Exchange:
     return Exchange(phase, size(times), tuple(d for d, _ in pairs) + tuple(u for _, u in pairs))
 
 
-def disclosures(exchanges: tuple[Exchange, ...]) -> tuple[Disclosure, ...]:
-    """Every message that carries a value: first all that leave parties, then what reaches them.
+def disclosures(
+    exchanges: tuple[Exchange, ...], carried: Callable[[Client], bool]
+) -> tuple[Disclosure, ...]:
+    """Messages with values, of clients that `carried` holds of: first what they send, then what
+    they get.
 
     Equal messages of several exchanges become one disclosure, their times added.
     """
@@ -182,7 +204,7 @@ def disclosures(exchanges: tuple[Exchange, ...]) -> tuple[Disclosure, ...]:
             key = (
                 send.kind, send.sender, send.receiver, send.slot, send.what, send.count, send.bytes
             )  # fmt: skip
-            if send.bytes:
+            if send.bytes and carried(send.client):
                 times[key] = times.get(key, Size()) + item.times
     found = [Disclosure(*key, often) for key, often in times.items()]
     return tuple(sorted(found, key=lambda d: d.direction == DOWN))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sqlfl.option_types import shown
+from sqlfl.options import NETWORKS
 from sqlfl.planner.caveats import caveats
-from sqlfl.planner.exchanges import DOWN, UP, WHOLE
+from sqlfl.planner.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.operators import operators
 from sqlfl.planner.render import JOINED, Code, Document, Notes, Section, Table, to_html, to_text
 from sqlfl.planner.sizes import Size
@@ -43,12 +46,17 @@ def document(plan: FederatedPlan) -> Document:
         ),
         _operators(plan),
         _exchanges(plan),
-        _border(plan, UP, "What leaves the parties, to the coordinator"),
+        _border(plan, UP, f"What leaves the parties, to the coordinator{_place(plan)}"),
         _border(plan, DOWN, "What the coordinator sends to the parties"),
+        *([] if plan.at is None else [_staying(plan, plan.at)]),
         _symbols(plan),
         Section("What is protected, and what is not", (Notes(caveats(plan)),)),
     ]
     return Document(title, tuple(sections))
+
+
+def _place(plan: FederatedPlan) -> str:
+    return "" if plan.at is None else f" at {plan.at}"
 
 
 def _model(plan: FederatedPlan) -> Section:
@@ -58,15 +66,23 @@ def _model(plan: FederatedPlan) -> Section:
             held = ", ".join(str(client) for client in slot.clients)
             type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
             rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
+    if plan.at is not None:
+        clients = ", ".join(str(client) for client in plan.clients if not plan.crosses(client))
+        stays = f": what it exchanges with {clients} stays there" if clients else ""
+        rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
     if plan.algorithm:
         rows.append(("algorithm", plan.algorithm))
     chosen = [
-        f"{name} = {_value(value)}"
+        f"{name} = {shown(value)}"
         for name, value in plan.options.items()
         if name != "algorithm" and value is not None and (plan.algorithm or name in SCORING)
     ]
     if chosen:
         rows.append(("options", ", ".join(chosen)))
+    if plan.tower is not None:
+        rows += _towers(plan)
+    if plan.algorithm and plan.options.get("network") is not None:
+        rows.append(("comm_seconds", _network(plan)))
     for identifier in plan.ucq.identifiers:
         rows.append(("identifier", identifier.name))
     if plan.into is not None:
@@ -78,6 +94,45 @@ def _model(plan: FederatedPlan) -> Section:
         model = plan.options.get("warm_start") or "the model"
         rows.append(("block", f"slot {name} {does} block {block} of {model}"))
     return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+
+
+def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
+    tower, activation = plan.tower, plan.options.get("activation")
+    assert tower is not None
+    widths = " → ".join(str(width) for width in tower.hidden)
+    outputs = "d_c" if tower.embedding is None else str(tower.embedding)
+    shape = f"d columns → {widths} ({activation}) → {outputs} outputs"
+    found = [("tower", f"of each slot with features: {shape}")]
+    if tower.embedding is not None:
+        shape = f"{tower.embedding} sums of outputs → d_c scores"
+        found.append(("head", f"at the coordinator, linear: {shape}"))
+    if plan.algorithm:
+        cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
+        device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}
+        found.append(("device", f"{tower.device}: {device[tower.device]}"))
+    return found
+
+
+def _network(plan: FederatedPlan) -> str:
+    """The formula of comm_seconds, in words."""
+    network = plan.options["network"]
+    if isinstance(network, str):
+        latency, bandwidth = NETWORKS[network]
+    else:
+        assert isinstance(network, Mapping)
+        latency, bandwidth = network["latency"], network["bandwidth"]
+    return (
+        f"of an exchange that crosses a border: {latency:g} s + 8 · bytes / {_speed(bandwidth)}, "
+        "bytes being those of the values that the busiest client gets and sends (each has a line "
+        "of its own); summed over the run's exchanges so far"
+    )
+
+
+def _speed(bandwidth: float) -> str:
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bandwidth >= size / 10:
+            return f"{bandwidth / size:g} {unit}"
+    return f"{bandwidth:g} bit/s"
 
 
 def _slots(plan: FederatedPlan) -> Section:
@@ -194,16 +249,31 @@ def _exchanges(plan: FederatedPlan) -> Section:
 
 
 def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
-    rows = []
-    for item in plan.disclosures:
-        if item.direction == direction:
-            slot = "" if item.slot == WHOLE else plan.ucq.slots[item.slot].name
-            party = item.sender if direction == UP else item.receiver
-            sizes = (_formula(item.values), _formula(item.bytes), _formula(item.times))
-            rows.append((party, slot, item.kind, item.what, *sizes))
-    end = "from" if direction == UP else "to"
-    headers = (end, "slot", "message", "what", "values", "bytes", "times")
-    return Section(title, (Table(headers, tuple(rows)),), folded=direction == DOWN)
+    rows = [_carried(plan, item, "") for item in plan.disclosures if item.direction == direction]
+    table = Table(("from" if direction == UP else "to", *CARRIED), tuple(rows))
+    return Section(title, (table,), folded=direction == DOWN)
+
+
+CARRIED = ("slot", "message", "what", "values", "bytes", "times")
+
+
+def _carried(plan: FederatedPlan, item: Disclosure, word: str) -> tuple[str, ...]:
+    """A row of a table of messages: the client's end, after `word`, and `CARRIED`."""
+    slot = "" if item.slot == WHOLE else plan.ucq.slots[item.slot].name
+    client = item.sender if item.direction == UP else item.receiver
+    sizes = (_formula(item.values), _formula(item.bytes), _formula(item.times))
+    return (f"{word}{client}", slot, item.kind, item.what, *sizes)
+
+
+def _staying(plan: FederatedPlan, at: str) -> Section:
+    """What no border is between: the coordinator's own party's messages."""
+    rows = [
+        _carried(plan, item, "from " if item.direction == UP else "to ") for item in plan.staying
+    ]
+    title = f"What stays at {at}, where the coordinator is"
+    if not rows:
+        return Section(title, (Notes((f"Nothing: no table of {at} takes part.",)),), folded=True)
+    return Section(title, (Table(("client", *CARRIED), tuple(rows)),), folded=True)
 
 
 def _formula(size: Size) -> str:
@@ -245,9 +315,3 @@ def _member(slot: Slot, fragments: tuple[int, ...]) -> str:
 def _feature(feature: Feature) -> str:
     kind = f"{feature.kind}[{feature.width}]" if feature.kind == ARRAY else feature.kind
     return f"{feature.name} {kind}"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"'{value}'" if isinstance(value, str) else str(value)

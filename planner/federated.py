@@ -18,6 +18,7 @@ from sqlfl.planner.into import Into
 from sqlfl.planner.protocol import protocol
 from sqlfl.planner.rounds import ROUNDS
 from sqlfl.planner.sizes import Size, Symbol
+from sqlfl.planner.towers import Tower, tower_of
 from sqlfl.planner.ucq import Slot, Ucq
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
@@ -55,6 +56,8 @@ class FederatedPlan:
     """All messages of a run without failures, in order."""
     into: Into | None = None
     """The tables that PREDICT INTO makes."""
+    at: str | None = None
+    """The party that the coordinator runs at; None for none of them."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
@@ -89,10 +92,24 @@ class FederatedPlan:
         wanted = self.options.get("epochs")
         return wanted if self.purpose == TRAIN and isinstance(wanted, int) else None
 
+    @property
+    def tower(self) -> Tower | None:
+        """None where blocks are linear."""
+        return tower_of(self.kind, self.options)
+
+    def crosses(self, client: Client) -> bool:
+        """What the coordinator exchanges with `client` crosses a border between parties."""
+        return self.at is None or client.party.lower() != self.at.lower()
+
     @cached_property
     def disclosures(self) -> tuple[ex.Disclosure, ...]:
         """What leaves a party (direction 'up'), then what is sent to one ('down')."""
-        return ex.disclosures(self.exchanges)
+        return ex.disclosures(self.exchanges, self.crosses)
+
+    @cached_property
+    def staying(self) -> tuple[ex.Disclosure, ...]:
+        """What crosses no border: exchanged with the clients of the coordinator's own party."""
+        return ex.disclosures(self.exchanges, lambda client: not self.crosses(client))
 
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
@@ -102,7 +119,8 @@ class FederatedPlan:
     def totals(self) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
         """(client, slot, message kind, 'up' or 'down') -> (messages, bytes) over the whole run.
 
-        Slot -1 stands for messages to a client as a whole.
+        All messages, of the coordinator's own party too. Slot -1 stands for messages to a client
+        as a whole.
         """
         return ex.totals(self.exchanges)
 
@@ -123,13 +141,15 @@ def plan(
     model_slots: Mapping[int, int] | None = None,
     warm: str | None = None,
     into: Into | None = None,
+    at: str | None = None,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
     `options` are resolved: every option that applies has a value. `model_slots` says which slot of
     the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
-    PREDICT and a warm start. Raises InternalError where these do not hold.
+    PREDICT and a warm start. `at` is the party that the coordinator runs at. Raises InternalError
+    where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
@@ -144,7 +164,7 @@ def plan(
     share = _validation(options) if purpose == TRAIN else 0.0
     if any(slot.split for slot in ucq.slots) != (share > 0):
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
-    engines = choose_engines(ucq, options)
+    engines = choose_engines(ucq, options, tower_of(kind, options))
     classes = kind in CLASSIFIERS and purpose != PREDICT
     weighted = purpose == TRAIN and _weighted(ucq, options)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
@@ -156,6 +176,7 @@ def plan(
                 ),
                 split=share if slot.split else 0.0,
                 weighted=weighted,
+                seed=_seed(options) if purpose == TRAIN else None,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
             )
             for slot in ucq.slots
@@ -178,6 +199,7 @@ def plan(
         blocks=scored,
         exchanges=protocol(run),
         into=into,
+        at=at,
     )
 
 
@@ -214,6 +236,11 @@ def _weighted(ucq: Ucq, options: Mapping[str, object]) -> bool:
 
 def _validation(options: Mapping[str, object]) -> float:
     return float(str(options.get("validation_fraction") or 0.0))
+
+
+def _seed(options: Mapping[str, object]) -> int | None:
+    seed = options.get("seed")
+    return seed if isinstance(seed, int) else None
 
 
 def _fragments(

@@ -23,7 +23,25 @@ LOJ = {
 CLIENT = {
     "lbfgs": "gradient g = Xᵀ Y / N + l2 θ; preconditioned P g; predictions X P g; inner products",
     "admm": "θ-update by a factorised ridge system; predictions h = X θ",
+    "consensus": "own θ by a ridge system with θ near w − u; u ← u + θ − w; predictions h = X θ",
     "sgd": "θ ← θ − η (Xᵀ Y / B + l2 θ), B the batch's rows; predictions h = X θ",
+}
+TOWER = {
+    "admm": "θ-update by {passes} of Adam over its own rows in batches; predictions h of the tower",
+    "sgd": "∂θ by backpropagation of Y / B, B the batch's rows; {step}; predictions h of the tower",
+    "consensus": "own θ near w − u by {passes} of Adam over its own rows in batches; "
+    "u ← u + θ − w; predictions h of the tower",
+}
+HEAD = {
+    "admm": "gather E = Σ A_i h_i; z- and λ-update per joined row, for scores H = z W0 + b; head "
+    "W0 and b fitted to E; scatter Y_i = A_iᵀ (λ + ρ (E − z))",
+    "sgd": "gather E = Σ A_i h_i; scores H = E W0 + b; step of the head W0 and b; "
+    "scatter Y_i = A_iᵀ ∂ℓ/∂E",
+}
+STEP = {
+    "plain": "θ ← θ − η ∂ℓ/∂θ",
+    "momentum": "v ← m v + ∂ℓ/∂θ, θ ← θ − η v, m the momentum",
+    "adam": "a step of Adam",
 }
 LOU = {
     "lbfgs": "sum of the clients' partial gradients Xᵀ Y, in client order, back to each of them",
@@ -57,13 +75,15 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
         )
     )  # fmt: skip
     if plan.purpose != "train":
+        h = "h = X θ of the saved block" if plan.tower is None else "h of the saved tower"
         found += [
-            Operator(ONCE, s.name, "client", _where(plan, s), "h = X θ of the saved block")
+            Operator(ONCE, s.name, "client", _where(plan, s), h)
             for s in plan.ucq.slots
             if s.features
         ]
         outcome = "the model's metrics" if plan.purpose == "evaluate" else "a prediction a row"
-        gathered = f"gather H = b + Σ A_i h_i; {outcome}"
+        scores = "E = Σ A_i h_i; H = E W0 + b" if _head(plan) else "H = b + Σ A_i h_i"
+        gathered = f"gather {scores}; {outcome}"
         found.append(Operator(ONCE, "all", "LoJ", "coordinator", gathered))
         if plan.into is not None:
             where = ", ".join(str(client) for client in plan.into.clients)
@@ -74,14 +94,21 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
     towers = [slot for slot in plan.ucq.slots if slot.features]
     found += [_encoding(plan, slot) for slot in towers if len(slot.clients) > 1]
     every = EVERY[plan.algorithm]
-    found.append(Operator(every, "all", "LoJ", "coordinator", LOJ[plan.algorithm]))
+    gathers = HEAD if _head(plan) else LOJ
+    found.append(Operator(every, "all", "LoJ", "coordinator", gathers[plan.algorithm]))
     for slot in towers:
         found += _round(plan, slot, every)
     return tuple(found)
 
 
+def _head(plan: FederatedPlan) -> bool:
+    return plan.tower is not None and plan.tower.embedding is not None
+
+
 def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
-    parts = ["snapshot of the fragments", "random row ids"]
+    numbered = any(item.seed is not None for c in slot.clients for item in plan.specifications[c])
+    ids = "row ids by the seed and a digest of the snapshot" if numbered else "random row ids"
+    parts = ["snapshot of the fragments", ids]
     if slot.keys:
         parts.append("keyed hashes of the join keys")
     if slot.features and plan.purpose == "train":
@@ -98,15 +125,33 @@ def _encoding(plan: FederatedPlan, slot: Slot) -> Operator:
 
 
 def _round(plan: FederatedPlan, slot: Slot, every: str) -> list[Operator]:
-    client = Operator(every, slot.name, "client", _where(plan, slot), CLIENT[plan.algorithm])
+    does = _local(plan, plan.algorithm)
+    client = Operator(every, slot.name, "client", _where(plan, slot), does)
     if len(slot.clients) == 1:
         return [client]
     kinds = {s.kind for e in plan.exchanges for s in e.sends if s.slot == slot.index}
     if "consensus_part" in kinds:
-        words = "own θ by a ridge system with θ near w − u; u ← u + θ − w; predictions h = X θ"
-        client = Operator(every, slot.name, "client", _where(plan, slot), words)
+        does = _local(plan, "consensus")
+        client = Operator(every, slot.name, "client", _where(plan, slot), does)
         return [client, Operator(every, slot.name, "LoU", "coordinator", LOU["consensus"])]
-    return [client, Operator(every, slot.name, "LoU", "coordinator", LOU[plan.algorithm])]
+    summed = LOU[plan.algorithm]
+    if plan.tower is not None:
+        summed = summed.replace("Xᵀ Y", "∂θ")
+    return [client, Operator(every, slot.name, "LoU", "coordinator", summed)]
+
+
+def _local(plan: FederatedPlan, method: str) -> str:
+    """What a client computes in a round."""
+    optimizer = str(plan.options.get("optimizer") or "plain")
+    if plan.tower is None:
+        words = CLIENT[method]
+        if method == "sgd" and optimizer != "plain":
+            words = (
+                f"∂θ = Xᵀ Y / B + l2 θ, B the batch's rows; {STEP[optimizer]}; predictions h = X θ"
+            )
+        return words
+    passes = plan.options.get("local_epochs")
+    return TOWER[method].format(passes=f"{passes} pass{'es' * (passes != 1)}", step=STEP[optimizer])
 
 
 def _where(plan: FederatedPlan, slot: Slot) -> str:

@@ -255,11 +255,12 @@ def save(run: Run, slot: Slot, client: Client) -> Call:
 
 def score(run: Run, slot: Slot, client: Client) -> Call:
     down = text(sym.RUN) + numbers(1, 8)
-    amount = numbers(sym.of_client("active", slot, client) * sym.OUTPUTS, 4)
+    amount = numbers(sym.of_client("active", slot, client) * run.outputs, 4)
+    what = "X θ" if run.tower is None else "h, outputs of the tower,"
     return Call(
         client, slot.index,
         "score", "name of the block", down,
-        "predictions", "partial predictions X θ of active rows", amount,
+        "predictions", f"partial predictions {what} of active rows", amount,
     )  # fmt: skip
 
 

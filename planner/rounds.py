@@ -47,19 +47,37 @@ def start(run: Run) -> Exchange:
     return exchange("start", 1, calls)
 
 
-def warm(run: Run) -> list[Exchange]:
-    """Predictions of the blocks that training starts from; nothing where it starts from 0."""
-    calls = []
+def first_predictions(run: Run) -> list[Exchange]:
+    """Of the blocks that training starts from; nothing of linear ones that start from 0."""
+    calls, phase = [], "first predictions"
     for slot in run.towers:
         for client in slot.clients:
-            if run.specification(client, slot.index).warm is None:
-                continue
-            what = "h = X θ of active rows, by the model that training starts from"
-            what += "; penalty of the block" if client == slot.clients[0] else ""
-            reply = predictions(slot, client, what, vectors(slot, client), PENALTY)
-            asked = Call(client, slot.index, "send_predictions", "", NOTHING, "", "", NOTHING)
-            calls.append(replied(asked, reply))
-    return [exchange("warm start", 1, calls)]
+            warm = run.specification(client, slot.index).warm is not None
+            if warm or run.tower is not None:
+                phase = "warm start" if warm else phase
+                start = "the model that training starts from" if warm else "first parameters"
+                reply = predicted(
+                    run, slot, client, f"{outputs_of(run)} of active rows, by {start}"
+                )
+                calls.append(asked(slot, client, "which rows: all", NOTHING, reply))
+    return [exchange(phase, 1, calls)]
+
+
+def asked(slot: Slot, client: Client, what: str, rows: Amount, reply: Reply) -> Call:
+    """Predictions without a step: whether units drop, and whether of all rows."""
+    down = numbers(2, 8) + rows
+    return replied(Call(client, slot.index, "send_predictions", what, down, "", "", NOTHING), reply)
+
+
+def outputs_of(run: Run) -> str:
+    return "h = X θ" if run.tower is None else "h, outputs of the tower"
+
+
+def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Reply:
+    """The block's outputs of so many rows (all active ones by default), and its penalty."""
+    what += "; penalty of the block" if client == slot.clients[0] else ""
+    count = sym.of_client("active", slot, client) if rows is None else rows
+    return predictions(slot, client, what, numbers(count * run.outputs, 4), PENALTY)
 
 
 def grams(run: Run) -> list[Exchange]:
@@ -96,18 +114,14 @@ def shared(run: Run) -> tuple[Slot, ...]:
     return tuple(slot for slot in run.towers if len(slot.clients) > 1)
 
 
-def block(slot: Slot, outputs: Size | int = sym.OUTPUTS) -> Amount:
-    """A number per encoded column and output."""
-    return numbers(sym.of_slot("columns", slot) * outputs, 8)
-
-
 def vectors(slot: Slot, client: Client, outputs: Size | int = sym.OUTPUTS) -> Amount:
     """A 4-byte number per active row and output."""
     return numbers(sym.of_client("active", slot, client) * outputs, 4)
 
 
-def partial(slot: Slot, outputs: Size | int = sym.OUTPUTS) -> Reply:
-    return "partial_gradient", "partial gradient Xᵀ Y of its own rows", block(slot, outputs)
+def partial(run: Run, parameters: Size) -> Reply:
+    what = "Xᵀ Y" if run.tower is None else "of all parameters"
+    return "partial_gradient", f"partial gradient {what} of its own rows", numbers(parameters, 8)
 
 
 def step(
@@ -116,11 +130,12 @@ def step(
     times: Size,
     sent: Callable[[Slot, Client], Call],
     answer: Callable[[Slot, Client], Reply],
-    outputs: Size | int = sym.OUTPUTS,
+    parameters: Callable[[Slot], Size] | None = None,
 ) -> list[Exchange]:
     """One step of every block: an exchange, and one more to sum the gradients of shared slots.
 
-    `sent` gives the request, its reply left open; `answer` the predictions.
+    `sent` gives the request, its reply left open; `answer` the predictions; `parameters` how many
+    numbers a gradient has (the block's).
     """
     first, second = [], []
     for slot in run.towers:
@@ -129,11 +144,10 @@ def step(
             if len(slot.clients) == 1:
                 first.append(replied(call, answer(slot, client)))
                 continue
-            first.append(replied(call, partial(slot, outputs)))
+            size = (parameters or run.parameters)(slot)
+            first.append(replied(call, partial(run, size)))
             what = "sum of the clients' partial gradients"
-            down = Call(
-                client, slot.index, "sum_gradient", what, block(slot, outputs), "", "", NOTHING
-            )
+            down = Call(client, slot.index, "sum_gradient", what, numbers(size, 8), "", "", NOTHING)
             second.append(replied(down, answer(slot, client)))
     return [exchange(phase, times, first), exchange(phase, times, second)]
 
@@ -164,23 +178,23 @@ def lbfgs(run: Run) -> list[Exchange]:
         what += "; inner products of the block" if client == slot.clients[0] else ""
         return predictions(slot, client, what, vectors(slot, client), LBFGS_PRODUCTS)
 
-    found = [start(run), *warm(run), *grams(run)]
+    found = [start(run), *first_predictions(run), *grams(run)]
     return [*found, *step(run, "iteration", sym.ROUNDS + 1, sent, answer)]
 
 
 def admm(run: Run) -> list[Exchange]:
+    """Towers have neither second moments nor a curvature that power rounds could tell."""
     consensus = run.options.get("union") == "consensus" and bool(shared(run))
-    found = [start(run), *warm(run), *([] if consensus else grams(run))]
-    if len(run.towers) > 1:
-        found += probes(run, consensus)
+    found = [start(run), *first_predictions(run)]
+    if run.tower is None:
+        found += [] if consensus else grams(run)
+        found += probes(run, consensus) if len(run.towers) > 1 else []
 
     def sent(slot: Slot, client: Client) -> Call:
-        return residuals(slot, client, vectors(slot, client), ADMM_COEFFICIENTS)
+        return residuals(slot, client, vectors(slot, client, run.outputs), ADMM_COEFFICIENTS)
 
     def answer(slot: Slot, client: Client) -> Reply:
-        what = "h = X θ of active rows"
-        what += "; penalty of the block" if client == slot.clients[0] else ""
-        return predictions(slot, client, what, vectors(slot, client), PENALTY)
+        return predicted(run, slot, client, f"{outputs_of(run)} of active rows")
 
     if not consensus:
         return [*found, *step(run, "epoch", sym.ROUNDS, sent, answer)]
@@ -194,14 +208,15 @@ def consensus_epochs(
     inner = int(str(run.options.get("inner_rounds") or INNER_ROUNDS))
     first, between, last = [], [], []
     for slot in run.towers:
-        part = ("consensus_part", "θ + u of its own rows", block(slot))
+        size = numbers(run.parameters(slot), 8)
+        part = ("consensus_part", "θ + u of its own rows", size)
         for client in slot.clients:
             if len(slot.clients) == 1:
                 first.append(replied(sent(slot, client), answer(slot, client)))
                 continue
             first.append(replied(sent(slot, client), part))
             what = "w, the average of the clients' θ + u"
-            down = Call(client, slot.index, "consensus_average", what, block(slot), "", "", NOTHING)
+            down = Call(client, slot.index, "consensus_average", what, size, "", "", NOTHING)
             between.append(replied(down, part))
             last.append(replied(down, answer(slot, client)))
     return [
@@ -225,41 +240,58 @@ def probes(run: Run, consensus: bool) -> list[Exchange]:
     if consensus:
         calls = [replied(sent(s, c), answer(s, c)) for s in run.towers for c in s.clients]
         return [exchange("curvature", sym.PROBES, calls)]
-    return step(run, "curvature", sym.PROBES, sent, answer, 1)
+    return step(
+        run, "curvature", sym.PROBES, sent, answer, lambda slot: sym.of_slot("columns", slot)
+    )
 
 
 def sgd(run: Run) -> list[Exchange]:
-    """All rows travel once an epoch, around its end; between, those of the batches."""
+    """All rows travel once an epoch, around its end; between, those of the batches.
 
-    def answer(slot: Slot, client: Client, amount: Amount) -> Reply:
-        what = "h = X θ"
-        what += "; penalty of the block" if client == slot.clients[0] else ""
-        return predictions(slot, client, what, amount, PENALTY)
+    Where units drop, the first batch of an epoch is predicted anew, and only its rows' residuals go
+    down.
+    """
+    drops = run.tower is not None and run.tower.dropout > 0.0
+    outputs = outputs_of(run)
 
-    def all_rows(slot: Slot, client: Client) -> Call:
-        return residuals(slot, client, vectors(slot, client), SGD_COEFFICIENTS)
+    def first(slot: Slot, client: Client) -> Call:
+        rows = sym.of_client("first_batch" if drops else "active", slot, client)
+        return residuals(slot, client, numbers(rows * run.outputs, 4), SGD_COEFFICIENTS)
 
-    def all_answers(slot: Slot, client: Client) -> Reply:
-        return answer(slot, client, vectors(slot, client))
+    def all_rows(slot: Slot, client: Client) -> Reply:
+        return predicted(run, slot, client, outputs)
 
-    def batch_rows(slot: Slot, client: Client) -> Call:
+    def next_batch(slot: Slot, client: Client) -> Call:
         rows = sym.of_client("batch", slot, client)
-        call = residuals(slot, client, numbers(rows * sym.OUTPUTS, 4), SGD_COEFFICIENTS)
+        call = residuals(slot, client, numbers(rows * run.outputs, 4), SGD_COEFFICIENTS)
         sent = f"{call.sent}; rows of the next batch"
         return replace(call, sent=sent, down=call.down + numbers(rows, 4))
 
-    def batch_answers(slot: Slot, client: Client) -> Reply:
-        amount = numbers(sym.of_client("batch", slot, client) * sym.OUTPUTS, 4)
-        return answer(slot, client, amount)
+    def batch_rows(slot: Slot, client: Client) -> Reply:
+        return predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
-    found = [start(run), *warm(run)]
+    found = [start(run), *first_predictions(run)]
     if not run.options.get("learning_rate"):
         found += probes(run, consensus=False)
-    found += step(run, "epoch", sym.ROUNDS, all_rows, all_answers)
+    if drops:
+        found.append(dropping(run))
+    found += step(run, "epoch", sym.ROUNDS, first, all_rows)
     if run.options.get("batch_size"):
         between = sym.STEPS + -1 * sym.ROUNDS
-        found += step(run, "batch", between, batch_rows, batch_answers)
+        found += step(run, "batch", between, next_batch, batch_rows)
     return found
+
+
+def dropping(run: Run) -> Exchange:
+    """Predictions of an epoch's first batch with the units left out that its step leaves out."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            rows = sym.of_client("first_batch", slot, client)
+            listed = numbers(sym.of_client("first_listed", slot, client), 4)
+            reply = predicted(run, slot, client, outputs_of(run), rows)
+            calls.append(asked(slot, client, "rows of the first batch", listed, reply))
+    return exchange("epoch", sym.ROUNDS, calls)
 
 
 ROUNDS: dict[str, Callable[[Run], list[Exchange]]] = {"lbfgs": lbfgs, "admm": admm, "sgd": sgd}

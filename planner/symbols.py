@@ -41,6 +41,14 @@ ROLES: dict[str, tuple[str, str]] = {
         "b[slot@client]",
         "active rows in a batch, on average over all batches but the first of each epoch",
     ),
+    "first_batch": (
+        "g[slot@client]",
+        "active rows in the first batch of an epoch, on average",
+    ),
+    "first_listed": (
+        "l[slot@client]",
+        "those of them that are listed: all, or none where a batch is all rows",
+    ),
     "rounds": ("T", "epochs that were run (lbfgs: iterations that moved the model)"),
     "steps": ("S", "batches that were run, over all epochs"),
     "probes": ("P", "power rounds of the curvature estimate"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sqlglot import exp
 
 from sqlfl import options as option_table
-from sqlfl.errors import Error, ModelError, PlanError
+from sqlfl.errors import Error, ModelError, PlanError, nearest
+from sqlfl.option_types import shown
 from sqlfl.planner import federated, types
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.into import plan_into
@@ -21,14 +22,23 @@ from sqlfl.schema import Catalog
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 
 
+SHAPE = ("hidden", "activation", "head", "embedding")
+"""Options that say what a model's parameters are."""
+
+
 def plan_training(
-    statement: TrainModel, catalog: Catalog, models: Callable[[str], Model]
+    statement: TrainModel,
+    catalog: Catalog,
+    models: Callable[[str], Model],
+    at: str | None = None,
 ) -> FederatedPlan:
-    """`models` looks up the model of a warm start by its name.
+    """`models` looks up the model of a warm start by its name; `at` is the party that the
+    coordinator runs at.
 
     Raises OptionError and PlanError with the place in the statement, and ModelError where the model
     of a warm start is missing or does not fit.
     """
+    at = place_of_coordinator(at, catalog)
     if statement.privacy is not None:
         raise Error("the PRIVACY clause is not built yet", hint="leave it out")
     options = option_table.resolve(statement.kind, statement.options, statement.sql)
@@ -51,17 +61,33 @@ def plan_training(
                 f"model {model.name} is a {model.kind}, which a {statement.kind} cannot start from",
                 hint=f"USING {model.kind}, or leave warm_start out",
             )
+        _check_shape(model, options)
         ucq, slots = _match(ucq, model, "leave them out of the SELECT list, or warm_start out")
         run = model.run
     return federated.plan(
-        federated.TRAIN, statement.name, statement.kind, ucq, options, statement.sql, slots, run
+        federated.TRAIN,
+        statement.name,
+        statement.kind,
+        ucq,
+        options,
+        statement.sql,
+        slots,
+        run,
+        at=at,
     )
 
 
 def plan_scoring(
-    statement: EvaluateModel | PredictModel, model: Model, catalog: Catalog
+    statement: EvaluateModel | PredictModel,
+    model: Model,
+    catalog: Catalog,
+    at: str | None = None,
 ) -> FederatedPlan:
-    """Raises PlanError for the query, and ModelError where it does not fit the model."""
+    """`at` is the party that the coordinator runs at.
+
+    Raises PlanError for the query, and ModelError where it does not fit the model.
+    """
+    at = place_of_coordinator(at, catalog)
     cross = bool(model.options["allow_cross_join"])
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
@@ -97,8 +123,46 @@ def plan_scoring(
             statement.sql,
         )
     return federated.plan(
-        purpose, model.name, model.kind, ucq, model.options, statement.sql, model_slots, into=into
+        purpose,
+        model.name,
+        model.kind,
+        ucq,
+        model.options,
+        statement.sql,
+        model_slots,
+        into=into,
+        at=at,
     )
+
+
+def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:
+    """`at` as the party is called; PlanError where there is no such party."""
+    known = catalog.parties()
+    found = next((p for p in known if at is not None and p.lower() == at.lower()), None)
+    if at is None or found is not None:
+        return found
+    meant = nearest(at, known)
+    listed = f"the parties are {', '.join(known)}" if known else "no party is attached yet"
+    raise PlanError(
+        f"the coordinator is to run at {at}, and there is no such party",
+        hint=f"did you mean {meant}?" if meant else f"attach it first; {listed}",
+    )
+
+
+def _check_shape(model: Model, options: Mapping[str, object]) -> None:
+    """A warm start takes parameters over as they are."""
+    for name in SHAPE:
+        found, wanted = shown(model.options.get(name)), shown(options.get(name))
+        if found != wanted:
+            had = f"{name} = {found}" if name in model.options else f"no {name}"
+            asked = f"{name} = {wanted}" if name in options else f"no {name}"
+            raise ModelError(
+                f"model {model.name} has {had}, and this statement {asked}: a warm start takes "
+                "towers of the same shape",
+                hint=f"add {had}, or leave warm_start out"
+                if name in model.options
+                else "leave warm_start out",
+            )
 
 
 def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:

@@ -77,12 +77,15 @@ def test_the_planner_is_pure() -> None:
     for module in members("sqlfl.planner"):
         others = {m for m in modules(SOURCES[module]) if not within(m, "sqlfl.planner")}
         # The table of options is at the bottom too, and knows the standard library only.
-        assert others - {"sqlfl.options"} <= allowed, module
+        assert others - {"sqlfl.options", "sqlfl.option_types"} <= allowed, module
 
 
-@pytest.mark.parametrize("module", ["sqlfl.errors", "sqlfl.schema", "sqlfl.options"])
+BOTTOM = ["sqlfl.errors", "sqlfl.schema", "sqlfl.option_types", "sqlfl.options"]
+
+
+@pytest.mark.parametrize("module", BOTTOM)
 def test_the_bottom_knows_the_standard_library_only(module: str) -> None:
-    assert modules(SOURCES[module]) <= STDLIB | {"sqlfl.errors", "sqlfl"}
+    assert modules(SOURCES[module]) <= STDLIB | {"sqlfl.errors", "sqlfl.option_types", "sqlfl"}
 
 
 def reached(start: str) -> set[str]:
@@ -181,6 +184,12 @@ def test_import_is_light() -> None:
 def test_a_federation_needs_neither_torch_nor_opacus() -> None:
     found = loaded("import sqlfl\nwith sqlfl.connect() as fed: fed.sql('SHOW MODELS')")
     assert not [m for m in found if m.split(".")[0] in ("torch", "opacus", "sklearn")]
+
+
+def test_a_party_and_its_functions_need_no_torch() -> None:
+    """Only a tower that is trained does: linear blocks, scoring and register() are numpy."""
+    found = loaded("import sqlfl.party, sqlfl.udfs.register, sqlfl.algorithms, sqlfl.models.towers")
+    assert not [m for m in found if m.split(".")[0] == "torch"]
 
 
 def test_modules_are_of_readable_size() -> None:

@@ -26,6 +26,118 @@ def test_defaults(kind: str) -> None:
     assert found["allow_cross_join"] is False
     assert "rho" not in found
     assert "batch_size" not in found
+    assert (found["seed"], found["network"]) == (None, None)
+    assert {"hidden", "head", "device", "optimizer", "momentum"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize("kind", ["mlp_regressor", "mlp_classifier"])
+def test_defaults_of_neural_models(kind: str) -> None:
+    sgd, admm = resolved("", kind), resolved("algorithm = 'admm'", kind)
+    for found in (sgd, admm):
+        assert (found["hidden"], found["activation"], found["dropout"]) == ((16,), "relu", 0.0)
+        assert (found["head"], found["device"], found["epochs"]) == ("none", "auto", 20)
+        assert found["learning_rate"] == 0.01
+        assert {"embedding", "momentum"}.isdisjoint(found)
+    assert (sgd["algorithm"], sgd["optimizer"], sgd["batch_size"]) == ("sgd", "adam", 10_000)
+    assert (admm["batch_size"], admm["local_epochs"]) == (512, 5)
+    assert (admm["union"], admm["inner_rounds"], admm["rho"]) == ("consensus", 10, None)
+    assert {"optimizer", "schedule"}.isdisjoint(admm)
+    assert {"local_epochs", "union", "rho"}.isdisjoint(sgd)
+
+
+def test_options_of_neural_models() -> None:
+    found = resolved(
+        "hidden = [32, 8], activation = 'GELU', dropout = 0.25, head = 'linear', "
+        "optimizer = 'momentum', device = 'cpu', network = 'US-US', learning_rate = 0.1",
+        "mlp_classifier",
+    )
+    assert (found["hidden"], found["activation"], found["dropout"]) == ((32, 8), "gelu", 0.25)
+    assert (found["head"], found["embedding"]) == ("linear", 16)
+    assert (found["optimizer"], found["momentum"]) == ("momentum", 0.9)
+    assert (found["network"], found["learning_rate"]) == ("us-us", 0.1)
+    assert resolved("head = 'linear', embedding = 4", "mlp_regressor")["embedding"] == 4
+    own = resolved("network = {'bandwidth': 1e6, 'Latency': 0}", "mlp_regressor")["network"]
+    assert own == {"latency": 0.0, "bandwidth": 1e6}
+
+
+def test_adam_has_a_step_length_and_other_steps_of_linear_models_are_estimated() -> None:
+    assert resolved("algorithm = 'sgd', optimizer = 'adam'")["learning_rate"] == 0.01
+    momentum = resolved("algorithm = 'sgd', optimizer = 'momentum', momentum = 0.5")
+    assert (momentum["learning_rate"], momentum["momentum"]) == (None, 0.5)
+    written = resolved("algorithm = 'sgd', optimizer = 'adam', learning_rate = 1")
+    assert (written["learning_rate"], written["batch_size"]) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (
+            "algorithm = 'lbfgs'",
+            "algorithm 'lbfgs' does not train mlp_regressor: towers are not linear",
+            "algorithm = 'sgd' or 'admm'",
+        ),
+        (
+            "algorithm = 'admm', union = 'exact'",
+            "option union must be 'consensus' for mlp_regressor, got 'exact'",
+            "towers have no second moments to sum; leave union out",
+        ),
+        (
+            "embedding = 4",
+            "option embedding applies only with head = 'linear'",
+            None,
+        ),
+        (
+            "head = 'none', embedding = 4",
+            "option embedding applies only with head = 'linear'",
+            None,
+        ),
+        (
+            "hidden = 16",
+            "option hidden must be a list of whole numbers from 1 to 65536, such as [16, 8], "
+            "got 16",
+            "[16]",
+        ),
+        (
+            "hidden = []",
+            "option hidden must be a list of whole numbers from 1 to 65536, such as [16, 8], "
+            "got []",
+            "a model without hidden layers is a linear one: USING linear_regression, ...",
+        ),
+        (
+            "hidden = [16, 0]",
+            "option hidden must be a list of whole numbers from 1 to 65536, such as [16, 8], "
+            "got [16, 0]",
+            None,
+        ),
+        ("dropout = 1", "option dropout must be a number from 0 up and below 1, got 1", None),
+        (
+            "local_epochs = 3",
+            "option local_epochs does not apply to algorithm 'sgd', only to admm",
+            None,
+        ),
+        (
+            "algorithm = 'admm', optimizer = 'adam'",
+            "option optimizer does not apply to algorithm 'admm', only to sgd",
+            None,
+        ),
+        (
+            "union = 'consensus'",
+            "option union does not apply to algorithm 'sgd', only to admm",
+            None,
+        ),
+        (
+            "class_weight = 'balanced'",
+            "option class_weight does not apply to mlp_regressor, only to logistic_regression, "
+            "softmax_regression, mlp_classifier",
+            None,
+        ),
+    ],
+)
+def test_refusals_of_neural_models(options: str, message: str, hint: str | None) -> None:
+    with pytest.raises(OptionError) as caught:
+        resolved(options, "mlp_regressor")
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+    assert caught.value.line == 1
 
 
 def test_defaults_depend_on_the_algorithm() -> None:
@@ -78,7 +190,32 @@ def test_values() -> None:
             "algorithm = 'admm', inner_rounds = 3",
             "option inner_rounds applies only with union = 'consensus'",
         ),
-        ("hidden = [16]", "option hidden is not built yet"),
+        (
+            "hidden = [16]",
+            "option hidden does not apply to linear_regression, only to mlp_regressor, "
+            "mlp_classifier",
+        ),
+        ("optimizer = 'adam'", "option optimizer does not apply to algorithm 'lbfgs', only to sgd"),
+        (
+            "algorithm = 'sgd', momentum = 0.5",
+            "option momentum applies only with optimizer = 'momentum'",
+        ),
+        (
+            "algorithm = 'sgd', optimizer = 'momentum', momentum = 1",
+            "option momentum must be a number from 0 up and below 1, got 1",
+        ),
+        (
+            "algorithm = 'admm', learning_rate = 1",
+            "option learning_rate does not apply to algorithm 'admm', only to sgd",
+        ),
+        ("algorithm = 'admm', local_epochs = 1", "option local_epochs does not apply to linear_"),
+        ("head = 'linear'", "option head does not apply to linear_regression, only to mlp_"),
+        ("device = 'cuda'", "option device does not apply to linear_regression, only to mlp_"),
+        (
+            "network = 'us-de'",
+            "option network must be 'us-uk', 'us-us' or your own latency in seconds and bandwidth "
+            "in bits per second, such as {'latency': 0.05, 'bandwidth': 1e9}, got 'us-de'",
+        ),
         ("seed = 1" + "0" * 330, "option seed must be a whole number from 0 up, got 1000"),
         ("l2 = 1" + "0" * 330, "option l2 must be a number from 0 up, got 1000"),
         ("validation_fraction = 1", "option validation_fraction must be a number from 0 to 0.9"),
@@ -134,6 +271,20 @@ def test_hints_name_the_nearest() -> None:
         ("epoch = 3", "did you mean epochs?"),
         ("algorithm = 'lbgfs'", "did you mean lbfgs?"),
         ("epochs = 1" + "0" * 30, "whole numbers go up to 1e+15"),
+        ("network = 'us_uk'", "did you mean us-uk?"),
+        ("network = {'latency': 0.1}", "bandwidth is missing"),
+        ("network = {}", "latency is missing"),
+        ("network = {'latency': 0.1, 'band': 3}", "did you mean bandwidth?"),
+        ("network = {'latency': 0.1, 'ping': 3}", "it has the keys 'latency' and 'bandwidth'"),
+        (
+            "network = {'latency': -0.1, 'bandwidth': 3}",
+            "latency must be a number from 0 up, got -0.1",
+        ),
+        (
+            "network = {'latency': 0, 'bandwidth': 0}",
+            "bandwidth must be a number greater than 0, got 0",
+        ),
+        ("network = {'Latency': 0, 'latency': 0, 'bandwidth': 1}", "each key stands once"),
     ):
         with pytest.raises(OptionError) as caught:
             resolved(options)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sqlglot import exp, parse_one
 
+from sqlfl import options as options_table
 from sqlfl.planner.federated import FederatedPlan, plan
 from sqlfl.planner.into import Into
 from sqlfl.planner.ucq import (
@@ -31,7 +32,30 @@ OPTIONS: dict[str, object] = {
     "l2": 1e-4,
     "engine": "auto",
     "memory_limit": None,
-    "seed": 0,
+    "seed": None,
+}
+
+
+NEURAL: dict[str, object] = {
+    "algorithm": "sgd",
+    "epochs": 20,
+    "batch_size": 1000,
+    "learning_rate": 0.01,
+    "optimizer": "adam",
+    "hidden": (16,),
+    "activation": "relu",
+    "dropout": 0.0,
+    "head": "none",
+    "device": "auto",
+}
+HEAD: dict[str, object] = {"head": "linear", "embedding": 8}
+LOCAL: dict[str, object] = {
+    "algorithm": "admm",
+    "union": "consensus",
+    "inner_rounds": 4,
+    "local_epochs": 5,
+    "optimizer": None,
+    "batch_size": 512,
 }
 
 
@@ -233,16 +257,26 @@ def weighted(ucq: Ucq) -> Ucq:
 
 
 def train(
-    ucq: Ucq, kind: str, options: Mapping[str, object] | None = None, sql: str = "TRAIN MODEL m"
+    ucq: Ucq,
+    kind: str,
+    options: Mapping[str, object] | None = None,
+    sql: str = "TRAIN MODEL m",
+    at: str | None = None,
 ) -> FederatedPlan:
-    return plan("train", "m", kind, ucq, OPTIONS | dict(options or {}), sql)
+    usual = OPTIONS | (NEURAL if kind in options_table.NEURAL else {})
+    return plan("train", "m", kind, ucq, usual | dict(options or {}), sql, at=at)
 
 
-def score(purpose: str) -> FederatedPlan:
-    options = {"engine": "auto", "memory_limit": None}
+def score(
+    purpose: str,
+    kind: str = "linear_regression",
+    more: Mapping[str, object] | None = None,
+    at: str | None = None,
+) -> FederatedPlan:
+    options = {"engine": "auto", "memory_limit": None, **(more or {})}
     ucq = cards(purpose)
     sql = f"{purpose.upper()} MODEL m FROM (SELECT ...)"
-    return plan(purpose, "m", "linear_regression", ucq, options, sql, {0: 0, 2: 1})
+    return plan(purpose, "m", kind, ucq, options, sql, {0: 0, 2: 1}, at=at)
 
 
 def into() -> FederatedPlan:

@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 
 from sqlfl.errors import InternalError
+from sqlfl.models.towers import TowerShape
 from sqlfl.planner.engines import EngineChoice, bytes_of, choose_engines, row_bytes
 from sqlfl.planner.exchanges import DOWN, UP, WHOLE
 from sqlfl.planner.federated import FederatedPlan, plan
 from sqlfl.planner.symbols import ROLES
+from sqlfl.planner.towers import Tower
 from sqlfl.schema import specifications_to_json
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1, METEO
@@ -232,8 +234,140 @@ def test_sgd_sends_all_rows_once_an_epoch_and_batches_between() -> None:
     assert amount.evaluate(values) == 2 * 50 * 4 + 4 * (20 * 4 + 20 * 4) + 6 * 24
 
 
+NEURAL_SIZES = {"d[c]": 5, "d[p]": 2, "d_c": 3}
+
+
+def tower(d: int, hidden: tuple[int, ...], outputs: int) -> int:
+    return TowerShape(d, hidden, outputs, "relu").size
+
+
+@pytest.mark.parametrize("hidden", [(1,), (16,), (7, 4), (3, 1, 5)])
+@pytest.mark.parametrize("head", [{}, plans.HEAD])
+def test_gradients_of_towers_have_all_parameters(
+    hidden: tuple[int, ...], head: dict[str, object]
+) -> None:
+    outputs = 8 if head else 3
+    size = tower(5, hidden, outputs)
+    sgd = plans.train(plans.cards(), "mlp_classifier", {"hidden": hidden, **head})
+    bound = NEURAL_SIZES | {"S": 6, "T": 2}
+    for client in (BANK_0, BANK_1):
+        for kind, way in (("partial_gradient", UP), ("sum_gradient", DOWN)):
+            messages, amount = sgd.totals()[client, 0, kind, way]
+            assert messages.evaluate(bound) == 6
+            assert amount.evaluate(bound) == 6 * 8 * size
+    admm = plans.train(plans.cards(), "mlp_classifier", plans.LOCAL | {"hidden": hidden, **head})
+    for kind, way in (("consensus_part", UP), ("consensus_average", DOWN)):
+        messages, amount = admm.totals()[BANK_1, 0, kind, way]
+        assert messages.evaluate(bound) == 2 * 4
+        assert amount.evaluate(bound) == 2 * 4 * 8 * size
+    for made in (sgd, admm):
+        assert {"gram", "set_gram", "probe"}.isdisjoint(kinds(made, 0, UP) | kinds(made, 0, DOWN))
+        assert {"partial_gradient", "consensus_part"}.isdisjoint(kinds(made, 2, UP))
+
+
+def test_towers_predict_once_before_they_step() -> None:
+    plan = plans.train(plans.cards(), "mlp_regressor")
+    assert kinds(plan, 0, DOWN)["send_predictions"] == "16"
+    full = "4·S·b[c@bank/0]·d_c + 4·T·a[c@bank/0]·d_c - 4·T·b[c@bank/0]·d_c"
+    assert kinds(plan, 0, UP)["predictions"] == f"{full} + 4·a[c@bank/0]·d_c + 8·S + 8"
+    admm = plans.train(plans.cards(), "mlp_regressor", plans.LOCAL)
+    assert kinds(admm, 2, UP)["predictions"] == (
+        "4·T·a[p@airline/0]·d_c + 4·a[p@airline/0]·d_c + 8·T + 8"
+    )
+    assert kinds(admm, 2, DOWN)["residuals"] == "4·T·a[p@airline/0]·d_c + 8·T"
+
+
+def test_with_a_head_each_row_has_its_embedding_and_no_model_output() -> None:
+    for options in (plans.HEAD, plans.LOCAL | plans.HEAD):
+        plan = plans.train(plans.cards(), "mlp_classifier", options)
+        assert "outputs" not in {symbol.role for symbol in plan.symbols}
+        assert "32·T·a[p@airline/0]" in kinds(plan, 2, UP)["predictions"]
+        assert "32·T·a[p@airline/0]" in kinds(plan, 2, DOWN)["residuals"]
+    scored = plans.score("predict", "mlp_classifier", plans.NEURAL | plans.HEAD)
+    assert kinds(scored, 2, UP)["predictions"] == "32·a[p@airline/0]"
+    # as a model's file has them
+    read = plans.NEURAL | plans.HEAD | {"hidden": [16]}
+    assert kinds(plans.score("evaluate", "mlp_regressor", read), 2, UP)["predictions"] == (
+        "32·a[p@airline/0]"
+    )
+
+
+def test_dropped_units_take_an_exchange_more_each_epoch() -> None:
+    plan = plans.train(plans.flights(), "mlp_classifier", {"dropout": 0.5})
+    messages, amount = plan.totals()[METEO, 1, "send_predictions", DOWN]
+    bound = {"T": 3, "S": 9, "d_c": 2, "a[w@meteo/0]": 40, "b[w@meteo/0]": 20}
+    some = bound | {"g[w@meteo/0]": 25, "l[w@meteo/0]": 25}
+    assert messages.evaluate(some) == 1 + 3
+    assert amount.evaluate(some) == 16 + 3 * (16 + 4 * 25)
+    # batches that are all rows list none
+    whole = bound | {"S": 3, "g[w@meteo/0]": 40, "l[w@meteo/0]": 0}
+    assert amount.evaluate(whole) == 4 * 16
+    _, down = plan.totals()[METEO, 1, "residuals", DOWN]
+    assert down.evaluate(some) == 3 * (8 * 25 + 24) + 6 * (8 * 20 + 24 + 4 * 20)
+    messages, up = plan.totals()[METEO, 1, "predictions", UP]
+    assert messages.evaluate(some) == 1 + 3 + 9
+    assert up.evaluate(some) == (8 * 40 + 8) * 4 + 3 * (8 * 25 + 8) + 6 * (8 * 20 + 8)
+    local = plans.train(plans.flights(), "mlp_classifier", plans.LOCAL | {"dropout": 0.5})
+    assert str(local.totals()[METEO, 1, "send_predictions", DOWN][0]) == "1"
+
+
+def test_optimizers_change_no_traffic_but_adam_needs_no_curvature() -> None:
+    plain = plans.train(plans.cards(), "linear_regression", SGD | {"learning_rate": 0.1})
+    for optimizer in ("momentum", "adam"):
+        options = SGD | {"learning_rate": 0.1, "optimizer": optimizer}
+        made = plans.train(plans.cards(), "linear_regression", options)
+        assert made.totals() == plain.totals()
+    momentum = plans.train(plans.cards(), "linear_regression", SGD | {"optimizer": "momentum"})
+    assert "probe" in kinds(momentum, 0, DOWN)
+
+
+def test_a_warm_start_asks_for_predictions() -> None:
+    made = plan(
+        "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "run"
+    )
+    assert kinds(made, 0, DOWN)["send_predictions"] == "16"
+    cold = plans.train(plans.cards(), "linear_regression")
+    assert "send_predictions" not in kinds(cold, 0, DOWN)
+
+
+def test_a_seed_numbers_the_rows_of_training() -> None:
+    for seed in (None, 0, 7):
+        made = plans.train(plans.cards(), "linear_regression", {"seed": seed})
+        found = {item.seed for items in made.specifications.values() for item in items}
+        assert found == {seed}
+    scored = plans.score("predict", more={"seed": 7})
+    assert {item.seed for items in scored.specifications.values() for item in items} == {None}
+
+
+# -- the coordinator at a party --------------------------------------------------------------------
+
+
+def test_what_stays_at_the_coordinators_party_is_no_disclosure() -> None:
+    free = plans.train(plans.cards(), "mlp_regressor")
+    at = plans.train(plans.cards(), "mlp_regressor", at="BANK")
+    assert at.totals() == free.totals()
+    assert free.staying == ()
+    assert [at.crosses(client) for client in (BANK_0, BANK_1, AIRLINE)] == [False, False, True]
+    ends = {end for d in at.disclosures for end in (d.sender, d.receiver)}
+    assert ends == {"coordinator", "airline/0"}
+    stays = {end for d in at.staying for end in (d.sender, d.receiver)}
+    assert stays == {"coordinator", "bank/0", "bank/1"}
+    assert set(at.disclosures) | set(at.staying) == set(free.disclosures)
+    assert set(at.disclosures).isdisjoint(at.staying)
+    assert {"labels", "statistics", "partial_gradient"}.isdisjoint(d.kind for d in at.disclosures)
+
+
+def test_a_coordinator_at_a_party_without_tables_changes_nothing() -> None:
+    free = plans.train(plans.flights(), "logistic_regression")
+    at = plans.train(plans.flights(), "logistic_regression", at="bank")
+    assert at.disclosures == free.disclosures
+    assert at.staying == ()
+
+
 def test_every_request_has_a_reply() -> None:
     for made in (
+        plans.train(plans.cards(), "mlp_regressor", {"dropout": 0.5, **plans.HEAD}),
+        plans.train(plans.cards(), "mlp_regressor", plans.LOCAL),
         plans.train(plans.cards(), "linear_regression", CONSENSUS),
         plans.train(plans.cards(), "linear_regression", SGD),
         plans.train(plans.flights(), "logistic_regression"),
@@ -272,6 +406,12 @@ def test_symbols_have_a_place_and_a_documented_role() -> None:
 def test_engines_fit_the_memory_limit() -> None:
     ucq = plans.cards()
     assert row_bytes(ucq.slots[0]) == 8 * (2 + 4) + 12
+    layers = Tower((16, 4), 0.0, None, "cpu")
+    assert row_bytes(ucq.slots[0], layers) == 8 * (2 + 4 + 2 * 20) + 12
+    assert choose_engines(ucq, {"memory_limit": "60KB"})[2].engine == "arrays"
+    assert choose_engines(ucq, {"memory_limit": "60KB"}, layers)[2] == EngineChoice(
+        "sql", "about 98.4 KiB of 29.3 KiB, the tower's layers among them"
+    )
     chosen = choose_engines(ucq, {"engine": "auto", "memory_limit": None})
     assert chosen[0].engine == "sql"
     assert "bank/0" in chosen[0].reason

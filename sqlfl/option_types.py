@@ -1,0 +1,187 @@
+"""The types that options have: how each is said, and how a written value is read."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sqlfl.errors import nearest
+
+LARGEST_WHOLE = 10**15
+"""Whole numbers end where a double still tells them from their neighbours."""
+WIDEST = 65_536
+"""Of a layer; weights beyond that fit no memory."""
+
+_UNITS = ("B", "KB", "MB", "GB", "TB", "KIB", "MIB", "GIB", "TIB")
+
+
+@dataclass(frozen=True)
+class OptionType:
+    """A type of option: how it is said, and how a written value is read (None: it is none)."""
+
+    text: str
+    read: Callable[[object], object | None]
+    advise: Callable[[object], str | None] = lambda value: None
+    """What to write instead of a value that is none."""
+
+
+def number(least: float, above: bool = False, most: float = math.inf) -> OptionType:
+    """From `least`, or where `above` more than it, to `most`."""
+
+    def read(value: object) -> object | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        inside = (value > least if above else value >= least) and value <= most
+        return float(value) if inside and value <= sys.float_info.max else None
+
+    low = "greater than 0" if above else f"from {least:g}"
+    high = "" if most == math.inf else f" and at most {most:g}" if above else f" to {most:g}"
+    return OptionType(f"a number {low}{high or ('' if above else ' up')}", read)
+
+
+def _read_fraction(value: object) -> object | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0.0 <= value < 1.0 else None
+
+
+def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType:
+    def read(value: object) -> object | None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and isinstance(value, int) and least <= value <= most else None
+
+    def advise(value: object) -> str | None:
+        large = isinstance(value, int) and value > LARGEST_WHOLE == most
+        return f"whole numbers go up to {LARGEST_WHOLE:.0e}" if large else None
+
+    end = "up" if most == LARGEST_WHOLE else f"to {most}"
+    return OptionType(f"a whole number from {least} {end}", read, advise)
+
+
+def choice(*choices: str) -> OptionType:
+    """One of these texts, in any case."""
+
+    def read(value: object) -> object | None:
+        lowered = value.lower() if isinstance(value, str) else None
+        return lowered if lowered in choices else None
+
+    *most, last = (f"'{c}'" for c in choices)
+    return OptionType(f"{', '.join(most)} or {last}", read, lambda v: meant(v, choices))
+
+
+def network(names: Iterable[str]) -> OptionType:
+    """A known network, or {'latency': seconds, 'bandwidth': bits per second}: a dictionary."""
+    known = tuple(names)
+    numbers = {"latency": number(0), "bandwidth": number(0, above=True)}
+
+    def read(value: object) -> object | None:
+        if isinstance(value, str):
+            return value.lower() if value.lower() in known else None
+        given = _items(value)
+        if given is None or {key.lower() for key in given} != set(numbers) or len(given) != 2:
+            return None
+        found = {key.lower(): numbers[key.lower()].read(item) for key, item in given.items()}
+        return None if None in found.values() else {name: found[name] for name in numbers}
+
+    def advise(value: object) -> str | None:
+        given = _items(value)
+        if given is None:
+            return meant(value, known)
+        for key, item in given.items():
+            type_ = numbers.get(key.lower())
+            if type_ is None:
+                return meant(key, numbers) or "it has the keys 'latency' and 'bandwidth'"
+            if type_.read(item) is None:
+                return f"{key} must be {type_.text}, got {shown(item)}"
+        missing = [name for name in numbers if name not in {key.lower() for key in given}]
+        return f"{missing[0]} is missing" if missing else "each key stands once"
+
+    *most, last = (f"'{name}'" for name in known)
+    text = ", ".join([*most, last]) + (
+        " or your own latency in seconds and bandwidth in bits per second, "
+        "such as {'latency': 0.05, 'bandwidth': 1e9}"
+    )
+    return OptionType(text, read, advise)
+
+
+def _items(value: object) -> dict[str, object] | None:
+    """Of a written dictionary."""
+    items = getattr(value, "items", None)
+    return dict(items) if isinstance(items, tuple) else None
+
+
+def _read_size(value: object) -> object | None:
+    """Text that DuckDB takes for a size."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value}B" if value > 0 else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", str(value).strip())
+    if not isinstance(value, str) or match is None or match[2].upper() not in _UNITS:
+        return None
+    return f"{match[1]}{match[2]}" if float(match[1]) > 0 else None
+
+
+def _read_boolean(value: object) -> object | None:
+    return value if isinstance(value, bool) else None
+
+
+def _read_widths(value: object) -> object | None:
+    if not isinstance(value, tuple) or not value:
+        return None
+    read = integer(1, WIDEST).read
+    return None if any(read(width) is None for width in value) else value
+
+
+def _advise_widths(value: object) -> str | None:
+    if value == ():
+        return "a model without hidden layers is a linear one: USING linear_regression, ..."
+    return f"[{value}]" if integer(1, WIDEST).read(value) is not None else None
+
+
+def _read_text(value: object) -> object | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _read_class_weight(value: object) -> object | None:
+    """'balanced', or a dictionary of numbers by class."""
+    if isinstance(value, str):
+        return value.lower() if value.lower() == "balanced" else None
+    items = _items(value)
+    if not items:
+        return None
+    read = {key: number(0).read(weight) for key, weight in items.items()}
+    return None if None in read.values() else read
+
+
+SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
+BOOLEAN = OptionType("true or false", _read_boolean)
+MODEL = OptionType("the name of a model", _read_text)
+FRACTION = OptionType("a number from 0 up and below 1", _read_fraction)
+CLASS_WEIGHT = OptionType(
+    "'balanced', or a number from 0 up for each class, such as {'yes': 5, 'no': 1}",
+    _read_class_weight,
+    lambda value: meant(value, ("balanced",)),
+)
+WIDTHS = OptionType(
+    f"a list of whole numbers from 1 to {WIDEST}, such as [16, 8]", _read_widths, _advise_widths
+)
+
+
+def shown(value: object) -> str:
+    """A value as it is written in a statement."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(shown(v) for v in value)}]"
+    items = value if isinstance(value, dict) else _items(value)
+    if items is not None:
+        return "{" + ", ".join(f"'{key}': {shown(v)}" for key, v in items.items()) + "}"
+    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def meant(value: object, known: Iterable[str]) -> str | None:
+    """The nearest of the known words, as a hint."""
+    found = nearest(value, known) if isinstance(value, str) else None
+    return None if found is None else f"did you mean {found}?"
