@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, InternalError, ModelError, PartyError
-from sqlfl.operators.client import ClientOperator
+from sqlfl.operators.client import Operator, make_operator
+from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
     SlotSpecification,
@@ -21,7 +22,7 @@ from sqlfl.schema import (
 )
 from sqlfl.udfs import keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
-from sqlfl.udfs.carry import carry_over
+from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.predict import make_engine, score
@@ -51,7 +52,7 @@ class SlotState:
     """The block that training starts from."""
     encoding: Encoding | None = None
     engine: Engine | None = None
-    operator: ClientOperator | None = None
+    operator: Operator | None = None
 
 
 @dataclass(eq=False)
@@ -206,7 +207,7 @@ class PartyClient:
         for item in specifications_from_json(request.specification):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
-            draws = self._blocks.secret("split") if item.split > 0 else b""
+            draws = self._blocks.secret("split") if item.split > 0 and item.seed is None else b""
             snapshot = Snapshot.take(run.cursor, item, fragments, secret, request.run, draws)
             warm = None if item.warm is None else self._block(*item.warm)
             run.slots[item.slot] = SlotState(item, snapshot, warm)
@@ -265,19 +266,22 @@ class PartyClient:
             state.encoding = local_encoding(state.snapshot)
         engine = make_engine(state.specification.engine, cursor, state.snapshot, state.encoding)
         state.engine = engine
-        theta = None
+        begin = None
         if state.warm is not None:
-            theta = carry_over(state.warm.encoding, state.warm.theta, state.encoding)
-        state.operator = ClientOperator(
-            engine, request.configuration, request.run, request.slot, theta
+            wanted = ClientConfiguration.from_json(request.configuration).tower(engine.width)
+            begin = carry_block(state.warm, state.encoding, wanted)
+        state.operator = make_operator(
+            engine, request.configuration, request.run, request.slot, begin
         )
         return ms.Ready(request.run, request.slot, engine.width)
 
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
         if state.operator is None or state.encoding is None:
             raise InternalError("save before start")
-        theta = state.operator.kept(request.back)
-        block = SavedBlock(state.encoding, theta, state.specification.name)
+        theta, *upper = state.operator.kept(request.back)
+        block = SavedBlock(
+            state.encoding, theta, state.specification.name, state.operator.shape, tuple(upper)
+        )
         self._blocks.save(request.model, request.slot, request.name, block)
         return ms.Saved(request.run, request.slot, 0)
 
@@ -290,9 +294,8 @@ class PartyClient:
             block.theta,
             state.specification.engine,
         )
-        return ms.Predictions(
-            request.run, request.slot, values.astype(np.float32), np.zeros(0, np.float64)
-        )
+        values = block.finish(values).astype(np.float32)
+        return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
 
     def _block(self, model: str, slot: int) -> SavedBlock:
         block = self._blocks.load(model, slot)

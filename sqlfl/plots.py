@@ -23,7 +23,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from sqlfl.registry import Model
 
-AXES = ("epoch", "bytes", "seconds")
+AXES = ("epoch", "bytes", "comm_seconds", "seconds")
 """What the horizontal axis can be."""
 MARKED = 30
 """Points are marked where there are no more than this."""
@@ -50,11 +50,12 @@ class TrainingFigure(Figure):
 def training_figure(model: Model, x: str = "epoch") -> TrainingFigure:
     """The objective and the metric of a model along its training, as two panels.
 
-    x : 'epoch', 'bytes' (sent in both directions so far) or 'seconds' (since the start).
+    x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (what that takes by the
+        option `network`) or 'seconds' (since the start).
 
     Values on validation rows are drawn where there are any; a panel without values is left out. A
     dotted line marks the epoch whose parameters were kept, where it is not the last one.
-    Raises Error for another `x`, or where matplotlib is missing.
+    Raises Error for another `x`, where the history has none, or where matplotlib is missing.
     """
     if x not in AXES:
         choices = ", ".join(repr(axis) for axis in AXES)
@@ -65,6 +66,11 @@ def training_figure(model: Model, x: str = "epoch") -> TrainingFigure:
     panels = [p for p in panels if any(_drawn(history, kind, p[0]) for kind in ("train", "valid"))]
     if not panels:
         raise Error(f"model {model.name} has no history to plot")
+    if x == "comm_seconds" and not np.isfinite(history[x]).all():
+        raise Error(
+            f"the history of model {model.name} has no comm_seconds",
+            hint="they are reckoned where training is told of a network: WITH (network = 'us-uk')",
+        )
     along, label, whole = _horizontal(history, model.algorithm, x)
     figure = TrainingFigure(figsize=(_WIDTH * len(panels), _HEIGHT))
     figure.set_layout_engine("constrained", wspace=0.05)
@@ -114,6 +120,8 @@ def _horizontal(
     """Values, label, and whether they are whole numbers."""
     if x == "epoch":
         return history["epoch"], "iteration" if algorithm == "lbfgs" else "epoch", True
+    if x == "comm_seconds":
+        return history[x], "communication by the network model (s)", False
     if x == "seconds":
         return history["seconds"], "time since the start (s)", False
     total = history["bytes_up"] + history["bytes_down"]

@@ -22,6 +22,7 @@ from sqlfl.errors import Error, ModelError, ParseError, PartyError
 from sqlfl.files import Connection
 from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Finish
+from sqlfl.network import Network
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.planner import statements as st
 from sqlfl.planner.dialect import parse
@@ -48,10 +49,12 @@ class Federation:
     path : the coordinator's file, which keeps models, their history and the audit; made where it is
         not there. None: all is gone with the federation.
     progress : show progress of long statements; None: only in a terminal and in a notebook.
+    at : the party that the coordinator is at: what goes between it and that party's clients crosses
+        no border. None: it is with none of the parties.
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
-    written by a newer sqlfl.
+    written by a newer sqlfl, and where `at` is no identifier.
     """
 
     def __init__(
@@ -59,9 +62,13 @@ class Federation:
         path: str | os.PathLike[str] | None = None,
         *,
         progress: bool | None = None,
+        at: str | None = None,
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
+        if at is not None:
+            _check_name(at, "at")
         self._progress = progress
+        self._at = at
         self._secret = secrets.token_bytes(32)
         self._clients: dict[str, tuple[Client, ...]] = {}
         self._servers: dict[Client, PartyClient] = {}
@@ -77,7 +84,7 @@ class Federation:
         self._attaching = threading.Lock()
         self._file = None if path is None else CoordinatorFile(path, sqlfl.__version__)
         try:
-            self._audit = Audit(self._file)
+            self._audit = Audit(self._file, at)
             self._registry = Registry(self._file)
         except BaseException:
             if self._file is not None:
@@ -116,8 +123,7 @@ class Federation:
     def _attach(
         self, name: str, source: Source | Sequence[Source], store: Store | Sequence[Store]
     ) -> None:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
+        _check_name(name, "party name")
         if name.lower() in (known.lower() for known in self._clients):
             raise Error(f"a party named {name} is attached already", hint="choose another name")
         own = Secrets(self._secret, secrets.token_bytes(32))
@@ -179,10 +185,19 @@ class Federation:
         return self._registry.get(name)
 
     def audit(self) -> Result:
-        """Every message that crossed a border, in order.
+        """Every message between the coordinator and a client, in order.
 
         Columns: seq, at, run (NULL while planning), party, client, direction ('up': from the
-        client), kind, rows, columns (of the largest array), bytes (of all values).
+        client), kind, rows, columns (of the largest array), bytes (of all values), crosses (a
+        border: false where the coordinator is at the client's own party).
+
+        >>> import duckdb, sqlfl
+        >>> with duckdb.connect() as con, sqlfl.connect(progress=False, at="clinic") as fed:
+        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        ...     fed.attach("clinic", con)
+        ...     _ = fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)")
+        ...     {row["crosses"] for row in fed.audit().arrow().to_pylist()}
+        {False}
         """
         return Result(self._audit.table())
 
@@ -230,6 +245,7 @@ class Federation:
         )
         models = ", ".join(model.name for model in self._registry.all())
         kind = "federation" if self._file is None else f"federation in {self._file.path.name}"
+        kind += "" if self._at is None else f" at {self._at}"
         return f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>"
 
     # -- planning ---------------------------------------------------------------------------------
@@ -243,11 +259,11 @@ class Federation:
         try:
             match statement:
                 case st.TrainModel():
-                    return plan_training(statement, catalog, models)
+                    return plan_training(statement, catalog, models, at=self._at)
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)
                     self._saving.check_attached(model, statement.query)
-                    return plan_scoring(statement, model, catalog)
+                    return plan_scoring(statement, model, catalog, at=self._at)
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
         raise Error("only TRAIN, EVALUATE and PREDICT have a plan to explain")
@@ -272,7 +288,7 @@ class Federation:
         self, statement: st.TrainModel, plan: FederatedPlan, start: Model | None
     ) -> Result:
         run = secrets.token_hex(8)
-        channel = self._channel()
+        channel = self._channel(Network.of(plan.options.get("network")))
         progress = Progress(statement.name, int(str(plan.options["epochs"])), self._progress)
         try:
             with self._running(plan, run):
@@ -356,9 +372,9 @@ class Federation:
         model = self._saving.drop(statement.name)
         return Result(pa.table({"dropped": [model.name]}))
 
-    def _channel(self) -> Channel:
+    def _channel(self, network: Network | None = None) -> Channel:
         """One that carries nothing any more once the federation is being closed."""
-        return Channel(self._transport, self._audit, self._check_open)
+        return Channel(self._transport, self._audit, self._check_open, network)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -366,20 +382,32 @@ class Federation:
 
 
 def connect(
-    path: str | os.PathLike[str] | None = None, *, progress: bool | None = None
+    path: str | os.PathLike[str] | None = None,
+    *,
+    progress: bool | None = None,
+    at: str | None = None,
 ) -> Federation:
     """A federation whose coordinator lives in this process.
 
     path : the file, made where it is not there, in which the coordinator keeps models, their
         history and the audit; the parties keep their parts (docs/models.md). None: nothing is kept.
     progress : show progress of long statements; None: only in a terminal and in a notebook.
+    at : the party that the coordinator is at; None: it is with none of them. What goes between it
+        and that party's clients crosses no border, so that the labels of that party leave nobody.
+        `fed.audit()` records these messages too, and says so; sums of bytes leave them out.
 
     >>> import sqlfl
-    >>> with sqlfl.connect() as fed:
+    >>> with sqlfl.connect(at="clinic") as fed:
     ...     print(fed)
-    <sqlfl federation: parties: none; models: none>
+    <sqlfl federation at clinic: parties: none; models: none>
     """
-    return Federation(path, progress=progress)
+    return Federation(path, progress=progress, at=at)
+
+
+def _check_name(name: object, what: str) -> None:
+    """Of a party."""
+    if not isinstance(name, str) or not name.isidentifier():
+        raise Error(f"{what} {name!r} is not an identifier", hint="use letters, digits, _")
 
 
 TOO_DEEP = "the statement is nested too deeply"

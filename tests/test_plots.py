@@ -105,6 +105,12 @@ def test_vertical_axes_have_units(kind: str, objective: str, metric: str) -> Non
         ("epoch", {}, "epoch", [1, 2]),
         ("seconds", {"seconds": [0.5, 2.0]}, "time since the start (s)", [0.5, 2.0]),
         (
+            "comm_seconds",
+            {"comm_seconds": [0.1, 0.3]},
+            "communication by the network model (s)",
+            [0.1, 0.3],
+        ),
+        (
             "bytes",
             {"bytes_up": [1_000_000, 2_000_000], "bytes_down": [500_000, 600_000]},
             "sent so far, both directions (MB)",
@@ -131,8 +137,15 @@ def test_an_epoch_of_lbfgs_is_an_iteration() -> None:
 
 
 def test_an_unknown_axis_is_refused() -> None:
-    with pytest.raises(sqlfl.Error, match="x must be one of 'epoch', 'bytes', 'seconds', got 'n'"):
+    known = "'epoch', 'bytes', 'comm_seconds', 'seconds'"
+    with pytest.raises(sqlfl.Error, match=f"x must be one of {known}, got 'n'"):
         training_figure(model(train_loss=[1.0]), "n")
+
+
+def test_without_a_network_there_is_no_time_to_draw_along() -> None:
+    with pytest.raises(sqlfl.Error, match="model m has no comm_seconds") as error:
+        training_figure(model(train_loss=[2.0, 1.0]), "comm_seconds")
+    assert "network = 'us-uk'" in str(error.value)
 
 
 def test_single_points_are_marked_and_long_lines_are_not() -> None:
@@ -158,7 +171,10 @@ def test_a_trained_model_plots(database: Any, tmp_path: Path) -> None:
             "b", database("CREATE TABLE u AS SELECT range AS id, range % 4 AS z FROM range(9)")
         )
         query = "SELECT u.z, t.y FROM a.t JOIN b.u USING (id)"
-        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+        fed.sql(
+            "TRAIN MODEL m USING linear_regression TARGET y WITH (network = 'us-uk') "
+            f"FROM ({query})"
+        )
         for x in AXES:
             figure = fed.model("m").plot(x)
             assert len(figure.axes) == 2

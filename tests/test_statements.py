@@ -202,8 +202,10 @@ def test_audit_has_every_message(fed: sqlfl.Federation) -> None:
     audit = fed.audit()
     assert audit.columns == [
         "seq", "at", "run", "party", "client", "direction", "kind", "rows", "columns", "bytes",
+        "crosses",
     ]  # fmt: skip
     rows = audit.arrow().to_pylist()
+    assert all(row["crosses"] for row in rows)
     assert {row["party"] for row in rows} == {"census", "geo"}
     assert {row["direction"] for row in rows} == {"up", "down"}
     assert {row["run"] for row in rows} == {None, fed.model("m").run}

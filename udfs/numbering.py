@@ -4,11 +4,15 @@ Row ids run from 0 over all the client's fragments of the slot. They follow the 
 with the most distinct tags, and chance within a tag, so that they tell nothing of the storage
 order that the tags do not. Without keys they follow (fragment, chance): the coordinator then
 knows a row's fragment from the fragments' sizes.
+
+With a seed they follow from what the rows hold, not from tags, which differ from run to run: a
+keyed hash of the row, under a key that takes the seed and all rows of the slot at this client to
+know. So who does not have the table cannot tell which row comes where; who sees two runs of one
+seed over the same table knows its rows again. Rows that are equal in all columns keep their order.
 """
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,18 +54,42 @@ def hash_keys(snapshot: Snapshot, secret: bytes) -> None:
         snapshot.create(f"tags{position}", query, parameters)
 
 
+def content_key(snapshot: Snapshot) -> bytes:
+    """32 bytes that follow from the specification's seed and all rows, in whatever order these are.
+
+    Numbers count to 24 bits only: a database that adds up in several threads may give the last
+    bits of a sum one way or the other.
+    """
+    content = sql.named(_content(snapshot, rounded=True), "h")
+    rows = snapshot.kept(exp.select(content).from_(snapshot.table("raw", "t")))
+    again = sql.call("hash", sql.column("h"), sql.string("again"))
+    sums = [sql.call("sum", sql.cast(value, "HUGEINT")) for value in (sql.column("h"), again)]
+    query = exp.select(sql.call("count", exp.Star()), *sums).from_(rows.subquery("r"))
+    seed, slot = snapshot.specification.seed, snapshot.specification.slot
+    digest = repr(sql.fetch(snapshot.con, query)[0])
+    return keys.derive(digest.encode(), "rows", str(seed), str(slot))
+
+
 def number_rows(snapshot: Snapshot) -> None:
     """Make the table `ids`: position in `raw`, row id, fragment, and the code of every key.
 
-    A NULL key has the code after the last. Raises ModelError where a key that is not nullable has a
-    NULL.
+    A NULL key has the code after the last. Chance is keyed with the snapshot's salt. Raises
+    ModelError where a key that is not nullable has a NULL.
     """
+    seeded = snapshot.specification.seed is not None
     sizes = []
     for position in range(len(snapshot.specification.keys)):
         size = exp.select(sql.call("count", exp.Star()))
         found = sql.fetch(snapshot.con, size.from_(snapshot.table(f"tags{position}")))
         sizes.append(int(found[0][0]))
-    written = sql.call("encode", sql.text(sql.column("pos", "t")))
+    wanted = [sql.column(name, "t") for name in ["pos", "fragment", *_key_columns(snapshot)]]
+    drawn: list[exp.Expr] = [sql.column("pos", "t")]
+    if seeded:
+        drawn = [_content(snapshot, rounded=True), _content(snapshot, rounded=False), *drawn]
+    numbers = [sql.named(value, f"n{place}") for place, value in enumerate(drawn)]
+    # a window keeps all columns of its source until it is done: wide rows are not to be among them
+    rows = snapshot.kept(sql.select(snapshot.table("raw", "t"), [*wanted, *numbers]))
+    written = sql.call("encode", sql.text(sql.column("n0", "t")))
     digest = sql.call("sha256", sql.join_text(sql.parameter("salt"), written))
     # 12 bytes are kept inline by DuckDB's strings, and are enough to order any table
     chance = sql.call("array_slice", sql.call("unhex", digest), sql.number(1), sql.number(12))
@@ -69,15 +97,17 @@ def number_rows(snapshot: Snapshot) -> None:
         sql.call("coalesce", sql.column("code", f"d{k}"), sql.number(size))
         for k, size in enumerate(sizes)
     ]
-    first: exp.Expr = sql.column("fragment", "t")
-    if sizes:
-        first = codes[int(np.argmax(sizes))].copy()
+    order = [chance, *(sql.column(f"n{place}", "t") for place in range(1, len(drawn)))]
+    if not sizes:
+        order.insert(0, sql.column("fragment", "t"))
+    elif not seeded:
+        order.insert(0, codes[int(np.argmax(sizes))].copy())
     query = exp.select(
         sql.column("pos", "t"),
         sql.column("fragment", "t"),
-        sql.named(sql.row_number([first, chance]), "row"),
+        sql.named(sql.row_number(order), "row"),
         *(sql.named(code, f"k{k}") for k, code in enumerate(codes)),
-    ).from_(snapshot.table("raw", "t"))
+    ).from_(rows.subquery("t"))
     for position, key in enumerate(snapshot.specification.keys):
         matches = [
             sql.equal(
@@ -91,10 +121,47 @@ def number_rows(snapshot: Snapshot) -> None:
             on=exp.and_(*matches),
             join_type="left" if key.nullable else "",
         )
-    snapshot.create("ids", snapshot.kept(query), {"salt": os.urandom(32)})
+    snapshot.create("ids", query, {"salt": snapshot.salt})
     size = exp.select(sql.call("count", exp.Star())).from_(snapshot.table("ids"))
     if sql.fetch(snapshot.con, size)[0][0] != sum(snapshot.rows):
         raise ModelError(f"a fragment of slot {snapshot.specification.slot} has NULL join keys")
+
+
+def _content(snapshot: Snapshot, *, rounded: bool) -> exp.Expr:
+    """A hash of row t of `raw`, 8 bytes that follow from all its columns but its position.
+
+    Without `rounded` numbers count to the last bit, and the query takes the parameter `salt`. It is
+    DuckDB's own hash, which is fast over wide rows, and may change from version to version.
+    """
+    wanted = snapshot.specification
+    columns = [sql.column("fragment", "t")]
+    numbers: list[tuple[str, str]] = []
+    for number, feature in enumerate(wanted.features):
+        if feature.kind == "category":
+            columns.append(sql.column(f"f{number}", "t"))
+        else:
+            kind = f"FLOAT[{feature.width}]" if feature.kind == "array" else "FLOAT"
+            numbers.append((f"f{number}", kind))
+    if wanted.target and wanted.classes:
+        columns.append(sql.column("y", "t"))
+    elif wanted.target:
+        numbers.append(("y", "FLOAT"))
+    numbers += [("w", "FLOAT")] * wanted.weight
+    columns += [sql.column("draw", "t")] * (wanted.split > 0)
+    columns += [sql.column(f"id{k}", "t") for k in wanted.identifiers]
+    columns += [sql.column(name, "t") for name in _key_columns(snapshot)]
+    if not rounded:
+        values: list[exp.Expr] = [sql.column(name, "t") for name, _ in numbers]
+        return sql.call("hash", sql.parameter("salt"), *columns, *values)
+    # a number beyond the range of FLOAT is NULL
+    values = [sql.try_cast(sql.column(name, "t"), kind) for name, kind in numbers]
+    return sql.call("hash", *columns, *values)
+
+
+def _key_columns(snapshot: Snapshot) -> list[str]:
+    """The columns of `raw` with the parts of keys."""
+    types = [key.types for key in snapshot.specification.keys]
+    return [f"p{position}_{p}" for position, parts in enumerate(types) for p in range(len(parts))]
 
 
 def tags_of(snapshot: Snapshot, key: int) -> Array:

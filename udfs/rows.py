@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,7 +17,7 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
-from sqlfl.udfs.numbering import hash_keys, number_rows, tags_of
+from sqlfl.udfs.numbering import content_key, hash_keys, number_rows, tags_of
 
 Array = npt.NDArray[Any]
 
@@ -40,6 +41,8 @@ class Snapshot:
     """a, the number of active rows; 0 before `activate`."""
     weight: float = 0.0
     """Σ cnt over the active rows."""
+    salt: bytes = field(default=b"", repr=False)
+    """The key of chance: random, or with a seed what follows from that and from the rows."""
     _rows: str = "active"
     """The part that holds the active rows."""
     _tables: set[str] = field(default_factory=set)
@@ -59,15 +62,20 @@ class Snapshot:
 
         The caller opens the transaction that makes all snapshots of a client consistent, and has
         called `keys.install`. `secret` is the run's key for join keys; `draws` the client's own for
-        drawing validation rows, without which a specification with a split is an InternalError.
+        drawing validation rows, without which a specification with a split is an InternalError,
+        unless it has a seed, which they follow then.
         Raises ModelError if a fragment does not have the columns that the specification calls for.
         """
+        seed = specification.seed
+        if seed is not None:
+            draws = keys.derive(str(seed).encode(), "draws")
         if specification.split > 0 and not draws:
             raise InternalError("validation rows cannot be drawn without a key")
         snapshot = cls(con, run, specification)
         try:
             snapshot._evaluate(fragments, draws)
             snapshot._count()
+            snapshot.salt = os.urandom(32) if seed is None else content_key(snapshot)
             hash_keys(snapshot, secret)
             number_rows(snapshot)
         except BaseException:
@@ -223,14 +231,20 @@ class Snapshot:
         """uint8 (a,): 1 for the active rows that are for validation.
 
         A row is where its draw, a keyed hash of the whole row as a number in [0, 1), is below
-        `specification.split`: so it is again under the same key, and copies of a row agree.
+        `specification.split`: so it is again under the same key, and copies of a row agree. With a
+        seed the key follows from that and from all rows, and not from the client's own.
         """
         share = self.specification.split
         if not 0 < share < 1:
             raise InternalError(f"slot {self.specification.slot} draws a share of {share}")
         limit = int(share * 2 ** (8 * DRAW_BYTES)).to_bytes(DRAW_BYTES, "big")
-        drawn = exp.LT(this=sql.column("draw"), expression=sql.parameter("limit"))
-        return self._of_active_rows(drawn, {"limit": limit}, np.uint8)
+        draw: exp.Expr = sql.column("draw")
+        given: dict[str, object] = {"limit": limit}
+        if self.specification.seed is not None:
+            draw = sql.call("array_slice", keys.tag(draw), sql.number(1), sql.number(DRAW_BYTES))
+            given |= keys.pads(keys.derive(self.salt, "split"))
+        drawn = exp.LT(this=draw, expression=sql.parameter("limit"))
+        return self._of_active_rows(drawn, given, np.uint8)
 
     def identifiers(self) -> tuple[pa.Array, ...]:
         """The ID columns of the active rows, in the specification's order, as Arrow arrays (a,)."""

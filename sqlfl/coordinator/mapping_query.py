@@ -60,11 +60,15 @@ def run_mapping_query(
     slots: Sequence[SlotRows],
     replies: Mapping[Address, JoinKeys],
     memory_limit: str | None,
+    *,
+    sorted: bool = False,
 ) -> dict[int, Array]:
     """The table mapping p_i of every slot in the query's output.
 
-    Returns slot -> int32 (N,): row of the slot's concatenated snapshots per joined row. Raises
-    ModelError where the join is larger than the mapping can hold.
+    Returns slot -> int32 (N,): row of the slot's concatenated snapshots per joined row. Joined rows
+    come as the join makes them, which may differ from run to run, or `sorted` by the rows of all
+    slots, the slot with most rows first: so its values are gathered in the order in which they lie.
+    Raises ModelError where the join is larger than the mapping can hold.
     """
     codes = _join_codes(slots, replies)
     with duckdb.connect() as con:
@@ -73,7 +77,12 @@ def run_mapping_query(
         for slot in slots:
             con.register(f"slot_{slot.slot}", _slot_table(slot, replies, codes))
         try:
-            table = con.sql(sql).to_arrow_table()
+            relation = con.sql(sql)
+            if sorted:
+                sizes = {f"slot_{slot.slot}": sum(slot.rows) for slot in slots}
+                largest = np.argsort([-sizes[name] for name in relation.columns], kind="stable")
+                relation = relation.sort(*(relation.columns[place] for place in largest))
+            table = relation.to_arrow_table()
         except duckdb.OutOfMemoryException as error:
             raise ModelError(
                 f"the join does not fit the coordinator's memory: {error}",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import Failure, Message
+from sqlfl.network import Network
 from sqlfl.schema import Client
 from sqlfl.wire import decode, encode
 
@@ -31,7 +32,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One message that crossed a border."""
+    """One message between the coordinator and a client."""
 
     seq: int
     at: dt.datetime
@@ -44,6 +45,8 @@ class AuditRecord:
     rows: int
     columns: int
     bytes: int
+    crosses: bool
+    """It left one party for another: the coordinator is not at the client's own party."""
 
 
 AUDIT = pa.schema(
@@ -58,6 +61,7 @@ AUDIT = pa.schema(
         ("rows", pa.int64()),
         ("columns", pa.int64()),
         ("bytes", pa.int64()),
+        ("crosses", pa.bool_()),
     ]
 )
 """The fields of AuditRecord, as columns."""
@@ -85,19 +89,25 @@ class AuditLog(Protocol):
 
 
 class Audit:
-    """The record of all messages, in the order in which they crossed.
+    """The record of all messages, in the order in which they were sent; it knows who is at home.
 
     `log` keeps them when `flush` is called; without it they are kept in memory, all but the last
-    `CHUNK` as Arrow tables, which take a fraction of the room.
+    `CHUNK` as Arrow tables, which take a fraction of the room. `at` is the party that the
+    coordinator is at, whose name is compared as SQL does; None where it is with none of them.
     """
 
-    def __init__(self, log: AuditLog | None = None) -> None:
+    def __init__(self, log: AuditLog | None = None, at: str | None = None) -> None:
         self._log = log
+        self._at = None if at is None else at.lower()
         self._lock = threading.RLock()
         self._next = 1 if log is None else log.last + 1
         self._chunks: list[pa.Table] = []
         self.records: list[AuditRecord] = []
         """Those that are neither in the log nor in a chunk."""
+
+    def crosses(self, client: Client) -> bool:
+        """Messages between the coordinator and this client cross a border between parties."""
+        return client.party.lower() != self._at
 
     def add(self, client: Client, direction: str, message: Message) -> None:
         rows, columns = message.shape
@@ -113,6 +123,7 @@ class Audit:
                 rows=rows,
                 columns=columns,
                 bytes=message.nbytes,
+                crosses=self.crosses(client),
             )
             if self._log is None and len(self.records) >= CHUNK:
                 self._chunks.append(self._pending())
@@ -143,21 +154,29 @@ class Channel:
 
     Attributes
     ----------
-    rounds : exchanges so far.
-    bytes_up, bytes_down : bytes of values (`Message.nbytes`) from and to the clients so far.
+    rounds : exchanges so far, also those in which nothing crossed.
+    bytes_up, bytes_down : bytes of values (`Message.nbytes`) from and to the clients so far, of
+        what crossed a border.
+    comm_seconds : what these exchanges take by the model `network`; None where there is none.
 
     `check` is called before each exchange; what it raises ends the work.
     """
 
     def __init__(
-        self, transport: Transport, audit: Audit, check: Callable[[], None] | None = None
+        self,
+        transport: Transport,
+        audit: Audit,
+        check: Callable[[], None] | None = None,
+        network: Network | None = None,
     ) -> None:
         self._transport = transport
         self._audit = audit
         self._check = check
+        self._network = network
         self.rounds = 0
         self.bytes_up = 0
         self.bytes_down = 0
+        self.comm_seconds = None if network is None else 0.0
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
         """One round. Raises PartyError for the first client, in order, that failed."""
@@ -166,12 +185,15 @@ class Channel:
         if self._check is not None:
             self._check()
         order = list(requests)
+        sizes = {client: 0 for client, _ in order if self._audit.crosses(client)}
         for client, slot in order:
             message = requests[client, slot]
             if message.slot != slot:
                 raise InternalError(f"{message.kind} for slot {message.slot} sent to slot {slot}")
             self._audit.add(client, "down", message)
-            self.bytes_down += message.nbytes
+            if client in sizes:
+                sizes[client] += message.nbytes
+                self.bytes_down += message.nbytes
         answers = self._transport.exchange(
             [(address[0], encode(requests[address])) for address in order]
         )
@@ -179,7 +201,11 @@ class Channel:
         replies = {a: decode(data) for a, data in zip(order, answers, strict=True)}
         for (client, _), reply in replies.items():
             self._audit.add(client, "up", reply)
-            self.bytes_up += reply.nbytes
+            if client in sizes:
+                sizes[client] += reply.nbytes
+                self.bytes_up += reply.nbytes
+        if self._network is not None and self.comm_seconds is not None:
+            self.comm_seconds += self._network.seconds(sizes.values())
         _raise_first((a[0], reply) for a, reply in replies.items())
         return replies
 
