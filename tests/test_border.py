@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.messages import Identifiers, Labels, Message, Residuals
+from sqlfl.messages import (
+    Activate,
+    Identifiers,
+    Labels,
+    Message,
+    Residuals,
+    SendPredictions,
+)
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.sizes import Symbol
 from sqlfl.schema import Client
@@ -24,7 +31,7 @@ from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.federations import Parties, federation, trainable
-from tests.strategies import Case, cases, predict_sql, train_sql
+from tests.strategies import LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
 from tests.truth_of_sizes import Number, Truth
 
 
@@ -121,6 +128,8 @@ def value_of_run(
         ]
 
     batches = -(-rows // min(int(str(plan.options.get("batch_size") or rows)), rows))
+    asked = [m for m in here("send_predictions") if isinstance(m, SendPredictions)]
+    dropped = [m for m in asked if m.training]
     described = len(here("describe"))
     match symbol.role:
         case "rounds":
@@ -130,6 +139,12 @@ def value_of_run(
         case "batch":
             sent = sum(m.batch.size for m in here("residuals") if isinstance(m, Residuals))
             return Fraction(sent, max(1, epochs * (batches - 1)))
+        case "first_batch":
+            (active,) = {m.rows.size for m in here("activate") if isinstance(m, Activate)}
+            rows = sum(active if m.whole else m.batch.size for m in dropped)
+            return Fraction(rows, max(1, epochs))
+        case "first_listed":
+            return Fraction(sum(m.batch.size for m in dropped), max(1, epochs))
         case "probes":
             return max(len(messages) for place, messages in found.items() if place[2] == "probe")
         case "run":
@@ -180,11 +195,39 @@ def test_the_traffic_of_outer_joins_is_what_explain_says(
     compare_traffic(case, clients, options, engine)
 
 
-def compare_traffic(case: Case, clients: int, options: dict[str, object], engine: str) -> None:
+TOWERS = (
+    {"epochs": 3},
+    {"epochs": 2, "batch_size": 16, "optimizer": "momentum"},
+    {"epochs": 2, "batch_size": 16, "dropout": 0.3},
+    {"epochs": 2, "dropout": 0.3, "hidden": [3, 2]},
+    {"epochs": 2, "head": "linear", "embedding": 2, "seed": 7},
+    {"epochs": 2, "algorithm": "admm", "inner_rounds": 3, "local_epochs": 1},
+    {"epochs": 2, "algorithm": "admm", "inner_rounds": 1, "head": "linear", "local_epochs": 1},
+)
+
+
+@given(cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES)
+@settings(max_examples=12)
+def test_the_traffic_of_towers_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str
+) -> None:
+    kind = LINEAR if case.kind == LINEAR else SOFTMAX
+    case = Case(kind, case.target, case.tables, case.blocks, case.seed)
+    compare_traffic(case, clients, options, engine, NEURAL[kind])
+
+
+NEURAL = {LINEAR: "mlp_regressor", SOFTMAX: "mlp_classifier"}
+
+
+def compare_traffic(
+    case: Case, clients: int, options: dict[str, object], engine: str, kind: str = ""
+) -> None:
     """A TRAIN, another that starts from it, a PREDICT and an EVALUATE."""
     with case.open(clients) as databases, tapped(dict(databases.parties)) as (fed, tap):
         data = trainable(case, databases)
-        statement = case.train(**options, engine=engine)
+        statement = train_sql(
+            "m", kind or case.kind, case.target, case.query, **options, engine=engine
+        )
         plan = fed.explain(statement)
         with tap.taken() as recorded:
             fed.sql(statement)
@@ -192,7 +235,8 @@ def compare_traffic(case: Case, clients: int, options: dict[str, object], engine
         parties = dict(databases.parties)
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 
-        again = case.train(**options, engine=engine, warm_start="m").replace(" m", " w", 1)
+        more = {**options, "engine": engine, "warm_start": "m"}
+        again = train_sql("w", kind or case.kind, case.target, case.query, **more)
         plan = fed.explain(again)
         with tap.taken() as recorded:
             fed.sql(again)

@@ -31,6 +31,17 @@ def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert namespace["plan"]
 
 
+@pytest.mark.slow
+def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/neural.md").read_text(), re.M | re.S
+    )
+    namespace: dict[str, object] = {}
+    exec(compile(block, "docs/neural.md", "exec"), namespace)
+    assert namespace["fed"].model("delay").metrics["accuracy"] > 0.7  # type: ignore[attr-defined]
+
+
 def test_options_are_documented() -> None:
     """Where this fails, put what `sqlfl.options.options_markdown()` returns into the page."""
     page = (ROOT / "docs" / "options.md").read_text()

@@ -17,7 +17,7 @@ from sqlfl.operators.steps import ClientConfiguration, Engine
 
 Array = npt.NDArray[Any]
 
-LEAST = 50
+LEAST = 100
 """Steps of a θ-update at least, where the client's rows are few."""
 LEAST_INNER = 20
 """Of an inner round: where these end too early, the duals drift, and consensus never settles."""

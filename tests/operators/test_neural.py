@@ -513,7 +513,7 @@ def test_few_rows_take_steps_enough() -> None:
             counted[-1] += 1
             return parameters - 1e-3 * rate * gradient
 
-    for epochs, batch, expected in ((4, 400, LEAST), (4, 16, 51), (60, 20, 120)):
+    for epochs, batch, expected in ((4, 400, LEAST), (4, 16, 102), (60, 20, 120)):
         local, _ = local_update(engine, local_epochs=epochs, local_batch=batch)
         local._optimizer = Counting()
         counted.append(0)
