@@ -42,7 +42,8 @@ _SCHEMA = (
     "CREATE TABLE models (name VARCHAR, run VARCHAR, created_at TIMESTAMPTZ, document VARCHAR, "
     "history BLOB)",
     'CREATE TABLE audit (seq BIGINT, "at" TIMESTAMPTZ, run VARCHAR, party VARCHAR, client VARCHAR, '
-    'direction VARCHAR, kind VARCHAR, "rows" BIGINT, "columns" BIGINT, bytes BIGINT)',
+    'direction VARCHAR, kind VARCHAR, "rows" BIGINT, "columns" BIGINT, bytes BIGINT, '
+    "crosses BOOLEAN DEFAULT true)",
 )
 _OBJECTS = (
     "SELECT schema_name, table_name FROM duckdb_tables() "
@@ -52,9 +53,11 @@ _OBJECTS = (
 )
 _APPEND = "INSERT INTO audit BY NAME SELECT * FROM records"
 _AUDIT = (
-    'SELECT seq, "at", run, party, client, direction, kind, "rows", "columns", bytes '
+    'SELECT seq, "at", run, party, client, direction, kind, "rows", "columns", bytes, crosses '
     "FROM audit ORDER BY seq"
 )
+_MIGRATION = "ALTER TABLE audit ADD COLUMN IF NOT EXISTS crosses BOOLEAN DEFAULT true"
+"""Files of before lack the column; who wrote them, or writes one now, knew no message at home."""
 
 _OPEN: WeakValueDictionary[Path, CoordinatorFile] = WeakValueDictionary()
 _OPENING = threading.Lock()
@@ -189,6 +192,7 @@ class CoordinatorFile:
                 f"{self._version}, which reads format {FORMAT}",
                 hint=f"pip install 'sqlfl>={writer}'",
             )
+        self._con.execute(_MIGRATION)
         return str(name)
 
     def _create(self) -> str:
@@ -279,6 +283,7 @@ def _document(model: Model) -> dict[str, Any]:
         "run": model.run,
         "blocks": [asdict(block) for block in model.blocks],
         "intercept": model.intercept.tolist(),
+        "head": None if model.head is None else model.head.tolist(),
         "classes": model.classes,
         "metrics": model.metrics,
         "privacy": model.privacy,
@@ -300,7 +305,10 @@ def _model(document: Mapping[str, Any], history: bytes, kept: str) -> Model:
     own["options"] = {name: _tuples(value) for name, value in own["options"].items()}
     own["blocks"] = tuple(_block(block) for block in own["blocks"])
     own["intercept"] = np.array(own["intercept"], np.float64)
-    own["cost"] = Cost(**{name: own["cost"][name] for name in Cost.__dataclass_fields__})
+    if own.get("head") is not None:
+        own["head"] = np.array(own["head"], np.float64)
+    cost = Cost.__dataclass_fields__
+    own["cost"] = Cost(**{name: value for name, value in own["cost"].items() if name in cost})
     own["created_at"] = dt.datetime.fromisoformat(own["created_at"])
     with pa.ipc.open_stream(history) as reader:
         return Model(**own, history=reader.read_all(), lasting=True, kept=kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,34 @@ if TYPE_CHECKING:
 NO_PRIVACY = (
     "none: no differential privacy. The coordinator saw the labels in clear, keyed hashes of the "
     "join keys, the join graph, and exact predictions and gradients of each block."
+)
+
+
+def no_privacy(at: str | None, labels: Iterable[str]) -> str:
+    """`Model.privacy` where the coordinator was at party `at`, and `labels` own the labels.
+
+    >>> print(no_privacy("clinic", ["clinic"]))
+    none: no differential privacy. The coordinator was at clinic, whose labels were sent to nobody;
+    the gradients that the other parties got are sums over them, and may tell some. clinic saw keyed
+    hashes of the others' join keys, the join graph, and exact predictions and gradients of each
+    block.
+    """
+    if at is None:
+        return NO_PRIVACY
+    others = [name for name in dict.fromkeys(labels) if name.lower() != at.lower()]
+    if others:
+        told = f"at {at}, which saw the labels of {', '.join(others)} in clear,"
+        return f"none: no differential privacy. The coordinator was {told} {_SEEN}"
+    return (
+        f"none: no differential privacy. The coordinator was at {at}, whose labels were sent to "
+        "nobody; the gradients that the other parties got are sums over them, and may tell some. "
+        f"{at} saw {_SEEN}"
+    )
+
+
+_SEEN = (
+    "keyed hashes of the others' join keys, the join graph, and exact predictions and gradients of "
+    "each block."
 )
 
 
@@ -44,9 +72,11 @@ class Cost:
 
     exchanges: int
     bytes_up: int
-    """From the clients to the coordinator."""
+    """From the clients to the coordinator, of what crossed a border between parties."""
     bytes_down: int
     seconds: float
+    comm_seconds: float | None = None
+    """What the exchanges take by the option `network`; None where that is not set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +122,9 @@ class Model:
     """It is there when the coordinator's file is opened again."""
     kept: str
     """Where, and for how long; and what would make it last."""
+    head: npt.NDArray[np.float64] | None = None
+    """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
+    where that sum is, with the intercept, the scores."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -108,18 +141,28 @@ class Model:
             *([("classes", ", ".join(self.classes))] if self.classes else []),
             ("features", ", ".join(self.features)),
             *((f"block {block.name}", _described(block)) for block in self.blocks),
+            *([("head", self._head())] if self.head is not None else []),
             ("algorithm", self.algorithm),
             ("options", self._options()),
             ("epochs", self._epochs()),
             ("exchanges", str(self.cost.exchanges)),
             ("bytes", f"{self.cost.bytes_up:,} up, {self.cost.bytes_down:,} down"),
             ("seconds", f"{self.cost.seconds:.3g}"),
+            *self._communication(),
             *((key, _number(value)) for key, value in self.metrics.items()),
             ("privacy", self.privacy),
             ("created", f"{self.created_at:%Y-%m-%d %H:%M:%S} UTC"),
             ("versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
             ("kept", self.kept),
         ]
+
+    def _head(self) -> str:
+        assert self.head is not None
+        return f"linear, {len(self.head)} values of each joined row, kept by the coordinator"
+
+    def _communication(self) -> list[tuple[str, str]]:
+        seconds = self.cost.comm_seconds
+        return [] if seconds is None else [("comm_seconds", f"{seconds:.3g} by the network model")]
 
     def _options(self) -> str:
         if not self.given:
@@ -140,10 +183,11 @@ class Model:
     def plot(self, x: str = "epoch") -> Figure:
         """The objective and the metric along the training, as a matplotlib Figure.
 
-        x : 'epoch', 'bytes' (sent in both directions so far) or 'seconds' (since the start).
+        x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (what that takes by
+            the option `network`) or 'seconds' (since the start).
 
         A notebook shows it; in a script: `model.plot().savefig("training.png")`. Raises Error
-        where matplotlib is missing.
+        where matplotlib is missing, or the model was trained without what `x` names.
         """
         from sqlfl.plots import training_figure
 

@@ -26,7 +26,7 @@ from sqlfl.messages import CLIENT, Collect, Collected, Drop, Keep
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.statements import TrainModel
 from sqlfl.planner.ucq import Slot
-from sqlfl.registry import NO_PRIVACY, Cost, Model, ModelBlock, Registry
+from sqlfl.registry import Cost, Model, ModelBlock, Registry, no_privacy
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 
@@ -193,11 +193,20 @@ def model_of(
         run=run,
         blocks=blocks,
         intercept=trained.intercept,
+        head=trained.head,
         classes=trained.classes,
         history=trained.history,
         metrics=trained.metrics,
-        privacy=NO_PRIVACY,
-        cost=Cost(last["rounds"], last["bytes_up"], last["bytes_down"], last["seconds"]),
+        privacy=no_privacy(
+            plan.at, [party for slot in plan.ucq.slots if slot.target for party in slot.parties]
+        ),
+        cost=Cost(
+            last["rounds"],
+            last["bytes_up"],
+            last["bytes_down"],
+            last["seconds"],
+            last["comm_seconds"],
+        ),
         interrupted=trained.interrupted,
         converged=trained.converged,
         stopped_early=trained.stopped_early,

@@ -63,3 +63,34 @@ def test_a_table_of_the_target_alone_may_be_scored(fed: sqlfl.Federation) -> Non
     )
     np.testing.assert_allclose(scores(fed, query), 1.0)
     assert fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().column("rows").to_pylist() == [40]
+
+
+def test_a_warm_start_of_towers_needs_towers_of_the_same_shape(fed: sqlfl.Federation) -> None:
+    train = "TRAIN MODEL {} USING mlp_regressor TARGET y WITH (epochs = 1{}) FROM (" + TRAINED + ")"
+    fed.sql(train.format("m", ", hidden = [3]"))
+    for options, wanted, hint in (
+        ("", "hidden = [16]", "add hidden = [3], or leave warm_start out"),
+        (", hidden = [3, 3]", "hidden = [3, 3]", "add hidden = [3], or leave warm_start out"),
+        (", hidden = [3], activation = 'tanh'", "activation = 'tanh'", "add activation = 'relu'"),
+        (", hidden = [3], head = 'linear'", "head = 'linear'", "add head = 'none'"),
+    ):
+        with pytest.raises(sqlfl.ModelError) as caught:
+            fed.explain(train.format("n", f"{options}, warm_start = 'm'"))
+        assert f"and this statement {wanted}: a warm start takes" in caught.value.message
+        assert caught.value.hint is not None
+        assert caught.value.hint.startswith(hint)
+    fed.explain(train.format("n", ", hidden = [3], dropout = 0.5, warm_start = 'm'"))
+
+
+def test_the_coordinator_needs_a_party_to_be_at(database: Open) -> None:
+    with sqlfl.connect(at="b") as fed:
+        fed.attach(
+            "a", database("CREATE TABLE t AS SELECT range AS x, range % 2 AS y FROM range(9)")
+        )
+        statement = "TRAIN MODEL m USING linear_regression TARGET x FROM (SELECT x, y FROM a.t)"
+        with pytest.raises(sqlfl.PlanError, match="to run at b, and there is no such party"):
+            fed.sql(statement)
+        fed.attach(
+            "B", database("CREATE TABLE t AS SELECT range AS x, range % 2 AS y FROM range(9)")
+        )
+        assert fed.explain(statement).at == "B"

@@ -214,6 +214,42 @@ def test_a_newer_patch_version_may_have_written_the_files(folder: Path) -> None:
         assert len(fed.audit()) > 0
 
 
+NEURAL = (
+    "TRAIN MODEL m USING mlp_regressor TARGET score WITH (hidden = [4], epochs = 2, seed = 1, "
+    f"head = 'linear', embedding = 3) {lasting.QUERY}"
+)
+
+
+def test_a_head_is_kept_with_its_model(folder: Path) -> None:
+    with opened(folder) as fed:
+        fed.sql(NEURAL)
+        before, loss = fed.model("m"), evaluate(fed)
+        assert before.head is not None
+    with opened(folder) as fed:
+        after = fed.model("m")
+        assert after.head is not None
+        assert after.head.dtype == np.float64
+        np.testing.assert_array_equal(after.head, before.head)
+        assert dict(after.options) == dict(before.options)
+        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
+
+
+def test_a_model_written_before_there_were_heads_is_read(folder: Path) -> None:
+    with opened(folder) as fed:
+        fed.sql(train())
+        loss, values = evaluate(fed), predictions(fed)
+    path = folder / "coordinator.duckdb"
+    with contextlib.closing(duckdb.connect(str(path))) as con:
+        ((text,),) = con.execute("SELECT document FROM coordinator.sqlfl.models").fetchall()
+        document = json.loads(text)
+        assert document.pop("head") is None
+        con.execute("UPDATE coordinator.sqlfl.models SET document = ?", [json.dumps(document)])
+    with opened(folder) as fed:
+        assert fed.model("m").head is None
+        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
+        assert predictions(fed) == pytest.approx(values, rel=1e-9)
+
+
 def test_a_newer_format_is_refused(folder: Path) -> None:
     with opened(folder) as fed:
         fed.sql(train())
@@ -230,7 +266,7 @@ def test_a_newer_format_is_refused(folder: Path) -> None:
 def test_a_block_in_a_newer_format_is_refused(folder: Path) -> None:
     with opened(folder) as fed:
         fed.sql(train())
-    edit(folder / FILES[2], "UPDATE sqlfl.blocks SET format = 2")
+    edit(folder / FILES[2], "UPDATE sqlfl.blocks SET format = 99")
     with opened(folder) as fed, pytest.raises(sqlfl.PartyError, match=r"geo/0.*newer sqlfl"):
         evaluate(fed)
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlfl.algorithms.admm import Admm
 from sqlfl.algorithms.base import Algorithm, Channel, Problem, Step
 from sqlfl.algorithms.lbfgs import Lbfgs
 from sqlfl.algorithms.sgd import Sgd
+from sqlfl.algorithms.tower_admm import TowerAdmm
 
 __all__ = ["ALGORITHMS", "Algorithm", "Channel", "Problem", "Step"]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"lbfgs": Lbfgs, "admm": Admm, "sgd": Sgd}
+
+def _sharing_admm(problem: Problem, channel: Channel) -> Algorithm:
+    return TowerAdmm(problem, channel) if problem.hidden else Admm(problem, channel)
+
+
+ALGORITHMS: dict[str, Callable[[Problem, Channel], Algorithm]] = {
+    "lbfgs": Lbfgs,
+    "admm": _sharing_admm,
+    "sgd": Sgd,
+}

@@ -22,9 +22,9 @@ from sqlfl.algorithms.base import (
     Problem,
     Step,
     column_means,
-    largest_eigenvalue,
     relative,
 )
+from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.algorithms.warm import beginning, cold
 from sqlfl.options import EPOCHS, TOLERANCE
 
@@ -75,6 +75,10 @@ class Admm:
         return self._intercept.copy()
 
     @property
+    def head(self) -> Array | None:
+        return None
+
+    @property
     def scores(self) -> Array:
         return self._scores
 
@@ -102,7 +106,7 @@ class Admm:
             conversation.share_grams()
         blocks = len(problem.slots)
         if blocks > 1:
-            generator = np.random.default_rng(int(problem.number("seed", 0)))
+            generator = np.random.default_rng(problem.seed)
             kappa, _ = largest_eigenvalue(
                 conversation.probe, problem.mapping.total, PROBES, generator, problem.shares
             )

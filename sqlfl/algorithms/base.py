@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -31,9 +31,15 @@ from sqlfl.models.losses import Loss
 from sqlfl.operators.loj import JoinedRows, all_rows
 from sqlfl.operators.lou import Address, Members, average, sum_gradients, sum_grams
 from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.options import EMBEDDING
 
 Array = npt.NDArray[Any]
 Reply = TypeVar("Reply", bound=Message)
+
+
+MOMENTUM = 0.9
+ACTIVATION = "relu"
+"""Defaults of options of the same names."""
 
 
 class Channel(Protocol):
@@ -66,7 +72,9 @@ class Problem:
     warm: bool = False
     """The clients' blocks start from those of a model, not from 0."""
     seed: int = 0
-    """Of batches, of power rounds and of the first parameters of towers."""
+    """Of batches, of power rounds and of the first parameters of towers and of a head."""
+    head: Array | None = None
+    """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -76,10 +84,28 @@ class Problem:
 
     @property
     def embedding(self) -> int:
-        """Values that a client sends per row: d_c, or P where a head follows."""
-        if self.options.get("head") == "linear":
-            return int(self.number("embedding", self.outputs))
+        """Values that a client sends per row: d_c, or P where a linear head follows."""
+        if self.linear_head:
+            return int(self.number("embedding", EMBEDDING))
         return self.outputs
+
+    @property
+    def linear_head(self) -> bool:
+        return self.options.get("head") == "linear"
+
+    @property
+    def optimizer(self) -> str:
+        """'plain', 'momentum' or 'adam': of sgd."""
+        return str(self.options.get("optimizer") or ("adam" if self.hidden else "plain"))
+
+    @property
+    def momentum(self) -> float:
+        """Of the optimizer 'momentum'."""
+        return self.number("momentum", MOMENTUM)
+
+    @property
+    def dropout(self) -> float:
+        return self.number("dropout", 0.0)
 
     @cached_property
     def total(self) -> float:
@@ -147,13 +173,16 @@ class Algorithm(Protocol):
     """The coordinator's part of one method.
 
     `steps` yields after each epoch, at most `epochs` times; it may be closed in between. Intercept
-    (d_c,) and scores H (N, d_c) belong to the parameters that the clients hold.
+    (d_c,), head and scores H (N, d_c) belong to the parameters that the clients hold.
     """
-
-    def __init__(self, problem: Problem, channel: Channel) -> None: ...
 
     @property
     def intercept(self) -> Array: ...
+
+    @property
+    def head(self) -> Array | None:
+        """W₀ (P, d_c) of a linear head; None without."""
+        ...
 
     @property
     def scores(self) -> Array: ...
@@ -161,6 +190,17 @@ class Algorithm(Protocol):
     def start(self) -> None: ...
 
     def steps(self) -> Iterator[Step]: ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """The clients' own steps in the θ-update of towers, in ADMM."""
+
+    epochs: int
+    """Passes over a client's own rows."""
+    batch: int
+    """Own rows per step."""
+    rate: float
 
 
 class Conversation:
@@ -178,15 +218,16 @@ class Conversation:
         rho: float = 0.0,
         consensus: bool = False,
         inner_rounds: int = 0,
+        local: Local | None = None,
     ) -> None:
-        """`Start` to every client."""
+        """`Start` to every client; `local` for towers in ADMM."""
         problem = self._problem
         requests: dict[Address, Message] = {}
         for members in problem.slots:
             for number, address in enumerate(members.addresses):
                 configuration = ClientConfiguration(
                     algorithm=algorithm,
-                    outputs=problem.outputs,
+                    outputs=problem.embedding,
                     rows=problem.mapping.total,
                     total=problem.total,
                     clients=len(members.addresses),
@@ -197,14 +238,37 @@ class Conversation:
                     consensus=consensus and members.shared,
                     inner_rounds=inner_rounds,
                     keep=int(problem.number("patience", 0)),
+                    optimizer=problem.optimizer,
+                    momentum=problem.momentum,
+                    hidden=problem.hidden,
+                    activation=str(problem.options.get("activation") or ACTIVATION),
+                    dropout=problem.dropout,
+                    seed=problem.seed,
+                    number=number,
+                    device=str(problem.options.get("device") or "auto"),
+                    local_epochs=0 if local is None else local.epochs,
+                    local_batch=0 if local is None else local.batch,
+                    local_rate=0.0 if local is None else local.rate,
                 )
                 requests[address] = Start(problem.run, members.slot, configuration.to_json())
         self._expect(self._channel.exchange(requests), Ready)
 
-    def predictions(self) -> dict[Address, Predictions]:
-        """X̃ θ of all active rows as the blocks stand, and their penalties: one exchange."""
+    def predictions(
+        self, rows: JoinedRows | None = None, *, training: bool = False
+    ) -> dict[Address, Predictions]:
+        """h of `rows`, or of all, as the blocks stand, and their penalties: one exchange.
+
+        training: by towers that drop units; the next step's values belong to these predictions.
+        """
+        batch = None if rows is None else rows.rows
         asked: dict[Address, Message] = {
-            address: SendPredictions(self._problem.run, members.slot)
+            address: SendPredictions(
+                self._problem.run,
+                members.slot,
+                training=int(training),
+                batch=np.zeros(0, np.uint32) if batch is None else batch[address],
+                whole=int(batch is None),
+            )
             for members in self._problem.slots
             for address in members.addresses
         }
@@ -307,67 +371,6 @@ class Conversation:
                 raise InternalError(f"expected {kind.kind}, got {reply.kind}")
             found[address] = reply
         return found
-
-
-def largest_eigenvalue(
-    apply: Callable[[Array], Array],
-    size: int,
-    rounds: int,
-    generator: np.random.Generator,
-    weights: Array | None = None,
-) -> tuple[float, float]:
-    """λ_max and trace of a symmetric operator on (size, 1) vectors, from `rounds` applications.
-
-    `weights` (size,): the operator is that of rows times the root of their weight.
-
-    Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
-    margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
-    random first vector, or the sum of the Ritz values where that is more.
-    """
-    # centred as the encoded columns are: a constant vector would see nothing of them
-    vector = generator.choice(np.array([-1.0, 1.0]), size)
-    entries = float(size)
-    if weights is not None:
-        vector = _centred(vector, np.sqrt(weights))
-        entries = float(vector @ vector)
-    else:
-        if size > 1 and np.all(vector == vector[0]):
-            vector[: size // 2] *= -1.0
-        vector -= vector.mean() if size > 1 else 0.0
-    vector /= np.linalg.norm(vector)
-    basis = np.empty((rounds, size))
-    diagonal: list[float] = []
-    off: list[float] = []
-    for count in range(rounds):
-        basis[count] = vector
-        image = apply(vector[:, None])[:, 0]
-        diagonal.append(float(image @ vector))
-        for _ in range(2):
-            found = basis[: count + 1]
-            image = image - (found @ image) @ found
-        off.append(float(np.linalg.norm(image)))
-        if off[-1] <= 1e-6 * max(diagonal):
-            off[-1] = 0.0
-            break
-        vector = image / off[-1]
-    matrix = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
-    values, vectors = np.linalg.eigh(matrix)
-    return float(values[-1] + off[-1] * abs(vectors[-1, -1])), max(
-        entries * diagonal[0], float(values.sum())
-    )
-
-
-def _centred(vector: Array, roots: Array) -> Array:
-    """Signs (n,) where the roots of weights are positive, without their part along the roots."""
-    some = np.flatnonzero(roots)
-    signs = np.where(roots > 0.0, vector, 0.0)
-    unit = roots / np.linalg.norm(roots)
-    centred = signs - (unit @ signs) * unit
-    if np.linalg.norm(centred) <= 1e-6 and len(some) > 1:
-        signs[some[: len(some) // 2]] *= -1.0
-        centred = signs - (unit @ signs) * unit
-    found: Array = centred if np.linalg.norm(centred) > 1e-6 else unit
-    return found
 
 
 def relative(change: float, objective: float, first: float) -> float:

@@ -69,6 +69,10 @@ class Lbfgs:
         return np.array(self._intercept.theta[0])
 
     @property
+    def head(self) -> Array | None:
+        return None
+
+    @property
     def scores(self) -> Array:
         return self._scores
 

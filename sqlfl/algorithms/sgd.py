@@ -4,7 +4,8 @@ One exchange per batch: the aggregated residuals of the last batch go down with 
 one, whose predictions come back; only rows that occur in a batch travel. Around the end of an epoch
 all active rows travel, so that its objective is exact: the exchange of its last batch asks for
 predictions of all rows, and the residuals of the next epoch's first batch are sent for all rows
-(zero for those outside the batch).
+(zero for those outside the batch). Towers that drop units predict the first batch of every epoch
+once more with units dropped, in an exchange of its own, and its residuals are for its rows only.
 """
 
 from __future__ import annotations
@@ -16,91 +17,93 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.algorithms.base import (
-    Channel,
-    Conversation,
-    Problem,
-    Step,
-    column_means,
-    largest_eigenvalue,
-    relative,
-)
+from sqlfl.algorithms.base import Channel, Conversation, Problem, Step, relative
+from sqlfl.algorithms.rates import Rates, estimated_rates, step_factor, usual_rates
 from sqlfl.algorithms.warm import beginning, cold
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.errors import ModelError
+from sqlfl.models.optimizers import optimizer_of
 from sqlfl.operators.loj import JoinedRows, batch_of
-from sqlfl.options import DECAY, EPOCHS, TOLERANCE
+from sqlfl.options import DECAY, EPOCHS, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
 
-PROBES = 8
-"""Power rounds for the step size, where `learning_rate` is not given."""
-MARGIN = 1.02
 LARGEST = 1e12
 """Scores beyond which the steps count as divergent, well before float32 overflows."""
+ADAM_MEMORY = 10
+"""Steps over which Adam averages gradients."""
 
 
 class Sgd:
-    """Options: epochs, batch_size (all rows by default), learning_rate, schedule, decay, seed,
-    tolerance.
+    """Options: epochs, batch_size (all rows by default; of towers 10000), optimizer ('plain', of
+    towers 'adam'), momentum, learning_rate, schedule, decay, seed, tolerance, dropout.
 
-    With `learning_rate` every step has that size, the intercept's too. Without it,
-    L = curvature · λ_max(X̃ᵀX̃/N) + l2 is estimated by power rounds. All rows: η = 1/L, and the
-    intercept, orthogonal to the centred columns, takes 1/curvature. Batches of B rows: L grows by
-    curvature · tr(X̃ᵀX̃/N)/B, the noise of a batch's curvature, and unless there is a `schedule` η
-    falls over the epochs as 1/(1 + (epoch − 1)/4), the intercept's too. Converged (all rows only):
-    the objective fell by at most `tolerance` of itself. Raises ModelError where the steps diverge.
+    A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
+    clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
+
+    With `learning_rate` every step has that size, the intercept's too; Adam and towers have 0.01
+    without it. Else it comes from the curvature (`estimated_rates`); in batches, unless there is a
+    `schedule`, it then falls over the epochs as 1/(1 + (epoch − 1)/4), the intercept's too.
+
+    Converged: only with all rows and no dropout, where the objective fell by at most `tolerance` of
+    itself; with momentum or Adam, which swing, where it changed by no more for as many epochs as
+    they average over. Raises ModelError where the steps diverge.
 
     Weights: batches are of rows that weigh something, and a batch's gradient is its weighted mean.
-    B is then the rows of a batch that count, (Σ w)² / Σ w²: where weights differ by much, batches
-    must be large, for the mean of weighted means is not the weighted mean.
+    The B of estimated steps is the rows of a batch that count, (Σ w)² / Σ w²: where weights differ
+    by much, batches must be large, for the mean of weighted means is not the weighted mean.
     """
 
     def __init__(self, problem: Problem, channel: Channel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
-        self._generator = np.random.default_rng(int(problem.number("seed", 0)))
+        self._generator = np.random.default_rng(problem.seed)
         rows = problem.training
         self._rows = np.arange(problem.mapping.total) if rows is None else rows
         total = len(self._rows)
-        self._batch = min(int(problem.number("batch_size", total)) or total, total)
-        self._rate = self._intercept_rate = problem.number("learning_rate", 0.0)
+        usual = NEURAL_BATCH["sgd"] if problem.hidden else total
+        self._batch = min(int(problem.number("batch_size", usual)), total)
+        self._rates = usual_rates(problem) or Rates(0.0, 0.0)
         self._begin = cold(problem)
-        self._intercept: Array = self._begin.intercept
+        self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores: Array = self._begin.scores
+        self._optimizers = [
+            optimizer_of(problem.optimizer, problem.momentum) for _ in self._head.parameters
+        ]
         self._schedule, self._decay = "constant", 0.0
 
     @property
     def intercept(self) -> Array:
-        return self._intercept.copy()
+        return self._head.intercept.copy()
+
+    @property
+    def head(self) -> Array | None:
+        return None if self._head.weights is None else self._head.weights.copy()
 
     @property
     def scores(self) -> Array:
         return self._scores
 
     def start(self) -> None:
-        """Start, the predictions of a warm start and, without `learning_rate`, the power rounds."""
+        """Start; the predictions of towers or of a warm start; the power rounds where the step
+        length is to be estimated."""
         problem = self._problem
         self._conversation.start("sgd")
-        if problem.warm:
-            self._begin = beginning(problem, self._conversation)
-            self._intercept, self._scores = self._begin.intercept, self._begin.scores
-        some = self._batch < len(self._rows)
-        usual = "inverse" if some and not self._rate > 0.0 else "constant"
+        self._begin = beginning(problem, self._conversation)
+        self._head, self._embedding = self._begin.head, self._begin.embedding
+        self._scores = self._begin.scores
+        known = usual_rates(problem)
+        usual = "inverse" if self._some and known is None else "constant"
         self._schedule = str(problem.options.get("schedule") or usual)
         self._decay = problem.number("decay", DECAY.get(self._schedule, 0.0))
-        if self._rate > 0.0:
-            return
-        total, curvature = problem.mapping.total, problem.loss.curvature
-        top, trace = largest_eigenvalue(
-            self._conversation.probe, total, PROBES, self._generator, problem.shares
-        )
-        smoothness = curvature * MARGIN * top + problem.l2
-        if some:
-            smoothness = max(smoothness + curvature * trace / self._counting(), curvature)
-            self._rate = self._intercept_rate = 1.0 / smoothness
-        else:
-            self._rate = 1.0 / max(smoothness, 1e-12)
-            self._intercept_rate = 1.0 / curvature
+        if known is None:
+            counting = self._counting() if self._some else None
+            known = estimated_rates(problem, self._conversation, self._generator, counting)
+        self._rates = known
+
+    @property
+    def _some(self) -> bool:
+        """Steps are of batches, not of all rows."""
+        return self._batch < len(self._rows)
 
     def _counting(self) -> float:
         """Rows of a batch that count, on average."""
@@ -113,76 +116,104 @@ class Sgd:
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance = problem.number("tolerance", TOLERANCE["sgd"])
+        usual = NEURAL_EPOCHS if problem.hidden else EPOCHS
+        epochs = int(problem.number("epochs", usual["sgd"]))
         objective = first = problem.value(self._scores) + self._begin.penalty
-        epochs = int(problem.number("epochs", EPOCHS["sgd"]))
+        still = 0
         for epoch in range(1, epochs + 1):
             penalty = self._epoch(step_factor(self._schedule, self._decay, epoch, epochs))
             before = objective
             loss = problem.value(self._scores)
             objective = loss + penalty
             change = relative(before - objective, objective, first)
-            converged = self._batch == len(self._rows) and 0.0 <= change <= tolerance
+            calm = (abs(change) if self._swings else change) <= tolerance
+            still = still + 1 if calm and (self._swings or change >= 0.0) else 0
+            converged = not self._random and still >= self._memory
             yield Step(epoch, objective, loss, converged)
             if converged:
                 return
 
+    @property
+    def _random(self) -> bool:
+        return self._some or self._problem.dropout > 0.0
+
+    @property
+    def _swings(self) -> bool:
+        """The objective may rise on the way down."""
+        return self._problem.optimizer != "plain"
+
+    @property
+    def _memory(self) -> int:
+        """Steps that one step depends on."""
+        if self._problem.optimizer == "momentum":
+            return math.ceil(1.0 / (1.0 - self._problem.momentum))
+        return ADAM_MEMORY if self._swings else 1
+
     def _epoch(self, factor: float) -> float:
         """One pass over the joined rows; returns the penalty."""
-        problem, whole = self._problem, self._conversation.whole
-        total = problem.mapping.total
-        rate, intercept_rate = factor * self._rate, factor * self._intercept_rate
+        problem, conversation = self._problem, self._conversation
+        whole, total = conversation.whole, problem.mapping.total
         batches = [np.arange(total)]
-        if self._batch < len(self._rows):
+        if self._some:
             order = self._rows[self._generator.permutation(len(self._rows))]
             batches = np.split(order, range(self._batch, len(order), self._batch))
-        rows, scores = whole, self._scores[batches[0]]
+        rows, embedding = self._first(batches[0])
         penalty = 0.0
         for number, joined in enumerate(batches):
-            shares = None if problem.shares is None else problem.shares[joined]
-            if shares is not None:
-                shares = shares * (len(joined) / shares.sum())
-            values = problem.loss.gradient(scores, problem.targets[joined], shares)
-            self._intercept = self._intercept - intercept_rate * column_means(values)
+            slopes = self._slopes(self._head.scores(embedding), joined)
+            values = self._head.pulled_back(slopes)
             if len(values) < rows.total:
                 values = _spread(values, joined, total)
-            following = self._following(batches, number)
-            replies = self._conversation.step(
-                rows,
-                values,
-                np.array([rate, len(joined), float(following is whole)]),
-                following,
+            self._step_head(embedding, slopes, factor * self._rates.head)
+            following = whole
+            if number + 1 < len(batches):
+                following = batch_of(whole, batches[number + 1])
+            coefficients = np.array(
+                [factor * self._rates.blocks, len(joined), float(following is whole)]
             )
-            rows, scores = following, following.gather(replies) + self._intercept
-            counting = scores
-            if following is whole and problem.training is not None:
-                counting = scores[problem.training]
-            if not np.abs(counting).max() < LARGEST:
-                raise ModelError(
-                    f"the steps diverge: scores exceed {LARGEST:g}",
-                    hint="give a smaller learning_rate, or none, to have it estimated",
-                )
-            penalty = float(self._conversation.products(replies).sum())
-        self._scores = scores
-        return penalty
+            replies = conversation.step(rows, values, coefficients, following)
+            rows, embedding = following, following.gather(replies)
+            self._check(self._head.scores(embedding), rows)
+            penalty = float(conversation.products(replies).sum())
+        self._embedding, self._scores = embedding, self._head.scores(embedding)
+        return penalty + self._head.penalty(problem.l2)
 
-    def _following(self, batches: list[Array], number: int) -> JoinedRows:
-        if number + 1 == len(batches):
-            return self._conversation.whole
-        return batch_of(self._conversation.whole, batches[number + 1])
+    def _first(self, joined: Array) -> tuple[JoinedRows, Array]:
+        """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
+        whole = self._conversation.whole
+        if not self._problem.dropout > 0.0:
+            return whole, self._embedding[joined]
+        rows = batch_of(whole, joined) if self._some else whole
+        asked = rows if self._some else None
+        return rows, rows.gather(self._conversation.predictions(asked, training=True))
 
+    def _slopes(self, scores: Array, joined: Array) -> Array:
+        """w_j ∂ℓ/∂H of a batch's scores (B, d_c), with weights of mean 1 in it."""
+        problem = self._problem
+        shares = None if problem.shares is None else problem.shares[joined]
+        if shares is not None:
+            shares = shares * (len(joined) / shares.sum())
+        return problem.loss.gradient(scores, problem.targets[joined], shares)
 
-def step_factor(schedule: str, decay: float, epoch: int, epochs: int) -> float:
-    """By what `schedule` multiplies the step length in `epoch`, counted from 1, of `epochs`."""
-    match schedule:
-        case "constant":
-            return 1.0
-        case "inverse":
-            return 1.0 / (1.0 + decay * (epoch - 1))
-        case "exponential":
-            return float(decay ** (epoch - 1))
-        case "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / epochs))
-    raise InternalError(f"there is no schedule {schedule!r}")
+    def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
+        gradient = self._head.gradient(embedding, slopes, self._problem.l2)
+        stepped = [
+            optimizer.step(parameter, slope, rate)
+            for optimizer, parameter, slope in zip(
+                self._optimizers, self._head.parameters, gradient, strict=True
+            )
+        ]
+        self._head = self._head.replaced(stepped)
+
+    def _check(self, scores: Array, rows: JoinedRows) -> None:
+        counting = scores
+        if rows is self._conversation.whole and self._problem.training is not None:
+            counting = scores[self._problem.training]
+        if not np.abs(counting).max() < LARGEST:
+            raise ModelError(
+                f"the steps diverge: scores exceed {LARGEST:g}",
+                hint="give a smaller learning_rate, or none, to have it estimated",
+            )
 
 
 def _spread(values: Array, joined: Array, total: int) -> Array:

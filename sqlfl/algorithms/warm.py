@@ -1,4 +1,4 @@
-"""Where training starts: at 0, or at the blocks of a model that the clients hold already."""
+"""Where training starts: at 0, at the first parameters of towers, or at a model that is there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.algorithms.base import Conversation, Problem
+from sqlfl.algorithms.head import Head, first_head
 from sqlfl.algorithms.subspace import exact_search, mean_along
 
 Array = npt.NDArray[Any]
@@ -18,33 +19,57 @@ Array = npt.NDArray[Any]
 class Beginning:
     """The model before the first step, as the coordinator knows it."""
 
-    intercept: Array
-    """(d_c,)"""
+    head: Head
+    embedding: Array
+    """E = Σ A_i h_i (N, P), or (N, d_c) without a linear head."""
     scores: Array
     """H (N, d_c)"""
     penalty: float
+    """Of blocks and head."""
+
+    @property
+    def intercept(self) -> Array:
+        """(d_c,)"""
+        return self.head.intercept
 
 
 def cold(problem: Problem) -> Beginning:
-    """θ = 0, and the best constant score."""
+    """E = 0, and the best constant score; W₀ as it starts, where there is one."""
     intercept = np.array(problem.loss.initial_intercept(problem.targets, problem.shares))
-    return Beginning(intercept, np.tile(intercept, (problem.mapping.total, 1)), 0.0)
+    head = Head(intercept)
+    if problem.linear_head:
+        head = first_head(intercept, problem.embedding, problem.seed)
+        if problem.head is not None:
+            head = Head(intercept, np.array(problem.head, np.float64))
+    embedding = np.zeros((problem.mapping.total, problem.embedding))
+    return Beginning(head, embedding, head.scores(embedding), head.penalty(problem.l2))
 
 
 def beginning(problem: Problem, conversation: Conversation) -> Beginning:
-    """After `Start`. In a warm run one exchange: the clients predict with the blocks they hold.
+    """After `Start`. In a warm run, and of towers, one exchange: the clients predict with the
+    blocks they hold.
 
-    The intercept is the one that is best for these predictions: it takes up what differs between
-    the rows of the old model and the new ones, whose encoded columns have other centres.
+    In a warm run the intercept is the one that is best for these predictions: it takes up what
+    differs between the rows of the old model and the new ones, whose encoded columns have other
+    centres. Of new towers it is the best constant: the slope of the loss by a better one would be
+    rounding, which Adam would make a step of full length.
     """
     start = cold(problem)
-    if not problem.warm:
+    if not problem.warm and not problem.hidden:
         return start
     replies = conversation.predictions()
-    scores = conversation.whole.gather(replies) + start.intercept
-    moved = exact_search(_Constants(problem, scores))
-    penalty = float(conversation.products(replies).sum())
-    return Beginning(start.intercept + moved, scores + moved, penalty)
+    embedding = conversation.whole.gather(replies)
+    scores = start.head.scores(embedding)
+    penalty = float(conversation.products(replies).sum()) + start.penalty
+    if not problem.warm:
+        return Beginning(start.head, embedding, scores, penalty)
+    moved = best_constants(problem, scores)
+    return Beginning(start.head.shifted(moved), embedding, scores + moved, penalty)
+
+
+def best_constants(problem: Problem, scores: Array) -> Array:
+    """What to add to all scores (N, d_c) for the least mean loss: (d_c,)."""
+    return exact_search(_Constants(problem, scores))
 
 
 class _Constants:

@@ -100,7 +100,11 @@ def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
         keys[address] = reply
     limit = plan.options.get("memory_limit")
     mapping = run_mapping_query(
-        plan.mapping_sql, slots, keys, None if limit is None else str(limit)
+        plan.mapping_sql,
+        slots,
+        keys,
+        None if limit is None else str(limit),
+        sorted=any(s.seed is not None for own in plan.specifications.values() for s in own),
     )
     unjoined = _unjoined(plan, slots, keys, mapping)
     return _activate(slots, mapping, null_targets, unjoined, channel, run)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl.algorithms.head import Head
 from sqlfl.coordinator.preparation import Joined, prepare, targets
 from sqlfl.coordinator.writing import write
 from sqlfl.errors import InternalError, ModelError
@@ -103,7 +104,8 @@ def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, 
         for address in joined.slots[slot].addresses:
             requests[address] = Score(run, slot, model.run, block)
     replies = channel.exchange(requests)
-    scores = np.tile(model.intercept, (joined.total, 1))
+    head = Head(model.intercept, model.head)
+    embedding = np.zeros((joined.total, head.inputs))
     for slot in plan.blocks:
         parts: list[Array] = []
         for address in joined.slots[slot].addresses:
@@ -111,9 +113,9 @@ def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, 
             if not isinstance(reply, Predictions):
                 raise InternalError(f"client {address[0]} answered score with {reply.kind}")
             parts.append(reply.values)
-        scores += np.concatenate(parts)[joined.slots[slot].rows]
+        embedding += np.concatenate(parts)[joined.slots[slot].rows]
     loss = loss_of(model.kind, 1 if model.classes is None else len(model.classes))
-    return loss.predict(scores)
+    return loss.predict(head.scores(embedding))
 
 
 def _identifiers(

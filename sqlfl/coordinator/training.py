@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,8 @@ class Trained:
 
     intercept: Array
     """float64 (d_c,)"""
+    head: Array | None
+    """float64 (P, d_c): W₀ of a linear head; None without."""
     classes: tuple[str, ...] | None
     history: pa.Table
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
@@ -71,12 +74,14 @@ class Candidate:
 
     step: Step
     intercept: Array
+    head: Array | None
     scores: Array
     valid_loss: float | None
 
     @classmethod
     def of(cls, algorithm: Algorithm, step: Step, valid_loss: float | None) -> Candidate:
-        return cls(step, np.array(algorithm.intercept, np.float64), algorithm.scores, valid_loss)
+        intercept = np.array(algorithm.intercept, np.float64)
+        return cls(step, intercept, algorithm.head, algorithm.scores, valid_loss)
 
     def is_beaten_by(self, valid_loss: float | None) -> bool:
         return valid_loss is not None and (self.valid_loss is None or valid_loss < self.valid_loss)
@@ -120,7 +125,7 @@ def train(
             hint="a warm start needs the same classes; leave warm_start out to begin anew",
         )
     joined = weigh(plan, joined, target, channel, run)
-    problem = _problem(plan, joined, target, loss, run, warm=start is not None)
+    problem = _problem(plan, joined, target, loss, run, start)
     algorithm = ALGORITHMS[plan.algorithm](problem, channel)
     measures = Measures(loss, target, joined.weighting)
     patience = int(problem.number("patience", 0))
@@ -140,6 +145,7 @@ def train(
                     **measured,
                     "bytes_up": channel.bytes_up,
                     "bytes_down": channel.bytes_down,
+                    "comm_seconds": channel.comm_seconds,
                     "seconds": time.perf_counter() - started,
                 }
             )
@@ -176,6 +182,7 @@ def train(
     held_out = measures.validation_rows
     return Trained(
         intercept=kept.intercept,
+        head=kept.head,
         classes=target.classes,
         history=pa.Table.from_pylist(rows, schema=HISTORY),
         metrics={
@@ -195,7 +202,12 @@ def train(
 
 
 def _problem(
-    plan: FederatedPlan, joined: Joined, target: Targets, loss: Loss, run: str, *, warm: bool
+    plan: FederatedPlan,
+    joined: Joined,
+    target: Targets,
+    loss: Loss,
+    run: str,
+    start: Model | None,
 ) -> Problem:
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
     return Problem(
@@ -210,8 +222,15 @@ def _problem(
         l2=float(str(plan.options["l2"])),
         options=plan.options,
         weights=None if joined.weighting is None else joined.weighting.weights,
-        warm=warm,
+        warm=start is not None,
+        seed=_seed(plan.options.get("seed")),
+        head=None if start is None else start.head,
     )
+
+
+def _seed(option: object) -> int:
+    """The option's, or one that is drawn."""
+    return int(option) if isinstance(option, int) else secrets.randbits(32)
 
 
 def _loss(plan: FederatedPlan, target: Targets) -> Loss:

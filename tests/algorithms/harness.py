@@ -16,6 +16,8 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.operators.client import ClientOperator
 from sqlfl.operators.lou import Address, Members
+from sqlfl.operators.neural import NeuralOperator
+from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import Client
 from sqlfl.wire import decode, encode
 
@@ -25,10 +27,12 @@ Array = np.ndarray
 class DenseEngine:
     """The reference: encoded rows x as a dense matrix, the last q columns one-hot."""
 
+    name = "arrays"
+
     def __init__(self, x: Array, counts: Array, centre: Array, onehots: int) -> None:
         self.x, self.counts, self.centre = x, counts, centre
         self.rows, self.width = x.shape
-        self._p = self.width - onehots
+        self.numeric = self.width - onehots
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
         return ((self.x - self.centre) if batch is None else (self.x[batch] - self.centre)) @ theta
@@ -39,7 +43,7 @@ class DenseEngine:
 
     def gram(self) -> GramMatrix:
         full = (self.x * self.counts[:, None]).T @ self.x
-        p = self._p
+        p = self.numeric
         return GramMatrix(
             full[:p, :p],
             full[p:, :p],
@@ -48,6 +52,24 @@ class DenseEngine:
             float(self.counts.sum()),
         )
 
+    def columns(self) -> tuple[Array, sparse.csr_array]:
+        return self.x[:, : self.numeric], sparse.csr_array(self.x[:, self.numeric :])
+
+
+def make_operator(engine: DenseEngine, start: Start, block: Any) -> ClientOperator | NeuralOperator:
+    """`block`: θ, or a tower's parameters, to start from; None for the usual start."""
+    configuration, run, slot = start.configuration, start.run, start.slot
+    if ClientConfiguration.from_json(configuration).hidden:
+        return NeuralOperator(engine, configuration, run, slot, block)
+    return ClientOperator(engine, configuration, run, slot, block)
+
+
+def block_of(operator: ClientOperator | NeuralOperator) -> Array:
+    """θ (d, d_c), or all parameters of a tower (size, 1)."""
+    if isinstance(operator, NeuralOperator):
+        return operator.shape.pack(operator.parameters)
+    return operator.theta
+
 
 class MemoryChannel:
     """Clients in this process; messages are encoded and counted as at a border."""
@@ -55,11 +77,11 @@ class MemoryChannel:
     def __init__(
         self,
         engines: Mapping[Address, DenseEngine],
-        blocks: Mapping[Address, Array] | None = None,
+        blocks: Mapping[Address, Any] | None = None,
     ) -> None:
         self._engines = engines
         self._blocks = blocks or {}
-        self.operators: dict[Address, ClientOperator] = {}
+        self.operators: dict[Address, ClientOperator | NeuralOperator] = {}
         self.rounds = 0
         self.kinds: list[list[str]] = []
         self.sent: list[Message] = []
@@ -72,13 +94,7 @@ class MemoryChannel:
             arrived = decode(encode(request))
             if isinstance(arrived, Start):
                 engine = self._engines[address]
-                self.operators[address] = ClientOperator(
-                    engine,
-                    arrived.configuration,
-                    arrived.run,
-                    arrived.slot,
-                    self._blocks.get(address),
-                )
+                self.operators[address] = make_operator(engine, arrived, self._blocks.get(address))
                 reply: Message = Ready(arrived.run, arrived.slot, engine.width)
             else:
                 reply = self.operators[address].handle(arrived)
@@ -133,6 +149,7 @@ class Join:
             options=options,
             weights=self.weights,
             warm=warm,
+            seed=int(options.get("seed", 0)),
         )
 
     @property
@@ -240,20 +257,21 @@ class Trained:
     channel: MemoryChannel
     steps: list[Step]
     theta: Array
-    """All blocks in slot order: (Σ d_i, d_c)."""
+    """All blocks in slot order: (Σ d_i, d_c); of towers all their parameters (Σ size, 1)."""
 
     @property
     def objective(self) -> float:
         return self.steps[-1].objective
 
     @property
-    def blocks(self) -> dict[Address, Array]:
-        """θ of every client, to start from."""
-        return {a: operator.theta for a, operator in self.channel.operators.items()}
+    def blocks(self) -> dict[Address, Any]:
+        """θ, or a tower's parameters, of every client, to start from."""
+        operators = self.channel.operators.items()
+        return {a: o.parameters if isinstance(o, NeuralOperator) else o.theta for a, o in operators}
 
 
 def train(
-    join: Join, algorithm: str, *, start: Mapping[Address, Array] | None = None, **options: Any
+    join: Join, algorithm: str, *, start: Mapping[Address, Any] | None = None, **options: Any
 ) -> Trained:
     """`start`: the clients' blocks that training begins with."""
     problem = join.problem(warm=start is not None, **options)
@@ -263,7 +281,7 @@ def train(
     steps = list(method.steps())
     theta = []
     for members in problem.slots:
-        blocks = [channel.operators[address].theta for address in members.addresses]
+        blocks = [block_of(channel.operators[address]) for address in members.addresses]
         for block in blocks[1:]:
             np.testing.assert_array_equal(block, blocks[0])
         theta.append(blocks[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.algorithms.base import largest_eigenvalue
+from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.messages import Predictions, Residuals
 from tests.algorithms.harness import gaps, random_join, train
 

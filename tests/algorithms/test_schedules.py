@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.algorithms.sgd import step_factor
+from sqlfl.algorithms.rates import step_factor
 from sqlfl.errors import InternalError
 from sqlfl.messages import Residuals
 from tests.algorithms.harness import random_join, train

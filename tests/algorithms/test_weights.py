@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from sqlfl.algorithms import ALGORITHMS, admm
-from sqlfl.algorithms.base import largest_eigenvalue
+from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.messages import Residuals
 from tests.algorithms.harness import Join, MemoryChannel, Trained, gaps, random_join, train
 

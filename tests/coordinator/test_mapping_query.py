@@ -34,8 +34,10 @@ def reply(slot: int, key: Sequence[int | None], fragments: int) -> JoinKeys:
     )
 
 
-def joined(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[int, ...]]:
-    """Rows of the mapping query, sorted; every slot joins on key 0."""
+def slots_and_replies(
+    slots: Sequence[Clear], fragments: int = 1
+) -> tuple[list[SlotRows], dict[Address, JoinKeys]]:
+    """Every slot joins on key 0."""
     rows, replies = [], {}
     for number, clients in enumerate(slots):
         addresses: tuple[Address, ...] = tuple(
@@ -48,6 +50,12 @@ def joined(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[i
         rows.append(SlotRows(number, addresses, indices, counts, (0,)))
         for address, key in zip(addresses, clients, strict=True):
             replies[address] = reply(number, key, fragments)
+    return rows, replies
+
+
+def joined(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[int, ...]]:
+    """Rows of the mapping query, sorted."""
+    rows, replies = slots_and_replies(slots, fragments)
     mapping = run_mapping_query(sql, rows, replies, None)
     return sorted(zip(*(mapping[n].tolist() for n in sorted(mapping)), strict=True))
 
