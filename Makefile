@@ -1,6 +1,7 @@
 # Every target makes the virtual environment it needs; nothing has to be done before.
 PYTHON ?= python3
 RUN := .venv/bin/python -m
+SCALE ?= 0.01
 
 .PHONY: demo notebook test lint types bench clean
 
@@ -22,10 +23,16 @@ lint: .venv/dev.stamp
 types: .venv/dev.stamp
 	$(RUN) mypy
 
-# MovieLens may not be passed on: make bench MOVIELENS=folder with its Parquet files
-bench: .venv/demo.stamp
+# MovieLens and UCI HAR may not be passed on: make bench MOVIELENS=folder HAR=folder, with their
+# Parquet files. SCALE=1 makes the generated tables as large as the paper's
+bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/convergence.py $(MOVIELENS)
 	.venv/bin/python benchmarks/engines.py
+	.venv/bin/python benchmarks/generated.py mimic --scale $(SCALE)
+	.venv/bin/python benchmarks/generated.py yelp --scale $(SCALE)
+	$(if $(MOVIELENS),.venv/bin/python benchmarks/epoch.py $(MOVIELENS))
+	$(if $(MOVIELENS)$(HAR),.venv/bin/python benchmarks/har.py \
+		$(MOVIELENS:%=--movielens %) $(HAR:%=--har %))
 
 clean:
 	rm -rf .venv build sqlfl.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

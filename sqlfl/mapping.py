@@ -15,6 +15,9 @@ from sqlfl.errors import InternalError
 
 Array = npt.NDArray[Any]
 
+CHUNK = 1 << 15
+"""Joined rows that are added up at once: few enough for the processor's cache."""
+
 
 @dataclass(frozen=True, eq=False)
 class SlotMapping:
@@ -29,6 +32,11 @@ class SlotMapping:
         """A_i h: (n_i, c) -> (N, c), of the type of `values`."""
         self._check(values, self.size)
         return values if self._identity else np.take(values, self.rows, axis=0)
+
+    def part(self, values: Array, joined: slice) -> Array:
+        """A_i h of some joined rows: (n_i, c) -> (b, c), of the type of `values`."""
+        self._check(values, self.size)
+        return values[joined] if self._identity else np.take(values, self.rows[joined], axis=0)
 
     def scatter(self, values: Array) -> Array:
         """A_iᵀ g: (N, c) -> (n_i, c) float64; sums over G_i(r) in the order of joined rows."""
@@ -120,9 +128,13 @@ class TableMapping:
         """Σ_i A_i h_i: one (n_i, c) per slot -> (N, c) float64."""
         if len(values) != len(self.slots):
             raise InternalError(f"{len(values)} vectors for {len(self.slots)} slots")
-        total = np.zeros((self.total, values[0].shape[1]))
-        for slot, value in zip(self.slots, values, strict=True):
-            total += slot.gather(value)
+        total = np.empty((self.total, values[0].shape[1]))
+        for start in range(0, self.total, CHUNK):
+            rows = slice(start, start + CHUNK)
+            part = total[rows]
+            part[:] = self.slots[0].part(values[0], rows)
+            for slot, value in zip(self.slots[1:], values[1:], strict=True):
+                part += slot.part(value, rows)
         return total
 
     def subset(self, joined: Array) -> Subset:

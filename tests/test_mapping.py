@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlfl.errors import InternalError
-from sqlfl.mapping import TableMapping
+from sqlfl.mapping import CHUNK, TableMapping
 
 
 def incidence(rows: np.ndarray, size: int) -> np.ndarray:
@@ -58,6 +58,17 @@ def test_a_subset_has_the_unique_rows_of_its_joined_rows(case, data: st.DataObje
         np.testing.assert_array_equal(subset.rows[slot], np.unique(p[chosen]))
         inner = subset.mapping.slots[slot].rows
         np.testing.assert_array_equal(subset.rows[slot][inner], p[chosen])
+
+
+def test_many_joined_rows_are_added_up_in_pieces() -> None:
+    rng = np.random.default_rng(0)
+    total = 2 * CHUNK + 5
+    rows = [np.arange(total), rng.integers(0, 50, total), np.sort(rng.integers(0, 9, total))]
+    sizes = [total, 50, 9]
+    mapping = TableMapping([p.astype(np.int32) for p in rows], sizes)
+    values = [rng.normal(size=(size, 2)).astype(np.float32) for size in sizes]
+    expected = sum(value.astype(float)[p] for p, value in zip(rows, values, strict=True))
+    np.testing.assert_allclose(mapping.gather_sum(values), expected, rtol=1e-13, atol=1e-13)
 
 
 def test_a_scattered_array_is_a_copy() -> None:

@@ -26,6 +26,7 @@ from sqlfl.algorithms.base import (
 )
 from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.algorithms.warm import beginning, cold
+from sqlfl.mapping import CHUNK
 from sqlfl.options import EPOCHS, TOLERANCE
 
 Array = npt.NDArray[Any]
@@ -143,15 +144,34 @@ class Admm:
 
     def _epoch(self) -> tuple[float, float]:
         """Returns mean ‖H − z‖² and the penalty."""
-        problem, rho = self._problem, self._rho
-        points = problem.loss.prox(self._scores + self._dual / rho, problem.targets, rho)
-        gap = rho * (self._scores - points)
-        self._dual = self._dual + gap
-        values = problem.weighted(self._dual + gap)
+        rho = self._rho
+        values, square = self._renew()
         whole = self._conversation.whole
         replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
         self._intercept = self._intercept - column_means(values) / rho
-        self._scores = whole.gather(replies) + self._intercept
+        self._scores = whole.gather(replies)
+        self._scores += self._intercept
         penalty = float(self._conversation.products(replies).sum())
-        square = float(np.vdot(gap, problem.weighted(gap)))
-        return square / (rho * rho * len(gap)), penalty
+        return square / (rho * rho * len(values)), penalty
+
+    def _renew(self) -> tuple[Array, float]:
+        """z and λ of every joined row, in pieces that the processor's cache holds.
+
+        Returns λ + ρ (H − z), each row times its share (N, d_c), and Σ share ‖ρ (H − z)‖².
+        """
+        problem, rho = self._problem, self._rho
+        values, square = np.empty(self._dual.shape), 0.0
+        for start in range(0, len(values), CHUNK):
+            rows = slice(start, start + CHUNK)
+            scores, dual = self._scores[rows], self._dual[rows]
+            points = problem.loss.prox(scores + dual / rho, problem.targets[rows], rho)
+            gap = rho * (scores - points)
+            dual += gap
+            values[rows] = dual + gap
+            counted = gap
+            if problem.shares is not None:
+                share = problem.shares[rows, None]
+                values[rows] *= share
+                counted = gap * share
+            square += float(np.vdot(gap, counted))
+        return values, square

@@ -131,7 +131,7 @@ class Logistic:
         return _logistic_value(h, _softplus(h)[0], targets, weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
-        return _rows_times(_softplus(scores)[1] - targets[:, None], weights)
+        return _rows_times(_sigmoid(scores) - targets[:, None], weights)
 
     def along(
         self,
@@ -152,28 +152,11 @@ class Logistic:
         )
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        # σ(z) − y + ρ(z − v) = 0 has its root between v and v + (y − σ(v))/ρ: Newton steps that
-        # leave the shrinking bracket are replaced by its middle, and so is every third long one,
-        # since in the flat tails Newton walks by ones.
-        v = points[:, 0]
-        slack = (targets - _softplus(v)[1]) / rho
-        low, high = np.minimum(v, v + slack), np.maximum(v, v + slack)
-        z = v + 0.5 * slack
-        for iteration in range(100):
-            p = _softplus(z)[1]
-            f = p - targets + rho * (z - v)
-            high = np.where(f > 0, z, high)
-            low = np.where(f > 0, low, z)
-            proposal = z - f / (p * (1.0 - p) + rho)
-            poor = (proposal < low) | (proposal > high)
-            if iteration % 3 == 2:
-                poor |= np.abs(proposal - z) > 0.1
-            proposal = np.where(poor, 0.5 * (low + high), proposal)
-            change = np.abs(proposal - z)
-            z = proposal
-            if np.all(change <= 1e-12 * (1.0 + np.abs(z))):
-                break
-        return z[:, None]
+        z = np.empty((len(points), 1))
+        for start in range(0, len(z), CHUNK):
+            rows = slice(start, start + CHUNK)
+            z[rows, 0] = _logistic_prox(points[rows, 0], targets[rows].astype(np.float64), rho)
+        return z
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         n = len(targets)
@@ -184,11 +167,15 @@ class Logistic:
         return np.array([np.log(p / (1.0 - p))])
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
-        p = _softplus(scores[:, 0])[1]
+        p = _sigmoid(scores[:, 0])
         return float(_times(p, weights) @ (1.0 - p)) / _total(p, weights)
 
     def predict(self, scores: Array) -> Array:
-        return np.hstack([_softplus(-scores)[1], _softplus(scores)[1]])
+        found = np.empty((len(scores), 2))
+        for start in range(0, len(scores), CHUNK):
+            rows = slice(start, start + CHUNK)
+            found[rows, 0], found[rows, 1] = _sigmoids(scores[rows, 0])
+        return found
 
 
 @dataclass(frozen=True)
@@ -233,8 +220,9 @@ class Softmax:
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         z = np.empty(points.shape)
-        for start in range(0, len(z), CHUNK):
-            rows = slice(start, start + CHUNK)
+        size = max(CHUNK // self.outputs, 256)
+        for start in range(0, len(z), size):
+            rows = slice(start, start + size)
             v = np.array(points[rows].T, np.float64, order="C")
             z[rows] = _softmax_prox(v, targets[rows].astype(np.intp), rho).T
         return z
@@ -258,8 +246,8 @@ class Softmax:
         return _log_sum(scores.T)[1].T
 
 
-CHUNK = 1 << 15
-"""Rows of one piece of a proximal step: few enough for the processor's cache."""
+CHUNK = 1 << 14
+"""Scores in one piece of a proximal step: few enough for the processor's cache."""
 
 
 def _times(values: Array, weights: Array | None) -> Array:
@@ -308,6 +296,22 @@ def _softplus(h: Array) -> tuple[Array, Array]:
     return np.log1p(e) + np.where(positive, h, 0.0), p
 
 
+def _sigmoid(h: Array) -> Array:
+    e = np.exp(-np.abs(h))
+    p: Array = np.where(h >= 0.0, 1.0, e)
+    p /= 1.0 + e
+    return p
+
+
+def _sigmoids(h: Array) -> tuple[Array, Array]:
+    """σ(−h) and σ(h), each without cancellation."""
+    e = np.exp(-np.abs(h))
+    large = 1.0 / (1.0 + e)
+    small = e * large
+    positive = h >= 0.0
+    return np.where(positive, small, large), np.where(positive, large, small)
+
+
 def _log_sum(scores: Array) -> tuple[Array, Array]:
     """log Σ exp over classes (N,), and the softmax (d_c, N): rows of `scores` are classes."""
     top = scores.max(axis=0)
@@ -322,34 +326,80 @@ def _pick(scores: Array, targets: Array) -> Array:
     return picked
 
 
+def _logistic_prox(v: Array, y: Array, rho: float) -> Array:
+    """The root of σ(z) − y + ρ(z − v) = 0 for each of (n,) rows.
+
+    It is between v and v + (y − σ(v))/ρ: Newton steps that leave the shrinking bracket are replaced
+    by its middle, and so is every third long one, since in the flat tails Newton walks by ones.
+    """
+    slack = (y - _sigmoid(v)) / rho
+    low, high = np.minimum(v, v + slack), np.maximum(v, v + slack)
+    z = v + 0.5 * slack
+    found = np.empty_like(z)
+    active = np.arange(len(z))
+    for iteration in range(100):
+        p = _sigmoid(z)
+        f = p - y + rho * (z - v)
+        high = np.where(f > 0, z, high)
+        low = np.where(f > 0, low, z)
+        proposal = z - f / (p * (1.0 - p) + rho)
+        poor = (proposal < low) | (proposal > high)
+        if iteration % 3 == 2:
+            poor |= np.abs(proposal - z) > 0.1
+        proposal = np.where(poor, 0.5 * (low + high), proposal)
+        # a Newton step of 1e-7 leaves an error of about 1e-14
+        limit = np.where(poor, 1e-12, 1e-7) * (1.0 + np.abs(proposal))
+        moving = np.abs(proposal - z) > limit
+        z = proposal
+        left = np.count_nonzero(moving)
+        if left == 0:
+            break
+        if 2 * left < len(z):
+            found[active] = z
+            active, z, v, y = active[moving], z[moving], v[moving], y[moving]
+            low, high = low[moving], high[moving]
+    found[active] = z
+    return found
+
+
 def _softmax_prox(v: Array, y: Array, rho: float) -> Array:
     """Damped Newton steps on ℓ(z; y) + ρ/2 ‖z − v‖², rows being classes: (d_c, n)."""
-    z = v.copy()
-    active = np.arange(z.shape[1])
+    found = np.empty_like(v)
+    active = np.arange(v.shape[1])
+    z = v
+    value, p = _prox_value(z, v, y, rho)
     for _ in range(60):
-        here, label, point = v[:, active], y[active], z[:, active]
-        value, p = _prox_value(point, here, label, rho)
-        f = p + rho * (point - here)
-        f[label, np.arange(len(label))] -= 1.0
+        f = p + rho * (z - v)
+        f[y, np.arange(len(y))] -= 1.0
         # (diag(p + ρ) − p pᵀ)⁻¹ f by Sherman-Morrison
         inverse = 1.0 / (p + rho)
-        a, u = inverse * f, inverse * p
+        newton, u = inverse * f, inverse * p
         remainder = rho * np.sum(u, axis=0)  # 1 − pᵀ diag(p + ρ)⁻¹ p without cancellation
-        newton = a + u * (np.sum(p * a, axis=0) / remainder)
+        newton += u * (np.sum(p * newton, axis=0) / remainder)
         decrement = np.sum(f * newton, axis=0)
-        length = np.ones(len(active))
-        for _ in range(40):
-            reached, _ = _prox_value(point - length * newton, here, label, rho)
-            limit = value - 1e-4 * length * decrement + 1e-14 * (1.0 + np.abs(value))
-            worse = reached > limit
-            if not worse.any():
-                break
-            length = np.where(worse, 0.5 * length, length)
-        z[:, active] = point - length * newton
-        active = active[decrement > 1e-18 * (1.0 + np.abs(value))]
-        if not len(active):
+        # the decrement is a square: a step of 1e-7 leaves an error of about 1e-14
+        moving = decrement > np.maximum(1e-15 * min(rho, 1.0), 1e-18 * (1.0 + np.abs(value)))
+        start = value + 1e-14 * (1.0 + np.abs(value))
+        z = z - newton
+        value, p = _prox_value(z, v, y, rho)
+        length = 1.0
+        worse = np.flatnonzero(value > start - 1e-4 * decrement)
+        while len(worse) and length > 2.0**-40:
+            length *= 0.5
+            z[:, worse] += length * newton[:, worse]
+            shorter = _prox_value(z[:, worse], v[:, worse], y[worse], rho)
+            value[worse], p[:, worse] = shorter
+            limit = start[worse] - 1e-4 * length * decrement[worse]
+            worse = worse[shorter[0] > limit]
+        left = np.count_nonzero(moving)
+        if left == 0:
             break
-    return z
+        if 2 * left < len(active):
+            found[:, active] = z
+            active, y, value = active[moving], y[moving], value[moving]
+            z, v, p = z[:, moving], v[:, moving], p[:, moving]
+    found[:, active] = z
+    return found
 
 
 def _prox_value(z: Array, v: Array, y: Array, rho: float) -> tuple[Array, Array]:
@@ -359,11 +409,14 @@ def _prox_value(z: Array, v: Array, y: Array, rho: float) -> tuple[Array, Array]
 
 
 def loss_of(kind: str, classes: int) -> Loss:
-    """The loss of a kind of model; `classes` counts only for softmax_regression."""
-    if kind == "linear_regression":
+    """The loss of a kind of model; `classes` counts only for a softmax.
+
+    mlp_classifier is a softmax for two classes too.
+    """
+    if kind in ("linear_regression", "mlp_regressor"):
         return Squared()
     if kind == "logistic_regression":
         return Logistic()
-    if kind == "softmax_regression":
+    if kind in ("softmax_regression", "mlp_classifier"):
         return Softmax(classes)
     raise InternalError(f"no loss for models of kind {kind!r}")
