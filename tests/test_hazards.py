@@ -22,6 +22,7 @@ from sqlfl import files
 from sqlfl.interrupts import deferred
 from sqlfl.schema import Client
 from sqlfl.transport import base
+from sqlfl.udfs.sql import waiting
 from sqlfl.wire import decode
 from tests import lasting
 from tests.lasting import FILES, evaluate, kept_runs, opened, train
@@ -430,6 +431,41 @@ def test_coordinators_in_threads_share_a_database(folder: Path) -> None:
 
         assert together(lambda: work(0), lambda: work(1)) == []
     assert [kept_runs(folder / name) for name in FILES] == [[], [], []]
+
+
+def test_a_connection_that_its_owner_is_using_is_waited_for(folder: Path) -> None:
+    """DuckDB refuses a call on it, even the making of a cursor, while another one runs."""
+    with contextlib.ExitStack() as stack:
+        census, more, geo = (
+            stack.enter_context(contextlib.closing(duckdb.connect(str(folder / name))))
+            for name in FILES
+        )
+        fed = stack.enter_context(sqlfl.connect(progress=False))
+        begun = threading.Event()
+
+        def own_work() -> None:
+            begun.set()
+            geo.execute("SELECT sum(a.i * b.i) FROM range(20000) a(i), range(20000) b(i)")
+
+        def federated() -> None:
+            assert begun.wait(30)
+            time.sleep(0.05)
+            fed.attach("census", [census, more])
+            fed.attach("geo", geo)
+            fed.sql(train(epochs=1))
+
+        assert together(own_work, federated) == []
+        assert evaluate(fed) > 0
+
+
+def test_a_connection_that_stays_busy_is_an_error() -> None:
+    def busy() -> None:
+        raise duckdb.ResourceInUseException("busy")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sqlfl.udfs.sql.PATIENCE", 0.01)
+        with pytest.raises(sqlfl.Error, match=r"busy for 0.01 seconds\nhint: attach a connection"):
+            waiting(busy)
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ class DatabaseBlocks(MemoryBlocks):
     @contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
         """In one transaction: nobody removes the tables between one query and the next."""
-        cursor = self._con.cursor()
+        cursor = sql.waiting(self._con.cursor)
         try:
             cursor.begin()
             yield cursor
@@ -301,7 +301,7 @@ def current_database(con: sql.Connection) -> Database:
         .from_(exp.Table(this=sql.call("duckdb_databases")))
         .where(sql.equal(sql.column("database_name"), sql.string(catalog)))
     )
-    cursor = con.cursor()
+    cursor = sql.waiting(con.cursor)
     try:
         ((path, read_only, kind),) = sql.fetch(cursor, query)
     finally:

@@ -24,7 +24,8 @@ def carry_over(old: Encoding, theta: Array, new: Encoding) -> Array:
     Predictions X̃ θ' differ from those before by a constant, which an intercept takes up. A
     category that the old block did not know starts at 0, as it was scored. What the new encoding
     has no column for is left out: categories that do not occur, an indicator where nothing is
-    missing. Raises ModelError where the features do not fit.
+    missing. Numbers missing inside arrays have no indicator: they count as the new mean. Raises
+    ModelError where the features do not fit.
     """
     check_features(new.features, old.features)
     if theta.shape[0] != old.width:

@@ -90,7 +90,7 @@ def current_place(con: sql.Connection) -> tuple[str, str]:
     Nothing runs on `con`, so that a result that its owner has open stays open: DuckDB decides
     while it binds which of the columns of a SELECT have the current name.
     """
-    cursor = con.cursor()
+    cursor = sql.waiting(con.cursor)
     try:
         query = sql.select(
             _function("duckdb_schemas"),
@@ -117,7 +117,8 @@ def _chosen(con: sql.Connection, function: str, names: Sequence[str]) -> str:
     match = sql.equal(sql.column("name"), sql.call(function))
     wanted = exp.Columns(this=exp.Lambda(this=match, expressions=[exp.to_identifier("name")]))
     given = exp.select(*(sql.named(sql.number(1), name) for name in names)).subquery("given")
-    found = con.sql(sql.to_sql(exp.select(wanted).from_(given))).columns
+    query = sql.to_sql(exp.select(wanted).from_(given))
+    found = sql.waiting(lambda: con.sql(query).columns)
     return str(found[0])
 
 

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
-from sqlfl.errors import ModelError
+from sqlfl.errors import Error, ModelError
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
+Found = TypeVar("Found")
+
+PATIENCE = 30.0
+"""Seconds to wait for a connection that another thread is using."""
+
+
+def waiting(work: Callable[[], Found]) -> Found:
+    """What `work` returns, done as soon as its connection is in no other thread's call.
+
+    DuckDB does not wait: it refuses even to make a cursor then. Raises Error where the connection
+    is still busy after `PATIENCE`.
+    """
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return work()
+        except duckdb.ResourceInUseException as error:
+            if time.monotonic() > until:
+                raise Error(
+                    f"its connection has been busy for {PATIENCE:g} seconds",
+                    hint="attach a connection that no other thread works on, such as con.cursor()",
+                ) from error
+            time.sleep(0.002)
 
 
 def column(name: str, table: str | None = None) -> exp.Column:
