@@ -62,6 +62,12 @@ def _coordinator(plan: FederatedPlan) -> list[str]:
         f"here of the coordinator, {at} learns of the other parties. As a party it also has the "
         "federation's secret, and so can test guesses of the values behind the tags that it gets."
     ]
+    joins = any(slot.keys for slot in plan.ucq.slots for c in slot.clients if not plan.crosses(c))
+    if joins and any(item.kind == "join_keys" for item in plan.disclosures):
+        notes.append(
+            f"Not protected: {at} can tell which of its own rows are joined with which rows of the "
+            "others. It knows the join keys of those, then, and whom their predictions are about."
+        )
     if any(item.kind == "labels" for item in plan.staying):
         notes.append(f"The labels of {at} do not leave it.")
     return notes
@@ -111,10 +117,16 @@ def _predictions(plan: FederatedPlan) -> str:
                 "The first ones are of parameters that the coordinator can draw itself, for it "
                 "knows their seed. "
             )
-    return note + (
+    note += (
         "The aggregates Y that clients receive are sums of label residuals; they "
         "may tell a client the labels of its rows."
     )
+    if plan.tower is not None and plan.tower.embedding is not None:
+        note += (
+            " They come through the head's weights, and tell what space these span"
+            ": with one output, the weights up to scale."
+        )
+    return note
 
 
 def _into(plan: FederatedPlan) -> list[str]:

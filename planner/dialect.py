@@ -249,11 +249,12 @@ class _Reader(Tokens):
                 return self._list(option)
             if self.accept("{"):
                 return self._pairs(option)
-        bare = token is not None and not signed and self.is_name(token)
-        raise self.fail(
-            f"expected a value for option {option}, got {self.got()}",
-            hint=f"text stands in quotes: {option} = '{self.got()}'" if bare else None,
-        )
+        hint = None
+        if token is not None and not signed and self.is_name(token):
+            hint = f"text stands in single quotes: {option} = '{token.text}'"
+        elif not signed and self.word() == "(":
+            hint = f"a list stands in square brackets: {option} = [...]"
+        raise self.fail(f"expected a value for option {option}, got {self.got()}", hint=hint)
 
     def _digits(self) -> str | None:
         """A number's text; the tokens of `.5` are a point and, right behind it, a number."""

@@ -87,13 +87,13 @@ def _choose(slot: Slot, share: int, tower: Tower | None) -> EngineChoice:
             return EngineChoice(SQL, f"{client} gives no estimate of its rows")
         largest = max(largest, sum(known))
     need = largest * row_bytes(slot, tower)
-    compared = f"about {_readable(need)} of {_readable(share)}"
+    compared = f"about {readable(need)} of {readable(share)}"
     if tower is not None:
         compared += ", the tower's layers among them"
     return EngineChoice(ARRAYS, compared) if need <= share else EngineChoice(SQL, compared)
 
 
-def _readable(amount: int) -> str:
+def readable(amount: int) -> str:
     value, unit = float(amount), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

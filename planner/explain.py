@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sqlfl.option_types import shown
-from sqlfl.options import NETWORKS
+from sqlfl.options import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
 from sqlfl.planner.caveats import caveats
 from sqlfl.planner.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.operators import operators
@@ -106,6 +106,9 @@ def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
     if tower.embedding is not None:
         shape = f"{tower.embedding} sums of outputs → d_c scores"
         found.append(("head", f"at the coordinator, linear: {shape}"))
+    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None:
+        usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
+        found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
         cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
         device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}

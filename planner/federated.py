@@ -164,7 +164,8 @@ def plan(
     share = _validation(options) if purpose == TRAIN else 0.0
     if any(slot.split for slot in ucq.slots) != (share > 0):
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
-    engines = choose_engines(ucq, options, tower_of(kind, options))
+    tower = tower_of(kind, options)
+    engines = choose_engines(ucq, options, tower)
     classes = kind in CLASSIFIERS and purpose != PREDICT
     weighted = purpose == TRAIN and _weighted(ucq, options)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
@@ -178,6 +179,7 @@ def plan(
                 weighted=weighted,
                 seed=_seed(options) if purpose == TRAIN else None,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
+                device=tower.device if tower and purpose == TRAIN and slot.features else None,
             )
             for slot in ucq.slots
             if client in slot.clients

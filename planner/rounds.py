@@ -276,7 +276,7 @@ def sgd(run: Run) -> list[Exchange]:
     if drops:
         found.append(dropping(run))
     found += step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if run.options.get("batch_size"):
+    if run.options.get("batch_size") or run.tower is not None:
         between = sym.STEPS + -1 * sym.ROUNDS
         found += step(run, "batch", between, next_batch, batch_rows)
     return found

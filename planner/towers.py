@@ -20,11 +20,15 @@ class Tower:
     """P, where a linear head follows at the coordinator."""
     device: str
 
+    @property
+    def inner(self) -> int:
+        """Weights and biases between the hidden layers: what there is for any number of columns."""
+        return sum(before * after + after for before, after in pairwise(self.hidden))
+
     def size(self, columns: Size, outputs: Size) -> Size:
         """Parameters of a tower over so many encoded columns: W1, b1, W2, ..., W_out."""
         first, last = self.hidden[0], self.hidden[-1]
-        between = sum(before * after + after for before, after in pairwise(self.hidden))
-        return columns * first + (first + between) + outputs * last
+        return columns * first + (first + self.inner) + outputs * last
 
 
 def tower_of(kind: str, options: Mapping[str, object]) -> Tower | None:

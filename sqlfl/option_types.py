@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlfl.errors import nearest
@@ -61,15 +61,18 @@ def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType:
     return OptionType(f"a whole number from {least} {end}", read, advise)
 
 
-def choice(*choices: str) -> OptionType:
-    """One of these texts, in any case."""
+def choice(*choices: str, instead: Mapping[str, str] | None = None) -> OptionType:
+    """One of these texts, in any case; `instead`: hints for texts that are none."""
 
     def read(value: object) -> object | None:
         lowered = value.lower() if isinstance(value, str) else None
         return lowered if lowered in choices else None
 
+    def advise(value: object) -> str | None:
+        return (instead or {}).get(str(value).lower()) or meant(value, choices)
+
     *most, last = (f"'{c}'" for c in choices)
-    return OptionType(f"{', '.join(most)} or {last}", read, lambda v: meant(v, choices))
+    return OptionType(f"{', '.join(most)} or {last}", read, advise)
 
 
 def network(names: Iterable[str]) -> OptionType:
@@ -89,7 +92,9 @@ def network(names: Iterable[str]) -> OptionType:
     def advise(value: object) -> str | None:
         given = _items(value)
         if given is None:
-            return meant(value, known)
+            ends = sorted(str(value).lower().split("-"))
+            turned = next((name for name in known if sorted(name.split("-")) == ends), None)
+            return f"did you mean {turned}?" if turned else meant(value, known)
         for key, item in given.items():
             type_ = numbers.get(key.lower())
             if type_ is None:

@@ -41,7 +41,10 @@ EPOCHS = {"lbfgs": 100, "sgd": 100, "admm": 50}
 """Default number of epochs; for lbfgs iterations."""
 NEURAL_EPOCHS = {"sgd": 20, "admm": 20}
 NEURAL_BATCH = {"sgd": 10_000, "admm": 512}
-"""Rows per step: joined rows in sgd, the client's own in the local steps of admm."""
+"""Rows per step: joined rows in sgd, where `neural_batch` may take fewer, the client's own in the
+local steps of admm."""
+SMALLEST_BATCH, BATCHES = 32, 20
+"""Few rows are taken in so many batches, for towers need hundreds of steps."""
 TOLERANCE = {"lbfgs": 1e-11, "sgd": 0.0, "admm": 1e-7}
 SCHEDULES = ("constant", "inverse", "exponential", "cosine")
 DECAY = {"inverse": 0.25, "exponential": 0.95}
@@ -53,6 +56,15 @@ HIDDEN = (16,)
 EMBEDDING = 16
 NETWORKS = {"us-uk": (0.136, 0.42e9), "us-us": (0.067, 1.15e9)}
 """Latency in seconds of a round, and bandwidth in bits per second, as TablePuppet measured them."""
+
+
+def neural_batch(rows: int) -> int:
+    """Joined rows per step of towers in sgd, where `batch_size` is not given.
+
+    >>> [neural_batch(rows) for rows in (20, 1_000, 10_000, 1_000_000)]
+    [32, 50, 500, 10000]
+    """
+    return min(max(-(-rows // BATCHES), SMALLEST_BATCH), NEURAL_BATCH["sgd"])
 
 
 class Given(Protocol):
@@ -96,13 +108,23 @@ def _by_algorithm(linear: Mapping[str, float], neural: Mapping[str, float]) -> s
     return own + "".join(f", {n:g} ({a} of mlp_*)" for a, n in neural.items())
 
 
+_NO_ALGORITHM = {
+    name: f"it is an optimizer: algorithm = 'sgd', optimizer = '{name}'"
+    for name in ("adam", "momentum")
+}
+_NO_OPTIMIZER = {
+    "sgd": "sgd is the algorithm; its steps without more are 'plain'",
+    "lbfgs": "algorithm = 'lbfgs', which takes no optimizer",
+}
+"""What takes one for the other is told so."""
+
 OPTIONS: tuple[OptionEntry, ...] = (
     OptionEntry("engine", choice("auto", "sql", "arrays"), "auto",
         "what computes the local updates: queries on the party's database, or arrays beside it"),
     OptionEntry("memory_limit", SIZE, None,
         "what the coordinator's join may use, and what the arrays of an engine must fit in half of",
         default_text="4 GiB for the arrays"),
-    OptionEntry("algorithm", choice(*ALGORITHMS), "lbfgs",
+    OptionEntry("algorithm", choice(*ALGORITHMS, instead=_NO_ALGORITHM), "lbfgs",
         "how the model is trained; lbfgs is for linear models only",
         default_text="'lbfgs'; 'sgd' of mlp_*"),
     OptionEntry("epochs", integer(1), None,
@@ -110,12 +132,13 @@ OPTIONS: tuple[OptionEntry, ...] = (
         default_text=_by_algorithm(EPOCHS, NEURAL_EPOCHS)),
     OptionEntry("batch_size", integer(1), None,
         "joined rows per step; in admm, the client's own rows per local step", ("sgd",),
-        default_text="all rows; 10000 (sgd of mlp_*), 512 (admm of mlp_*)", neural=("admm",)),
+        default_text="all rows; sgd of mlp_*: a twentieth of the rows, but from 32 to 10000; "
+        "admm of mlp_*: 512", neural=("admm",)),
     OptionEntry("learning_rate", number(0, above=True), None,
         "step length; in admm, of the local steps", ("sgd",),
         default_text="from the curvature of the loss; 0.01 with optimizer = 'adam' and of mlp_*",
         neural=("admm",)),
-    OptionEntry("optimizer", choice("plain", "momentum", "adam"), "plain",
+    OptionEntry("optimizer", choice("plain", "momentum", "adam", instead=_NO_OPTIMIZER), "plain",
         "what a step makes of the gradient; the same at every client of a slot, and of what the "
         "coordinator trains", ("sgd",), default_text="'plain'; 'adam' of mlp_*"),
     OptionEntry("momentum", FRACTION, 0.9,
@@ -183,6 +206,23 @@ OPTIONS: tuple[OptionEntry, ...] = (
 
 _BY_NAME = {entry.name: entry for entry in OPTIONS}
 
+ELSEWHERE = {
+    "alpha": "l2",
+    "early_stopping": "patience",
+    "hidden_layer_sizes": "hidden",
+    "lr": "learning_rate",
+    "learning_rate_init": "learning_rate",
+    "max_iter": "epochs",
+    "n_iter_no_change": "patience",
+    "nesterovs_momentum": "momentum",
+    "random_state": "seed",
+    "sample_weight": "the clause WEIGHT column",
+    "solver": "algorithm",
+    "tol": "tolerance",
+    "weight_decay": "l2",
+}
+"""What scikit-learn and torch call some of them."""
+
 
 def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | None = None) -> None:
     """Raise OptionError unless a model of this kind can be trained."""
@@ -198,9 +238,10 @@ def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | Non
 def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mapping[str, object]:
     """Every option that applies to the model kind, the algorithm and the others, with its value.
 
-    `kind` carries its place in the attribute `span` where it was parsed. None stands for: all rows
-    (batch_size), from the curvature (learning_rate, rho), the database's own (memory_limit, which
-    is else text that DuckDB takes for a size), drawn for the run (seed). `network` is a name of
+    `kind` carries its place in the attribute `span` where it was parsed. None stands for: all rows,
+    or of towers `neural_batch` (batch_size), from the curvature (learning_rate, rho), the
+    database's own (memory_limit, which is else text that DuckDB takes for a size), drawn for the
+    run (seed). `network` is a name of
     NETWORKS, or a dictionary of latency and bandwidth. Raises OptionError for all that is not in
     the table.
     """
@@ -247,7 +288,9 @@ def _defaults(kind: str, algorithm: str, values: Mapping[str, object]) -> dict[s
     usual: dict[str, object] = {}
     if kind in NEURAL:
         found["epochs"] = NEURAL_EPOCHS[algorithm]
-        usual = {"batch_size": NEURAL_BATCH[algorithm], "optimizer": "adam", "union": "consensus"}
+        usual = {"optimizer": "adam", "union": "consensus"}
+        if algorithm == "admm":
+            usual["batch_size"] = NEURAL_BATCH[algorithm]
     if kind in NEURAL or values.get("optimizer") == "adam":
         usual["learning_rate"] = LEARNING_RATE
     return found | {name: value for name, value in usual.items() if name in found}
@@ -305,7 +348,9 @@ def _known(option: Given, sql: str | None) -> OptionEntry:
     entry = _BY_NAME.get(option.name)
     if entry is None:
         message = f"there is no option {option.name}"
-        hint = meant(option.name, _BY_NAME) or f"the options are {', '.join(_BY_NAME)}"
+        name = ELSEWHERE.get(option.name)
+        hint = f"it is called {name} here" if name else meant(option.name, _BY_NAME)
+        hint = hint or f"the options are {', '.join(_BY_NAME)}"
         raise _error(message, option, sql, hint=hint, name=True)
     return entry
 

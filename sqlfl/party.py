@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, InternalError, ModelError, PartyError
-from sqlfl.operators.client import Operator, make_operator
+from sqlfl.operators.client import Operator, check_device, make_operator
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
@@ -20,7 +20,7 @@ from sqlfl.schema import (
     specifications_from_json,
     tables_to_json,
 )
-from sqlfl.udfs import keys
+from sqlfl.udfs import keys, sql
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
@@ -102,6 +102,10 @@ class PartyClient:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
             text = _safe_text(error, request)
             reply = ms.Failure(request.run, request.slot, type(error).__name__, text)
+        except MemoryError as error:
+            log.info("%s failed on %s: %s", self.client, request.kind, error)
+            text = f"its memory does not suffice for {request.kind}"
+            reply = ms.Failure(request.run, request.slot, "MemoryError", text)
         except Exception as error:
             log.exception("%s failed on %s", self.client, request.kind)
             text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
@@ -189,6 +193,9 @@ class PartyClient:
     def _prepare(self, request: ms.Prepare) -> ms.Prepared:
         if request.run in self._runs:
             raise InternalError(f"run {request.run} is prepared already")
+        for item in specifications_from_json(request.specification):
+            if item.device is not None:
+                check_device(item.device)  # before anything is computed or leaves
         run = self._runs[request.run] = RunState(self._cursor())
         try:
             return self._take_snapshots(request, run)
@@ -320,7 +327,7 @@ class PartyClient:
     def _cursor(self) -> duckdb.DuckDBPyConnection:
         """A cursor on which names mean what they meant on the connection when it was attached."""
         try:
-            cursor = self._con.cursor()
+            cursor = sql.waiting(self._con.cursor)
         except duckdb.ConnectionException as error:
             raise Error("its connection is closed") from error
         try:

@@ -8,13 +8,16 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl import options as option_table
-from sqlfl.errors import Error, ModelError, PlanError, nearest
+from sqlfl.errors import Error, ModelError, OptionError, PlanError, nearest
 from sqlfl.option_types import shown
+from sqlfl.options import NEURAL, SOFTMAX
 from sqlfl.planner import federated, types
+from sqlfl.planner.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.into import plan_into
 from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
+from sqlfl.planner.towers import tower_of
 from sqlfl.planner.ucq import BOOLEAN, NUMERIC, Slot, Ucq
 from sqlfl.registry import Model, ModelBlock
 from sqlfl.schema import Catalog
@@ -24,6 +27,8 @@ SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID
 
 SHAPE = ("hidden", "activation", "head", "embedding")
 """Options that say what a model's parameters are."""
+COPIES = 4
+"""Of a tower's parameters, in training: they, their gradient, and two moments of Adam."""
 
 
 def plan_training(
@@ -42,6 +47,7 @@ def plan_training(
     if statement.privacy is not None:
         raise Error("the PRIVACY clause is not built yet", hint="leave it out")
     options = option_table.resolve(statement.kind, statement.options, statement.sql)
+    _check_towers(statement, options)
     ucq = to_ucq(
         statement.query,
         statement.sql,
@@ -165,13 +171,32 @@ def _check_shape(model: Model, options: Mapping[str, object]) -> None:
             )
 
 
+def _check_towers(statement: TrainModel, options: Mapping[str, object]) -> None:
+    """Towers that fit no memory are refused before anything has run."""
+    tower = tower_of(statement.kind, options)
+    if tower is None:
+        return
+    need, limit = COPIES * NUMBER_BYTES * tower.inner, bytes_of(options.get("memory_limit"))
+    limit = limit or DEFAULT_LIMIT
+    if need > limit:
+        option = next(o for o in statement.options if o.name == "hidden")
+        raise OptionError(
+            f"towers with hidden = {shown(options['hidden'])} have {tower.inner:,} weights between "
+            f"their layers, about {readable(need)} in training; memory_limit is {readable(limit)}",
+            hint="fewer hidden units, or a larger memory_limit",
+            sql=statement.sql,
+            span=option.span,
+        )
+
+
 def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
     """A regression's target is a number, known from the type before anything runs."""
     if kind in federated.CLASSIFIERS or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
         return
+    classifier = "mlp_classifier" if kind in NEURAL else SOFTMAX
     raise PlanError(
         f"the target of {kind} must be a number, and {ucq.target} is {ucq.target_type}",
-        hint="cast it to a number, or train a classifier: USING softmax_regression",
+        hint=f"cast it to a number, or train a classifier: USING {classifier}",
         sql=sql,
         span=span,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.errors import Error
-from sqlfl.options import LINEAR
+from sqlfl.options import CLASSIFIERS
 
 try:
     from matplotlib.axes import Axes
@@ -132,7 +132,7 @@ def _horizontal(
 
 def _names(model: Model) -> tuple[str, str]:
     """Labels of the two vertical axes, with their units."""
-    if model.kind == LINEAR:
+    if model.kind not in CLASSIFIERS:
         unit = f"units of {model.target}"
         return f"objective (½ squared error, {unit}²)", f"RMSE ({unit})"
     return "objective (log-loss, nats per row)", "accuracy (share of rows)"

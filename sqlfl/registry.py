@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,8 +25,9 @@ NO_PRIVACY = (
 )
 
 
-def no_privacy(at: str | None, labels: Iterable[str]) -> str:
-    """`Model.privacy` where the coordinator was at party `at`, and `labels` own the labels.
+def no_privacy(at: str | None, labels: Iterable[str], kinds: Collection[str] = ()) -> str:
+    """`Model.privacy` where the coordinator was at party `at`, parties `labels` own the labels, and
+    messages of `kinds` have crossed a border.
 
     >>> print(no_privacy("clinic", ["clinic"]))
     none: no differential privacy. The coordinator was at clinic, whose labels were sent to nobody;
@@ -34,18 +35,30 @@ def no_privacy(at: str | None, labels: Iterable[str]) -> str:
     hashes of the others' join keys, the join graph, and exact predictions and gradients of each
     block.
     """
+    also = [words for kind, words in ALSO_SEEN.items() if kind in kinds]
+    more = f" It also saw {'; '.join(also)}." if also else ""
     if at is None:
-        return NO_PRIVACY
+        return NO_PRIVACY + more
     others = [name for name in dict.fromkeys(labels) if name.lower() != at.lower()]
     if others:
         told = f"at {at}, which saw the labels of {', '.join(others)} in clear,"
-        return f"none: no differential privacy. The coordinator was {told} {_SEEN}"
+        return f"none: no differential privacy. The coordinator was {told} {_SEEN}{more}"
     return (
         f"none: no differential privacy. The coordinator was at {at}, whose labels were sent to "
         "nobody; the gradients that the other parties got are sums over them, and may tell some. "
-        f"{at} saw {_SEEN}"
+        f"{at} saw {_SEEN}{more}"
     )
 
+
+ALSO_SEEN = {
+    "weights": "the weights of rows",
+    "split": "which rows are for validation",
+    "statistics": "means, variances and counts of categories of each of a table's databases",
+    "gram": "second moments of each of a table's databases",
+    "partial_gradient": "gradients by all parameters of each of a table's databases",
+    "consensus_part": "parameters of each of a table's databases",
+}
+"""Kind of a message -> what the coordinator learns from it, beside what it always does."""
 
 _SEEN = (
     "keyed hashes of the others' join keys, the join graph, and exact predictions and gradients of "

@@ -198,7 +198,9 @@ def model_of(
         history=trained.history,
         metrics=trained.metrics,
         privacy=no_privacy(
-            plan.at, [party for slot in plan.ucq.slots if slot.target for party in slot.parties]
+            plan.at,
+            [party for slot in plan.ucq.slots if slot.target for party in slot.parties],
+            {disclosure.kind for disclosure in plan.disclosures},
         ),
         cost=Cost(
             last["rounds"],

@@ -134,10 +134,16 @@ class SlotSpecification:
     """The slot's, under which its block is kept."""
     seed: int | None = None
     """Row ids are to be the same in every run of this seed over the same rows; None: random."""
+    device: str | None = None
+    """Where the slot's tower is to be trained, 'auto', 'cpu' or 'cuda'; None where none is."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
-    return json.dumps([asdict(slot) for slot in slots], separators=(",", ":"))
+    found = [asdict(slot) for slot in slots]
+    for item in found:
+        if item["device"] is None:
+            del item["device"]
+    return json.dumps(found, separators=(",", ":"))
 
 
 def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
@@ -162,6 +168,7 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
             warm=None if item["warm"] is None else (item["warm"][0], item["warm"][1]),
             name=item["name"],
             seed=item["seed"],
+            device=item.get("device"),
         )
         for item in json.loads(text)
     )

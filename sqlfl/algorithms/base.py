@@ -127,6 +127,13 @@ class Problem:
         """The joined rows that weigh something; None for all."""
         return None if self.shares is None else np.flatnonzero(self.shares)
 
+    @cached_property
+    def reach(self) -> float:
+        """The largest |target|; 1 where that is less, and for classes."""
+        if self.targets.dtype.kind != "f":
+            return 1.0
+        return max(1.0, float(np.abs(self.targets).max(initial=0.0)))
+
     def value(self, scores: Array) -> float:
         """The (weighted) mean loss."""
         return self.loss.value(scores, self.targets, self.shares)

@@ -18,24 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.algorithms.base import Channel, Conversation, Problem, Step, relative
+from sqlfl.algorithms.divergence import check_objective, check_scores
 from sqlfl.algorithms.rates import Rates, estimated_rates, step_factor, usual_rates
 from sqlfl.algorithms.warm import beginning, cold
-from sqlfl.errors import ModelError
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.operators.loj import JoinedRows, batch_of
-from sqlfl.options import DECAY, EPOCHS, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
+from sqlfl.options import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
 
 Array = npt.NDArray[Any]
 
-LARGEST = 1e12
-"""Scores beyond which the steps count as divergent, well before float32 overflows."""
+HINT = "give a smaller learning_rate, or none, to have it chosen"
 ADAM_MEMORY = 10
 """Steps over which Adam averages gradients."""
 
 
 class Sgd:
-    """Options: epochs, batch_size (all rows by default; of towers 10000), optimizer ('plain', of
-    towers 'adam'), momentum, learning_rate, schedule, decay, seed, tolerance, dropout.
+    """Options: epochs, batch_size (all rows by default; of towers `neural_batch`), optimizer
+    ('plain', of towers 'adam'), momentum, learning_rate, schedule, decay, seed, tolerance, dropout.
 
     A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
     clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
@@ -60,7 +59,7 @@ class Sgd:
         rows = problem.training
         self._rows = np.arange(problem.mapping.total) if rows is None else rows
         total = len(self._rows)
-        usual = NEURAL_BATCH["sgd"] if problem.hidden else total
+        usual = neural_batch(total) if problem.hidden else total
         self._batch = min(int(problem.number("batch_size", usual)), total)
         self._rates = usual_rates(problem) or Rates(0.0, 0.0)
         self._begin = cold(problem)
@@ -125,6 +124,7 @@ class Sgd:
             before = objective
             loss = problem.value(self._scores)
             objective = loss + penalty
+            check_objective(objective, first, "the steps", HINT)
             change = relative(before - objective, objective, first)
             calm = (abs(change) if self._swings else change) <= tolerance
             still = still + 1 if calm and (self._swings or change >= 0.0) else 0
@@ -209,11 +209,7 @@ class Sgd:
         counting = scores
         if rows is self._conversation.whole and self._problem.training is not None:
             counting = scores[self._problem.training]
-        if not np.abs(counting).max() < LARGEST:
-            raise ModelError(
-                f"the steps diverge: scores exceed {LARGEST:g}",
-                hint="give a smaller learning_rate, or none, to have it estimated",
-            )
+        check_scores(self._problem, counting, "the steps", HINT)
 
 
 def _spread(values: Array, joined: Array, total: int) -> Array:

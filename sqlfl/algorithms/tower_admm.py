@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.algorithms.base import Channel, Conversation, Local, Problem, Step, relative
+from sqlfl.algorithms.divergence import check_objective, check_scores
 from sqlfl.algorithms.head import fitted, proximal
 from sqlfl.algorithms.warm import beginning, best_constants, cold
-from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions
 from sqlfl.operators.lou import Address
 from sqlfl.options import LEARNING_RATE, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
@@ -39,8 +39,7 @@ SMALLEST = 0.1
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
 MOST_CAUTION = 64.0
-LARGEST = 1e12
-"""Scores beyond which training counts as divergent."""
+HINT = "give a smaller learning_rate, or leave it out"
 
 
 class TowerAdmm:
@@ -117,6 +116,7 @@ class TowerAdmm:
             residual, penalty = self._epoch()
             loss = problem.value(self._scores)
             objective = loss + penalty
+            check_objective(objective, first, "the towers", HINT)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             converged = relative(change, objective, first) <= tolerance
             yield Step(epoch, objective, loss, converged)
@@ -198,11 +198,8 @@ class TowerAdmm:
                 problem.shares,
             )
         scores = self._head.scores(self._embedding)
-        if not np.abs(scores).max() < LARGEST:
-            raise ModelError(
-                f"the towers diverge: scores exceed {LARGEST:g}",
-                hint="give a smaller learning_rate, or leave it out",
-            )
+        counting = scores if problem.training is None else scores[problem.training]
+        check_scores(problem, counting, "the towers", HINT)
         moved = best_constants(problem, scores)
         self._head = self._head.shifted(moved)
         self._scores = scores + moved

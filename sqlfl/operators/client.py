@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -42,6 +43,7 @@ __all__ = [
     "ClientOperator",
     "Engine",
     "Operator",
+    "check_device",
     "make_operator",
     "predictions_of",
 ]
@@ -49,6 +51,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 NOTHING = np.zeros(0)
+
+_LOADING = threading.Lock()
+"""Threads that load torch at once would get in each other's way where it is missing."""
 
 
 class ClientOperator:
@@ -215,13 +220,22 @@ def make_operator(
     is to be trained without torch, or without the device that is asked for.
     """
     if ClientConfiguration.from_json(configuration).hidden:
-        from sqlfl.operators.neural import NeuralOperator  # loads torch
+        with _LOADING:
+            from sqlfl.operators.neural import NeuralOperator  # loads torch
 
         return NeuralOperator(engine, configuration, run, slot, parameters)
     theta = None
     if parameters is not None:
         (theta,) = parameters
     return ClientOperator(engine, configuration, run, slot, theta)
+
+
+def check_device(name: str) -> None:
+    """Raise ModelError where no tower can be trained: without torch, or without this device."""
+    with _LOADING:
+        from sqlfl.models.neural import device_of  # loads torch
+
+    device_of(name)
 
 
 def predictions_of(values: Array) -> Array:
@@ -232,7 +246,8 @@ def predictions_of(values: Array) -> Array:
         raise ModelError(
             "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
             "diverge, or rows that count nothing in training (for validation, or of weight 0) "
-            "have values far beyond those of the others"
+            "have values far beyond those of the others",
+            hint="give a smaller learning_rate, where the statement gives one",
         )
     return values
 

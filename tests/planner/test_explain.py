@@ -175,6 +175,7 @@ def test_the_place_of_the_coordinator_is_said() -> None:
     assert "WHAT STAYS AT AIRLINE, WHERE THE COORDINATOR IS" in labels
     assert "airline learns of the other parties" in labels
     assert "can test guesses of the values behind the tags" in labels
+    assert "airline can tell which of its own rows are joined with which rows" in labels
     assert "The labels of airline do not leave it." in labels
     assert "labels are in clear at the coordinator" not in labels
     assert "may tell a client the labels of its rows" in labels
@@ -183,6 +184,7 @@ def test_the_place_of_the_coordinator_is_said() -> None:
     assert "do not leave it" not in other
     absent = said(plans.train(plans.flights(), "logistic_regression", at="bank"))
     assert "coordinator at bank, which has no table here" in absent
+    assert "which of its own rows" not in absent
     assert "Nothing: no table of bank takes part." in absent
 
 
