@@ -23,6 +23,7 @@ from sqlfl.messages import (
     Residuals,
     SendPredictions,
 )
+from sqlfl.options import neural_batch
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.sizes import Symbol
 from sqlfl.schema import Client
@@ -127,7 +128,8 @@ def value_of_run(
             if k == kind and client == symbol.client and symbol.slot in (None, slot)
         ]
 
-    batches = -(-rows // min(int(str(plan.options.get("batch_size") or rows)), rows))
+    usual = rows if plan.tower is None else neural_batch(rows)
+    batches = -(-rows // min(int(str(plan.options.get("batch_size") or usual)), rows))
     asked = [m for m in here("send_predictions") if isinstance(m, SendPredictions)]
     dropped = [m for m in asked if m.training]
     described = len(here("describe"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.errors import OptionError, ParseError
-from sqlfl.options import KINDS, OPTIONS, options_markdown, resolve
+from sqlfl.options import ELSEWHERE, KINDS, OPTIONS, options_markdown, resolve
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.statements import Pairs, TrainModel
 
@@ -38,7 +38,7 @@ def test_defaults_of_neural_models(kind: str) -> None:
         assert (found["head"], found["device"], found["epochs"]) == ("none", "auto", 20)
         assert found["learning_rate"] == 0.01
         assert {"embedding", "momentum"}.isdisjoint(found)
-    assert (sgd["algorithm"], sgd["optimizer"], sgd["batch_size"]) == ("sgd", "adam", 10_000)
+    assert (sgd["algorithm"], sgd["optimizer"], sgd["batch_size"]) == ("sgd", "adam", None)
     assert (admm["batch_size"], admm["local_epochs"]) == (512, 5)
     assert (admm["union"], admm["inner_rounds"], admm["rho"]) == ("consensus", 10, None)
     assert {"optimizer", "schedule"}.isdisjoint(admm)
@@ -360,3 +360,42 @@ def test_options_of_validation_and_warm_starts() -> None:
     found = resolved("validation_fraction = 0.25, patience = 2, warm_start = 'Old'")
     assert (found["validation_fraction"], found["patience"]) == (0.25, 2)
     assert found["warm_start"] == "Old"
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ("algorithm = 'adam'", "it is an optimizer: algorithm = 'sgd', optimizer = 'adam'"),
+        ("optimizer = 'SGD'", "sgd is the algorithm; its steps without more are 'plain'"),
+        ("network = 'uk-us'", "did you mean us-uk?"),
+        ("network = 'us_us'", "did you mean us-us?"),
+        ("lr = 0.1", "it is called learning_rate here"),
+        ("hidden_layer_sizes = [8]", "it is called hidden here"),
+        ("random_state = 1", "it is called seed here"),
+        ("hiden = [8]", "did you mean hidden?"),
+    ],
+)
+def test_words_of_elsewhere_are_understood(options: str, hint: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        resolved(options, "mlp_regressor")
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ("hidden = (16, 8)", "a list stands in square brackets: hidden = [...]"),
+        ('activation = "tanh"', "text stands in single quotes: activation = 'tanh'"),
+        ("activation = tanh", "text stands in single quotes: activation = 'tanh'"),
+    ],
+)
+def test_values_are_written_otherwise(options: str, hint: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        resolved(options, "mlp_regressor")
+    assert caught.value.hint == hint
+
+
+def test_names_of_elsewhere_are_of_options_that_there_are() -> None:
+    known = {entry.name for entry in OPTIONS}
+    assert known.isdisjoint(ELSEWHERE)
+    assert {name for name in ELSEWHERE.values() if " " not in name} <= known

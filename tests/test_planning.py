@@ -82,6 +82,42 @@ def test_a_warm_start_of_towers_needs_towers_of_the_same_shape(fed: sqlfl.Federa
     fed.explain(train.format("n", ", hidden = [3], dropout = 0.5, warm_start = 'm'"))
 
 
+def test_towers_that_fit_no_memory_are_refused_at_once(fed: sqlfl.Federation) -> None:
+    train = "TRAIN MODEL m USING mlp_regressor TARGET y WITH ({}) FROM (" + TRAINED + ")"
+    with pytest.raises(sqlfl.OptionError) as caught:
+        fed.sql(train.format("hidden = [60000, 60000]"))
+    assert caught.value.message == (
+        "towers with hidden = [60000, 60000] have 3,600,060,000 weights between their layers, "
+        "about 107.3 GiB in training; memory_limit is 4.0 GiB"
+    )
+    assert caught.value.column == train.index("{}") + len("hidden = ") + 1
+    with pytest.raises(sqlfl.OptionError, match=r"memory_limit is 1\.0 MiB"):
+        fed.explain(train.format("hidden = [300, 300], memory_limit = '1MiB'"))
+    fed.explain(train.format("hidden = [300, 300], memory_limit = '1GiB'"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "classifier"),
+    [("linear_regression", "softmax_regression"), ("mlp_regressor", "mlp_classifier")],
+)
+def test_a_regression_of_text_names_the_classifier(
+    fed: sqlfl.Federation, kind: str, classifier: str
+) -> None:
+    with pytest.raises(sqlfl.PlanError) as caught:
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET t FROM (SELECT x, g AS t FROM a.t)")
+    assert caught.value.hint == f"cast it to a number, or train a classifier: USING {classifier}"
+
+
+@pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression", "mlp_classifier"])
+def test_a_measurement_is_no_class(database: Open, kind: str) -> None:
+    query = "SELECT x, {} AS z FROM a.t"
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("a", database("CREATE TABLE t AS SELECT range AS x FROM range(80)"))
+        with pytest.raises(sqlfl.ModelError, match="80 different values, which are hardly classes"):
+            fed.sql(f"TRAIN MODEL m USING {kind} TARGET z FROM ({query.format('x / 7.0')})")
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET z FROM ({query.format('1.0 * (x % 2)')})")
+
+
 def test_the_coordinator_needs_a_party_to_be_at(database: Open) -> None:
     with sqlfl.connect(at="b") as fed:
         fed.attach(

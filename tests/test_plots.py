@@ -90,7 +90,9 @@ def test_a_history_of_nothing_is_an_error() -> None:
     [
         ("logistic_regression", "log-loss, nats per row", "accuracy (share of rows)"),
         ("softmax_regression", "log-loss, nats per row", "accuracy (share of rows)"),
+        ("mlp_classifier", "log-loss, nats per row", "accuracy (share of rows)"),
         ("linear_regression", "squared error, units of delay²", "RMSE (units of delay)"),
+        ("mlp_regressor", "squared error, units of delay²", "RMSE (units of delay)"),
     ],
 )
 def test_vertical_axes_have_units(kind: str, objective: str, metric: str) -> None:

@@ -26,6 +26,8 @@ ENGINES = st.sampled_from(("sql", "arrays"))
 CLIENTS = st.integers(1, 3)
 STILL = 1e-30
 """A learning rate of which no step moves anything: training then ends where it starts."""
+WHOLE = {"algorithm": "sgd", "batch_size": 10**6}
+"""Steps of all rows."""
 OPTIMIZERS = (("plain", 0.3), ("momentum", 0.1))
 """Adam's steps are of one size however small a gradient: where it is 0 but for rounding, they are
 not determined."""
@@ -92,7 +94,7 @@ def test_steps_are_those_of_torch_on_the_materialised_join(
     case = neural(case)
     with case.open(clients) as databases, federation(databases) as fed:
         data = central(case, databases)
-        options = {"algorithm": "sgd", "engine": engine, "seed": 3, **shape, "optimizer": name}
+        options = {"engine": engine, "seed": 3, **shape, **WHOLE, "optimizer": name}
         fed.sql(train(case, "still", **options, epochs=1, learning_rate=STILL))
         network = start_of(fed, "still", data)
         fed.sql(train(case, **options, epochs=3, learning_rate=rate))
@@ -119,7 +121,7 @@ def test_neither_clients_nor_engines_change_the_result(
     for clients, engine in ((1, "sql"), (2, "arrays"), (3, "arrays")):
         with case.open(clients) as databases, federation(databases) as fed:
             central(case, databases)
-            options = {"optimizer": "momentum", "learning_rate": 0.1, **shape}
+            options = {"optimizer": "momentum", "learning_rate": 0.1, **shape, **WHOLE}
             fed.sql(train(case, **options, seed=5, epochs=4, engine=engine))
             values = probabilities(fed.sql(case.predict()).arrow(), case.kind)
             found.append((fed.model("m").metrics["objective"], np.sort(values, axis=0)))
@@ -190,7 +192,7 @@ def test_steps_of_adam_are_those_of_torch(database: Open, engine: str) -> None:
     query = "SELECT r.a, r.b, r.c, p.x, p.y, p.z, r.label FROM shop.r JOIN bank.p USING (k)"
     data = oracle.central(whole, query, LINEAR, "label")
     with federation(parties) as fed:
-        options = {"engine": engine, "hidden": [6], "activation": "tanh"}
+        options = {"engine": engine, "hidden": [6], "activation": "tanh", **WHOLE}
         fed.sql(written(query, model="still", **options, epochs=1, learning_rate=STILL))
         network = start_of(fed, "still", data)
         fed.sql(written(query, **options, epochs=10, learning_rate=0.02))

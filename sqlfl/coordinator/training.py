@@ -22,6 +22,7 @@ from sqlfl.mapping import TableMapping
 from sqlfl.messages import Save
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.operators.lou import Members
+from sqlfl.options import LINEAR, NEURAL
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.progress import Progress
 from sqlfl.registry import Model
@@ -43,6 +44,10 @@ HISTORY = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
+
+
+MOST_NUMBERS = 50
+"""Values of a target with decimals that may be classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +245,15 @@ def _loss(plan: FederatedPlan, target: Targets) -> Loss:
         raise ModelError(
             f"target {plan.ucq.target} has one class only ({target.classes[0]})",
             hint="a classifier needs rows of at least two classes",
+        )
+    name, type_ = plan.ucq.target, (plan.ucq.target_type or "").split("(")[0]
+    if type_ in ("FLOAT", "DOUBLE", "DECIMAL") and len(target.classes) > MOST_NUMBERS:
+        regression = "mlp_regressor" if plan.kind in NEURAL else LINEAR
+        raise ModelError(
+            f"target {name} is {type_} and has {len(target.classes)} different values, which are "
+            "hardly classes",
+            hint=f"for a number, USING {regression}; for classes, make it a condition, as in "
+            f"{name} > 4, or text: CAST({name} AS VARCHAR)",
         )
     if plan.kind == "logistic_regression" and len(target.classes) > 2:
         raise ModelError(

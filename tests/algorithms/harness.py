@@ -273,7 +273,10 @@ class Trained:
 def train(
     join: Join, algorithm: str, *, start: Mapping[Address, Any] | None = None, **options: Any
 ) -> Trained:
-    """`start`: the clients' blocks that training begins with."""
+    """`start`: the clients' blocks that training begins with. Towers take all rows in a step of sgd
+    where there is no `batch_size`, as linear blocks do."""
+    if algorithm == "sgd":
+        options = {"batch_size": 10**6, **options}
     problem = join.problem(warm=start is not None, **options)
     channel = MemoryChannel(join.engines, start)
     method = ALGORITHMS[algorithm](problem, channel)
