@@ -20,7 +20,7 @@ COMMON = {
         HealthCheck.function_scoped_fixture,
     ],
 }
-settings.register_profile("default", max_examples=14, derandomize=True, **COMMON)
+settings.register_profile("default", max_examples=8, derandomize=True, **COMMON)
 settings.register_profile("thorough", max_examples=500, derandomize=False, **COMMON)
 settings.register_profile(
     "quick", max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate], **COMMON

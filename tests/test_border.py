@@ -182,7 +182,7 @@ ENGINES = st.sampled_from(("sql", "arrays"))
 
 
 @given(cases(), CLIENTS, METHODS, ENGINES)
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:
@@ -190,7 +190,7 @@ def test_the_traffic_is_what_explain_says(
 
 
 @given(cases(outer=True), CLIENTS, METHODS, ENGINES)
-@settings(max_examples=6)
+@settings(max_examples=4)
 def test_the_traffic_of_outer_joins_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:
@@ -209,7 +209,7 @@ TOWERS = (
 
 
 @given(cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES)
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_the_traffic_of_towers_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:

@@ -85,7 +85,7 @@ def test_the_encoding_is_centred_scaled_and_marks_what_is_missing() -> None:
 
 
 @given(strategies.cases())
-@settings(max_examples=10)
+@settings(max_examples=6)
 def test_the_query_gives_the_same_rows_over_whole_tables_and_over_split_ones(
     case: strategies.Case,
 ) -> None:

@@ -395,7 +395,7 @@ def test_another_seed_or_none_trains_another(name: str) -> None:
 
 
 @given(cases() | cases(outer=True), st.integers(1, 3), st.sampled_from(("sql", "arrays")))
-@settings(max_examples=5)
+@settings(max_examples=3)
 @pytest.mark.slow
 def test_any_query_repeats_wherever_its_rows_are_stored(
     case: Case, clients: int, engine: str

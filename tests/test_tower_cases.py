@@ -198,8 +198,10 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(kind: str, clien
             np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
-@pytest.mark.parametrize("algorithm", ["sgd", "admm"])
+@pytest.mark.parametrize(
+    ("algorithm", "activation"),
+    [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],
+)
 def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> None:
     rows = "SELECT *, [3, -1, 0.5, 2][1 + id % 4]::DOUBLE + k % 3 AS goal FROM (" + ROWS + ")"
     places = "SELECT i AS k, 'e' || (i % 3) AS e FROM range(7) r(i)"

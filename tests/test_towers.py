@@ -81,7 +81,7 @@ def start_of(fed: sqlfl.Federation, name: str, data: oracle.Central) -> CentralN
 
 
 @given(cases(), CLIENTS, ENGINES, st.sampled_from(OPTIMIZERS), st.sampled_from(SHAPES))
-@settings(max_examples=8)
+@settings(max_examples=5)
 def test_steps_are_those_of_torch_on_the_materialised_join(
     case: Case,
     clients: int,
@@ -112,7 +112,7 @@ def test_steps_are_those_of_torch_on_the_materialised_join(
 
 
 @given(cases(), st.sampled_from(SHAPES))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_neither_clients_nor_engines_change_the_result(
     case: Case, shape: dict[str, object]
 ) -> None:

@@ -60,7 +60,7 @@ OUTER = cases(outer=True)
 
 
 @given(OUTER, CLIENTS, ENGINES)
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
     case: Case, clients: int, engine: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_full_batch_step_over_outer_joins_is_the_central_one(
 
 
 @given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
-@settings(max_examples=8)
+@settings(max_examples=4)
 def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
@@ -93,7 +93,7 @@ def test_outer_joins_reach_the_central_optimum(
 
 
 @given(cases(), CLIENTS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: int) -> None:
     with case.open(clients) as databases, federation(databases) as fed:
         data = trainable(case, databases)
@@ -104,7 +104,7 @@ def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: in
 
 
 @given(cases(), CLIENTS, st.sampled_from(("exact", "consensus")))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_admm_never_diverges_and_approaches_the_optimum(
     case: Case, clients: int, union: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_admm_never_diverges_and_approaches_the_optimum(
 
 
 @given(cases())
-@settings(max_examples=4)
+@settings(max_examples=3)
 def test_neither_clients_nor_engines_change_the_result(case: Case) -> None:
     found = []
     for clients, engine in itertools.product((1, 2, 3), ("sql", "arrays")):
@@ -135,7 +135,7 @@ def test_neither_clients_nor_engines_change_the_result(case: Case) -> None:
 
 
 @given(cases(), CLIENTS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_evaluate_gives_the_metrics_of_the_central_model(case: Case, clients: int) -> None:
     with case.open(clients) as databases, federation(databases) as fed:
         data = trainable(case, databases)

@@ -357,7 +357,7 @@ ADMM = {
 }
 
 
-@pytest.mark.parametrize("clients", [None, (1, 2, 1)])
+@pytest.mark.parametrize("clients", [(1, 2, 1)])
 @pytest.mark.parametrize("shape", ADMM.values(), ids=ADMM)
 @pytest.mark.parametrize("kind", KINDS)
 def test_admm_comes_near_the_objective_of_adam(kind: str, shape, clients) -> None:

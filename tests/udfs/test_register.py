@@ -136,7 +136,7 @@ def test_the_parts_and_the_intercept_are_the_prediction(
     assert np.ptp(score) > 0.1
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(case=cases())
 def test_on_any_query_the_parts_and_the_intercept_are_the_prediction(case: Case) -> None:
     assume(case.identifiers)
