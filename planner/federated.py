@@ -176,6 +176,7 @@ def plan(
                     ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine
                 ),
                 split=share if slot.split else 0.0,
+                base=slot.split,
                 weighted=weighted,
                 seed=_seed(options) if purpose == TRAIN else None,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),

@@ -214,7 +214,7 @@ class PartyClient:
         for item in specifications_from_json(request.specification):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
-            draws = self._blocks.secret("split") if item.split > 0 and item.seed is None else b""
+            draws = self._blocks.secret("split") if item.base and item.seed is None else b""
             snapshot = Snapshot.take(run.cursor, item, fragments, secret, request.run, draws)
             warm = None if item.warm is None else self._block(*item.warm)
             run.slots[item.slot] = SlotState(item, snapshot, warm)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+from sqlfl.privacy.specification import LabelPrivacy, SlotPrivacy
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +138,18 @@ class SlotSpecification:
     """Row ids are to be the same in every run of this seed over the same rows; None: random."""
     device: str | None = None
     """Where the slot's tower is to be trained, 'auto', 'cpu' or 'cuda'; None where none is."""
+    base: bool = False
+    """The fragments have `sqlfl_base`, the whole row of the label's table: to draw by."""
+    privacy: SlotPrivacy | None = None
+    """None where nothing of the slot is noised."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
     found = [asdict(slot) for slot in slots]
     for item in found:
-        if item["device"] is None:
-            del item["device"]
+        for name in ("device", "base", "privacy"):
+            if not item[name]:
+                del item[name]
     return json.dumps(found, separators=(",", ":"))
 
 
@@ -169,9 +176,23 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
             name=item["name"],
             seed=item["seed"],
             device=item.get("device"),
+            base=item.get("base", False),
+            privacy=_slot_privacy(item.get("privacy")),
         )
         for item in json.loads(text)
     )
+
+
+def _slot_privacy(item: dict[str, Any] | None) -> SlotPrivacy | None:
+    if item is None:
+        return None
+    label = item["label"]
+    if label is not None:
+        bounds = None if label["bounds"] is None else (label["bounds"][0], label["bounds"][1])
+        classes = tuple(label["classes"])
+        label = LabelPrivacy(**label | {"bounds": bounds, "classes": classes})
+    bounds = tuple(None if b is None else tuple(b) for b in item["bounds"])
+    return SlotPrivacy(**item | {"label": label, "bounds": bounds})
 
 
 def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...]) -> str:

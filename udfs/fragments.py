@@ -26,7 +26,7 @@ def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: st
     described = describe(con, text)
     expected = [f.name for f in spec.features]
     expected += ["sqlfl_target"] * spec.target + ["sqlfl_weight"] * spec.weight
-    expected += ["sqlfl_base"] * (spec.split > 0) + [f"sqlfl_id_{k}" for k in spec.identifiers]
+    expected += ["sqlfl_base"] * spec.base + [f"sqlfl_id_{k}" for k in spec.identifiers]
     expected += [f"sqlfl_key_{k.index}_{p}" for k in spec.keys for p in range(len(k.types))]
     if [c.name.lower() for c in described] != [name.lower() for name in expected or ["sqlfl_row"]]:
         raise ModelError(
@@ -42,7 +42,7 @@ def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: st
         chosen.append(sql.named(_target(*next(left), spec.classes), "y"))
     if spec.weight:
         chosen.append(sql.named(_weight(next(left)[0]), "w"))
-    if spec.split > 0:
+    if spec.base:
         chosen.append(sql.named(_draw(next(left)[0]), "draw"))
     chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
     for position, key in enumerate(spec.keys):

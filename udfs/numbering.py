@@ -147,7 +147,7 @@ def _content(snapshot: Snapshot, *, rounded: bool) -> exp.Expr:
     elif wanted.target:
         numbers.append(("y", "FLOAT"))
     numbers += [("w", "FLOAT")] * wanted.weight
-    columns += [sql.column("draw", "t")] * (wanted.split > 0)
+    columns += [sql.column("draw", "t")] * wanted.base
     columns += [sql.column(f"id{k}", "t") for k in wanted.identifiers]
     columns += [sql.column(name, "t") for name in _key_columns(snapshot)]
     if not rounded:

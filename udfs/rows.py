@@ -69,7 +69,7 @@ class Snapshot:
         seed = specification.seed
         if seed is not None:
             draws = keys.derive(str(seed).encode(), "draws")
-        if specification.split > 0 and not draws:
+        if specification.base and not draws:
             raise InternalError("validation rows cannot be drawn without a key")
         snapshot = cls(con, run, specification)
         try:
@@ -298,7 +298,7 @@ class Snapshot:
             union = exp.Union(this=union, expression=part, distinct=False)
         position = exp.Sub(this=exp.Window(this=exp.RowNumber()), expression=sql.number(1))
         query = exp.select(sql.named(position, "pos"), exp.Star()).from_(union.subquery("u"))
-        self.create("raw", query, keys.pads(draws) if self.specification.split > 0 else None)
+        self.create("raw", query, keys.pads(draws) if self.specification.base else None)
 
     def _count(self) -> None:
         query = exp.select(sql.column("fragment"), sql.call("count", exp.Star()))
@@ -317,7 +317,7 @@ class Snapshot:
 
     def _plain_columns(self) -> list[str]:
         wanted = self.specification
-        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * (wanted.split > 0)
+        own = ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
         return [*own, *(f"id{k}" for k in wanted.identifiers)]
 
     def _of_active_rows(

@@ -61,6 +61,10 @@ class Engine(Protocol):
         """Σ cnt x xᵀ over all active rows, before the one-hot columns are centred."""
         ...
 
+    def norms(self) -> Array:
+        """‖x̃_r‖ of every active row: (a,)."""
+        ...
+
     def columns(self) -> tuple[Array, sparse.csr_array]:
         """X: the numeric columns (a, p), the one-hot columns (a, d − p)."""
         ...

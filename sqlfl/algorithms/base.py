@@ -32,6 +32,7 @@ from sqlfl.operators.loj import JoinedRows, all_rows
 from sqlfl.operators.lou import Address, Members, average, sum_gradients, sum_grams
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.options import EMBEDDING
+from sqlfl.privacy.specification import TrainingPrivacy
 
 Array = npt.NDArray[Any]
 Reply = TypeVar("Reply", bound=Message)
@@ -75,6 +76,8 @@ class Problem:
     """Of batches, of power rounds and of the first parameters of towers and of a head."""
     head: Array | None = None
     """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
+    privacy: TrainingPrivacy | None = None
+    """None where features are not protected."""
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -256,6 +259,9 @@ class Conversation:
                     local_epochs=0 if local is None else local.epochs,
                     local_batch=0 if local is None else local.batch,
                     local_rate=0.0 if local is None else local.rate,
+                    privacy=None
+                    if problem.privacy is None
+                    else problem.privacy.rounds[members.slot],
                 )
                 requests[address] = Start(problem.run, members.slot, configuration.to_json())
         self._expect(self._channel.exchange(requests), Ready)

@@ -136,3 +136,35 @@ class ConsensusAverage(Message):
 
     kind = "consensus_average"
     values: Array
+
+
+@dataclass(frozen=True, eq=False)
+class SendReleases(Message):
+    """Coordinator to client, private runs only: what have you released of this slot?"""
+
+    kind = "send_releases"
+
+
+@dataclass(frozen=True, eq=False)
+class Releases(Message):
+    """Client to coordinator: how it has noised what it released of the slot, and how often.
+
+    Counts are of the row that took part most often; 0 where there was no such release, and for
+    noise where there was none.
+    """
+
+    kind = "releases"
+    labels: float
+    """The nominal ε of the labels."""
+    statistics: float
+    """Noise of the statistics, relative to their sensitivity."""
+    gradients: int
+    clip: float
+    noise: float
+    """Standard deviation in each number of a gradient sum."""
+    predictions: int
+    prediction_clip: float
+    prediction_noise: float
+    moments: int
+    row_bound: float
+    moments_noise: float

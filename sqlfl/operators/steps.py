@@ -17,6 +17,7 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.solver import BlockSolver
 from sqlfl.models.towers import TowerShape
+from sqlfl.privacy.specification import RoundPrivacy
 
 Array = npt.NDArray[Any]
 Solve = Callable[[Array], Array]
@@ -49,6 +50,10 @@ class Engine(Protocol):
 
     def gram(self) -> GramMatrix:
         """Σ cnt x xᵀ before the one-hot columns are centred."""
+        ...
+
+    def norms(self) -> Array:
+        """‖x̃_r‖ of every active row, its columns centred: float64 (rows,)."""
         ...
 
     def columns(self) -> tuple[Array, sparse.csr_array]:
@@ -105,6 +110,8 @@ class ClientConfiguration:
     """admm of a tower: its own rows per local step."""
     local_rate: float = 0.0
     """admm of a tower: step length of Adam."""
+    privacy: RoundPrivacy | None = None
+    """What is clipped and noised; None where nothing is."""
 
     @property
     def shared(self) -> bool:
@@ -122,7 +129,8 @@ class ClientConfiguration:
     @classmethod
     def from_json(cls, text: str) -> ClientConfiguration:
         own = json.loads(text)
-        return cls(**own | {"hidden": tuple(own["hidden"])})
+        privacy = None if own["privacy"] is None else RoundPrivacy(**own["privacy"])
+        return cls(**own | {"hidden": tuple(own["hidden"]), "privacy": privacy})
 
 
 class ClientStep(Protocol):

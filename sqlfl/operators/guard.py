@@ -1,0 +1,72 @@
+"""What bounds and noises a client's releases in training, and counts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.errors import InternalError
+from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.specification import RoundPrivacy
+
+Array = npt.NDArray[Any]
+
+
+class Guard:
+    """Of one slot at one client with `rows` active rows.
+
+    Rows are counted as they take part in noised sums and in noised predictions: what the account
+    of a run is checked against. `entropy` is for tests; noise comes from the system's generator.
+    """
+
+    def __init__(self, privacy: RoundPrivacy, rows: int, entropy: Entropy = system) -> None:
+        self.privacy = privacy
+        self._entropy = entropy
+        self._gradients = np.zeros(rows, np.int64)
+        self._predictions = np.zeros(rows, np.int64)
+        self._moments = 0
+
+    def factors(self, norms: Array) -> Array:
+        """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm)."""
+        with np.errstate(divide="ignore"):
+            factors: Array = np.minimum(1.0, self.privacy.clip / norms)
+        return factors
+
+    def gradient(self, total: Array, values: Array, rows: Array | None) -> Array:
+        """A sum of clipped rows, noised: (d, c) or (size,), as `total` is.
+
+        values: (n, c), what the coordinator sent of the `rows` (None: all), by which their
+        gradients are multiplied: a row of zeros takes no part in the sum, whatever it holds.
+        """
+        part = np.any(np.asarray(values) != 0, axis=1)
+        taking = np.flatnonzero(part) if rows is None else np.asarray(rows, np.int64)[part]
+        self._gradients[taking] += 1
+        return add_gaussian(total, self.privacy.noise, self._entropy)
+
+    def predictions(self, values: Array, rows: Array | None) -> Array:
+        """Predictions (n, c) of the `rows` (None: all), clipped and noised; as they are where the
+        specification leaves them exact."""
+        own = self.privacy
+        self._predictions[slice(None) if rows is None else np.asarray(rows, np.int64)] += 1
+        if not own.prediction_clip:
+            return values
+        norms = np.linalg.norm(values, axis=1, keepdims=True)
+        with np.errstate(divide="ignore"):
+            clipped = values * np.minimum(1.0, own.prediction_clip / norms)
+        return add_gaussian(clipped, own.prediction_noise, self._entropy)
+
+    def moments(self, values: Array) -> Array:
+        """Numbers of the second moments, noised."""
+        if self._moments:
+            raise InternalError("second moments are released once")
+        self._moments = 1
+        return add_gaussian(values, self.privacy.moments_noise, self._entropy)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Gradient sums and predictions that a row took part in at most; releases of moments."""
+        gradients, predictions = self._gradients, self._predictions
+        return int(gradients.max(initial=0)), int(predictions.max(initial=0)), self._moments
