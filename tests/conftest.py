@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import duckdb
@@ -27,7 +28,27 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 Open = Callable[..., duckdb.DuckDBPyConnection]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `thinned(k)`, every k-th case is run; in the profile thorough all are.
+
+    With k prime to the numbers of its parameters' values, each value is still met.
+    """
+    if THOROUGH:
+        return
+    seen: Counter[str] = Counter()
+    kept, left = [], []
+    for item in items:
+        mark = item.get_closest_marker("thinned")
+        name = item.nodeid.partition("[")[0]
+        number = seen[name]
+        seen[name] += 1
+        (left if mark is not None and number % mark.args[0] else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -146,6 +146,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_failed_attach_leaves_nothing(case: str, fed: sqlfl.Federation, folder: Path) -> None:
     cases = broken(folder)

@@ -228,6 +228,7 @@ RUNNING: list[tuple[str, str, type[sqlfl.Error], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("text", "error", "word"), [s[1:] for s in RUNNING],
                          ids=[s[0] for s in RUNNING])  # fmt: skip
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -486,6 +487,7 @@ def test_a_transport_that_breaks_leaves_nothing_behind(kind: str, parties: Parti
         assert fed.model("delay").metrics["rows"] == 60
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("kind", ["send_keys", "activate", "start", "residuals"])
 @pytest.mark.parametrize(

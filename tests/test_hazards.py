@@ -505,8 +505,8 @@ class Interrupting:
 
 
 STATEMENTS = {
-    "save": (train("n", epochs=1), 41),
-    "replace": (train(head=REPLACE, epochs=1), 43),
+    "save": (train("n", epochs=1), 61),
+    "replace": (train(head=REPLACE, epochs=1), 67),
     "drop": ("DROP MODEL m", 5),
 }
 """And every how many events it is interrupted."""

@@ -153,6 +153,7 @@ def test_install(
     assert run(python, "-m", "timeit", "-n1", "-r1", ORIGINS, cwd=source).startswith(str(source))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("form", ["wheel", "root"])
 def test_mypy_follows(
     form: str, source: Path, wheel: Path, install: Callable[..., Path], tmp_path: Path

@@ -386,6 +386,7 @@ def test_two_processes_train_the_same_models() -> None:
         assert difference(ours, found) < ROUNDING, name
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["batches", "batches over three clients", "towers"])
 def test_another_seed_or_none_trains_another(name: str) -> None:
     found = [model(name, seed) for seed in (7, 8, None, None)]

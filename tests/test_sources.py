@@ -90,6 +90,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("statements", "path"), SOURCES.values(), ids=SOURCES)
 def test_a_table_is_found_wherever_it_lies(
     statements: Sequence[str], path: str, expected: list[tuple[object, ...]], database: Open

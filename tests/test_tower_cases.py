@@ -79,6 +79,7 @@ def objective(fed: sqlfl.Federation, model: str = "m") -> float:
     return found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize(("clients", "engine"), [(1, "arrays"), (3, "sql")])
 def test_steps_are_those_of_torch(name: str, clients: int, engine: str) -> None:
@@ -96,6 +97,7 @@ def test_steps_are_those_of_torch(name: str, clients: int, engine: str) -> None:
         assert found == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5, abs=1e-8)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("kind", ["linear_regression", "mlp_regressor", "mlp_classifier"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
@@ -121,6 +123,7 @@ def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> 
     assert found[0] == pytest.approx(found[1], rel=1e-4 if optimizer == "adam" else 1e-6)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     "options",
@@ -198,6 +201,7 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(kind: str, clien
             np.testing.assert_allclose(*scores, atol=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("algorithm", "activation"),
     [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],
@@ -218,6 +222,7 @@ def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> Non
 PLAIN = f"SELECT t.x, t.c, p.z, t.y FROM {ONE} t JOIN {TWO} p USING (k)"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -284,6 +289,7 @@ def test_ctrl_c_keeps_the_towers_so_far(options: dict[str, object]) -> None:
             assert loss == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("options", LONG, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlfl.PartyError("one/1", "it is gone")])
 @pytest.mark.parametrize("kind", ["send_predictions", "residuals", "between", "save"])
@@ -308,6 +314,7 @@ def test_what_ends_in_the_midst_of_towers_leaves_nothing(
 # -- the border ------------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("at", [None, "one", "two"])
 @pytest.mark.parametrize(
     "options",

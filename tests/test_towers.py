@@ -276,6 +276,7 @@ def test_dropout_is_in_training_only(
         assert abs(one["objective"] / other["objective"] - 1) > 1e-3
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("clients", [1, 3])
 def test_towers_learn_what_linear_blocks_cannot(database: Open, clients: int) -> None:
     """A parabola, by every way of training."""

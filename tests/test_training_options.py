@@ -226,6 +226,7 @@ def close(name: str, value: float) -> object:
 # -- weights ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(5)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -248,6 +249,7 @@ def test_weights_equal_scikit_learns(whole, kind: str, clients: int, engine: str
             assert evaluated[name] == close(name, value), name
 
 
+@pytest.mark.thinned(3)
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("scale", ["1e-12", "1e12"])
@@ -260,6 +262,7 @@ def test_the_scale_of_weights_does_not_matter(whole, clients, engine, scale: str
         np.testing.assert_allclose(predicted(fed, source), expected, atol=2e-5)
 
 
+@pytest.mark.thinned(2)
 @KINDS
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 def test_a_weight_of_two_is_the_row_twice(whole, kind: str, algorithm: str) -> None:
@@ -558,6 +561,7 @@ def test_epochs_add_up(whole, clients: int) -> None:
         assert fed.sql("SHOW MODELS").arrow().column("name").to_pylist() == ["whole", "m"]
 
 
+@pytest.mark.thinned(3)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm"])
@@ -576,6 +580,7 @@ def test_a_converged_model_is_found_again_at_once(whole, kind, clients, algorith
     assert warm.metrics["objective"] == pytest.approx(cold.metrics["objective"], rel=1e-5)
 
 
+@pytest.mark.thinned(5)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -727,6 +732,7 @@ def with_rows(whole: duckdb.DuckDBPyConnection, t: str) -> Iterator[sqlfl.Federa
             yield fed
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 @KINDS
 def test_values_of_rows_that_count_nothing_do_not_matter(whole, kind: str, algorithm: str) -> None:

@@ -41,6 +41,7 @@ def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: 
 
 
 @given(cases(), CLIENTS, ENGINES, st.sampled_from((1e-4, 1e-2)))
+@settings(max_examples=5)
 def test_lbfgs_reaches_the_central_optimum(
     case: Case, clients: int, engine: str, l2: float
 ) -> None:
@@ -119,7 +120,7 @@ def test_admm_never_diverges_and_approaches_the_optimum(
 
 
 @given(cases())
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_neither_clients_nor_engines_change_the_result(case: Case) -> None:
     found = []
     for clients, engine in itertools.product((1, 2, 3), ("sql", "arrays")):
@@ -285,6 +286,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_by_hand(name: str, engine: str, database: Open) -> None:

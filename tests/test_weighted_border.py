@@ -86,6 +86,7 @@ def train(name: str, kind: str, *, weight: bool = True, **options: object) -> st
     return statement.replace("TARGET y", "TARGET y WEIGHT w") if weight else statement
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("options", ALGORITHMS, ids=str)
 @pytest.mark.parametrize("fraction", [0.0, 0.3])

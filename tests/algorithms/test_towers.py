@@ -357,6 +357,7 @@ ADMM = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("clients", [(1, 2, 1)])
 @pytest.mark.parametrize("shape", ADMM.values(), ids=ADMM)
 @pytest.mark.parametrize("kind", KINDS)
@@ -387,6 +388,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("options", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize(
     ("kind", "shape", "clients"),
