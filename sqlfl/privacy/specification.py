@@ -158,3 +158,7 @@ class SlotRounds:
     """Steps of the intercept, in the whole run."""
     whole: bool
     """Each step is of all joined rows, not of a batch of them."""
+    epochs: int = 0
+    """Passes over the joined rows, where steps are of batches; not used where they are `whole`."""
+    row_bound: float = 0.0
+    """R of second moments; 0 without."""

@@ -1,0 +1,342 @@
+"""How much noise a budget asks for, and whether a run released what was planned.
+
+The unit is a change of the features of one row of slot i, the join graph fixed. μ² = Σ (Δ/σ)².
+
+Noised predictions: all that the coordinator makes of them is post-processing, so that a row acts
+through its own releases only. Its clipped gradient, and so a client's sum, moves by at most 2C; its
+prediction by at most 2B. With z of noise/clip, a round has 1/z_eff² = 4/z_h² + 4/z_i², and G sums
+with P predictions μ² = 4G/z_i² + 4P/z_h². Each client adds the whole noise z C to what it sends,
+since the coordinator sees each client's sum.
+
+Exact predictions, of which the model's parameters alone are promised: the row moves the slopes of
+its F joined rows, and by them the gradients of the F_ij rows of slot j that it is joined with, each
+by at most 2C_j, as each is clipped before and after. The sum over the slot has noise z C_j
+(z C_j/√Q at each of Q clients), so the step adds (2F_ij)²/z². So do the slopes of the intercept,
+each clipped to 1, with (2F)²/z²: 1/z_eff² = (4 + Σ_j (2F_ij)² + (2F)²)/z².
+In S batches, f_b of the row's copies are in batch b, Σ f_b = F; they meet at most min(f_b, F_ij)
+rows of slot j, and min(f, m)² is at most f m and m²: an epoch adds at most 4 min(F F_ij, S F_ij²)
+over z² for slot j and 4F²/z² for the intercept. One z serves all slots; the one where it makes the
+largest μ decides.
+
+Shares of the budget are shares of μ², since these add up: statistics take theirs of the whole,
+second moments 0.1 of what is left; of what is left then, predictions take theirs, and gradients the
+rest. With a noise_multiplier, gradients are as they are, and the shares of the others follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.privacy import events as of
+from sqlfl.privacy.accountant import budget, epsilon_of
+from sqlfl.privacy.events import Event, Gaussian, Threshold
+from sqlfl.privacy.specification import Privacy, RoundPrivacy, SlotRounds, TrainingPrivacy
+
+if TYPE_CHECKING:
+    from sqlfl.messages import Releases
+
+LARGEST_MULTIPLIER = 1000.0
+"""Noise relative to what it hides, beyond which a run is refused: it would learn nothing."""
+SLACK = 1e-6
+"""What all noise is larger by, relatively, than the account says: for rounding to the samplers'
+grid and in sums."""
+MOMENTS_SHARE = 0.1
+"""In units of μ², of what statistics leave, that second moments take."""
+CATEGORIES_SHARE = 0.1
+"""Of δ, for the categories that are found out."""
+INTERCEPT_CLIP = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The noise of a run, and what it comes to."""
+
+    privacy: Privacy
+    rounds: Mapping[int, SlotRounds]
+    """Slot -> what was planned."""
+    training: TrainingPrivacy
+    events: Mapping[int, tuple[Event, ...]]
+    """Slot -> all releases that the features of one of its rows take part in."""
+    epsilons: Mapping[int, float]
+    """Slot -> ε at `delta`, that holds for a row of it."""
+    delta: float
+    multipliers: Mapping[int, float]
+    """Slot -> z: the noise of a gradient sum over its clip."""
+    prediction_multipliers: Mapping[int, float]
+    """Slot -> z_h: the noise of a prediction over its clip; empty where predictions are exact."""
+
+
+def statistics_noise(privacy: Privacy) -> float:
+    """Standard deviation of the noise of a slot's statistics over their ℓ2 sensitivity; 0 where
+    statistics are not noised.
+
+    From epsilon, by their share; with a noise_multiplier z as much as one gradient sum has, z/2.
+    Raises PrivacyError where the budget is impossible.
+    """
+    return _statistics(privacy) * (1.0 + SLACK)
+
+
+def statistics_delta(privacy: Privacy, categories_to_find: bool) -> float:
+    """The part of δ that goes to showing which categories there are: 0 where they are given."""
+    if privacy.statistics != "noised" or not categories_to_find:
+        return 0.0
+    return CATEGORIES_SHARE * privacy.delta
+
+
+def calibrate(privacy: Privacy, slots: Sequence[SlotRounds]) -> Calibration:
+    """The noise of every slot, so that a run of these rounds has the ε asked for, or the noise
+    multiplier.
+
+    With noised predictions every slot has a z of its own; otherwise one z is for all, and the slot
+    decides that needs most. With epsilon given, an ε is never above it. Where statistics are
+    noised, every slot pays for finding its categories. Raises PrivacyError for a budget that asks
+    for more noise than LARGEST_MULTIPLIER, or for what cannot go together.
+    """
+    _check(privacy, slots)
+    together = privacy.predictions == "gaussian"
+    statistics, rest = _statistics(privacy), _rest(privacy)
+    spread = {} if together else {own.slot: _spread_of(own) for own in slots}
+    common = 0.0 if together else _common(privacy, slots, spread, rest)
+    rounds: dict[int, RoundPrivacy] = {}
+    found: dict[int, tuple[Event, ...]] = {}
+    multipliers: dict[int, float] = {}
+    of_predictions: dict[int, float] = {}
+    for own in slots:
+        listed = _of_statistics(privacy, statistics)
+        if together:
+            z, z_h, m = _own(privacy, own, rest)
+            listed.append(Gaussian(of.PREDICTIONS, z_h / 2.0, own.predictions))
+            if own.moments:
+                listed.append(Gaussian(of.MOMENTS, m, own.moments))
+            of_predictions[own.slot] = z_h
+            rounds[own.slot] = _of_rounds(privacy, own, z, z_h, m)
+        else:
+            z = common
+            listed += [Gaussian(what, z / f, count) for what, f, count in spread[own.slot]]
+            rounds[own.slot] = _of_rounds(privacy, own, z / math.sqrt(own.clients), 0.0, 0.0)
+        listed.append(Gaussian(of.GRADIENTS, z / 2.0, own.gradients))
+        multipliers[own.slot] = z
+        found[own.slot] = tuple(listed)
+    exact = not together
+    training = TrainingPrivacy(
+        rounds=MappingProxyType(rounds),
+        intercept_clip=INTERCEPT_CLIP if exact else 0.0,
+        intercept_noise=common * INTERCEPT_CLIP * (1.0 + SLACK) if exact else 0.0,
+    )
+    return Calibration(
+        privacy=privacy,
+        rounds=MappingProxyType({own.slot: own for own in slots}),
+        training=training,
+        events=MappingProxyType(found),
+        epsilons=MappingProxyType({s: epsilon_of(e, privacy.delta) for s, e in found.items()}),
+        delta=privacy.delta,
+        multipliers=MappingProxyType(multipliers),
+        prediction_multipliers=MappingProxyType(of_predictions),
+    )
+
+
+def check_releases(calibration: Calibration, slot: int, releases: Releases, finished: bool) -> None:
+    """InternalError where what one client of a slot says it has released is not what was planned.
+
+    Its clip and noise are to be those of the plan, its counts at most the plan's. `finished`: an
+    epoch of training has passed in which rows of this client counted, so that neither gradients nor
+    predictions can be 0.
+    """
+    planned, own = calibration.training.rounds[slot], calibration.rounds[slot]
+    asked = calibration.privacy
+    wrong = [
+        f"{name} {getattr(releases, name)!r}, planned {expected!r}"
+        for name, count, expected in (
+            ("labels", releases.labels, asked.label_epsilon or 0.0),
+            ("statistics", 1, statistics_noise(asked)),
+            *((name, releases.gradients, getattr(planned, name)) for name in _OF_GRADIENTS),
+            *((name, releases.predictions, getattr(planned, name)) for name in _OF_PREDICTIONS),
+            *((name, releases.moments, getattr(planned, name)) for name in _OF_MOMENTS),
+        )
+        if not _agrees(getattr(releases, name), expected, count)
+    ]
+    for name in (of.GRADIENTS, of.PREDICTIONS, of.MOMENTS):
+        least = int(finished and name != of.MOMENTS)
+        got, most = getattr(releases, name), getattr(own, name)
+        if not least <= got <= most:
+            wrong.append(f"{name} {got}, planned {least} to {most}")
+    if wrong:
+        listed = "; ".join(wrong)
+        raise InternalError(f"slot {slot}: releases that were not planned: {listed}")
+
+
+_OF_GRADIENTS = ("clip", "noise")
+_OF_PREDICTIONS = ("prediction_clip", "prediction_noise")
+_OF_MOMENTS = ("row_bound", "moments_noise")
+"""Fields of RoundPrivacy, and of Releases."""
+
+
+def _agrees(got: float, expected: float, count: float) -> bool:
+    """What was not released, its `count` being 0, may be told as 0."""
+    return math.isclose(got, expected, rel_tol=1e-12) or (not count and got == 0.0)
+
+
+def _delta(privacy: Privacy) -> float:
+    """Of the noise: what categories do not take."""
+    return privacy.delta - statistics_delta(privacy, True)
+
+
+def _whole(privacy: Privacy) -> float:
+    """μ² of the budget, with epsilon given; by 10⁻⁹ less, so that no rounding goes beyond it."""
+    assert privacy.epsilon is not None
+    return budget(privacy.epsilon, _delta(privacy)) ** 2 * (1.0 - 1e-9)
+
+
+def _rest(privacy: Privacy) -> float:
+    """μ² that is left when statistics have taken theirs; 0 with a noise_multiplier."""
+    return 0.0 if privacy.epsilon is None else _whole(privacy) * (1.0 - _statistics_share(privacy))
+
+
+def _statistics_share(privacy: Privacy) -> float:
+    return privacy.statistics_share if privacy.statistics == "noised" else 0.0
+
+
+def _statistics(privacy: Privacy) -> float:
+    if privacy.statistics != "noised" or not privacy.features:
+        return 0.0
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier / 2.0
+    noise = 1.0 / math.sqrt(_whole(privacy) * privacy.statistics_share)
+    _check_noise(privacy, of.STATISTICS, noise)
+    return noise
+
+
+def _of_statistics(privacy: Privacy, multiplier: float) -> list[Event]:
+    if privacy.statistics != "noised":
+        return []
+    return [
+        Gaussian(of.STATISTICS, multiplier),
+        Threshold(of.CATEGORIES, statistics_delta(privacy, True)),
+    ]
+
+
+def _own(privacy: Privacy, own: SlotRounds, rest: float) -> tuple[float, float, float]:
+    """z, z_h and the multiplier of second moments (0 without) of a slot with noised predictions."""
+    share = privacy.prediction_share
+    moments = MOMENTS_SHARE if own.moments else 0.0
+    z = privacy.noise_multiplier
+    if z is None:
+        gradients = rest * (1.0 - moments) * (1.0 - share)
+        z = 2.0 * math.sqrt(own.gradients / gradients)
+    else:
+        gradients = 4.0 * own.gradients / z**2
+        rest = gradients / ((1.0 - moments) * (1.0 - share))
+    z_h = 2.0 * math.sqrt(own.predictions / (rest * (1.0 - moments) * share))
+    _check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
+    _check_noise(privacy, of.PREDICTIONS, z_h, own, own.predictions)
+    m = math.sqrt(own.moments / (rest * moments)) if moments else 0.0
+    _check_noise(privacy, of.MOMENTS, m, own, own.moments)
+    return z, z_h, m
+
+
+def _common(
+    privacy: Privacy,
+    slots: Sequence[SlotRounds],
+    spread: Mapping[int, tuple[tuple[str, float, int], ...]],
+    rest: float,
+) -> float:
+    """z of all slots with exact predictions."""
+    needed = {
+        own.slot: 4.0 * own.gradients + sum(c * f * f for _, f, c in spread[own.slot])
+        for own in slots
+    }
+    worst = max(slots, key=lambda own: needed[own.slot])
+    z = privacy.noise_multiplier
+    if z is None:
+        z = math.sqrt(needed[worst.slot] / rest)
+    _check_noise(privacy, of.GRADIENTS, z, worst, worst.gradients)
+    return z
+
+
+def _of_rounds(privacy: Privacy, own: SlotRounds, z: float, z_h: float, m: float) -> RoundPrivacy:
+    larger = 1.0 + SLACK
+    return RoundPrivacy(
+        clip=own.clip,
+        noise=z * own.clip * larger,
+        prediction_clip=privacy.prediction_clip if z_h else 0.0,
+        prediction_noise=z_h * privacy.prediction_clip * larger,
+        row_bound=own.row_bound if m else 0.0,
+        moments_noise=m * own.moments_sensitivity * larger,
+    )
+
+
+def _spread_of(own: SlotRounds) -> tuple[tuple[str, float, int], ...]:
+    """Of exact predictions: what else a row moves, by how many times the clip in an epoch, and how
+    many epochs there are."""
+    epochs = own.steps if own.whole else own.epochs
+    batches = math.ceil(own.steps / epochs)
+    found = [
+        (of.OTHERS.format(slot), 2.0 * math.sqrt(min(own.copies * f, batches * f * f)), epochs)
+        for slot, f in own.partners.items()
+        if f
+    ]
+    return (*found, (of.INTERCEPT, 2.0 * own.copies, epochs))
+
+
+def _check(privacy: Privacy, slots: Sequence[SlotRounds]) -> None:
+    if not slots:
+        raise InternalError("no slot has rounds")
+    if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
+        raise PrivacyError(
+            f"PRIVACY needs one of epsilon and noise_multiplier for features, got "
+            f"{privacy.epsilon} and {privacy.noise_multiplier}",
+            hint="give one; the other is worked out",
+        )
+    for own in slots:
+        if not (math.isfinite(own.clip) and own.clip > 0.0):
+            raise InternalError(f"slot {own.slot}: a clip of {own.clip}")
+        if own.gradients < 1 or own.predictions < 1 or own.steps < 1 or own.clients < 1:
+            raise InternalError(f"slot {own.slot}: rounds of nothing: {own}")
+        if bool(own.moments) != (own.moments_sensitivity > 0.0):
+            raise InternalError(f"slot {own.slot}: second moments without a sensitivity: {own}")
+        if privacy.predictions == "gaussian":
+            continue
+        if own.moments:
+            raise PrivacyError(
+                "algorithm 'admm' needs predictions = 'gaussian' in PRIVACY, got 'none': its steps "
+                "are exact functions of the predictions",
+                hint="predictions = 'gaussian', or algorithm = 'sgd'",
+            )
+        if not own.whole and own.epochs < 1:
+            raise InternalError(f"slot {own.slot}: batches, and no epochs: {own}")
+
+
+def _check_noise(
+    privacy: Privacy, what: str, multiplier: float, own: SlotRounds | None = None, times: int = 0
+) -> None:
+    """Raises PrivacyError for more than LARGEST_MULTIPLIER; `times`: how often a row of the slot
+    takes part in `what`."""
+    if multiplier <= LARGEST_MULTIPLIER:
+        return
+    given = f"noise_multiplier = {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
+    if privacy.epsilon is not None:
+        given = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}"
+    clipped = what in (of.GRADIENTS, of.PREDICTIONS)
+    size = "they are clipped to" if clipped else "one row can change"
+    where = ""
+    hints = ["a smaller noise_multiplier" if privacy.epsilon is None else "a larger epsilon"]
+    if own is None:
+        hints += ["a larger statistics_share", "feature_bounds, for statistics = 'bounds'"]
+    else:
+        where = f", where a row of table position {own.slot + 1} takes part "
+        where += "once" if times == 1 else f"{times} times"
+        hints += ["fewer epochs"] if own.steps > 1 else []
+        if privacy.predictions != "gaussian":
+            where += f", and is in {own.copies} joined row{'s' if own.copies > 1 else ''}"
+            hints += ["a smaller max_fan_out"] if own.copies > 1 else []
+            hints += ["predictions = 'gaussian'"]
+    raise PrivacyError(
+        f"PRIVACY {given}: the noise of the {what} would be {multiplier:.4g} times what {size}"
+        f"{where}; {LARGEST_MULTIPLIER:g} times is the most",
+        hint=f"give {', or '.join(hints)}",
+    )

@@ -1,0 +1,151 @@
+"""Noise: normal, Laplace, and randomised response, from random words of 64 bits.
+
+Floating-point numbers are not real ones: which doubles a sum with continuous noise can hit tells
+the low bits of the value that was noised (Mironov, 2012). So a value is rounded to the multiples of
+a power of two, which depends on the noise's scale alone, and the noise is a multiple of it too.
+That noise is a continuous draw, rounded; and to round what is added to a value that is on the grid
+already is to round the sum, which is post-processing of the continuous mechanism. What is left is
+that rounding values may move two neighbours apart by a step in each number. The processor rounds
+the sum of two multiples as their exact sum: where that is no double, this is post-processing, too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from sqlfl.errors import InternalError
+from sqlfl.privacy.randomness import Entropy, system
+
+Array = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
+
+GAUSSIAN_BITS = 40
+"""The grid of normal noise is 2⁻⁴⁰ of its standard deviation, or somewhat finer."""
+LAPLACE_BITS = 30
+"""Coarser than the other: the draw is of one word, which is to tell far more numbers apart than the
+grid has, in the tails too."""
+LAPLACE_SLACK = 2.0**-20
+"""What Laplace noise is larger by, relatively: makes up for the step by which rounding may move
+two values apart, for ε ≥ 2⁻¹⁰."""
+CHUNK = 1 << 16
+
+
+def words(count: int, entropy: Entropy = system) -> Words:
+    """Random words: uint64 (count,)."""
+    drawn = entropy(8 * count)
+    if len(drawn) != 8 * count:
+        raise InternalError(f"{len(drawn)} random bytes, where {8 * count} were asked for")
+    return np.frombuffer(drawn, np.uint64)
+
+
+def standard_normal(drawn: Words) -> Array:
+    """A standard normal number of each word: float64, of the words' shape.
+
+    The lowest bit is the sign, the others are the rank within that half, in steps of 2⁻⁶⁴.
+    """
+    ranks = ((drawn >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
+    return _signed(ndtri(ranks), drawn)
+
+
+def gaussian(shape: tuple[int, ...], sigma: float, entropy: Entropy = system) -> Array:
+    """Normal noise of standard deviation `sigma`, on its grid: float64 of that shape.
+
+    Each number is the sum of two draws of variance σ²/2 on the grid. Of one draw the tails beyond
+    5.6 σ would have gaps, for there words are rarer than grid points, and the gaps move with the
+    value; the other draw fills them. InternalError unless `sigma` is positive and finite.
+    """
+    step = grid(sigma, GAUSSIAN_BITS)
+    found = np.empty(math.prod(shape))
+    factor = sigma * math.sqrt(0.5) / step
+    for start in range(0, len(found), CHUNK):
+        part = found[start : start + CHUNK]
+        drawn = standard_normal(words(2 * len(part), entropy).reshape(2, -1))
+        np.sum(np.rint(drawn * factor), axis=0, out=part)
+    return (found * step).reshape(shape)
+
+
+def add_gaussian(values: Array, sigma: float, entropy: Entropy = system) -> Array:
+    """Values, rounded to the grid, plus normal noise: float64 of the same shape.
+
+    Of a vector of d numbers the sensitivity grows by at most 2⁻⁴⁰ σ √d, for which
+    `calibration.SLACK` makes up. InternalError unless `sigma` is positive and finite, and all
+    values are finite.
+    """
+    own = _checked(values)
+    noise = gaussian(own.shape, sigma, entropy)
+    return _rounded(own, grid(sigma, GAUSSIAN_BITS)) + noise
+
+
+def add_laplace(values: Array, scale: float, drawn: Words) -> Array:
+    """Values (n,), rounded to the grid, plus Laplace noise from the words (n,): float64 (n,).
+
+    With `scale` = Δ/ε it is ε-DP for values that differ by at most Δ, where ε ≥ 2⁻¹⁰: the noise is
+    larger by `LAPLACE_SLACK`. Words are rarer than grid points only beyond 22 times the scale,
+    where noise falls once in 10⁹ draws. InternalError unless `scale` is positive and finite, values
+    are finite and words as many.
+    """
+    own = _checked(values)
+    if drawn.shape != own.shape:
+        raise InternalError(f"words {drawn.shape} for values {own.shape}")
+    step = grid(scale, LAPLACE_BITS)
+    ranks = ((drawn >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-63
+    sizes = np.log(ranks) * (-scale * (1.0 + LAPLACE_SLACK) / step)
+    noise = np.rint(_signed(sizes, drawn)) * step
+    return _rounded(own, step) + noise
+
+
+def randomised_response(codes: Array, classes: int, keep: float, drawn: Words) -> Array:
+    """Codes (n,) from 0 to classes − 1, each kept with probability `keep`, or else one of the
+    others, all alike: of the codes' type. Words (n, 2).
+
+    The first word decides, to 2⁻⁶⁴; the second one chooses. InternalError for another shape, codes
+    out of range, fewer than 2 classes, or `keep` not from 1/classes to below 1.
+    """
+    if classes < 2 or not (1.0 - 1e-9) / classes <= keep < 1.0:
+        raise InternalError(f"randomised response of {classes} classes that keeps {keep!r}")
+    if drawn.shape != (len(codes), 2):
+        raise InternalError(f"words {drawn.shape} for {len(codes)} codes")
+    if len(codes) and not (codes.min() >= 0 and codes.max() < classes):
+        raise InternalError("codes are out of the range of the classes")
+    kept = drawn[:, 0] < np.uint64(int(keep * 2.0**64))
+    moved = (drawn[:, 1] % np.uint64(classes - 1)).astype(np.int64) + 1
+    found: Array = np.where(kept, codes, (codes.astype(np.int64) + moved) % classes)
+    return found.astype(codes.dtype)
+
+
+def grid(scale: float, bits: int) -> float:
+    """The step of the grid: the largest power of two that is at most 2⁻ᵇⁱᵗˢ of the scale.
+
+    InternalError unless the scale is positive and finite, and so large that the step is no
+    subnormal number.
+    """
+    if not (math.isfinite(scale) and scale > 2.0**-900):
+        raise InternalError(f"noise of scale {scale!r}")
+    return math.ldexp(1.0, math.frexp(scale)[1] - 1 - bits)
+
+
+def _signed(values: Array, drawn: Words) -> Array:
+    """With the other sign where the lowest bit of the word is set."""
+    bits = values.view(np.uint64) ^ ((drawn & np.uint64(1)) << np.uint64(63))
+    return bits.view(np.float64)
+
+
+def _checked(values: Array) -> Array:
+    own = np.asarray(values, np.float64)
+    if not np.isfinite(own).all():
+        raise InternalError("values to be noised are not finite")
+    return own
+
+
+def _rounded(values: Array, step: float) -> Array:
+    """To the nearest multiples of the step; exact, for the step is a power of two."""
+    with np.errstate(over="ignore"):
+        rounded = np.rint(values / step) * step
+        # doubles beyond 2⁵³ steps are multiples of it as they are, and might overflow here
+        found: Array = np.where(np.abs(values) > 2.0**53 * step, values, rounded)
+    return found

@@ -1,0 +1,109 @@
+"""How often the rows of a slot take part in what a run releases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from sqlfl.errors import InternalError
+from sqlfl.privacy.specification import SlotRounds
+
+INNER_ROUNDS = 10
+LOCAL_EPOCHS = 1
+"""Defaults of the options of the same names, in private runs."""
+
+
+def slot_rounds(
+    algorithm: str,
+    options: Mapping[str, object],
+    *,
+    tower: bool,
+    slot: int,
+    joined: int,
+    clip: float,
+    clients: int,
+    copies: int,
+    partners: Mapping[int, int],
+    numeric: int = 0,
+    categories: int = 0,
+    largest: float = 0.0,
+) -> SlotRounds:
+    """The plan of one slot, from the resolved options of WITH.
+
+    joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
+    these. For linear ADMM: `numeric` encoded columns and `categories` features of the slot, and the
+    `largest` count (sum of weights) of a row.
+
+    sgd, N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of
+    which sums its gradient once. It is predicted at the end of an epoch and for each batch that it
+    is in, but for the first one, whose predictions are the last epoch's; with dropout for the first
+    one too. Towers predict once before. All rows at once: S = 1.
+    admm: a sum and a prediction an epoch, and second moments once. Of towers, a pass over the
+    client's rows sums each row's gradient once, in whatever batches; one client makes local_epochs
+    passes an epoch, several make ⌈local_epochs/inner_rounds⌉ in each inner round.
+
+    InternalError for an algorithm that cannot be private, or an option that is no number.
+    """
+    epochs = _integer(options, "epochs", 0)
+    if epochs < 1 or joined < 1 or clients < 1:
+        raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
+    own = max(copies, 1)
+    gradients = predictions = steps = epochs
+    moments = 0
+    if algorithm == "sgd":
+        batches = math.ceil(joined / _integer(options, "batch_size", joined))
+        gradients, steps = epochs * min(own, batches), epochs * batches
+        drops = bool(options.get("dropout"))
+        predictions = epochs * (1 + min(own, batches if drops else batches - 1))
+    elif algorithm == "admm" and tower:
+        passes = _integer(options, "local_epochs", LOCAL_EPOCHS)
+        inner = _integer(options, "inner_rounds", INNER_ROUNDS) if clients > 1 else 1
+        gradients = epochs * inner * math.ceil(passes / inner)
+    elif algorithm == "admm":
+        moments = 1
+    else:
+        raise InternalError(f"{algorithm!r} has no private rounds")
+    bound = row_bound(numeric) if moments else 0.0
+    return SlotRounds(
+        slot=slot,
+        gradients=gradients,
+        predictions=predictions + int(tower),
+        moments=moments,
+        moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
+        clip=clip,
+        clients=clients,
+        copies=own,
+        partners=dict(partners),
+        steps=steps,
+        whole=steps == epochs,
+        epochs=epochs,
+        row_bound=bound,
+    )
+
+
+def row_bound(numeric: int) -> float:
+    """R of so many encoded numeric columns: the norm of a row whose columns are all 1 or −1."""
+    return math.sqrt(numeric)
+
+
+def moments_sensitivity(largest: float, bound: float, categories: int) -> float:
+    """ℓ2 sensitivity of a slot's second moments for the change of one row's features.
+
+    Of its numeric columns, ‖x‖ ≤ R, all numbers of Σ cnt x xᵀ: cnt ‖x xᵀ − y yᵀ‖ in the Frobenius
+    norm is cnt √(‖x‖⁴ + ‖y‖⁴ − 2 (x·y)²) ≤ cnt √2 R², attained for x ⟂ y. Of each of k category
+    features the counts Σ cnt: one falls by cnt, another rises. InternalError for a slot without
+    columns, or rows that count nothing.
+    """
+    found = largest * math.sqrt(2.0 * bound**4 + 2.0 * categories)
+    if not found > 0.0:
+        raise InternalError("second moments of nothing")
+    return found
+
+
+def _integer(options: Mapping[str, object], name: str, usual: int) -> int:
+    value = options.get(name)
+    if value is None:
+        return usual
+    if not isinstance(value, int) or value < 1:
+        raise InternalError(f"option {name} is no positive number: {value!r}")
+    return value
