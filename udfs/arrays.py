@@ -27,6 +27,7 @@ class ArraysEngine:
         self.width = encoding.width
         self.centre = encoding.centre
         self.numeric = encoding.numeric
+        self.offsets = encoding.offsets
         found = read_columns(con, encode(snapshot, encoding), self.rows, encoding)
         self.counts, self._numeric, self._onehot = found.counts, found.numeric, found.onehot
         end_encode(snapshot)
@@ -69,6 +70,14 @@ class ArraysEngine:
         moments = np.concatenate([self.counts @ self._numeric, self._onehot.T @ self.counts])
         numeric = (numeric + numeric.T) / 2
         return GramMatrix(numeric, cross, onehot, moments, float(self.counts.sum()))
+
+    def norms(self) -> Array:
+        squares: Array = np.einsum("rp,rp->r", self._numeric, self._numeric)
+        if self._has_onehot:
+            squares += self._onehot @ (1.0 - 2.0 * self.centre[self.numeric :])
+            squares += self.centre @ self.centre
+        norms: Array = np.sqrt(np.maximum(squares, 0.0))
+        return norms
 
     def columns(self) -> tuple[Array, sparse.csr_array]:
         return self._numeric, self._onehot

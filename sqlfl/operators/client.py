@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -22,11 +23,15 @@ from sqlfl.messages import (
     Residuals,
     SendGram,
     SendPredictions,
+    SendReleases,
     SetGram,
     SumGradient,
 )
+from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
+from sqlfl.operators.guard import Guard, releases_of
 from sqlfl.operators.lou import gram_to_message, message_to_gram
+from sqlfl.operators.moments import majorant, noised_moments
 from sqlfl.operators.steps import (
     AdmmStep,
     ClientConfiguration,
@@ -37,6 +42,7 @@ from sqlfl.operators.steps import (
     SgdStep,
     penalty,
 )
+from sqlfl.privacy.randomness import Entropy, system
 
 __all__ = [
     "ClientConfiguration",
@@ -52,6 +58,9 @@ Array = npt.NDArray[Any]
 
 NOTHING = np.zeros(0)
 
+ROUNDING = 1e-6
+"""Beyond what rounding may take from the norm of a row whose columns are centred to about 0."""
+
 _LOADING = threading.Lock()
 """Threads that load torch at once would get in each other's way where it is missing."""
 
@@ -60,7 +69,15 @@ class ClientOperator:
     """Training of one slot's block at one client.
 
     `configuration` is the JSON of `Start`. The block starts at `theta` (d, d_c), or at 0. Raises
-    InternalError where that has another shape.
+    InternalError where that has another shape. `entropy` is for tests.
+
+    In private runs a row's gradient x̃_r Y_rᵀ, Y_r being what the coordinator summed over the joined
+    rows of the row, has the norm ‖x̃_r‖ ‖Y_r‖: Y_r is scaled so that this is at most C, once,
+    however often the row is joined. The sum over the client's rows is noised before anything is
+    made of it, whether the client's own step or a partial gradient; predictions are clipped and
+    noised in every reply; second moments as in `sqlfl.operators.moments`. Steps, penalties and
+    inner rounds are functions of these alone. lbfgs and power rounds take exact sums: they are
+    refused.
     """
 
     shape: TowerShape | None = None
@@ -72,6 +89,8 @@ class ClientOperator:
         run: str,
         slot: int,
         theta: Array | None = None,
+        *,
+        entropy: Entropy = system,
     ) -> None:
         self._engine = engine
         self._configuration = own = ClientConfiguration.from_json(configuration)
@@ -89,8 +108,13 @@ class ClientOperator:
         self._next: Array | None = None
         self._probing = False
         self._inner = 0
+        self._guard: Guard | None = None
+        self._norms = NOTHING
+        if own.privacy is not None:
+            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._norms = np.hypot(engine.norms(), ROUNDING)
         if self._step.needs_gram and (not own.shared or own.consensus):
-            self._step.set_gram(engine.gram())
+            self._set_gram(self._gram(), 1)
 
     @property
     def theta(self) -> Array:
@@ -101,6 +125,10 @@ class ClientOperator:
     def parameters(self) -> tuple[Array, ...]:
         """θ alone; of a tower these are several."""
         return (self._step.theta,)
+
+    @property
+    def guard(self) -> Guard | None:
+        return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:
         """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
@@ -114,15 +142,17 @@ class ClientOperator:
         """The reply to a training message; InternalError where it does not belong here."""
         match message:
             case SetGram():
-                self._step.set_gram(message_to_gram(message))
+                self._set_gram(message_to_gram(message), self._configuration.clients)
                 return Ready(self._run, self._slot, self._engine.width)
             case SendPredictions():
                 self._rows = None if message.whole else message.batch
                 theta = self._step.theta
                 return self._predictions(theta, penalty(theta, self._configuration))
             case SendGram():
-                return gram_to_message(self._engine.gram(), self._run, self._slot)
-            case Probe():
+                return gram_to_message(self._gram(), self._run, self._slot)
+            case SendReleases():
+                return releases_of(self._guard, self._run, self._slot)
+            case Probe() if self._guard is None:
                 return self._probe(message)
             case Residuals():
                 return self._residuals(message)
@@ -131,6 +161,32 @@ class ClientOperator:
             case ConsensusAverage():
                 return self._average(message.values)
         raise InternalError(f"message {message.kind} is no part of training")
+
+    def _gram(self) -> GramMatrix:
+        """The client's second moments, as they may leave it."""
+        if self._guard is None:
+            return self._engine.gram()
+        return noised_moments(self._engine, self._guard)
+
+    def _set_gram(self, gram: GramMatrix, clients: int) -> None:
+        """Second moments of that many clients, in sum."""
+        if self._guard is not None:
+            deviation = self._guard.privacy.moments_noise * math.sqrt(clients)
+            engine = self._engine
+            gram = majorant(gram, engine.centre, engine.offsets, deviation)
+        self._step.set_gram(gram)
+
+    def _gradient(self, values: Array) -> Array:
+        """Σ_r x̃_r Y_rᵀ of the rows of the last predictions, clipped and noised in private runs."""
+        rows, guard = self._rows, self._guard
+        if guard is None:
+            return self._engine.gradient(values, rows)
+        values = np.asarray(values, np.float64)
+        lengths = self._norms if rows is None else self._norms[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = lengths * np.linalg.norm(values, axis=1)
+            clipped = values * guard.factors(norms)[:, None]
+        return guard.gradient(self._engine.gradient(clipped, rows), values, rows)
 
     def _probe(self, message: Probe) -> Message:
         gradient = self._engine.gradient(message.values)
@@ -141,7 +197,7 @@ class ClientOperator:
 
     def _residuals(self, message: Residuals) -> Message:
         self._step.begin(message.coefficients)
-        gradient = self._engine.gradient(message.values, self._rows)
+        gradient = self._gradient(message.values)
         some = self._configuration.algorithm == "sgd" and message.coefficients[2] == 0.0
         self._next = message.batch if some else None
         if not self._configuration.shared:
@@ -179,10 +235,12 @@ class ClientOperator:
             self._kept.append(np.array(self._step.theta))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:
-        values = predictions_of(self._engine.predict(vector, self._rows))
+        values = self._engine.predict(vector, self._rows)
+        if self._guard is not None:
+            values = self._guard.predictions(values, self._rows)
         if not self._configuration.leader:
             products = NOTHING
-        return Predictions(self._run, self._slot, values, products)
+        return Predictions(self._run, self._slot, predictions_of(values), products)
 
 
 class Operator(Protocol):
@@ -196,6 +254,11 @@ class Operator(Protocol):
     @property
     def parameters(self) -> tuple[Array, ...]:
         """θ alone, or W₁, b₁, …, W_out of a tower."""
+        ...
+
+    @property
+    def guard(self) -> Guard | None:
+        """What clips, noises and counts releases; None where features are not protected."""
         ...
 
     def kept(self, back: int) -> tuple[Array, ...]:
@@ -217,11 +280,16 @@ def make_operator(
     """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
 
     `parameters`: where training starts, as `Operator.parameters`. Raises ModelError where a tower
-    is to be trained without torch, or without the device that is asked for.
+    is to be trained without torch, privately without opacus, or without the device that is asked
+    for.
     """
-    if ClientConfiguration.from_json(configuration).hidden:
+    own = ClientConfiguration.from_json(configuration)
+    if own.hidden:
         with _LOADING:
             from sqlfl.operators.neural import NeuralOperator  # loads torch
+
+            if own.privacy is not None:
+                import sqlfl.models.per_row  # noqa: F401  # loads opacus
 
         return NeuralOperator(engine, configuration, run, slot, parameters)
     theta = None
@@ -230,10 +298,14 @@ def make_operator(
     return ClientOperator(engine, configuration, run, slot, theta)
 
 
-def check_device(name: str) -> None:
-    """Raise ModelError where no tower can be trained: without torch, or without this device."""
+def check_device(name: str, *, private: bool = False) -> None:
+    """Raise ModelError where no tower can be trained: without torch, or without this device; and
+    where it is to be private, without opacus."""
     with _LOADING:
         from sqlfl.models.neural import device_of  # loads torch
+
+        if private:
+            import sqlfl.models.per_row  # noqa: F401  # loads opacus
 
     device_of(name)
 
@@ -256,10 +328,12 @@ def _step(configuration: ClientConfiguration, engine: Engine, theta: Array) -> C
     match configuration.algorithm:
         case "sgd":
             return SgdStep(configuration, theta)
+        case "lbfgs" if configuration.privacy is not None:
+            raise InternalError("lbfgs searches and multiplies exactly: it cannot be private")
         case "lbfgs":
             return LbfgsStep(configuration, theta, engine.centre)
         case "admm" if configuration.consensus:
-            return ConsensusStep(configuration, theta, engine.centre)
+            return ConsensusStep(configuration, theta, engine.centre, engine.offsets)
         case "admm":
             return AdmmStep(configuration, theta, engine.centre)
     raise InternalError(f"no client part of {configuration.algorithm!r}")

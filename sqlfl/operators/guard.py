@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.errors import InternalError
+from sqlfl.messages import Releases
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.specification import RoundPrivacy
@@ -30,10 +31,11 @@ class Guard:
         self._moments = 0
 
     def factors(self, norms: Array) -> Array:
-        """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm)."""
+        """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm); 0 where
+        a norm is beyond the numbers there are."""
         with np.errstate(divide="ignore"):
-            factors: Array = np.minimum(1.0, self.privacy.clip / norms)
-        return factors
+            factors: Array = np.minimum(1.0, self.privacy.clip / np.asarray(norms, np.float64))
+        return np.nan_to_num(factors, copy=False)
 
     def gradient(self, total: Array, values: Array, rows: Array | None) -> Array:
         """A sum of clipped rows, noised: (d, c) or (size,), as `total` is.
@@ -48,14 +50,15 @@ class Guard:
 
     def predictions(self, values: Array, rows: Array | None) -> Array:
         """Predictions (n, c) of the `rows` (None: all), clipped and noised; as they are where the
-        specification leaves them exact."""
+        specification leaves them exact. Those that are not finite count as 0, and fail nothing."""
         own = self.privacy
         self._predictions[slice(None) if rows is None else np.asarray(rows, np.int64)] += 1
         if not own.prediction_clip:
             return values
-        norms = np.linalg.norm(values, axis=1, keepdims=True)
-        with np.errstate(divide="ignore"):
-            clipped = values * np.minimum(1.0, own.prediction_clip / norms)
+        finite = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
+        with np.errstate(over="ignore", divide="ignore"):
+            norms = np.linalg.norm(finite, axis=1, keepdims=True)
+            clipped = finite * np.minimum(1.0, own.prediction_clip / norms)
         return add_gaussian(clipped, own.prediction_noise, self._entropy)
 
     def moments(self, values: Array) -> Array:
@@ -70,3 +73,27 @@ class Guard:
         """Gradient sums and predictions that a row took part in at most; releases of moments."""
         gradients, predictions = self._gradients, self._predictions
         return int(gradients.max(initial=0)), int(predictions.max(initial=0)), self._moments
+
+
+def releases_of(guard: Guard | None, run: str, slot: int) -> Releases:
+    """What an operator tells of its rounds, all 0 without a guard. The party, which noises labels
+    and statistics, fills in theirs."""
+    if guard is None:
+        return Releases(run, slot, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0.0, 0.0)
+    own = guard.privacy
+    gradients, predictions, moments = guard.counts
+    return Releases(
+        run,
+        slot,
+        labels=0.0,
+        statistics=0.0,
+        gradients=gradients,
+        clip=own.clip,
+        noise=own.noise,
+        predictions=predictions,
+        prediction_clip=own.prediction_clip,
+        prediction_noise=own.prediction_noise,
+        moments=moments,
+        row_bound=own.row_bound,
+        moments_noise=own.moments_noise,
+    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +35,8 @@ class Engine(Protocol):
     """p: the first columns are numeric, the others one-hot."""
     centre: Array
     """(d,): μ of the one-hot columns, 0 for numeric ones."""
+    offsets: tuple[int, ...]
+    """Per category feature its first column; and at the end the width."""
 
     @property
     def counts(self) -> Array:
@@ -229,7 +232,8 @@ class LbfgsStep:
 class AdmmStep:
     """θ ← θ − K⁻¹ (X̃ᵀV / N + l2 θ), K = ρ r/N X̃ᵀCX̃ + l2 I (eq. 11 in increments, r ≥ 1).
 
-    Coefficients: ρ r. V[r] = Σ_{j∈G(r)} w_j (λ_j + ρ (H_j − z_j)), w having a mean of 1.
+    Coefficients: ρ r. V[r] = Σ_{j∈G(r)} w_j (λ_j + ρ (H_j − z_j)), w having a mean of 1. In private
+    runs X̃ᵀV is clipped and noised, and a bound takes the place of X̃ᵀCX̃ (sqlfl.operators.moments).
     """
 
     needs_gram = True
@@ -282,14 +286,24 @@ class ConsensusStep(AdmmStep):
     the coordinator, then u^q ← u^q + θ^q − w, with l_q the client's share of the θ-update's
     quadratic. R is divided among the clients, so that the coordinator's step is a mean; the metric
     D = ρ r/Q · diag(variances of the slot's encoded columns) takes the place of the scalar ρ of the
-    paper and needs no tuning: all clients know these variances from the encoding. u is kept over
-    epochs.
+    paper and needs no tuning: all clients know these variances from the encoding; of categories
+    that are not centred, as if they were equally frequent. u is kept over epochs. `offsets` are
+    those of the engine.
     """
 
-    def __init__(self, configuration: ClientConfiguration, theta: Array, centre: Array) -> None:
+    def __init__(
+        self,
+        configuration: ClientConfiguration,
+        theta: Array,
+        centre: Array,
+        offsets: Sequence[int],
+    ) -> None:
         super().__init__(configuration, theta, centre)
         own = configuration
         variance = np.where(centre > 0, centre * (1.0 - centre), 1.0)
+        for start, end in pairwise(offsets):
+            if not centre[start:end].any():  # by given categories, of unknown frequencies
+                variance[start:end] = 1.0 / max(end - start, 1)
         variance = np.maximum(variance, 1e-6 * variance.max(initial=1.0))
         self._metric = variance / own.clients
         self._dual = np.zeros_like(self._theta)

@@ -33,6 +33,7 @@ class DenseEngine:
         self.x, self.counts, self.centre = x, counts, centre
         self.rows, self.width = x.shape
         self.numeric = self.width - onehots
+        self.offsets = (self.numeric, self.width) if onehots else (self.numeric,)
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
         return ((self.x - self.centre) if batch is None else (self.x[batch] - self.centre)) @ theta
@@ -51,6 +52,10 @@ class DenseEngine:
             self.counts @ self.x,
             float(self.counts.sum()),
         )
+
+    def norms(self) -> Array:
+        centred = self.x - self.centre
+        return np.sqrt(np.einsum("rd,rd->r", centred, centred))
 
     def columns(self) -> tuple[Array, sparse.csr_array]:
         return self.x[:, : self.numeric], sparse.csr_array(self.x[:, self.numeric :])

@@ -274,6 +274,11 @@ class EngineConformance:
         for mine, theirs_ in zip(network.unpack(gradient), theirs, strict=True):
             np.testing.assert_allclose(mine, theirs_.grad, rtol=1e-7, atol=1e-6)
 
+    def test_norms(self, case: Case, engine: Engine) -> None:
+        expected = np.linalg.norm(case.centred, axis=1)
+        np.testing.assert_allclose(engine.norms(), expected, rtol=1e-9)
+        assert engine.offsets == case.encoding.offsets
+
     @pytest.mark.parametrize("outputs", [1, 3])
     def test_predictions(self, case: Case, engine: Engine, outputs: int) -> None:
         theta = np.random.default_rng(0).normal(size=(engine.width, outputs))
@@ -350,6 +355,9 @@ class EngineConformance:
             ids = new.identifiers()[0].to_numpy()
             theta = np.array([[2.0], [1.0], [10.0], [100.0]])
             h = score(con, new, local_encoding(trained), theta, self.name)
+            engine = make_engine(self.name, con, new, local_encoding(trained))
+            x = np.array([[1.0, 2 / 3, -1 / 3, -1 / 3], [0.0, *[-1 / 3] * 3], [5.0, *[-1 / 3] * 3]])
+            np.testing.assert_allclose(engine.norms(), np.linalg.norm(x, axis=1)[ids])
             mean = 111 / 3
             expected = np.array([2.0 + 1.0 - mean, -mean, 2.0 * 5.0 - mean])
             np.testing.assert_allclose(h[:, 0], expected[ids])
@@ -378,7 +386,7 @@ class EngineConformance:
             assert engine.predict(np.zeros((1, 2))).shape == (0, 2)
             np.testing.assert_array_equal(engine.gradient(np.zeros((0, 2))), np.zeros((1, 2)))
             assert engine.gram().weight == 0
-            assert engine.counts.shape == (0,)
+            assert engine.counts.shape == engine.norms().shape == (0,)
             numeric, onehot = engine.columns()
             assert (numeric.shape, onehot.shape) == ((0, 1), (0, 0))
             only = take(con, specification(("c", "category")), "SELECT c FROM t", run="b")
@@ -386,6 +394,7 @@ class EngineConformance:
             engine = make_engine(self.name, con, only, local_encoding(only))
             assert engine.gram().onehot.toarray().tolist() == [[4.0]]
             assert engine.gram().cross.shape == (1, 0)
+            np.testing.assert_array_equal(engine.norms(), [0.0])  # of one category, centred
 
     @pytest.mark.slow
     def test_many_columns(self) -> None:
