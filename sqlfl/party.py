@@ -12,22 +12,20 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, InternalError, ModelError, PartyError
-from sqlfl.operators.client import Operator, check_device, make_operator
+from sqlfl.operators.client import check_device, make_operator
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
-    SlotSpecification,
     specifications_from_json,
     tables_to_json,
 )
+from sqlfl.slot_state import SlotState, check_delta
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
-from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.update import Engine
 from sqlfl.udfs.write import write
 from sqlfl.wire import decode, encode
 
@@ -42,17 +40,6 @@ class Secrets:
     """Shared by all parties: join keys."""
     organisation: bytes
     """Shared by one party's clients: vocabularies."""
-
-
-@dataclass(eq=False)
-class SlotState:
-    specification: SlotSpecification
-    snapshot: Snapshot
-    warm: SavedBlock | None = None
-    """The block that training starts from."""
-    encoding: Encoding | None = None
-    engine: Engine | None = None
-    operator: Operator | None = None
 
 
 @dataclass(eq=False)
@@ -151,7 +138,7 @@ class PartyClient:
             case ms.SetEncoding():
                 return self._set_encoding(request, state)
             case ms.SendLabels():
-                return self._send_labels(request, state)
+                return state.labels()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
             case ms.SendSplit():
@@ -163,6 +150,8 @@ class PartyClient:
                 return self._start(request, state)
             case ms.Save():
                 return self._save(request, state)
+            case ms.SendReleases():
+                return state.releases(request)
             case ms.Score():
                 return self._score(request, state)
         if state.operator is None:
@@ -195,7 +184,9 @@ class PartyClient:
             raise InternalError(f"run {request.run} is prepared already")
         for item in specifications_from_json(request.specification):
             if item.device is not None:
-                check_device(item.device)  # before anything is computed or leaves
+                # before anything is computed or leaves
+                protected = item.privacy is not None and item.privacy.delta is not None
+                check_device(item.device, private=protected)
         run = self._runs[request.run] = RunState(self._cursor())
         try:
             return self._take_snapshots(request, run)
@@ -216,6 +207,7 @@ class PartyClient:
             start += len(item.fragments)
             draws = self._blocks.secret("split") if item.base and item.seed is None else b""
             snapshot = Snapshot.take(run.cursor, item, fragments, secret, request.run, draws)
+            check_delta(item, sum(snapshot.rows))
             warm = None if item.warm is None else self._block(*item.warm)
             run.slots[item.slot] = SlotState(item, snapshot, warm)
             rows += snapshot.rows
@@ -243,15 +235,11 @@ class PartyClient:
         return self._counted(request.run, state)
 
     def _counted(self, run: str, state: SlotState) -> ms.Message:
-        """The answer once it is known what the active rows count."""
-        if not state.specification.shared:
-            return ms.Ready(run, state.specification.slot)
-        return statistics(state.snapshot, self._vocabulary_key(run, state))
+        return state.counted(self._vocabulary_key(run, state))
 
     def _set_encoding(self, request: ms.SetEncoding, state: SlotState) -> ms.Ready:
-        key = self._vocabulary_key(request.run, state)
-        state.encoding = shared_encoding(state.specification.features, request, key)
-        return ms.Ready(request.run, request.slot, state.encoding.width)
+        encoding = state.set_encoding(request, self._vocabulary_key(request.run, state))
+        return ms.Ready(request.run, request.slot, encoding.width)
 
     def _vocabulary_key(self, run: str, state: SlotState) -> bytes:
         item = state.specification
@@ -261,22 +249,17 @@ class PartyClient:
         secret = self._secrets.federation if whole else self._secrets.organisation
         return keys.derive(secret, run, "vocabulary", str(item.slot))
 
-    def _send_labels(self, request: ms.SendLabels, state: SlotState) -> ms.Labels:
-        values, classes, codes = state.snapshot.labels(state.specification.classes)
-        return ms.Labels(request.run, request.slot, values, classes, codes)
-
     # -- training and scoring ---------------------------------------------------------------------
 
     def _start(self, request: ms.Start, state: SlotState) -> ms.Ready:
         cursor = self._runs[request.run].cursor
-        if state.encoding is None:
-            state.encoding = local_encoding(state.snapshot)
-        engine = make_engine(state.specification.engine, cursor, state.snapshot, state.encoding)
+        encoding = state.encoded()
+        engine = make_engine(state.specification.engine, cursor, state.snapshot, encoding)
         state.engine = engine
         begin = None
         if state.warm is not None:
             wanted = ClientConfiguration.from_json(request.configuration).tower(engine.width)
-            begin = carry_block(state.warm, state.encoding, wanted)
+            begin = carry_block(state.warm, encoding, wanted)
         state.operator = make_operator(
             engine, request.configuration, request.run, request.slot, begin
         )

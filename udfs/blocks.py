@@ -17,7 +17,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.features import Encoding
 
 Array = npt.NDArray[np.float64]
-FORMAT = 2
+FORMAT = 3
 """The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
 
 
@@ -51,12 +51,15 @@ class SavedBlock:
     @property
     def format(self) -> int:
         """The oldest format that has all of it: an older sqlfl reads what it can."""
+        if self.encoding.limits is not None:
+            return 3
         return 1 if self.tower is None else 2
 
     def to_bytes(self) -> bytes:
         """An Arrow IPC stream: θ row by row in one column, encoding and shape in the metadata.
 
         Format 2: of a tower its upper parameters follow θ, and its shape is in the metadata.
+        Format 3: the encoding has limits.
         """
         metadata = {
             b"encoding": self.encoding.to_bytes(),

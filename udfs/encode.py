@@ -62,11 +62,14 @@ def end_encode(snapshot: Snapshot) -> None:
 
 
 def _constants(encoding: Encoding) -> pa.Table:
-    """One row: mean m<p> and scale s<p> of every column that is not one-hot."""
+    """One row: mean m<p> and scale s<p> of every column that is not one-hot; limits l<p>, h<p>."""
     fields: dict[str, list[float]] = {"one": [1.0]}
     for p in range(encoding.numeric):
         fields[f"m{p}"] = [float(encoding.centres[p])]
         fields[f"s{p}"] = [float(encoding.scales[p])]
+    if encoding.limits is not None:
+        for p, (low, high) in enumerate(encoding.limits.T.tolist()):
+            fields[f"l{p}"], fields[f"h{p}"] = [low], [high]
     return pa.table(fields)
 
 
@@ -83,8 +86,12 @@ def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
             else sql.is_null(sql.column(f"x{numeric}", "t"))
         )
         for _ in range(feature.width):
-            value = _standardised(sql.column(f"x{numeric}", "t"), numeric)
-            imputed = sql.call("coalesce", value, sql.cast(sql.number(0), "DOUBLE"))
+            value: exp.Expr = sql.column(f"x{numeric}", "t")
+            if encoding.limits is not None:
+                low, high = (sql.column(f"{name}{numeric}", "s") for name in "lh")
+                value = sql.clipped(value, low, high)
+            standardised = _standardised(value, numeric)
+            imputed = sql.call("coalesce", standardised, sql.cast(sql.number(0), "DOUBLE"))
             yield sql.named(imputed, f"x{numeric}")
             numeric += 1
     for column, feature_number in enumerate(encoding.indicators, start=numeric):

@@ -47,7 +47,10 @@ class Encoding:
     total: float
     """Σ cnt: the joined rows that the statistics are of, or the sum of their weights."""
     vocabulary_key: bytes | None
-    """The secret that the clients of a shared slot hash categories with; None for one client."""
+    """The secret that the clients of a shared slot hash categories with; None for one client, and
+    where the categories are public."""
+    limits: Array | None = None
+    """(2, numeric): public bounds that values are clipped to; None where there are none."""
 
     @cached_property
     def indicators(self) -> tuple[int, ...]:
@@ -111,8 +114,12 @@ class Encoding:
             ]
         return tuple(names)
 
+    def clipped(self, values: Array) -> Array:
+        """Raw values (n, numeric) within the limits; NaN stays."""
+        return values if self.limits is None else np.clip(values, *self.limits)
+
     def to_bytes(self) -> bytes:
-        """JSON; floats keep all their bits."""
+        """JSON; floats keep all their bits. Without limits an older sqlfl reads it."""
         key = self.vocabulary_key
         fields = {
             "features": [asdict(feature) for feature in self.features],
@@ -124,6 +131,8 @@ class Encoding:
             "total": self.total,
             "vocabulary_key": None if key is None else key.hex(),
         }
+        if self.limits is not None:
+            fields["limits"] = self.limits.tolist()
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -140,6 +149,7 @@ class Encoding:
             counts=tuple(np.array(counts, np.float64) for counts in fields["counts"]),
             total=fields["total"],
             vocabulary_key=None if key is None else bytes.fromhex(key),
+            limits=np.array(fields["limits"], np.float64) if "limits" in fields else None,
         )
 
 

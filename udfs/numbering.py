@@ -170,12 +170,14 @@ def tags_of(snapshot: Snapshot, key: int) -> Array:
     query = exp.select(sql.column("code"), sql.column("tag")).from_(table)
     found = sql.reader(snapshot.con, query).read_all()
     tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
-    column = found.column("tag").cast(pa.binary(keys.TAG_BYTES))
-    start = 0
-    codes = found.column("code").to_numpy()
-    for chunk in column.chunks:
-        size = len(chunk)
-        data = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * keys.TAG_BYTES :]
-        tags[codes[start : start + size]] = data[: size * keys.TAG_BYTES].reshape(size, -1)
-        start += size
+    tags[found.column("code").to_numpy()] = tag_bytes(found.column("tag"))
     return tags
+
+
+def tag_bytes(column: pa.ChunkedArray) -> Array:
+    """uint8 (n, 16), of a column of tags."""
+    parts = [np.zeros((0, keys.TAG_BYTES), np.uint8)]
+    for chunk in column.cast(pa.binary(keys.TAG_BYTES)).chunks:
+        data = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * keys.TAG_BYTES :]
+        parts.append(data[: len(chunk) * keys.TAG_BYTES].reshape(-1, keys.TAG_BYTES))
+    return np.concatenate(parts)

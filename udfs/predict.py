@@ -30,9 +30,11 @@ def score(
     """X̃ θ of the active rows under a saved encoding: (d, c) -> (a, c).
 
     A category that training did not have is `other`: its one-hot columns are all zero before
-    centring. Raises ModelError if the features do not fit the encoding, or are infinite.
+    centring. Raises ModelError if the features do not fit the encoding, or are infinite where it
+    does not clip them.
     """
-    check_finite(snapshot)
+    if encoding.limits is None:
+        check_finite(snapshot)
     scorer = make_engine(engine, con, snapshot, encoding)
     try:
         return scorer.predict(theta)

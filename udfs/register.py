@@ -299,13 +299,14 @@ class BlockFunction:
             if feature.kind == "category":
                 continue
             found = _numbers(part, feature.width)
-            if np.isinf(found).any():
+            if encoding.limits is None and np.isinf(found).any():
                 raise ModelError(f"column {feature.name} has infinite values")
             values.append(found)
             is_array = feature.kind == "array"
             missing.append(_nulls(part) if is_array else np.isnan(found[:, 0]))
         flags = [missing[i][:, None].astype(np.float64) for i in encoding.indicators]
-        matrix = np.hstack([np.empty((len(parts[0]), 0)), *values, *flags])
+        numbers = encoding.clipped(np.hstack([np.empty((len(parts[0]), 0)), *values]))
+        matrix = np.hstack([numbers, *flags])
         matrix = (matrix - encoding.centres) / encoding.scales
         return np.nan_to_num(matrix, copy=False, nan=0.0)
 

@@ -41,6 +41,10 @@ class Snapshot:
     """a, the number of active rows; 0 before `activate`."""
     weight: float = 0.0
     """Σ cnt over the active rows."""
+    fragments: tuple[str, ...] = ()
+    """SQL, in the order of the specification's."""
+    draws: bytes = field(default=b"", repr=False)
+    """The client's own key of what is drawn by a row's content; empty where nothing is."""
     salt: bytes = field(default=b"", repr=False)
     """The key of chance: random, or with a seed what follows from that and from the rows."""
     _rows: str = "active"
@@ -62,8 +66,8 @@ class Snapshot:
 
         The caller opens the transaction that makes all snapshots of a client consistent, and has
         called `keys.install`. `secret` is the run's key for join keys; `draws` the client's own for
-        drawing validation rows, without which a specification with a split is an InternalError,
-        unless it has a seed, which they follow then.
+        drawing validation rows and the noise of labels, without which a specification with
+        `base` is an InternalError, unless it has a seed, which they follow then.
         Raises ModelError if a fragment does not have the columns that the specification calls for.
         """
         seed = specification.seed
@@ -71,7 +75,7 @@ class Snapshot:
             draws = keys.derive(str(seed).encode(), "draws")
         if specification.base and not draws:
             raise InternalError("validation rows cannot be drawn without a key")
-        snapshot = cls(con, run, specification)
+        snapshot = cls(con, run, specification, fragments=tuple(fragments), draws=draws)
         try:
             snapshot._evaluate(fragments, draws)
             snapshot._count()
@@ -171,7 +175,8 @@ class Snapshot:
         """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> DOUBLE per
         numeric column, NULL where missing; m<i> BOOLEAN
         per array feature i, whether the array is NULL; c<i> BLOB per category feature i, its
-        canonical text; y; w; draw; id<k>. i counts the features, p the numeric columns.
+        canonical text; y; w; draw; fragment, of private slots with draws; id<k>. i counts the
+        features, p the numeric columns.
         """
         return self.table(self._rows)
 
@@ -180,10 +185,13 @@ class Snapshot:
 
         With classes (by default as the specification says): values is empty, the distinct classes
         as text in their type's order, codes uint32 (a,). Else values float64 (a,), the others
-        empty. Raises ModelError for an infinite target.
+        empty. Raises ModelError for an infinite target; for labels that are to be noised see
+        sqlfl.udfs.label_noise.
         """
         if not self.specification.target:
             raise InternalError(f"slot {self.specification.slot} does not hold the target")
+        if self.specification.privacy is not None and self.specification.privacy.label is not None:
+            raise InternalError("labels that are to be noised do not leave as they are")
         if classes is None:
             classes = self.specification.classes
         if not classes:
@@ -225,7 +233,7 @@ class Snapshot:
         """float64 (a,): the column of weights of the active rows, NaN where it is NULL."""
         if not self.specification.weight:
             raise InternalError(f"slot {self.specification.slot} does not hold the weight")
-        return self._of_active_rows(sql.column("w"), None, np.float64)
+        return self.of_active_rows(sql.column("w"), None, np.float64)
 
     def split(self) -> Array:
         """uint8 (a,): 1 for the active rows that are for validation.
@@ -233,6 +241,10 @@ class Snapshot:
         A row is where its draw, a keyed hash of the whole row as a number in [0, 1), is below
         `specification.split`: so it is again under the same key, and copies of a row agree. With a
         seed the key follows from that and from all rows, and not from the client's own.
+
+        In private runs equal rows are drawn each for itself, by their number among equal ones: that
+        they are on one side would tell that they are equal, and where they are not, that they
+        differ. So copies of a row that the party's own join made may be on both sides there.
         """
         share = self.specification.split
         if not 0 < share < 1:
@@ -240,11 +252,14 @@ class Snapshot:
         limit = int(share * 2 ** (8 * DRAW_BYTES)).to_bytes(DRAW_BYTES, "big")
         draw: exp.Expr = sql.column("draw")
         given: dict[str, object] = {"limit": limit}
-        if self.specification.seed is not None:
+        if self.specification.privacy is not None:
+            draw = sql.call("array_slice", self.numbered(), sql.number(1), sql.number(DRAW_BYTES))
+            given |= keys.pads(keys.derive(self.draws, "numbered split"))
+        elif self.specification.seed is not None:
             draw = sql.call("array_slice", keys.tag(draw), sql.number(1), sql.number(DRAW_BYTES))
             given |= keys.pads(keys.derive(self.salt, "split"))
         drawn = exp.LT(this=draw, expression=sql.parameter("limit"))
-        return self._of_active_rows(drawn, given, np.uint8)
+        return self.of_active_rows(drawn, given, np.uint8)
 
     def identifiers(self) -> tuple[pa.Array, ...]:
         """The ID columns of the active rows, in the specification's order, as Arrow arrays (a,)."""
@@ -262,6 +277,18 @@ class Snapshot:
                 values = values.dictionary_decode()
             arrays.append(values.take(pa.array(order)))
         return tuple(arrays)
+
+    def numbered(self, *values: exp.Expr) -> exp.Expr:
+        """16 bytes of HMAC per active row: of its `draw`, of `values` (BLOBs), and of its number
+        among the rows that are equal in these, which are taken in the order of fragment and r.
+
+        Equal rows have different bytes then, and the same ones in each run. The query takes
+        `keys.pads(key)` as parameters.
+        """
+        alike = [sql.column("draw"), *values]
+        number = sql.row_number([sql.column("fragment"), sql.column("r")], alike)
+        head = sql.call("encode", sql.join_text(sql.text(exp.paren(number)), sql.string(":")))
+        return keys.tag(sql.join_text(head, *(value.copy() for value in alike)))
 
     def create(self, part: str, query: exp.Query, parameters: sql.Parameters | None = None) -> None:
         """Make the temporary table `part` of this snapshot; `drop` removes it."""
@@ -318,9 +345,10 @@ class Snapshot:
     def _plain_columns(self) -> list[str]:
         wanted = self.specification
         own = ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
+        own += ["fragment"] * (wanted.base and wanted.privacy is not None)
         return [*own, *(f"id{k}" for k in wanted.identifiers)]
 
-    def _of_active_rows(
+    def of_active_rows(
         self, value: exp.Expr, parameters: sql.Parameters | None, kind: npt.DTypeLike
     ) -> Array:
         """One value per active row, which is never NULL."""

@@ -129,6 +129,12 @@ def divide(left: exp.Expr, right: exp.Expr) -> exp.Div:
     return exp.Div(this=_group(left), expression=_group(right), typed=False, safe=False)
 
 
+def clipped(value: exp.Expr, low: exp.Expr, high: exp.Expr) -> exp.Expr:
+    """The nearest number of [low, high]; NULL stays NULL, which least and greatest would skip."""
+    above = when(exp.GT(this=value, expression=high), high.copy(), value.copy())
+    return when(exp.LT(this=value.copy(), expression=low), low.copy(), above)
+
+
 def add(terms: Sequence[exp.Expr]) -> exp.Expr:
     """Their sum as a balanced tree: DuckDB limits the depth of an expression to 1000."""
     if len(terms) == 1:
@@ -142,10 +148,11 @@ def total(expression: exp.Expr) -> exp.Expr:
     return call("coalesce", call("sum", cast(expression, "DOUBLE")), cast(number(0), "DOUBLE"))
 
 
-def row_number(order: Sequence[exp.Expr]) -> exp.Expr:
-    """Position from 0 in ascending order."""
+def row_number(order: Sequence[exp.Expr], partition: Sequence[exp.Expr] = ()) -> exp.Expr:
+    """Position from 0 in ascending order, among rows that are equal in `partition`."""
     window = exp.Window(
         this=exp.RowNumber(),
+        partition_by=list(partition),
         order=exp.Order(expressions=[exp.Ordered(this=o, desc=False) for o in order]),
     )
     return exp.Sub(this=window, expression=number(1))

@@ -6,6 +6,7 @@ Sums run in client order, so that they do not depend on the order of replies.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from scipy import sparse
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
 from sqlfl.models.gram import GramMatrix
+from sqlfl.privacy.statistics import settle
 from sqlfl.schema import Client
 
 Array = npt.NDArray[Any]
@@ -91,7 +93,40 @@ def merge_statistics(parts: Sequence[Statistics], total: float) -> SetEncoding:
     )
 
 
-def _merge_tags(tags: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, Array]:
+def merge_noised(parts: Sequence[Statistics], rows: int, sigma: float) -> SetEncoding:
+    """The encoding of a slot from its clients' noised statistics, `rows` active rows in all.
+
+    Of a part, `weight`, `mean` and `m2` are the sums Σ 1, Σ u and Σ u² of values within public
+    bounds, u from 0 to 1, each with normal noise of standard deviation `sigma`; mean and scale of
+    the result are those of u, as sqlfl.privacy.statistics has them. Categories are all that a
+    client sent; a count below 0 is 0.
+    """
+    present, first, second, missing = (
+        sum_gradients([getattr(part, name) for part in parts])
+        for name in ("weight", "mean", "m2", "missing")
+    )
+    noise = sigma * math.sqrt(len(parts))
+    mean, scale, missing = settle(present, first, second, missing, rows, noise)
+    vocabularies = [
+        _merge_tags([p.tags[k] for p in parts], [p.counts[k] for p in parts], -math.inf)
+        for k in range(len(parts[0].tags))
+    ]
+    return SetEncoding(
+        run=parts[0].run,
+        slot=parts[0].slot,
+        mean=mean,
+        scale=scale,
+        missing=missing,
+        tags=tuple(tags for tags, _ in vocabularies),
+        counts=tuple(np.maximum(counts, 0.0) for _, counts in vocabularies),
+        total=float(rows),
+    )
+
+
+def _merge_tags(
+    tags: Sequence[Array], counts: Sequence[Array], above: float = 0.0
+) -> tuple[Array, Array]:
+    """Distinct tags in order, and the sums of their counts, where these are above that."""
     stacked = np.ascontiguousarray(np.concatenate([tag.reshape(-1, 16) for tag in tags]), np.uint8)
     halves = stacked.view(">u8")  # big-endian numbers sort as the bytes do
     order = np.lexsort((halves[:, 1], halves[:, 0]))
@@ -100,7 +135,7 @@ def _merge_tags(tags: Sequence[Array], counts: Sequence[Array]) -> tuple[Array, 
     new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
     group = np.cumsum(new) - 1
     merged = np.bincount(group, np.concatenate(counts)[order], int(new.sum()))
-    occurs = merged > 0
+    occurs = merged > above
     return ordered[new][occurs], merged[occurs]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import numpy as np
 
+from sqlfl.privacy.specification import SlotPrivacy
 from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
 from sqlfl.udfs import keys
 from sqlfl.udfs.rows import Snapshot
@@ -27,6 +28,7 @@ def specification(
     weight: bool = False,
     split: float = 0.0,
     seed: int | None = None,
+    privacy: SlotPrivacy | None = None,
 ) -> SlotSpecification:
     """A slot whose features are (name, kind) or (name, 'array', width)."""
     return SlotSpecification(
@@ -46,6 +48,8 @@ def specification(
         weight=weight,
         split=split,
         seed=seed,
+        base=split > 0 or (privacy is not None and privacy.label is not None),
+        privacy=privacy,
     )
 
 

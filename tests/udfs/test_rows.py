@@ -281,7 +281,7 @@ WEIGHED = (
 
 
 def weighed(split: float, **changes: Any) -> SlotSpecification:
-    return replace(WANTED, weight=True, split=split, **changes)
+    return replace(WANTED, weight=True, split=split, base=split > 0, **changes)
 
 
 def test_weights_of_the_active_rows(database: Open) -> None:

@@ -1,0 +1,141 @@
+"""Labels noised by their owner, once per row of a fragment.
+
+The noise of a row is not drawn, it follows: from an HMAC of the row's content, its label and its
+number among equal rows, under a key that only this client has. So the joined copies of a row have
+one label; asking again, now or in a later run, gives the same one, and averaging gains nothing;
+and rows that are equal have noise each of their own.
+
+Each mechanism, ε, bounds or classes, and each way to come by the label has a key of its own, so
+that two releases of one row are independent, and their ε add up. The way to the label is the
+fragment's text without its other columns and its WHERE: with other features, or over other rows,
+a label has the noise that it had.
+
+The key follows from the secret by which validation rows are drawn, which a client keeps as long as
+it keeps blocks of models.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
+from sqlfl.privacy.samplers import add_laplace, randomised_response
+from sqlfl.privacy.specification import LabelPrivacy
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.numbering import tag_bytes
+from sqlfl.udfs.rows import Snapshot
+
+Array = npt.NDArray[Any]
+
+
+def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
+    """What `Labels` carries for the active rows: (values, classes, codes), as `Snapshot.labels`.
+
+    Classes are all public ones, whether they occur or not; codes uint32 (a,) by randomised
+    response. Numbers are clipped to the bounds, infinite ones too, and have Laplace noise: float64
+    (a,). Raises ModelError, without values, where a label is not among the classes.
+    """
+    privacy = snapshot.specification.privacy
+    label = None if privacy is None else privacy.label
+    if label is None or not snapshot.specification.base:
+        raise InternalError(f"slot {snapshot.specification.slot} has no noise for its labels")
+    words = _words(snapshot, label)
+    if label.bounds is not None:
+        low, high = label.bounds
+        target = sql.cast(sql.column("y"), "DOUBLE")
+        values = np.clip(snapshot.of_active_rows(target, None, np.float64), low, high)
+        noised = add_laplace(values, (high - low) / label.epsilon, words[:, 0])
+        return noised, (), np.zeros(0, np.uint32)
+    size = len(label.classes)
+    keep = laplace_keep if label.mechanism == "laplace" else keep_probability
+    codes = randomised_response(
+        _codes(snapshot, label.classes), size, keep(label.epsilon, size), words
+    )
+    return np.zeros(0), label.classes, codes
+
+
+def way_to_label(fragment: str) -> str:
+    """The text of a fragment without its other columns and its WHERE.
+
+    It is the whole text where it is not read as one plain SELECT, or where the label may depend on
+    which rows WHERE leaves, by a window.
+    """
+    try:
+        query = parse_one(fragment, dialect="duckdb")
+    except SqlglotError:
+        return fragment
+    if not isinstance(query, exp.Select):
+        return fragment
+    targets = [e for e in query.expressions if e.alias_or_name.lower() == "sqlfl_target"]
+    if len(targets) != 1 or targets[0].find(exp.Window):
+        return fragment
+    query.set("expressions", targets)
+    query.set("where", None)
+    return query.sql(dialect="duckdb", comments=False)
+
+
+def _words(snapshot: Snapshot, label: LabelPrivacy) -> npt.NDArray[np.uint64]:
+    """uint64 (a, 2): uniform, per active row."""
+    words = np.empty((snapshot.active, 2), np.uint64)
+    content = sql.call("encode", sql.text(sql.column("y")))
+    ways = map(way_to_label, snapshot.fragments)
+    pairs = sorted(zip(ways, snapshot.specification.fragments, strict=True))
+    for way, members in groupby(pairs, key=lambda pair: pair[0]):
+        query = exp.select(
+            sql.column("r"), sql.named(snapshot.numbered(content.copy()), "noise")
+        ).from_(snapshot.active_table)
+        indices = [sql.number(index) for _, index in members]
+        query = query.where(exp.In(this=sql.column("fragment"), expressions=indices))
+        snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way)))
+        listing = exp.select(sql.column("r"), sql.column("noise"))
+        found = sql.reader(snapshot.con, listing.from_(snapshot.table("noise"))).read_all()
+        snapshot.drop_part("noise")
+        words[found.column("r").to_numpy()] = tag_bytes(found.column("noise")).view("<u8")
+    return words
+
+
+def _key(secret: bytes, label: LabelPrivacy, way: str) -> bytes:
+    bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
+    how = [label.mechanism, float(label.epsilon), bounds, list(label.classes)]
+    return keys.derive(secret, "labels", json.dumps(how), way)
+
+
+def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
+    """uint32 (a,): index into the classes, by their text."""
+    if len(set(classes)) < len(classes):
+        raise InternalError("the classes of the labels are not distinct")
+    table = pa.table({
+        "name": pa.array([name.encode() for name in classes], pa.binary()),
+        "code": pa.array(np.arange(len(classes), dtype=np.int64)),
+    })  # fmt: skip
+    written = sql.call("encode", sql.text(sql.column("y", "t")))
+    code = sql.call("coalesce", sql.column("code", "g"), sql.number(-1))
+    codes = np.empty(snapshot.active, np.int64)
+    with sql.registered(snapshot.con, snapshot.name("given"), table) as given:
+        query = (
+            exp.select(sql.column("r", "t"), sql.named(code, "code"))
+            .from_(exp.alias_(snapshot.active_table, "t", table=True))
+            .join(
+                exp.alias_(given, "g", table=True),
+                on=sql.equal(written, sql.column("name", "g")),
+                join_type="left",
+            )
+        )
+        found = sql.columns(snapshot.con, query)
+        codes[found["r"]] = found["code"]
+    if (codes < 0).any():
+        raise ModelError(
+            "the target has values that are not among its classes",
+            hint="list all that it may have in label_classes, as DuckDB writes them, "
+            "or filter the others out in WHERE",
+        )
+    return codes.astype(np.uint32)

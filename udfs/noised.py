@@ -1,0 +1,253 @@
+"""Encodings that rest on public bounds: by these alone, or by statistics with noise.
+
+Numbers are clipped to the bounds, in training and in scoring. By bounds alone, the centre is their
+middle and the scale half their distance, categories are those listed and have centre 0, and nothing
+tells of missing values, which count as the centre. With noise, see sqlfl.privacy.statistics; a list
+of categories that is given is used all the same. What a list leaves out, NULL among it, is `other`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sqlglot import exp
+
+from sqlfl.errors import InternalError
+from sqlfl.messages import SetEncoding, Statistics
+from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.specification import SlotPrivacy
+from sqlfl.privacy.statistics import deviation, settle, threshold
+from sqlfl.schema import SlotSpecification
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.features import CHUNK, Encoding, categories_of, vocabulary_key_of
+from sqlfl.udfs.rows import Snapshot
+
+Array = npt.NDArray[Any]
+
+
+def bounds_encoding(snapshot: Snapshot) -> Encoding:
+    """By public bounds alone: the same at all clients of a slot, whatever their rows."""
+    wanted = snapshot.specification
+    limits = limits_of(wanted)
+    lists = [_listed(wanted, position) for _, position in categories_of(wanted.features)]
+    if any(found is None for found in lists):
+        raise InternalError(f"slot {wanted.slot} has categories that nobody has listed")
+    vocabularies = tuple(found for found in lists if found is not None)
+    return Encoding(
+        features=wanted.features,
+        mean=limits.mean(axis=0),
+        scale=(limits[1] - limits[0]) / 2.0,
+        missing=np.zeros(sum(f.kind != "category" for f in wanted.features)),
+        vocabularies=vocabularies,
+        counts=tuple(np.zeros(len(vocabulary)) for vocabulary in vocabularies),
+        total=float(snapshot.active),
+        vocabulary_key=None,
+        limits=limits,
+    )
+
+
+def noised_encoding(snapshot: Snapshot, entropy: Entropy = system) -> Encoding:
+    """Of a slot of one client, from noised statistics of its active rows."""
+    wanted, measured = snapshot.specification, _measured(snapshot, entropy)
+    mean, scale, missing = settle(
+        measured.present,
+        measured.first,
+        measured.second,
+        measured.missing,
+        snapshot.active,
+        deviation(wanted),
+    )
+    found = [sorted(zip(*category, strict=True)) for category in measured.categories]
+    return _encoding(
+        wanted,
+        mean,
+        scale,
+        missing,
+        tuple(tuple(entry for entry, _ in category) for category in found),
+        tuple(np.array([count for _, count in category]) for category in found),
+        float(snapshot.active),
+        None,
+    )
+
+
+def noised_statistics(
+    snapshot: Snapshot, vocabulary_key: bytes, entropy: Entropy = system
+) -> Statistics:
+    """What a client of a shared slot tells of its active rows, with noise of its own.
+
+    As `Statistics`, but `weight`, `mean` and `m2` are the noised sums Σ 1, Σ u and Σ u². The
+    coordinator adds up, see sqlfl.operators.lou.merge_noised.
+    """
+    measured = _measured(snapshot, entropy)
+    tags, counts = [], []
+    for number, (entries, count) in enumerate(measured.categories):
+        key = vocabulary_key_of(vocabulary_key, number)
+        found = (hmac.digest(key, entry.encode(), "sha256") for entry in entries)
+        hashed = b"".join(digest[: keys.TAG_BYTES] for digest in found)
+        tags.append(np.frombuffer(hashed, np.uint8).reshape(-1, keys.TAG_BYTES))
+        counts.append(count)
+    return Statistics(
+        run=snapshot.run,
+        slot=snapshot.specification.slot,
+        weight=measured.present,
+        mean=measured.first,
+        m2=measured.second,
+        missing=measured.missing,
+        tags=tuple(tags),
+        counts=tuple(counts),
+    )
+
+
+def shared_noised_encoding(
+    wanted: SlotSpecification, message: SetEncoding, vocabulary_key: bytes
+) -> Encoding:
+    """Of a slot of several clients, from what the coordinator made of their statistics."""
+    return _encoding(
+        wanted,
+        np.array(message.mean, np.float64),
+        np.array(message.scale, np.float64),
+        np.array(message.missing, np.float64),
+        tuple(tuple(bytes(tag).hex() for tag in tags) for tags in message.tags),
+        tuple(np.array(counts, np.float64) for counts in message.counts),
+        float(message.total),
+        vocabulary_key,
+    )
+
+
+def limits_of(wanted: SlotSpecification) -> Array:
+    """(2, numeric): the bounds of every numeric column; of a BOOLEAN they are 0 and 1."""
+    own = _privacy(wanted)
+    found = []
+    for feature, given in zip(wanted.features, own.bounds, strict=True):
+        if feature.kind == "category":
+            continue
+        bounds = (0.0, 1.0) if given is None and feature.kind == "boolean" else given
+        if bounds is None or not float(bounds[0]) < float(bounds[1]):
+            raise InternalError(f"the bounds of feature {feature.name} are {bounds}")
+        found += [(float(bounds[0]), float(bounds[1]))] * feature.width
+    return np.array(found, np.float64).reshape(-1, 2).T
+
+
+def _encoding(
+    wanted: SlotSpecification,
+    mean: Array,
+    scale: Array,
+    missing: Array,
+    vocabularies: tuple[tuple[str, ...], ...],
+    counts: tuple[Array, ...],
+    total: float,
+    vocabulary_key: bytes | None,
+) -> Encoding:
+    """mean and scale (numeric,): of u, within the bounds."""
+    limits = limits_of(wanted)
+    width = limits[1] - limits[0]
+    return Encoding(
+        features=wanted.features,
+        mean=limits[0] + width * mean,
+        scale=width * scale,
+        missing=missing,
+        vocabularies=vocabularies,
+        counts=tuple(np.clip(part, 0.0, total) for part in counts),
+        total=total,
+        vocabulary_key=vocabulary_key,
+        limits=limits,
+    )
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Noised numbers of a client's active rows."""
+
+    present: Array
+    """(numeric,): Σ 1 over the rows that have a value."""
+    first: Array
+    """(numeric,): Σ u"""
+    second: Array
+    """(numeric,): Σ u²"""
+    missing: Array
+    """(numeric features,): the other rows; of an array the mean over its elements."""
+    categories: tuple[tuple[tuple[str, ...], Array], ...]
+    """Per category feature, canonical texts and rows of each: all listed ones, or those found."""
+
+
+def _measured(snapshot: Snapshot, entropy: Entropy) -> Measured:
+    wanted, sigma = snapshot.specification, deviation(snapshot.specification)
+    present, first, second = add_gaussian(_sums(snapshot), sigma, entropy)
+    widths = [f.width for f in wanted.features if f.kind != "category"]
+    columns = np.repeat(np.arange(len(widths)), widths)
+    mean = np.bincount(columns, present, len(widths)) / np.array(widths, np.float64)
+    return Measured(
+        present,
+        first,
+        second,
+        snapshot.active - mean,
+        tuple(_categories(snapshot, sigma, entropy)),
+    )
+
+
+def _sums(snapshot: Snapshot) -> Array:
+    """(3, numeric): Σ 1, Σ u, Σ u², exactly."""
+    limits = limits_of(snapshot.specification)
+    size = limits.shape[1]
+    sums = np.zeros((size, 3))
+    for start in range(0, size, CHUNK):
+        part = range(start, min(start + CHUNK, size))
+        terms: list[exp.Expr] = []
+        given: dict[str, object] = {}
+        for p in part:
+            given |= {f"l{p}": float(limits[0, p]), f"h{p}": float(limits[1, p])}
+            low, high = (sql.cast(sql.parameter(f"{name}{p}"), "DOUBLE") for name in "lh")
+            value = sql.clipped(sql.column(f"x{p}"), low, high)
+            share = sql.divide(
+                exp.paren(sql.minus(value, low.copy())),
+                exp.paren(sql.minus(high.copy(), low.copy())),
+            )
+            terms.append(sql.cast(sql.call("count", sql.column(f"x{p}")), "DOUBLE"))
+            terms.append(sql.total(share))
+            terms.append(sql.total(sql.times(exp.paren(share.copy()), exp.paren(share.copy()))))
+        query = sql.select(snapshot.active_table, terms)
+        found = np.array(sql.fetch(snapshot.con, query, given)[0], np.float64)
+        sums[part.start : part.stop] = found.reshape(-1, 3)
+    return sums.T
+
+
+def _categories(
+    snapshot: Snapshot, sigma: float, entropy: Entropy
+) -> Iterator[tuple[tuple[str, ...], Array]]:
+    """Of each category feature what there is, and noised how often: listed, or above τ."""
+    wanted = snapshot.specification
+    categories = categories_of(wanted.features)
+    hidden = sum(_listed(wanted, position) is None for _, position in categories)
+    for _, position in categories:
+        entry = sql.column(f"c{position}")
+        query = exp.select(entry, sql.call("count", exp.Star())).from_(snapshot.active_table)
+        found = sql.fetch(snapshot.con, query.group_by(entry.copy()))
+        rows = {name.decode(): float(count) for name, count in found}
+        listed = _listed(wanted, position)
+        names = tuple(rows) if listed is None else listed
+        counts = add_gaussian(np.array([rows.get(name, 0.0) for name in names]), sigma, entropy)
+        if listed is None:
+            kept = counts > threshold(sigma, _privacy(wanted).statistics_delta, hidden)
+            names, counts = tuple(np.array(names, object)[kept]), counts[kept]
+        yield names, counts
+
+
+def _listed(wanted: SlotSpecification, position: int) -> tuple[str, ...] | None:
+    """Canonical texts of the categories that a feature is given; None: they are to be found."""
+    given = _privacy(wanted).bounds[position]
+    return None if given is None else tuple(dict.fromkeys(f"v{name}" for name in given))
+
+
+def _privacy(wanted: SlotSpecification) -> SlotPrivacy:
+    if wanted.privacy is None or wanted.privacy.statistics == "none":
+        raise InternalError(f"slot {wanted.slot} has no public bounds")
+    return wanted.privacy
