@@ -9,6 +9,7 @@ from sqlfl.planner import types
 from sqlfl.planner import ucq as normal
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.fragments import Writer, Written
+from sqlfl.planner.labels import noised_slot, refuse_twice
 from sqlfl.planner.relations import Block, Left, Output
 from sqlfl.planner.statements import Path
 from sqlfl.planner.ucq import Feature, Fragment, Identifier, LeftJoin, Slot, Ucq
@@ -28,11 +29,14 @@ class _Assembly:
     def ucq(self) -> Ucq:
         first = self.draft.blocks[0]
         target, weight = self.draft.target_position, self.draft.weight_position
-        split = self._split()
+        split, noised = self._split(), noised_slot(self.draft)
         slots, found = [], []
         for index, name in enumerate(_unique(r.name for r in first.relations)):
-            written, fragments = self._fragments(index, index == split)
-            slots.append(self._slot(index, name, fragments, index == split))
+            written, fragments = self._fragments(index, index in (split, noised))
+            slot = self._slot(index, name, fragments)
+            slots.append(replace(slot, split=index == split, noised=index == noised))
+            if index == noised:
+                refuse_twice(self.draft, slots[index])
             found.append(written)
         blocks = tuple(
             self._joined(n, [_Taken(w, s.fragments, n) for w, s in zip(found, slots, strict=True)])
@@ -80,7 +84,7 @@ class _Assembly:
         )
 
     def _fragments(
-        self, index: int, split: bool
+        self, index: int, base: bool
     ) -> tuple[dict[tuple[object, ...], list[Written]], tuple[Fragment, ...]]:
         """The slot's fragments; what was written of each, by its identity, in their order."""
         catalog = self.draft.catalog
@@ -88,7 +92,7 @@ class _Assembly:
         found: dict[tuple[object, ...], list[Written]] = {}
         for number, block in enumerate(self.draft.blocks):
             at = block.slots.index(index)
-            writer = Writer(self.draft, self.shared, number, at, self._keys(index), split)
+            writer = Writer(self.draft, self.shared, number, at, self._keys(index), base)
             for written in writer.fragments(order):
                 found.setdefault(written.identity, []).append(written)
         ordered = sorted(
@@ -100,7 +104,7 @@ class _Assembly:
         )
         return dict(ordered), fragments
 
-    def _slot(self, index: int, name: str, fragments: tuple[Fragment, ...], split: bool) -> Slot:
+    def _slot(self, index: int, name: str, fragments: tuple[Fragment, ...]) -> Slot:
         first = self.draft.blocks[0]
         special = (self.draft.target_position, self.draft.weight_position)
         holds = [place is not None and first.outputs[place].relation == index for place in special]
@@ -123,7 +127,6 @@ class _Assembly:
                 if any(key in own and own[key].left == index for own in self.shared.of_block)
             ),
             holds[1],
-            split,
         )
 
     def _joined(self, number: int, taken: Sequence[_Taken]) -> normal.Block:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sqlfl.planner import noise
+
 if TYPE_CHECKING:
     from sqlfl.planner.federated import FederatedPlan
 
@@ -22,7 +24,9 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     if kinds:
         notes.append(_join_graph(plan))
     notes += _outer_joins(plan)
-    if "labels" in kinds:
+    if plan.privacy is not None and plan.privacy.labels:
+        notes.append(noise.labels(plan, "labels" in kinds))
+    elif "labels" in kinds:
         notes.append("Not protected: labels are in clear at the coordinator.")
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
@@ -39,8 +43,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         )
     notes += _into(plan)
     notes += _unions(plan, kinds)
+    notes += noise.outcome(plan)
     notes += [
-        "No noise is added: nothing here is differentially private.",
         "The coordinator and the parties are trusted to follow the plan.",
         "Each client's snapshot is consistent (one transaction); the parties have no common "
         "instant.",
@@ -98,6 +102,8 @@ def _join_graph(plan: FederatedPlan) -> str:
 
 def _predictions(plan: FederatedPlan) -> str:
     """What rounds of training tell of the columns and of the labels."""
+    if plan.privacy is not None and plan.privacy.predictions == "gaussian":
+        return f"{noise.predictions(plan)} {_residuals(plan)}"
     note = "Not protected: partial predictions of every active row leave in clear in every round. "
     if plan.tower is None:
         note += (
@@ -117,9 +123,15 @@ def _predictions(plan: FederatedPlan) -> str:
                 "The first ones are of parameters that the coordinator can draw itself, for it "
                 "knows their seed. "
             )
-    note += (
-        "The aggregates Y that clients receive are sums of label residuals; they "
-        "may tell a client the labels of its rows."
+    return note + _residuals(plan)
+
+
+def _residuals(plan: FederatedPlan) -> str:
+    """What rounds tell clients."""
+    noised = plan.privacy is not None and plan.privacy.labels
+    note = (
+        f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
+        f"they may tell a client the {'noised ' * noised}labels of its rows."
     )
     if plan.tower is not None and plan.tower.embedding is not None:
         note += (
@@ -143,7 +155,10 @@ def _into(plan: FederatedPlan) -> list[str]:
 def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
     """Of slots that several clients hold."""
     notes = []
-    if "statistics" in kinds:
+    private = plan.privacy if plan.privacy is not None and plan.privacy.features else None
+    if "statistics" in kinds and private is not None and private.statistics == "noised":
+        notes.append(noise.STATISTICS)
+    elif "statistics" in kinds:
         notes.append(
             "Not protected: for slots of several clients, the coordinator learns each client's "
             "weighted means and variances, missing values, and how often each category occurs; of "
@@ -165,7 +180,9 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
         )
         if kind in kinds
     ]
-    if sums:
+    if sums and private is not None:
+        notes.append(noise.sums(plan, sums))
+    elif sums:
         note = (
             f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
             "reach the coordinator in clear, without secure aggregation. It sends what they come "
@@ -196,7 +213,9 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     sent = kinds | {disclosure.kind for disclosure in plan.staying}
     learnt = ["the weights of other parties' rows"] if "weights" in sent else []
     learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
-    learnt += ["the classes of its rows"] if plan.options.get("class_weight") is not None else []
+    if plan.options.get("class_weight") is not None:
+        noised = plan.privacy is not None and plan.privacy.labels
+        learnt.append(f"the {'noised ' * noised}classes of its rows")
     return (
         f"Not protected: {told}Each client with features learns the sum of the weights of the "
         "joined rows that each of its rows occurs in, and of all of them; that may tell "

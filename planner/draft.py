@@ -27,6 +27,8 @@ class Draft:
     weight: str | None = None
     split: bool = False
     """Validation rows are drawn: some slot shows the whole row of its sources."""
+    noised: bool = False
+    """Labels are noised per row: so does the target's slot."""
     blocks: tuple[Block, ...] = ()
     ucq: Ucq | None = None
     described: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)

@@ -10,6 +10,7 @@ from sqlfl.planner.into import Into
 from sqlfl.planner.sizes import Size, Symbol, size
 from sqlfl.planner.towers import Tower, tower_of
 from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.privacy.specification import Privacy
 from sqlfl.schema import Client, SlotSpecification
 
 COORDINATOR = "coordinator"
@@ -113,6 +114,7 @@ class Run:
     specifications: Mapping[Client, tuple[SlotSpecification, ...]]
     fragments: Mapping[Client, tuple[str, ...]]
     into: Into | None = None
+    privacy: Privacy | None = None
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -152,6 +154,21 @@ class Run:
         return (
             columns * sym.OUTPUTS if self.tower is None else self.tower.size(columns, self.outputs)
         )
+
+    @property
+    def protected(self) -> bool:
+        """Gradients are clipped and noised."""
+        return self.privacy is not None and self.privacy.features
+
+    @property
+    def noised(self) -> bool:
+        """Predictions are clipped and noised."""
+        return self.privacy is not None and self.privacy.predictions == "gaussian"
+
+    def merged(self, client: Client, slot: int) -> bool:
+        """The clients' statistics of the slot are merged: it is shared, and bounds do not do."""
+        own = self.specification(client, slot)
+        return own.shared and (own.privacy is None or own.privacy.statistics != "bounds")
 
     @property
     def weighted(self) -> bool:

@@ -9,6 +9,7 @@ from sqlfl.option_types import shown
 from sqlfl.options import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
 from sqlfl.planner.caveats import caveats
 from sqlfl.planner.exchanges import DOWN, UP, WHOLE, Disclosure
+from sqlfl.planner.noise import asked
 from sqlfl.planner.operators import operators
 from sqlfl.planner.render import JOINED, Code, Document, Notes, Section, Table, to_html, to_text
 from sqlfl.planner.sizes import Size
@@ -52,6 +53,9 @@ def document(plan: FederatedPlan) -> Document:
         _symbols(plan),
         Section("What is protected, and what is not", (Notes(caveats(plan)),)),
     ]
+    if plan.expected:
+        report = Code("", "\n".join(plan.expected))
+        sections.append(Section("Privacy, as expected", (report,)))
     return Document(title, tuple(sections))
 
 
@@ -79,6 +83,8 @@ def _model(plan: FederatedPlan) -> Section:
     ]
     if chosen:
         rows.append(("options", ", ".join(chosen)))
+    if plan.privacy is not None:
+        rows.append(("privacy", asked(plan.privacy)))
     if plan.tower is not None:
         rows += _towers(plan)
     if plan.algorithm and plan.options.get("network") is not None:
@@ -106,7 +112,8 @@ def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
     if tower.embedding is not None:
         shape = f"{tower.embedding} sums of outputs → d_c scores"
         found.append(("head", f"at the coordinator, linear: {shape}"))
-    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None:
+    private = plan.privacy is not None and plan.privacy.features
+    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None and not private:
         usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
         found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:

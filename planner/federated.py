@@ -20,6 +20,7 @@ from sqlfl.planner.rounds import ROUNDS
 from sqlfl.planner.sizes import Size, Symbol
 from sqlfl.planner.towers import Tower, tower_of
 from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.privacy.specification import Privacy, SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
 TRAIN = "train"
@@ -58,6 +59,10 @@ class FederatedPlan:
     """The tables that PREDICT INTO makes."""
     at: str | None = None
     """The party that the coordinator runs at; None for none of them."""
+    privacy: Privacy | None = None
+    """What PRIVACY asks for, settled; None without the clause, and where nothing is trained."""
+    expected: tuple[str, ...] = ()
+    """The privacy report that is expected, line by line; empty without PRIVACY."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
@@ -142,14 +147,17 @@ def plan(
     warm: str | None = None,
     into: Into | None = None,
     at: str | None = None,
+    privacy: Privacy | None = None,
+    slots: Mapping[int, SlotPrivacy] | None = None,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
     `options` are resolved: every option that applies has a value. `model_slots` says which slot of
     the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
-    PREDICT and a warm start. `at` is the party that the coordinator runs at. Raises InternalError
-    where these do not hold.
+    PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
+    and `slots` what it means for the clients of the slots where anything is noised. Raises
+    InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
@@ -161,6 +169,9 @@ def plan(
         raise InternalError(f"no exchanges are known of algorithm {options.get('algorithm')}")
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
+    told = dict(slots or {})
+    if (privacy is not None) != bool(told) or (purpose != TRAIN and privacy is not None):
+        raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
     share = _validation(options) if purpose == TRAIN else 0.0
     if any(slot.split for slot in ucq.slots) != (share > 0):
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
@@ -176,7 +187,8 @@ def plan(
                     ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine
                 ),
                 split=share if slot.split else 0.0,
-                base=slot.split,
+                base=slot.base,
+                privacy=told.get(slot.index),
                 weighted=weighted,
                 seed=_seed(options) if purpose == TRAIN else None,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
@@ -188,7 +200,9 @@ def plan(
         for client in clients
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
-    run = ex.Run(purpose, name, kind, ucq, options, scored, specifications, fragments, into)
+    run = ex.Run(
+        purpose, name, kind, ucq, options, scored, specifications, fragments, into, privacy
+    )
     return FederatedPlan(
         purpose=purpose,
         name=name,
@@ -203,6 +217,7 @@ def plan(
         exchanges=protocol(run),
         into=into,
         at=at,
+        privacy=privacy,
     )
 
 

@@ -71,7 +71,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
     found.append(
         Operator(
             ONCE, "all", "LoJ", "coordinator",
-            "table mapping p_i by the mapping query; active rows and their cnt",
+            "table mapping p_i by the mapping query; active rows and their cnt" + _dropped(plan),
         )
     )  # fmt: skip
     if plan.purpose != "train":
@@ -92,10 +92,13 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
             found.append(Operator(ONCE, names, "client", where, words))
         return tuple(found)
     towers = [slot for slot in plan.ucq.slots if slot.features]
-    found += [_encoding(plan, slot) for slot in towers if len(slot.clients) > 1]
+    kinds = {(s.kind, s.slot) for e in plan.exchanges for s in e.sends}
+    found += [_encoding(plan, s) for s in towers if ("set_encoding", s.index) in kinds]
     every = EVERY[plan.algorithm]
-    gathers = HEAD if _head(plan) else LOJ
-    found.append(Operator(every, "all", "LoJ", "coordinator", gathers[plan.algorithm]))
+    gathers = (HEAD if _head(plan) else LOJ)[plan.algorithm]
+    if _protected(plan) and not _noised(plan):
+        gathers = gathers.replace("step of the intercept", f"{INTERCEPT}; its step")
+    found.append(Operator(every, "all", "LoJ", "coordinator", gathers))
     for slot in towers:
         found += _round(plan, slot, every)
     return tuple(found)
@@ -112,9 +115,19 @@ def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
     if slot.keys:
         parts.append("keyed hashes of the join keys")
     if slot.features and plan.purpose == "train":
-        parts.append("statistics" if len(slot.clients) > 1 else "statistics and encoding")
+        parts.append(_encoded(plan, slot))
+    if slot.noised:
+        parts.append("noise of the labels")
     where = ", ".join(str(client) for client in slot.clients)
     return Operator(ONCE, slot.name, "client", where, "; ".join(parts))
+
+
+def _encoded(plan: FederatedPlan, slot: Slot) -> str:
+    how = "none" if plan.privacy is None else plan.privacy.statistics
+    if how == "bounds":
+        return "encoding by public bounds"
+    statistics = "noised statistics" if how == "noised" else "statistics"
+    return statistics if len(slot.clients) > 1 else f"{statistics} and encoding"
 
 
 def _encoding(plan: FederatedPlan, slot: Slot) -> Operator:
@@ -122,6 +135,17 @@ def _encoding(plan: FederatedPlan, slot: Slot) -> Operator:
     if any(s.kind == "gram" and s.slot == slot.index for e in plan.exchanges for s in e.sends):
         merged += "; sum of their second moments Σ cnt x xᵀ"
     return Operator(ONCE, slot.name, "LoU", "coordinator", merged)
+
+
+INTERCEPT = "gradient of the intercept, each row's clipped, the sum noised"
+
+
+def _protected(plan: FederatedPlan) -> bool:
+    return plan.privacy is not None and plan.privacy.features
+
+
+def _noised(plan: FederatedPlan) -> bool:
+    return plan.privacy is not None and plan.privacy.predictions == "gaussian"
 
 
 def _round(plan: FederatedPlan, slot: Slot, every: str) -> list[Operator]:
@@ -142,6 +166,13 @@ def _round(plan: FederatedPlan, slot: Slot, every: str) -> list[Operator]:
 
 def _local(plan: FederatedPlan, method: str) -> str:
     """What a client computes in a round."""
+    words = _unguarded(plan, method)
+    if _protected(plan):
+        words += "; each row's gradient clipped, their sum noised"
+    return f"{words}; predictions clipped and noised" if _noised(plan) else words
+
+
+def _unguarded(plan: FederatedPlan, method: str) -> str:
     optimizer = str(plan.options.get("optimizer") or "plain")
     if plan.tower is None:
         words = CLIENT[method]
@@ -152,6 +183,11 @@ def _local(plan: FederatedPlan, method: str) -> str:
         return words
     passes = plan.options.get("local_epochs")
     return TOWER[method].format(passes=f"{passes} pass{'es' * (passes != 1)}", step=STEP[optimizer])
+
+
+def _dropped(plan: FederatedPlan) -> str:
+    most = None if plan.privacy is None else plan.privacy.max_fan_out
+    return "" if most is None else f"; joined rows beyond {most} of a table row dropped at random"
 
 
 def _where(plan: FederatedPlan, slot: Slot) -> str:

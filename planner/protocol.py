@@ -17,6 +17,7 @@ from sqlfl.planner.exchanges import (
     text,
 )
 from sqlfl.planner.into import Into
+from sqlfl.planner.noise import mechanism
 from sqlfl.planner.rounds import ROUNDS, Reply
 from sqlfl.planner.sizes import Size
 from sqlfl.planner.ucq import CATEGORY, Slot
@@ -24,6 +25,7 @@ from sqlfl.schema import Client, specifications_to_json
 
 TAG_BYTES = 16
 READY = numbers(1, 8)
+RELEASES = numbers(11, 8)
 
 
 def protocol(run: Run) -> tuple[Exchange, ...]:
@@ -37,6 +39,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *ROUNDS[str(run.options["algorithm"])](run),
+        *([] if run.privacy is None else [releases(run)]),
         over_towers(run, "save", save),
         finish(run),
     ]
@@ -133,7 +136,7 @@ def activation(run: Run) -> Exchange:
             down = numbers(2 * active, 4) + numbers(1, 8)
             sent = "rows that occur in the join, how often, and N"
             reply, what, up = "ready", "acknowledgement", READY
-            if run.specification(client, slot.index).shared and not run.weighted:
+            if run.merged(client, slot.index) and not run.weighted:
                 reply, what, up = own_statistics(run, slot, client)
             calls.append(Call(client, slot.index, "activate", sent, down, reply, what, up))
     return exchange("active rows", 1, calls)
@@ -175,7 +178,7 @@ def weighing(run: Run) -> Exchange:
         for client in slot.clients:
             down = numbers(sym.of_client("active", slot, client) + 1, 8)
             reply: Reply = ("ready", "acknowledgement", READY)
-            if run.specification(client, slot.index).shared:
+            if run.merged(client, slot.index):
                 reply = own_statistics(run, slot, client)
             calls.append(Call(client, slot.index, "weigh", sent, down, *reply))
     return exchange("what rows count", 1, calls)
@@ -187,14 +190,17 @@ def own_statistics(run: Run, slot: Slot, client: Client) -> Reply:
         f.kind == CATEGORY for f in slot.features
     ):
         what += " (by the key of the model that training starts from)"
-    return "statistics", what, statistics(slot, client, 3)
+    own = run.specification(client, slot.index).privacy
+    if own is not None and own.statistics == "noised":
+        what = "noised statistics within public bounds; hashed categories that are not rare"
+    return "statistics", what, statistics(run, slot, client, 3)
 
 
 def encoding(run: Run) -> Exchange:
     calls = []
     for slot in run.towers:
-        if len(slot.clients) > 1:
-            down = statistics(slot, None, 2) + numbers(1, 8)
+        if run.merged(slot.clients[0], slot.index):
+            down = statistics(run, slot, None, 2) + numbers(1, 8)
             sent = "merged statistics and hashed categories, and N"
             calls += [
                 Call(
@@ -207,7 +213,7 @@ def encoding(run: Run) -> Exchange:
     return exchange("encoding", 1, calls)
 
 
-def statistics(slot: Slot, client: Client | None, moments: int) -> Amount:
+def statistics(run: Run, slot: Slot, client: Client | None, moments: int) -> Amount:
     """`moments` numbers per value column, missing values per feature, categories and counts.
 
     Of one client, or merged over all of them.
@@ -216,16 +222,23 @@ def statistics(slot: Slot, client: Client | None, moments: int) -> Amount:
     amount = numbers(moments * sum(f.width for f in numeric) + len(numeric), 8)
     for position, feature in enumerate(slot.features):
         if feature.kind == CATEGORY:
-            found = vocabulary(slot, position, client)
+            found = vocabulary(run, slot, position, client)
             amount = amount + Amount(found, TAG_BYTES * found) + numbers(found, 8)
     return amount
 
 
-def vocabulary(slot: Slot, position: int, client: Client | None) -> Size:
-    name = slot.features[position].name
+def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Size:
+    """Categories of which a count is sent: all that occur; in noised statistics all that are
+    listed, or are found."""
+    name, role = slot.features[position].name, "vocabulary"
+    own = run.specification(client or slot.clients[0], slot.index).privacy
+    if own is not None and own.statistics == "noised":
+        listed, role = own.bounds[position], "frequent"
+        if listed is not None:
+            return Size(len(listed))
     if client is None:
-        return sym.of_slot("merged_vocabulary", slot, position, name)
-    return sym.of_client("vocabulary", slot, client, position, name)
+        return sym.of_slot(f"merged_{role}", slot, position, name)
+    return sym.of_client(role, slot, client, position, name)
 
 
 def labels(run: Run) -> Exchange:
@@ -239,10 +252,40 @@ def labels(run: Run) -> Exchange:
                 what = "targets in clear: class names, one code a row"
                 amount = Amount(names, sym.of_client("class_text", slot, client))
                 amount = amount + numbers(active, 4)
+            what, amount = noised_labels(run, slot, client) or (what, amount)
             calls.append(
                 Call(client, slot.index, "send_labels", "", NOTHING, "labels", what, amount)
             )
     return exchange("labels", 1, calls)
+
+
+def noised_labels(run: Run, slot: Slot, client: Client) -> tuple[str, Amount] | None:
+    """All public classes travel, whichever occur."""
+    own = run.specification(client, slot.index).privacy
+    if own is None or own.label is None:
+        return None
+    assert run.privacy is not None
+    label, active = own.label, sym.of_client("active", slot, client)
+    what = f"targets, noised: {mechanism(run.privacy)}, once per row"
+    if label.bounds is not None:
+        return what, numbers(active, 8)
+    what += f"; all {len(label.classes)} classes, one code a row"
+    names = NOTHING
+    for name in label.classes:
+        names = names + text(name)
+    return what, names + numbers(active, 4)
+
+
+def releases(run: Run) -> Exchange:
+    """What each client says that it has released, before its block is saved."""
+    what = "how what left of the slot was noised, and how often"
+    calls = [
+        Call(client, slot.index, "send_releases", "", NOTHING, "releases", what, RELEASES)
+        for slot in run.ucq.slots
+        if slot.features or slot.target
+        for client in slot.clients
+    ]
+    return exchange("releases", 1, calls)
 
 
 def save(run: Run, slot: Slot, client: Client) -> Call:

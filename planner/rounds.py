@@ -75,6 +75,8 @@ def outputs_of(run: Run) -> str:
 
 def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Reply:
     """The block's outputs of so many rows (all active ones by default), and its penalty."""
+    if run.noised and run.privacy is not None:
+        what += f", each row clipped to {run.privacy.prediction_clip:g} and noised (Gaussian)"
     what += "; penalty of the block" if client == slot.clients[0] else ""
     count = sym.of_client("active", slot, client) if rows is None else rows
     return predictions(slot, client, what, numbers(count * run.outputs, 4), PENALTY)
@@ -86,9 +88,14 @@ def grams(run: Run) -> list[Exchange]:
     for slot in shared(run):
         for client in slot.clients:
             what = "second moments Σ cnt x xᵀ of the encoded columns"
-            amount = second_moments(slot, sym.of_client("stored", slot, client))
+            stored = sym.of_client("stored", slot, client)
+            merged_stored = sym.of_slot("merged_stored", slot)
+            if run.protected:
+                what += ": of numbers, and of categories the diagonal; rows clipped, all noised"
+                stored = merged_stored = sym.of_slot("onehot", slot)
+            amount = second_moments(slot, stored)
             up.append(Call(client, slot.index, "send_gram", "", NOTHING, "gram", what, amount))
-            merged = second_moments(slot, sym.of_slot("merged_stored", slot))
+            merged = second_moments(slot, merged_stored)
             what = "second moments summed over the slot's clients"
             down.append(
                 Call(
@@ -121,7 +128,10 @@ def vectors(slot: Slot, client: Client, outputs: Size | int = sym.OUTPUTS) -> Am
 
 def partial(run: Run, parameters: Size) -> Reply:
     what = "Xᵀ Y" if run.tower is None else "of all parameters"
-    return "partial_gradient", f"partial gradient {what} of its own rows", numbers(parameters, 8)
+    what = f"partial gradient {what} of its own rows"
+    if run.protected:
+        what += ", each clipped; the sum noised (Gaussian)"
+    return "partial_gradient", what, numbers(parameters, 8)
 
 
 def step(
@@ -188,7 +198,7 @@ def admm(run: Run) -> list[Exchange]:
     found = [start(run), *first_predictions(run)]
     if run.tower is None:
         found += [] if consensus else grams(run)
-        found += probes(run, consensus) if len(run.towers) > 1 else []
+        found += probes(run, consensus) if len(run.towers) > 1 and not run.protected else []
 
     def sent(slot: Slot, client: Client) -> Call:
         return residuals(slot, client, vectors(slot, client, run.outputs), ADMM_COEFFICIENTS)
@@ -209,7 +219,8 @@ def consensus_epochs(
     first, between, last = [], [], []
     for slot in run.towers:
         size = numbers(run.parameters(slot), 8)
-        part = ("consensus_part", "θ + u of its own rows", size)
+        own = ", by clipped and noised gradients (Gaussian)" if run.protected else ""
+        part = ("consensus_part", f"θ + u of its own rows{own}", size)
         for client in slot.clients:
             if len(slot.clients) == 1:
                 first.append(replied(sent(slot, client), answer(slot, client)))
@@ -271,12 +282,12 @@ def sgd(run: Run) -> list[Exchange]:
         return predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
     found = [start(run), *first_predictions(run)]
-    if not run.options.get("learning_rate"):
+    if not run.options.get("learning_rate") and not run.protected:
         found += probes(run, consensus=False)
     if drops:
         found.append(dropping(run))
     found += step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if run.options.get("batch_size") or run.tower is not None:
+    if run.options.get("batch_size") or (run.tower is not None and not run.protected):
         between = sym.STEPS + -1 * sym.ROUNDS
         found += step(run, "batch", between, next_batch, batch_rows)
     return found

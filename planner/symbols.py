@@ -21,6 +21,11 @@ ROLES: dict[str, tuple[str, str]] = {
         "distinct values of the category in active rows (of weight above 0)",
     ),
     "merged_vocabulary": ("v[slot.feature]", "the same over all clients of the slot"),
+    "frequent": (
+        "x[slot@client.feature]",
+        "categories that are frequent enough at the client, up to noise",
+    ),
+    "merged_frequent": ("x[slot.feature]", "those that are at one of the slot's clients or more"),
     "columns": ("d[slot]", "encoded columns, d = p + q"),
     "numeric": ("p[slot]", "numeric encoded columns, missing indicators among them"),
     "onehot": ("q[slot]", "one-hot columns"),

@@ -51,7 +51,8 @@ class Fragment:
 
     Its columns, in this order: each feature under its own name; `sqlfl_target` where the slot
     holds the target; `sqlfl_weight` where it holds the weight; `sqlfl_base`, the whole row of its
-    sources, where validation rows are drawn from it; `sqlfl_id_<k>` for identifier k;
+    sources, where validation rows or the noise of labels are drawn from it; `sqlfl_id_<k>` for
+    identifier k;
     `sqlfl_key_<j>_<p>` for part p of key j, cast to the key's type. Rows with a NULL in a part of a
     key that is not among the slot's `nullable` are filtered out. Keys of the slot that the fragment
     takes no part in are constants; a fragment without any column has `sqlfl_row`.
@@ -96,6 +97,13 @@ class Slot:
     """It holds the column of WEIGHT."""
     split: bool = False
     """Validation rows are drawn per row of this slot."""
+    noised: bool = False
+    """It holds the target, and labels are noised per row of it."""
+
+    @property
+    def base(self) -> bool:
+        """Its fragments have `sqlfl_base`."""
+        return self.split or self.noised
 
     @property
     def clients(self) -> tuple[Client, ...]:

@@ -208,7 +208,9 @@ _BY_NAME = {entry.name: entry for entry in OPTIONS}
 
 ELSEWHERE = {
     "alpha": "l2",
+    "delta": "PRIVACY (delta = ...)",
     "early_stopping": "patience",
+    "epsilon": "PRIVACY (epsilon = ...)",
     "hidden_layer_sizes": "hidden",
     "lr": "learning_rate",
     "learning_rate_init": "learning_rate",
@@ -222,6 +224,12 @@ ELSEWHERE = {
     "weight_decay": "l2",
 }
 """What scikit-learn and torch call some of them."""
+PRIVATE: dict[str, object] = {"tolerance": 0.0, "batch_size": None}
+"""Defaults of other values where features are protected: then each step costs, and what it tells
+is bounded best where it is of all rows."""
+PRIVATE_NEURAL: dict[str, object] = {"local_epochs": 1, "inner_rounds": 1}
+NOISED_EPOCHS = {"sgd": 20, "admm": 10}
+"""Default epochs of linear models whose predictions are noised, which drown what later steps add."""
 
 
 def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | None = None) -> None:
@@ -235,15 +243,22 @@ def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | Non
     raise OptionError(message, hint=meant(kind, KINDS), sql=sql, span=span)
 
 
-def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mapping[str, object]:
+def resolve(
+    kind: str,
+    given: Iterable[Given],
+    sql: str | None = None,
+    private: bool = False,
+    noised: bool = False,
+) -> Mapping[str, object]:
     """Every option that applies to the model kind, the algorithm and the others, with its value.
 
     `kind` carries its place in the attribute `span` where it was parsed. None stands for: all rows,
     or of towers `neural_batch` (batch_size), from the curvature (learning_rate, rho), the
     database's own (memory_limit, which is else text that DuckDB takes for a size), drawn for the
     run (seed). `network` is a name of
-    NETWORKS, or a dictionary of latency and bandwidth. Raises OptionError for all that is not in
-    the table.
+    NETWORKS, or a dictionary of latency and bandwidth. With `private` features are protected:
+    defaults are others, and all rows are what no batch_size stands for; with `noised` predictions
+    are noised too. Raises OptionError for all that is not in the table.
     """
     check_kind(kind, sql=sql, span=getattr(kind, "span", None))
     values: dict[str, object] = {}
@@ -258,7 +273,7 @@ def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mappin
             message = f"option {entry.name} must be {entry.type.text}, got {shown(option.value)}"
             raise _error(message, option, sql, hint=entry.type.advise(option.value))
         values[entry.name] = value
-    usual = "sgd" if kind in NEURAL else _BY_NAME["algorithm"].default
+    usual = "sgd" if kind in NEURAL or private else _BY_NAME["algorithm"].default
     algorithm = str(values.get("algorithm", usual))
     if kind in NEURAL and algorithm not in NEURAL_ALGORITHMS:
         message = f"algorithm '{algorithm}' does not train {kind}: towers are not linear"
@@ -266,7 +281,10 @@ def resolve(kind: str, given: Iterable[Given], sql: str | None = None) -> Mappin
         raise _error(message, written["algorithm"], sql, hint=hint)
     for name, option in written.items():
         _check_applies(_BY_NAME[name], kind, algorithm, option, sql)
-    resolved = _defaults(kind, algorithm, values) | values
+    usual_values = _defaults(kind, algorithm, values, private)
+    if noised and kind not in NEURAL and algorithm in NOISED_EPOCHS:
+        usual_values["epochs"] = NOISED_EPOCHS[algorithm]
+    resolved = usual_values | values
     _check_together(kind, resolved, written, sql)
     return {n: v for n, v in resolved.items() if n not in _NEEDS or _given_its_need(n, resolved)}
 
@@ -280,7 +298,9 @@ def _given_its_need(name: str, values: Mapping[str, object]) -> bool:
     return values.get(other) == value
 
 
-def _defaults(kind: str, algorithm: str, values: Mapping[str, object]) -> dict[str, object]:
+def _defaults(
+    kind: str, algorithm: str, values: Mapping[str, object], private: bool
+) -> dict[str, object]:
     """Of the options that apply; `values` are those that were written."""
     found: dict[str, object] = {e.name: e.default for e in OPTIONS if e.applies(kind, algorithm)}
     found |= {"algorithm": algorithm, "tolerance": TOLERANCE[algorithm]}
@@ -293,6 +313,8 @@ def _defaults(kind: str, algorithm: str, values: Mapping[str, object]) -> dict[s
             usual["batch_size"] = NEURAL_BATCH[algorithm]
     if kind in NEURAL or values.get("optimizer") == "adam":
         usual["learning_rate"] = LEARNING_RATE
+    if private:
+        usual |= PRIVATE | (PRIVATE_NEURAL if kind in NEURAL else {})
     return found | {name: value for name, value in usual.items() if name in found}
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl import options as option_table
-from sqlfl.errors import Error, ModelError, OptionError, PlanError, nearest
+from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.option_types import shown
 from sqlfl.options import NEURAL, SOFTMAX
 from sqlfl.planner import federated, types
@@ -19,6 +19,10 @@ from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.towers import tower_of
 from sqlfl.planner.ucq import BOOLEAN, NUMERIC, Slot, Ucq
+from sqlfl.privacy.options import check_training, resolve_privacy
+from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
+from sqlfl.privacy.report import expected_report
+from sqlfl.privacy.specification import Privacy
 from sqlfl.registry import Model, ModelBlock
 from sqlfl.schema import Catalog
 
@@ -40,13 +44,20 @@ def plan_training(
     """`models` looks up the model of a warm start by its name; `at` is the party that the
     coordinator runs at.
 
-    Raises OptionError and PlanError with the place in the statement, and ModelError where the model
-    of a warm start is missing or does not fit.
+    Raises OptionError and PlanError with the place in the statement, ModelError where the model of
+    a warm start is missing or does not fit, and PrivacyError where a budget cannot be met.
     """
     at = place_of_coordinator(at, catalog)
-    if statement.privacy is not None:
-        raise Error("the PRIVACY clause is not built yet", hint="leave it out")
-    options = option_table.resolve(statement.kind, statement.options, statement.sql)
+    privacy = _asked(statement)
+    options = option_table.resolve(
+        statement.kind,
+        statement.options,
+        statement.sql,
+        private=privacy is not None and privacy.features,
+        noised=privacy is not None and privacy.predictions == "gaussian",
+    )
+    if privacy is not None:
+        check_training(privacy, options, statement.options, statement.sql)
     _check_towers(statement, options)
     ucq = to_ucq(
         statement.query,
@@ -56,8 +67,15 @@ def plan_training(
         allow_cross_join=bool(options["allow_cross_join"]),
         weight=statement.weight,
         split=bool(options["validation_fraction"]),
+        noised=privacy is not None and privacy.labels,
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
+    told = None
+    if privacy is not None:
+        clause = Clause.of(statement.privacy or (), statement.sql)
+        privacy = settled(privacy, statement.kind, ucq, clause)
+        check_budget(privacy, statement.kind, ucq, options)
+        told = slots_of(privacy, statement.kind, ucq)
     slots, run = None, None
     start = options["warm_start"]
     if start is not None:
@@ -70,7 +88,7 @@ def plan_training(
         _check_shape(model, options)
         ucq, slots = _match(ucq, model, "leave them out of the SELECT list, or warm_start out")
         run = model.run
-    return federated.plan(
+    found = federated.plan(
         federated.TRAIN,
         statement.name,
         statement.kind,
@@ -80,7 +98,18 @@ def plan_training(
         slots,
         run,
         at=at,
+        privacy=privacy,
+        slots=told,
     )
+    if privacy is None:
+        return found
+    return replace(found, expected=tuple(str(expected_report(found)).splitlines()))
+
+
+def _asked(statement: TrainModel) -> Privacy | None:
+    if statement.privacy is None:
+        return None
+    return resolve_privacy(statement.kind, statement.privacy, statement.sql)
 
 
 def plan_scoring(

@@ -191,8 +191,8 @@ def _slot_privacy(item: dict[str, Any] | None) -> SlotPrivacy | None:
         bounds = None if label["bounds"] is None else (label["bounds"][0], label["bounds"][1])
         classes = tuple(label["classes"])
         label = LabelPrivacy(**label | {"bounds": bounds, "classes": classes})
-    bounds = tuple(None if b is None else tuple(b) for b in item["bounds"])
-    return SlotPrivacy(**item | {"label": label, "bounds": bounds})
+    limits = tuple(None if limit is None else tuple(limit) for limit in item["bounds"])
+    return SlotPrivacy(**item | {"label": label, "bounds": limits})
 
 
 def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...]) -> str:

@@ -11,6 +11,7 @@ from sqlfl.planner import rounds
 from sqlfl.planner.exchanges import WHOLE
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.federated import plan as planned
+from sqlfl.privacy.specification import Privacy
 from tests.planner import plans
 
 PLANS = {
@@ -25,6 +26,12 @@ PLANS = {
     ),
     "warm": planned(
         "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "old"
+    ),
+    "private": plans.train(
+        plans.cards(),
+        "linear_regression",
+        {"algorithm": "sgd"},
+        privacy=Privacy(noise_multiplier=1.0),
     ),
     "predict": plans.score("predict"),
     "into": plans.into(),

@@ -21,6 +21,8 @@ from sqlfl.planner.ucq import (
     Slot,
     Ucq,
 )
+from sqlfl.privacy.planning import slots_of
+from sqlfl.privacy.specification import Privacy
 from sqlfl.schema import Client
 
 AIRLINE, METEO = Client("airline"), Client("meteo")
@@ -250,6 +252,11 @@ def cards(purpose: str = "train") -> Ucq:
     )
 
 
+def noised(ucq: Ucq) -> Ucq:
+    """With labels that are noised."""
+    return replace(ucq, slots=tuple(replace(s, noised=s.target) for s in ucq.slots))
+
+
 def weighted(ucq: Ucq) -> Ucq:
     """With the weight `w`, and validation rows, both of the target's slot."""
     slots = tuple(replace(s, weight=s.target, split=s.target) for s in ucq.slots)
@@ -262,9 +269,13 @@ def train(
     options: Mapping[str, object] | None = None,
     sql: str = "TRAIN MODEL m",
     at: str | None = None,
+    privacy: Privacy | None = None,
 ) -> FederatedPlan:
+    """`privacy` is settled."""
     usual = OPTIONS | (NEURAL if kind in options_table.NEURAL else {})
-    return plan("train", "m", kind, ucq, usual | dict(options or {}), sql, at=at)
+    told = None if privacy is None else slots_of(privacy, kind, ucq)
+    resolved = usual | dict(options or {})
+    return plan("train", "m", kind, ucq, resolved, sql, at=at, privacy=privacy, slots=told)
 
 
 def score(

@@ -12,6 +12,7 @@ import pytest
 
 from sqlfl.planner.federated import FederatedPlan, plan
 from sqlfl.planner.render import WIDTH, Document, Section, Table, to_text
+from sqlfl.privacy.specification import Bounds, Privacy
 from tests.planner import plans
 
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "explain"
@@ -46,7 +47,51 @@ OUTER = OUTER.replace(
 )
 
 
+BOUNDS: dict[str, Bounds] = {
+    "balance": (-1000.0, 1000.0), "trend": (-1.0, 1.0), "kind": ("debit", "credit"),
+    "seats": (0.0, 500.0), "distance": (0.0, 5000.0), "wind_speed": (0.0, 60.0),
+    "visib": (0.0, 10.0),
+}  # fmt: skip
+
+
+def _private(name: str, **asked: object) -> FederatedPlan:
+    """Over flights, else over cards, with z = 2 unless `asked` says otherwise."""
+    numbers = {"label_bounds": (0.0, 500.0), "label_mechanism": "laplace"}
+    flights = "flights" in name
+    own = {"label_classes": ("false", "true")} if flights else numbers
+    asked = {"noise_multiplier": 2.0, "feature_bounds": BOUNDS, "statistics": "bounds"} | asked
+    privacy = Privacy(**(own if "label_epsilon" in asked else {}) | asked)  # type: ignore[arg-type]
+    ucq = plans.flights() if flights else plans.cards()
+    ucq = plans.noised(ucq) if privacy.labels else ucq
+    options = {"algorithm": "sgd", "batch_size": None, "learning_rate": None, "tolerance": 0.0}
+    if "labels" in name:
+        options = {}
+    elif "admm" in name:
+        options = {"algorithm": "admm", "union": "exact", "tolerance": 0.0}
+    kind = "logistic_regression" if flights else "linear_regression"
+    sql = FLIGHTS if flights else CARDS
+    return plans.train(
+        ucq, kind, options, sql.replace("FROM (", "PRIVACY (...) FROM ("), privacy=privacy
+    )
+
+
 PLANS: dict[str, Callable[[], FederatedPlan]] = {
+    "train_private_labels_of_flights": lambda: _private(
+        "labels of flights",
+        label_epsilon=2.0,
+        noise_multiplier=None,
+        statistics="none",
+        feature_bounds={},
+    ),
+    "train_private_flights": lambda: _private(
+        "flights",
+        statistics="noised",
+        predictions="gaussian",
+        feature_bounds={n: b for n, b in BOUNDS.items() if n != "kind"},
+        max_fan_out=20,
+    ),
+    "train_private_sgd": lambda: _private("sgd", label_epsilon=4.0, clip=2.5),
+    "train_private_admm": lambda: _private("admm", predictions="gaussian", prediction_clip=3.0),
     "train_outer": lambda: plans.train(plans.outer(), "logistic_regression", sql=OUTER),
     "train_lbfgs": lambda: plans.train(plans.flights(), "logistic_regression", sql=FLIGHTS),
     "train_lbfgs_union": _cards,

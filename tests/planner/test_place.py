@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl.errors import Error, PlanError
+from sqlfl.errors import PlanError
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.statements import TrainModel
@@ -77,10 +77,11 @@ def test_neural_models_are_planned(catalog: DatabaseCatalog, kind: str, options:
     assert made.regression == (kind == "mlp_regressor")
 
 
-def test_privacy_is_not_built_yet(catalog: DatabaseCatalog) -> None:
+def test_noised_labels_that_stay_are_noised(catalog: DatabaseCatalog) -> None:
     statement = parse(
-        f"TRAIN MODEL m USING mlp_classifier TARGET y PRIVACY (epsilon = 1) FROM ({QUERY})"
+        f"TRAIN MODEL m USING mlp_classifier TARGET y PRIVACY (label_epsilon = 1) FROM ({QUERY})"
     )
     assert isinstance(statement, TrainModel)
-    with pytest.raises(Error, match="the PRIVACY clause is not built yet"):
-        plan_training(statement, catalog, no_models)
+    made = plan_training(statement, catalog, no_models, at="clinic")
+    assert "labels" not in {d.kind for d in made.disclosures}
+    assert "Labels are noised, and do not leave their party" in " ".join(str(made).split())
