@@ -21,9 +21,8 @@ from sqlfl.algorithms.base import (
     Conversation,
     Problem,
     Step,
-    column_means,
-    relative,
 )
+from sqlfl.algorithms.divergence import column_means, relative
 from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.algorithms.warm import beginning, cold
 from sqlfl.mapping import CHUNK
@@ -61,7 +60,14 @@ class Admm:
         self._consensus = problem.options.get("union") == "consensus"
         blocks = float(len(problem.slots))
         self._limit = 4.0 * blocks if self._consensus else blocks
+        self._private = problem.privacy is not None
         self._relaxation = 1.0
+        """r"""
+        self._slowed = 1.0
+        """r of the intercept."""
+        if self._private:
+            self._relaxation = blocks if problem.centred else blocks + 1.0
+            self._slowed = 1.0 if problem.centred else self._relaxation
         self._begin = cold(problem)
         self._intercept: Array = self._begin.intercept
         self._scores: Array = self._begin.scores
@@ -106,7 +112,7 @@ class Admm:
         if not self._consensus:
             conversation.share_grams()
         blocks = len(problem.slots)
-        if blocks > 1:
+        if blocks > 1 and not self._private:
             generator = np.random.default_rng(problem.seed)
             kappa, _ = largest_eigenvalue(
                 conversation.probe, problem.mapping.total, PROBES, generator, problem.shares
@@ -115,7 +121,7 @@ class Admm:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE["admm"])
+        tolerance = problem.number("tolerance", 0.0 if self._private else TOLERANCE["admm"])
         objective = first = problem.value(self._scores) + self._begin.penalty
         moved = np.inf
         for epoch in range(1, int(problem.number("epochs", EPOCHS["admm"])) + 1):
@@ -126,6 +132,7 @@ class Admm:
             moved = problem.norm(self._scores - scores)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             converged = relative(change, objective, first) <= tolerance
+            converged = converged and (tolerance > 0.0 or not self._private)
             yield Step(epoch, objective, loss, converged)
             if converged:
                 return
@@ -133,6 +140,8 @@ class Admm:
                 usual = self._usual_rho()
                 if max(usual / self._rho, self._rho / usual) > 1.2:
                     self._rho = usual
+            if self._private:
+                continue
             grew = relative(objective - before, objective, first) > 1e-6
             if grew and moved > moved_before:
                 larger = max(2.0 * self._relaxation, float(len(problem.slots)))
@@ -148,7 +157,7 @@ class Admm:
         values, square = self._renew()
         whole = self._conversation.whole
         replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
-        self._intercept = self._intercept - column_means(values) / rho
+        self._intercept = self._intercept - column_means(values) / (rho * self._slowed)
         self._scores = whole.gather(replies)
         self._scores += self._intercept
         penalty = float(self._conversation.products(replies).sum())

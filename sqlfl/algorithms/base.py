@@ -37,7 +37,6 @@ from sqlfl.privacy.specification import TrainingPrivacy
 Array = npt.NDArray[Any]
 Reply = TypeVar("Reply", bound=Message)
 
-
 MOMENTUM = 0.9
 ACTIVATION = "relu"
 """Defaults of options of the same names."""
@@ -78,6 +77,22 @@ class Problem:
     """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
     privacy: TrainingPrivacy | None = None
     """None where features are not protected."""
+    trace: float = 0.0
+    """Where they are, a bound of Σ share ‖x̃‖²/N over all slots, from names and types alone."""
+    centred: bool = True
+    """The encoded columns have the mean 0 over the joined rows."""
+
+    @property
+    def blind(self) -> bool:
+        """Predictions are exact, and the parameters alone promised to hide them: nothing that is
+        seen in the scores may decide what becomes of these, or whether there are any."""
+        return self.privacy is not None and self.privacy.intercept_clip > 0.0
+
+    @cached_property
+    def noise(self) -> float:
+        """Standard deviation of the noise in each number of E; 0 where predictions are exact."""
+        rounds = {} if self.privacy is None else self.privacy.rounds
+        return float(np.linalg.norm([own.prediction_noise for own in rounds.values()]))
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -233,6 +248,7 @@ class Conversation:
         """`Start` to every client; `local` for towers in ADMM."""
         problem = self._problem
         requests: dict[Address, Message] = {}
+        rounds = {} if problem.privacy is None else problem.privacy.rounds
         for members in problem.slots:
             for number, address in enumerate(members.addresses):
                 configuration = ClientConfiguration(
@@ -259,9 +275,7 @@ class Conversation:
                     local_epochs=0 if local is None else local.epochs,
                     local_batch=0 if local is None else local.batch,
                     local_rate=0.0 if local is None else local.rate,
-                    privacy=None
-                    if problem.privacy is None
-                    else problem.privacy.rounds[members.slot],
+                    privacy=rounds.get(members.slot),
                 )
                 requests[address] = Start(problem.run, members.slot, configuration.to_json())
         self._expect(self._channel.exchange(requests), Ready)
@@ -384,15 +398,3 @@ class Conversation:
                 raise InternalError(f"expected {kind.kind}, got {reply.kind}")
             found[address] = reply
         return found
-
-
-def relative(change: float, objective: float, first: float) -> float:
-    """`change` against the objective, or against 1e-12 of the first one where it vanishes."""
-    scale = max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny)
-    return float(change / scale)
-
-
-def column_means(values: Array) -> Array:
-    """(N, d_c) -> (d_c,)"""
-    means: Array = np.sum(values, axis=0) / len(values)
-    return means

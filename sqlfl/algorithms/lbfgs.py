@@ -22,9 +22,8 @@ from sqlfl.algorithms.base import (
     Conversation,
     Problem,
     Step,
-    column_means,
-    relative,
 )
+from sqlfl.algorithms.divergence import column_means, relative
 from sqlfl.algorithms.subspace import Lengths, Predicted, Restriction, exact_search
 from sqlfl.algorithms.warm import beginning, cold
 from sqlfl.errors import InternalError

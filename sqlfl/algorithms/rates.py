@@ -1,4 +1,4 @@
-"""Step lengths of gradient descent: given, usual, or from the curvature; their schedules."""
+"""Step lengths of gradient descent: given, usual, public, or from the curvature; schedules."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from sqlfl.options import LEARNING_RATE
 PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
 MARGIN = 1.02
+BLIND_STEPS = 20.0
+"""Of logistic regression with noised predictions: more only make its probabilities worse."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,42 @@ class Rates:
 
 def usual_rates(problem: Problem) -> Rates | None:
     """`learning_rate`; without it LEARNING_RATE for Adam and for towers, None for what is to be
-    estimated."""
+    estimated, or where features are protected public."""
     rate = problem.number("learning_rate", 0.0)
     if not rate > 0.0 and (problem.hidden or problem.optimizer == "adam"):
         rate = LEARNING_RATE
     return Rates(rate, rate) if rate > 0.0 else None
+
+
+def public_rates(problem: Problem, steps: int) -> Rates:
+    """Without a look at the rows, for linear blocks whose features are protected.
+
+    Power rounds would be exact functions of the features. The trace of X̃ᵀX̃/N bounds λ_max, and is
+    at most 1 for every numeric column, standardised or between −1 and 1, and for every category
+    feature: a row has one category. Columns that are not centred are not orthogonal to the
+    intercept, which is one more column of ones then. Clipping a row's gradient does not add
+    curvature: along the row's own direction it cuts a slope that rises with the score, as Huber's
+    loss does. A step 1/L with L = curvature · trace + l2 descends, and does so even where the trace
+    is twice as large, as columns of missing indicators and noised scales may make it.
+
+    With momentum as in `estimated_rates`.
+
+    Where noise of more than 1 lies on the scores of a classifier, its slopes hardly tell any more
+    whether these are large enough, and the parameters would grow with every one of the run's
+    `steps`. Then all of them together go as far as `BLIND_STEPS` of 1/L; since noise grows with the
+    root of the number of steps, their direction is as good for any number.
+    """
+    factor, curvature = 1.0, problem.loss.curvature
+    if problem.optimizer == "momentum":
+        factor = min(1.0, 2.0 * (1.0 - problem.momentum))
+    if problem.noise > 1.0 and problem.targets.dtype.kind != "f":
+        reach = BLIND_STEPS
+        if problem.optimizer == "momentum":
+            reach *= (1.0 - problem.momentum) / factor
+        factor *= min(1.0, reach / steps)
+    trace = max(problem.trace, 1.0) if problem.centred else problem.trace + 1.0
+    rate = factor / (curvature * trace + problem.l2)
+    return Rates(rate, factor / curvature if problem.centred else rate)
 
 
 def estimated_rates(

@@ -17,13 +17,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.algorithms.base import Channel, Conversation, Problem, Step, relative
-from sqlfl.algorithms.divergence import check_objective, check_scores
-from sqlfl.algorithms.rates import Rates, estimated_rates, step_factor, usual_rates
+from sqlfl.algorithms.base import Channel, Conversation, Problem, Step
+from sqlfl.algorithms.divergence import check_objective, check_scores, relative
+from sqlfl.algorithms.rates import (
+    Rates,
+    estimated_rates,
+    public_rates,
+    step_factor,
+    usual_rates,
+)
 from sqlfl.algorithms.warm import beginning, cold
+from sqlfl.errors import InternalError
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.operators.loj import JoinedRows, batch_of
 from sqlfl.options import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
+from sqlfl.privacy.samplers import add_gaussian
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +67,8 @@ class Sgd:
         rows = problem.training
         self._rows = np.arange(problem.mapping.total) if rows is None else rows
         total = len(self._rows)
-        usual = neural_batch(total) if problem.hidden else total
+        some = bool(problem.hidden) and problem.privacy is None
+        usual = neural_batch(total) if some else total
         self._batch = min(int(problem.number("batch_size", usual)), total)
         self._rates = usual_rates(problem) or Rates(0.0, 0.0)
         self._begin = cold(problem)
@@ -94,10 +103,17 @@ class Sgd:
         usual = "inverse" if self._some and known is None else "constant"
         self._schedule = str(problem.options.get("schedule") or usual)
         self._decay = problem.number("decay", DECAY.get(self._schedule, 0.0))
+        if known is None and problem.privacy is not None:
+            known = public_rates(problem, self._epochs * math.ceil(len(self._rows) / self._batch))
         if known is None:
             counting = self._counting() if self._some else None
             known = estimated_rates(problem, self._conversation, self._generator, counting)
         self._rates = known
+
+    @property
+    def _epochs(self) -> int:
+        usual = NEURAL_EPOCHS if self._problem.hidden else EPOCHS
+        return int(self._problem.number("epochs", usual["sgd"]))
 
     @property
     def _some(self) -> bool:
@@ -115,8 +131,7 @@ class Sgd:
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance = problem.number("tolerance", TOLERANCE["sgd"])
-        usual = NEURAL_EPOCHS if problem.hidden else EPOCHS
-        epochs = int(problem.number("epochs", usual["sgd"]))
+        epochs = self._epochs
         objective = first = problem.value(self._scores) + self._begin.penalty
         still = 0
         for epoch in range(1, epochs + 1):
@@ -124,14 +139,20 @@ class Sgd:
             before = objective
             loss = problem.value(self._scores)
             objective = loss + penalty
-            check_objective(objective, first, "the steps", HINT)
+            check_objective(problem, objective, first, "the steps", HINT, self._head.stretch)
             change = relative(before - objective, objective, first)
             calm = (abs(change) if self._swings else change) <= tolerance
             still = still + 1 if calm and (self._swings or change >= 0.0) else 0
-            converged = not self._random and still >= self._memory
+            converged = not self._random and not self._lasts and still >= self._memory
             yield Step(epoch, objective, loss, converged)
             if converged:
                 return
+
+    @property
+    def _lasts(self) -> bool:
+        """All epochs are made: without a tolerance, noise has paid for them."""
+        problem = self._problem
+        return problem.privacy is not None and not problem.number("tolerance", 0.0) > 0.0
 
     @property
     def _random(self) -> bool:
@@ -196,7 +217,10 @@ class Sgd:
         return problem.loss.gradient(scores, problem.targets[joined], shares)
 
     def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
-        gradient = self._head.gradient(embedding, slopes, self._problem.l2)
+        if self._problem.blind:
+            gradient: tuple[Array, ...] = (self._noised_slope(slopes),)
+        else:
+            gradient = self._head.gradient(embedding, slopes, self._problem.l2)
         stepped = [
             optimizer.step(parameter, slope, rate)
             for optimizer, parameter, slope in zip(
@@ -205,11 +229,22 @@ class Sgd:
         ]
         self._head = self._head.replaced(stepped)
 
+    def _noised_slope(self, slopes: Array) -> Array:
+        """The intercept's gradient from the slopes (B, d_c) of exact scores: (d_c,)."""
+        privacy = self._problem.privacy
+        if privacy is None or self._head.weights is not None:
+            raise InternalError("a head that learns from exact predictions")
+        norms = np.linalg.norm(slopes, axis=1)
+        factors = privacy.intercept_clip / np.maximum(norms, privacy.intercept_clip)
+        noised = add_gaussian(factors @ slopes, privacy.intercept_noise)
+        slope: Array = noised / len(slopes)
+        return slope
+
     def _check(self, scores: Array, rows: JoinedRows) -> None:
         counting = scores
         if rows is self._conversation.whole and self._problem.training is not None:
             counting = scores[self._problem.training]
-        check_scores(self._problem, counting, "the steps", HINT)
+        check_scores(self._problem, counting, "the steps", HINT, self._head.stretch)
 
 
 def _spread(values: Array, joined: Array, total: int) -> Array:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.algorithms.base import Channel, Conversation, Local, Problem, Step, relative
-from sqlfl.algorithms.divergence import check_objective, check_scores
+from sqlfl.algorithms.base import Channel, Conversation, Local, Problem, Step
+from sqlfl.algorithms.divergence import check_objective, check_scores, relative
 from sqlfl.algorithms.head import fitted, proximal
 from sqlfl.algorithms.warm import beginning, best_constants, cold
 from sqlfl.messages import Predictions
@@ -57,6 +57,11 @@ class TowerAdmm:
     Slots of several clients take `inner_rounds` rounds of consensus. Converged: the objective
     changed by at most `tolerance` of itself, and curvature/2 · mean ‖E − z‖² ‖W₀‖² is as small.
     Raises ModelError where local steps are so long that training diverges all the same.
+
+    With Problem.privacy the noise of the predictions would pass for growth and for correlation:
+    r is M, ρ r at least M times the curvature bound, as after growth, and neither follows what is
+    seen. Local steps are of all own rows and in one pass by default, for each pass is paid for.
+    Without a tolerance all epochs are made.
     """
 
     def __init__(self, problem: Problem, channel: Channel) -> None:
@@ -69,8 +74,9 @@ class TowerAdmm:
         self._rho = problem.number("rho", 0.0)
         """0 where it follows the curvature."""
         self._blocks = float(len(problem.slots))
-        self._relaxation = max(1.0, DAMPING * self._blocks)
-        self._caution = 0.0
+        self._private = problem.privacy is not None
+        self._relaxation = self._blocks if self._private else max(1.0, DAMPING * self._blocks)
+        self._caution = 1.0 if self._private else 0.0
         """0, or after growth the multiple of the safe ρ r."""
         self._counts = _counts(problem)
         self._slots: list[Array] = []
@@ -91,14 +97,17 @@ class TowerAdmm:
     def start(self) -> None:
         """Start, and the predictions of the towers as they are."""
         problem, conversation = self._problem, self._conversation
+        inner, passes, batch = INNER_ROUNDS, LOCAL_EPOCHS, NEURAL_BATCH["admm"]
+        if self._private:
+            inner, passes, batch = 1, 1, max(problem.mapping.sizes)
         conversation.start(
             "admm",
             rho=self._rho,
             consensus=True,
-            inner_rounds=int(problem.number("inner_rounds", INNER_ROUNDS)),
+            inner_rounds=int(problem.number("inner_rounds", inner)),
             local=Local(
-                epochs=int(problem.number("local_epochs", LOCAL_EPOCHS)),
-                batch=int(problem.number("batch_size", NEURAL_BATCH["admm"])),
+                epochs=int(problem.number("local_epochs", passes)),
+                batch=int(problem.number("batch_size", batch)),
                 rate=problem.number("learning_rate", LEARNING_RATE),
             ),
         )
@@ -109,20 +118,22 @@ class TowerAdmm:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE["admm"])
+        tolerance = problem.number("tolerance", 0.0 if self._private else TOLERANCE["admm"])
         objective = first = problem.value(self._scores) + self._begin.penalty
         for epoch in range(1, int(problem.number("epochs", NEURAL_EPOCHS["admm"])) + 1):
             before = objective
             residual, penalty = self._epoch()
             loss = problem.value(self._scores)
             objective = loss + penalty
-            check_objective(objective, first, "the towers", HINT)
+            check_objective(problem, objective, first, "the towers", HINT, self._head.stretch)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             converged = relative(change, objective, first) <= tolerance
+            converged = converged and (tolerance > 0.0 or not self._private)
             yield Step(epoch, objective, loss, converged)
             if converged:
                 return
-            self._adapt(relative(objective - before, objective, first) > GROWTH)
+            if not self._private:
+                self._adapt(relative(objective - before, objective, first) > GROWTH)
 
     def _adapt(self, grew: bool) -> None:
         if grew:
@@ -151,7 +162,8 @@ class TowerAdmm:
         values = problem.weighted(self._dual + gap)
         replies = self._conversation.step(whole, values, np.array([weight]))
         self._embedding = whole.gather(replies)
-        self._relaxation = self._relaxed(replies, self._embedding - before)
+        if not self._private:
+            self._relaxation = self._relaxed(replies, self._embedding - before)
         self._fit()
         penalty = float(self._conversation.products(replies).sum())
         square = float(np.vdot(gap, problem.weighted(gap))) * stretch
@@ -199,7 +211,7 @@ class TowerAdmm:
             )
         scores = self._head.scores(self._embedding)
         counting = scores if problem.training is None else scores[problem.training]
-        check_scores(problem, counting, "the towers", HINT)
+        check_scores(problem, counting, "the towers", HINT, self._head.stretch)
         moved = best_constants(problem, scores)
         self._head = self._head.shifted(moved)
         self._scores = scores + moved

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
@@ -23,8 +24,9 @@ from sqlfl.messages import (
     SendLabels,
     Statistics,
 )
-from sqlfl.operators.lou import merge_classes, merge_statistics
+from sqlfl.operators.lou import merge_classes, merge_noised, merge_statistics
 from sqlfl.planner.federated import FederatedPlan
+from sqlfl.privacy.statistics import deviation
 from sqlfl.schema import specifications_to_json
 from sqlfl.transport.base import Address, Channel
 
@@ -42,6 +44,15 @@ class JoinedSlot:
     """int64 (clients + 1,): active rows of each client within the slot's."""
     rows: Array
     """int32 (N,): p_i, the active row that each joined row comes from."""
+    virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    """int (few,): the active rows that a LEFT JOIN made up, ascending."""
+
+    @property
+    def made_up(self) -> Array:
+        """bool (active rows,): the virtual ones."""
+        found = np.zeros(int(self.offsets[-1]), bool)
+        found[self.virtual] = True
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +82,8 @@ class Joined:
     """Rows of the target's table that have a target, and no partner in the join."""
     weighting: Weighting | None = None
     """None where all joined rows count alike."""
+    dropped: int = 0
+    """Joined rows beyond the `max_fan_out` of a table row; they are not among N."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +98,8 @@ class Targets:
 def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
     """Snapshots at all clients, the table mapping here, active rows back to the clients.
 
-    Raises PartyError where a client's query fails.
+    Where the statement limits how often a row may be joined, joined rows beyond it are gone before
+    a client hears of the join. Raises PartyError where a client's query fails.
     """
     slots, null_targets = _snapshots(plan, channel, run)
     requests: dict[Address, Message] = {
@@ -107,7 +121,29 @@ def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
         sorted=any(s.seed is not None for own in plan.specifications.values() for s in own),
     )
     unjoined = _unjoined(plan, slots, keys, mapping)
-    return _activate(slots, mapping, null_targets, unjoined, channel, run)
+    virtual = _virtual(plan, slots, keys)
+    total = len(next(iter(mapping.values())))
+    if plan.privacy is not None and plan.privacy.max_fan_out is not None:
+        protected = {s.index: virtual[s.index] for s in plan.ucq.slots if s.features}
+        mapping = limit_fan_out(mapping, protected, plan.privacy.max_fan_out)
+    left = len(next(iter(mapping.values())))
+    joined = _activate(slots, mapping, virtual, deviations(plan), channel, run)
+    return Joined(left, joined, null_targets, unjoined, dropped=total - left)
+
+
+def _virtual(
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], keys: Mapping[Address, JoinKeys]
+) -> dict[int, Array]:
+    """Slot -> bool (rows,): the rows that are no table's, but stand for a partner not found."""
+    found = {}
+    for slot, own in zip(plan.ucq.slots, slots, strict=True):
+        made_up = [f.index for f in slot.fragments if f.virtual]
+        found[slot.index] = (
+            np.isin(own.fragment_of_rows(keys), made_up)
+            if made_up
+            else np.zeros(sum(own.rows), bool)
+        )
+    return found
 
 
 def _unjoined(
@@ -162,11 +198,11 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
 def _activate(
     slots: tuple[SlotRows, ...],
     mapping: dict[int, Array],
-    null_targets: int,
-    unjoined: int,
+    virtual: Mapping[int, Array],
+    noised: Mapping[int, float],
     channel: Channel,
     run: str,
-) -> Joined:
+) -> dict[int, JoinedSlot]:
     total = len(next(iter(mapping.values())))
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Message] = {}
@@ -179,7 +215,8 @@ def _activate(
         position = np.zeros(len(counts), dtype=np.int32)
         position[active] = np.arange(len(active), dtype=np.int32)
         bounds = np.searchsorted(active, slot.offsets)
-        joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, position[source])
+        made_up = np.flatnonzero(virtual[slot.slot][active])
+        joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, position[source], made_up)
         for number, address in enumerate(slot.addresses):
             mine = active[bounds[number] : bounds[number + 1]]
             requests[address] = Activate(
@@ -190,18 +227,28 @@ def _activate(
                 total,
             )
     replies = channel.exchange(requests)
-    merge_encodings(joined, replies, total, channel, run)
-    return Joined(total, joined, null_targets, unjoined)
+    merge_encodings(joined, replies, total, noised, channel, run)
+    return joined
+
+
+def deviations(plan: FederatedPlan) -> dict[int, float]:
+    """Slot -> standard deviation of each client's noise in statistics of features; 0 without."""
+    return {item.slot: deviation(item) for items in plan.specifications.values() for item in items}
 
 
 def merge_encodings(
     joined: dict[int, JoinedSlot],
     replies: Mapping[Address, Message],
     total: float,
+    noised: Mapping[int, float],
     channel: Channel,
     run: str,
 ) -> None:
-    """The encoding of each slot whose clients all answered with statistics, sent to them."""
+    """The encoding of each slot whose clients all answered with statistics, sent to them.
+
+    `total` is what the joined rows count; `noised` is of `deviations`: noised statistics are of
+    the active rows, each once.
+    """
     requests: dict[Address, Message] = {}
     for slot in joined.values():
         parts = [r for r in map(replies.get, slot.addresses) if isinstance(r, Statistics)]
@@ -209,7 +256,10 @@ def merge_encodings(
             continue
         if len(parts) != len(slot.addresses):
             raise InternalError(f"slot {slot.slot}: statistics from some of its clients only")
-        merged = merge_statistics(parts, total)
+        if noised[slot.slot]:
+            merged = merge_noised(parts, int(slot.offsets[-1]), noised[slot.slot])
+        else:
+            merged = merge_statistics(parts, total)
         requests |= dict.fromkeys(slot.addresses, merged)
     channel.exchange(requests)
 

@@ -6,7 +6,7 @@ import math
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlfl.algorithms import ALGORITHMS, Algorithm, Problem, Step
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
+from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
@@ -24,9 +25,13 @@ from sqlfl.models.losses import Loss, loss_of
 from sqlfl.operators.lou import Members
 from sqlfl.options import LINEAR, NEURAL
 from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.ucq import CATEGORY
 from sqlfl.progress import Progress
 from sqlfl.registry import Model
 from sqlfl.transport.base import Channel
+
+if TYPE_CHECKING:
+    from sqlfl.privacy.calibration import Calibration
 
 Array = npt.NDArray[Any]
 
@@ -63,14 +68,19 @@ class Trained:
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
     `valid_loss` is the mean loss of the validation rows, without penalty."""
     metrics: dict[str, float | int | None]
-    """`rows`, null_targets and unjoined, objective and loss of the training rows and the metrics
-    of the model's kind; where there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
+    """`rows`, null_targets and unjoined, with max_fan_out `dropped`, objective and loss of the
+    training rows and the metrics of the model's kind; where there is a split, `valid_rows`,
+    `valid_loss` and valid_<metric>."""
     interrupted: bool
     converged: bool
     stopped_early: bool
     """The option patience ended it."""
     epoch: int
     """The one whose model is kept: the last, or with patience that of the least valid_loss."""
+    calibration: Calibration | None = None
+    """Of the noise; None where features are not protected."""
+    dropped: int = 0
+    """Joined rows that max_fan_out left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +114,8 @@ def train(
     `start` is the model of a warm start, whose run the plan names. Ctrl-C ends the training after
     the current round; the model so far is kept. Raises ModelError for an empty join, a target with
     fewer than two classes or with others than `start` has, and weights that do not do (`weigh`);
-    PartyError for a failing client.
+    PrivacyError where a budget cannot be met over this join, before any round; PartyError for a
+    failing client; InternalError, and nothing is saved, where one has not noised what was planned.
     """
     started = time.perf_counter()
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
@@ -130,8 +141,10 @@ def train(
             hint="a warm start needs the same classes; leave warm_start out to begin anew",
         )
     joined = weigh(plan, joined, target, channel, run)
-    problem = _problem(plan, joined, target, loss, run, start)
-    algorithm = ALGORITHMS[plan.algorithm](problem, channel)
+    protection = protect(plan, joined, target)
+    problem = _problem(plan, joined, target, loss, run, start, protection)
+    watched = Watched(channel)
+    algorithm = ALGORITHMS[plan.algorithm](problem, watched)
     measures = Measures(loss, target, joined.weighting)
     patience = int(problem.number("patience", 0))
     rows: list[dict[str, float | int | None]] = []
@@ -175,6 +188,7 @@ def train(
                 break
         if step is None or kept is None:
             raise InternalError(f"{plan.algorithm} made no step")
+        check_run(plan, joined, protection, channel, run, watched.told)
         back = step.epoch - kept.step.epoch
         channel.exchange(
             {
@@ -195,6 +209,7 @@ def train(
             **({} if held_out is None else {"valid_rows": held_out}),
             "null_targets": joined.null_targets,
             "unjoined": joined.unjoined,
+            **({} if not _limited(plan) else {"dropped": joined.dropped}),
             "objective": kept.step.objective,
             "loss": kept.step.loss,
             **measures.final(kept.scores),
@@ -203,7 +218,13 @@ def train(
         converged=step.converged,
         stopped_early=stopped,
         epoch=kept.step.epoch,
+        calibration=None if protection is None else protection.calibration,
+        dropped=joined.dropped,
     )
+
+
+def _limited(plan: FederatedPlan) -> bool:
+    return plan.privacy is not None and plan.privacy.max_fan_out is not None
 
 
 def _problem(
@@ -213,6 +234,7 @@ def _problem(
     loss: Loss,
     run: str,
     start: Model | None,
+    protection: Protection | None,
 ) -> Problem:
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
     return Problem(
@@ -230,7 +252,17 @@ def _problem(
         warm=start is not None,
         seed=_seed(plan.options.get("seed")),
         head=None if start is None else start.head,
+        privacy=None if protection is None else protection.calibration.training,
+        trace=_trace(plan),
+        centred=plan.privacy is None or plan.privacy.statistics == "none",
     )
+
+
+def _trace(plan: FederatedPlan) -> float:
+    """What X̃ᵀX̃/N comes to on its diagonal: 1 at most of a number, and of all categories of a
+    feature."""
+    features = [feature for slot in plan.ucq.slots for feature in slot.features]
+    return float(sum(1 if f.kind == CATEGORY else f.width for f in features))
 
 
 def _seed(option: object) -> int:

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting, merge_encodings
+from sqlfl.coordinator.preparation import (
+    Joined,
+    JoinedSlot,
+    Targets,
+    Weighting,
+    deviations,
+    merge_encodings,
+)
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Message, SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.planner.federated import FederatedPlan
@@ -53,7 +60,7 @@ def weigh(
                 requests[address] = Weigh(run, slot.index, part, total)
     replies = channel.exchange(requests)
     towers = {slot: joined.slots[slot] for _, slot in requests}
-    merge_encodings(towers, replies, total, channel, run)
+    merge_encodings(towers, replies, total, deviations(plan), channel, run)
     return replace(joined, weighting=weighting)
 
 

@@ -83,6 +83,8 @@ class Statistics(Message):
     """Client to coordinator, slots of several clients only: what encoding needs, weighted by cnt.
 
     Numeric columns: numeric and boolean features and the elements of arrays, in feature order.
+    Where they are noised (sqlfl.udfs.noised), each active row counts once, and weight, mean and m2
+    are Σ 1, Σ u and Σ u², of values from 0 to 1 within public bounds.
     """
 
     kind = "statistics"
@@ -102,7 +104,10 @@ class Statistics(Message):
 
 @dataclass(frozen=True, eq=False)
 class SetEncoding(Message):
-    """Coordinator to the clients of a slot: the merged statistics, in the same layout."""
+    """Coordinator to the clients of a slot: the merged statistics, in the same layout.
+
+    Where they are noised, mean and scale are of values from 0 to 1 within public bounds.
+    """
 
     kind = "set_encoding"
     mean: Array

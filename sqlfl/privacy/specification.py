@@ -42,7 +42,8 @@ class Privacy:
     delta: float = DELTA
     clip: float | None = None
     """C: what a table row's gradient of a step is clipped to, as it stands in the sum over joined
-    rows. None: the mean number of joined rows per row of the table."""
+    rows. None: the mean number of joined rows per row of the table, times the deviation of
+    labels that are numbers."""
     predictions: str = "none"
     """'gaussian': clipped and noised per table row and round."""
     prediction_clip: float = PREDICTION_CLIP

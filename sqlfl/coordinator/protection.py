@@ -1,0 +1,210 @@
+"""Private training: how much noise a run takes, once the join is known, and whether it was added.
+
+All of it depends on the join graph, the labels and what was asked, which stand while the features
+of a row change: on no feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.algorithms import Channel
+from sqlfl.coordinator.fan_out import copies, partners
+from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
+from sqlfl.errors import InternalError
+from sqlfl.messages import Message, Releases, Residuals, SendReleases
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.ucq import CATEGORY, Slot
+from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
+from sqlfl.privacy.schedule import slot_rounds
+from sqlfl.privacy.specification import SlotRounds
+from sqlfl.transport.base import Address
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Protection:
+    """The noise of a run, and what its clients' releases are checked against."""
+
+    calibration: Calibration
+    most: Mapping[int, SlotRounds]
+    """Slot -> its rounds with the virtual row counted: nobody's data, it may be in more batches
+    than any row that is."""
+
+
+def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection | None:
+    """What each client is to clip and noise; None where features are not protected.
+
+    Only joined rows that weigh something count, for the others take part in no gradient. The
+    default clip is the mean number of joined rows per row of the slot, times the spread of a target
+    that is a number: about the size of a row's gradient in a step. Raises PrivacyError where the
+    budget cannot be met over this join.
+    """
+    privacy = plan.privacy
+    if privacy is None or not privacy.features:
+        return None
+    weights = np.ones(joined.total) if joined.weighting is None else joined.weighting.weights
+    training = np.flatnonzero(weights)
+    scale = _spread(target, training)
+    slots = [slot for slot in plan.ucq.slots if slot.features]
+    parts = {s.index: _Part.of(joined.slots[s.index], training, weights) for s in slots}
+    planned: list[SlotRounds] = []
+    most: dict[int, SlotRounds] = {}
+    for slot in slots:
+        part = parts[slot.index]
+        met: dict[int, int] = {}
+        if privacy.predictions == "none":
+            met = {
+                other: partners(part.rows, part.virtual, those.rows, len(those.virtual))
+                for other, those in parts.items()
+                if other != slot.index
+            }
+        clip = privacy.clip or scale * part.mean
+        own = partial(_rounds, plan, slot, part, clip, met)
+        planned.append(own(copies(part.rows, part.virtual)))
+        most[slot.index] = own(copies(part.rows, np.zeros_like(part.virtual)))
+    calibration = calibrate(privacy, planned)
+    return Protection(_scaled(calibration, scale), most)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A slot's rows in the joined rows that train."""
+
+    rows: Array
+    """int32 (n,)"""
+    virtual: Array
+    """bool (active rows,)"""
+    largest: float
+    """What a row that is not virtual counts at most."""
+
+    @classmethod
+    def of(cls, slot: JoinedSlot, training: Array, weights: Array) -> _Part:
+        rows, virtual = slot.rows[training], slot.made_up
+        counts = np.bincount(rows, weights[training], len(virtual))
+        return cls(rows, virtual, float(counts[~virtual].max(initial=0.0)))
+
+    @property
+    def mean(self) -> float:
+        """Joined rows per row, virtual ones apart; 1 where there are no others."""
+        counts = np.bincount(self.rows, minlength=len(self.virtual))[~self.virtual]
+        return float(counts[counts > 0].mean()) if counts.any() else 1.0
+
+
+def _rounds(
+    plan: FederatedPlan,
+    slot: Slot,
+    part: _Part,
+    clip: float,
+    met: Mapping[int, int],
+    often: int,
+) -> SlotRounds:
+    return slot_rounds(
+        plan.algorithm,
+        plan.options,
+        tower=plan.tower is not None,
+        slot=slot.index,
+        joined=len(part.rows),
+        clip=clip,
+        clients=len(slot.clients),
+        copies=often,
+        partners=met,
+        numeric=sum(feature.width for feature in slot.features if feature.kind != CATEGORY),
+        categories=sum(feature.kind == CATEGORY for feature in slot.features),
+        largest=part.largest or 1.0,
+    )
+
+
+def _spread(target: Targets, training: Array) -> float:
+    """Standard deviation of a target that is a number; 1 of classes, and of one that is constant.
+
+    Labels are no features: where they are protected, they are noised already.
+    """
+    if target.classes is not None:
+        return 1.0
+    return float(target.values[training].std()) or 1.0
+
+
+def _scaled(calibration: Calibration, scale: float) -> Calibration:
+    """The intercept's clip and noise, of slopes that are `scale` times as large."""
+    own = calibration.training
+    scaled = replace(
+        own,
+        intercept_clip=scale * own.intercept_clip,
+        intercept_noise=scale * own.intercept_noise,
+    )
+    return replace(calibration, training=scaled)
+
+
+class Watched:
+    """A channel that notes which clients were sent a residual other than 0."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.told: set[Address] = set()
+
+    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        """As the channel does."""
+        for address, message in requests.items():
+            if address in self.told or not isinstance(message, Residuals):
+                continue
+            if np.any(message.values):
+                self.told.add(address)
+        return self._channel.exchange(requests)
+
+
+def check_run(
+    plan: FederatedPlan,
+    joined: Joined,
+    protection: Protection | None,
+    channel: Channel,
+    run: str,
+    told: Collection[Address],
+) -> None:
+    """Ask all clients what they have released, and hold it against the plan.
+
+    One exchange, before anything is saved; none where the statement asks for no privacy. `told`:
+    those that were sent residuals, and so must have noised a gradient. Raises InternalError where
+    noise, clip or counts are not what the claimed ε is of. With fewer epochs than planned, after
+    Ctrl-C or by patience, the ε of the plan is claimed all the same.
+    """
+    if plan.privacy is None:
+        return
+    slots = [slot for slot in plan.ucq.slots if slot.features or slot.target]
+    asked: dict[Address, Message] = {
+        address: SendReleases(run, slot.index)
+        for slot in slots
+        for address in joined.slots[slot.index].addresses
+    }
+    replies = channel.exchange(asked)
+    for slot in slots:
+        for address in joined.slots[slot.index].addresses:
+            reply = replies[address]
+            if not isinstance(reply, Releases):
+                raise InternalError(f"client {address[0]} sent {reply.kind}, expected releases")
+            _check(plan, slot, protection, reply, address in told)
+
+
+def _check(
+    plan: FederatedPlan, slot: Slot, protection: Protection | None, own: Releases, told: bool
+) -> None:
+    epsilon = plan.privacy.label_epsilon if plan.privacy is not None and slot.target else None
+    if own.labels != (epsilon or 0.0):
+        raise InternalError(
+            f"slot {slot.index}: labels were noised with ε = {own.labels}, planned {epsilon}"
+        )
+    if protection is None or not slot.features:
+        others = {field.name: getattr(own, field.name) for field in fields(own)}
+        found = [n for n, v in others.items() if n not in ("run", "slot", "labels") and v]
+        if found:
+            raise InternalError(f"slot {slot.index}: releases without a plan: {', '.join(found)}")
+        return
+    calibration = replace(protection.calibration, rounds=protection.most)
+    check_releases(calibration, slot.index, own, told)
