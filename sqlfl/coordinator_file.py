@@ -24,6 +24,7 @@ from sqlglot import exp
 
 from sqlfl.errors import Error
 from sqlfl.files import Connection, Identity, open_database, open_or_make, to_path
+from sqlfl.privacy.card import PrivacyReport
 from sqlfl.registry import Cost, Model, ModelBlock
 from sqlfl.schema import Client
 from sqlfl.transport.base import AUDIT
@@ -286,7 +287,8 @@ def _document(model: Model) -> dict[str, Any]:
         "head": None if model.head is None else model.head.tolist(),
         "classes": model.classes,
         "metrics": model.metrics,
-        "privacy": model.privacy,
+        "privacy": str(model.privacy),
+        "privacy_report": json.loads(model.privacy.to_json()),
         "cost": asdict(model.cost),
         "interrupted": model.interrupted,
         "converged": model.converged,
@@ -309,9 +311,18 @@ def _model(document: Mapping[str, Any], history: bytes, kept: str) -> Model:
         own["head"] = np.array(own["head"], np.float64)
     cost = Cost.__dataclass_fields__
     own["cost"] = Cost(**{name: value for name, value in own["cost"].items() if name in cost})
+    own["privacy"] = _report(document)
     own["created_at"] = dt.datetime.fromisoformat(own["created_at"])
     with pa.ipc.open_stream(history) as reader:
         return Model(**own, history=reader.read_all(), lasting=True, kept=kept)
+
+
+def _report(document: Mapping[str, Any]) -> PrivacyReport:
+    """Files of before, and their readers, have its text only."""
+    found = document.get("privacy_report")
+    if found is None:
+        return PrivacyReport((), (str(document["privacy"]),))
+    return PrivacyReport.from_json(json.dumps(found))
 
 
 def _block(document: Mapping[str, Any]) -> ModelBlock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,57 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.errors import Error, ModelError, nearest
+from sqlfl.privacy.card import PrivacyReport
 from sqlfl.result import facts_to_html
 from sqlfl.schema import Client
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-NO_PRIVACY = (
-    "none: no differential privacy. The coordinator saw the labels in clear, keyed hashes of the "
-    "join keys, the join graph, and exact predictions and gradients of each block."
-)
-
-
-def no_privacy(at: str | None, labels: Iterable[str], kinds: Collection[str] = ()) -> str:
-    """`Model.privacy` where the coordinator was at party `at`, parties `labels` own the labels, and
-    messages of `kinds` have crossed a border.
-
-    >>> print(no_privacy("clinic", ["clinic"]))
-    none: no differential privacy. The coordinator was at clinic, whose labels were sent to nobody;
-    the gradients that the other parties got are sums over them, and may tell some. clinic saw keyed
-    hashes of the others' join keys, the join graph, and exact predictions and gradients of each
-    block.
-    """
-    also = [words for kind, words in ALSO_SEEN.items() if kind in kinds]
-    more = f" It also saw {'; '.join(also)}." if also else ""
-    if at is None:
-        return NO_PRIVACY + more
-    others = [name for name in dict.fromkeys(labels) if name.lower() != at.lower()]
-    if others:
-        told = f"at {at}, which saw the labels of {', '.join(others)} in clear,"
-        return f"none: no differential privacy. The coordinator was {told} {_SEEN}{more}"
-    return (
-        f"none: no differential privacy. The coordinator was at {at}, whose labels were sent to "
-        "nobody; the gradients that the other parties got are sums over them, and may tell some. "
-        f"{at} saw {_SEEN}{more}"
-    )
-
-
-ALSO_SEEN = {
-    "weights": "the weights of rows",
-    "split": "which rows are for validation",
-    "statistics": "means, variances and counts of categories of each of a table's databases",
-    "gram": "second moments of each of a table's databases",
-    "partial_gradient": "gradients by all parameters of each of a table's databases",
-    "consensus_part": "parameters of each of a table's databases",
-}
-"""Kind of a message -> what the coordinator learns from it, beside what it always does."""
-
-_SEEN = (
-    "keyed hashes of the others' join keys, the join graph, and exact predictions and gradients of "
-    "each block."
-)
 
 
 @dataclass(frozen=True)
@@ -119,7 +74,8 @@ class Model:
     classes: tuple[str, ...] | None
     history: pa.Table
     metrics: dict[str, float | int | None]
-    privacy: str
+    privacy: PrivacyReport
+    """What was released of the training, to whom, and what holds of it."""
     cost: Cost
     interrupted: bool
     converged: bool
@@ -162,8 +118,8 @@ class Model:
             ("bytes", f"{self.cost.bytes_up:,} up, {self.cost.bytes_down:,} down"),
             ("seconds", f"{self.cost.seconds:.3g}"),
             *self._communication(),
-            *((key, _number(value)) for key, value in self.metrics.items()),
-            ("privacy", self.privacy),
+            *self._measures(),
+            ("privacy", str(self.privacy)),
             ("created", f"{self.created_at:%Y-%m-%d %H:%M:%S} UTC"),
             ("versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
             ("kept", self.kept),
@@ -172,6 +128,15 @@ class Model:
     def _head(self) -> str:
         assert self.head is not None
         return f"linear, {len(self.head)} values of each joined row, kept by the coordinator"
+
+    def _measures(self) -> list[tuple[str, str]]:
+        """Counts, and metrics with what is noised in them."""
+        noised = self.privacy.noised
+        of = f" (of noised {' and '.join(noised)})" if noised else ""
+        return [
+            (key, _number(value) + ("" if isinstance(value, int) else of))
+            for key, value in self.metrics.items()
+        ]
 
     def _communication(self) -> list[tuple[str, str]]:
         seconds = self.cost.comm_seconds

@@ -25,8 +25,9 @@ from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Collect, Collected, Drop, Keep
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.statements import TrainModel
-from sqlfl.planner.ucq import Slot
-from sqlfl.registry import Cost, Model, ModelBlock, Registry, no_privacy
+from sqlfl.privacy.report import report_of
+from sqlfl.privacy.units import tables_of
+from sqlfl.registry import Cost, Model, ModelBlock, Registry
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 
@@ -197,11 +198,7 @@ def model_of(
         classes=trained.classes,
         history=trained.history,
         metrics=trained.metrics,
-        privacy=no_privacy(
-            plan.at,
-            [party for slot in plan.ucq.slots if slot.target for party in slot.parties],
-            {disclosure.kind for disclosure in plan.disclosures},
-        ),
+        privacy=report_of(plan, trained.calibration),
         cost=Cost(
             last["rounds"],
             last["bytes_up"],
@@ -218,15 +215,3 @@ def model_of(
         lasting=lasting,
         kept=kept,
     )
-
-
-def tables_of(slot: Slot) -> tuple[str, ...]:
-    """`party.table` of all that the slot's fragments read, in the order of the clients."""
-    found: dict[str, None] = {}
-    for fragment in slot.fragments:
-        inner = {cte.alias for cte in fragment.select.find_all(exp.CTE)}
-        for table in fragment.select.find_all(exp.Table):
-            parts = [part.name for part in table.parts]
-            if table.name and (len(parts) > 1 or parts[0] not in inner):
-                found[".".join((fragment.client.party, *parts))] = None
-    return tuple(found)

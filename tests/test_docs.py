@@ -6,6 +6,7 @@ import doctest
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> No
     namespace: dict[str, object] = {}
     exec(compile(block, "docs/neural.md", "exec"), namespace)
     assert namespace["fed"].model("delay").metrics["accuracy"] > 0.7  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_the_page_on_privacy_runs() -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/privacy.md").read_text(), re.M | re.S
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/privacy.md", "exec"), namespace)
+    claimed = {release.epsilon for release in namespace["report"].releases}
+    assert max(claimed - {None}) == 4.0  # of the labels; that of features is never above
+    assert namespace["accuracy"][4] > 0.9
+    namespace["fed"].close()
 
 
 def test_options_are_documented() -> None:

@@ -1,0 +1,153 @@
+"""The privacy report as data: what is released, to whom, and what is promised of it."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from textwrap import wrap
+from typing import Any
+
+from sqlfl.errors import InternalError
+
+NONE = "none"
+PENDING = "known once the join is"
+WIDTH = 96
+"""Characters of a line of the text."""
+HEADERS = ("what", "who sees it", "protection", "unit", "mechanism", "note")
+
+_CELL = "padding:.25em .8em;vertical-align:top;text-align:left"
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of release, and one who sees it."""
+
+    kind: str
+    """'labels', 'predictions' and so on."""
+    observer: str
+    mechanism: str
+    """With its numbers: clip, noise, how often; 'exact' where there is none."""
+    unit: str
+    """Whose change ε is about, or what there is none for; empty where nothing has any."""
+    epsilon: float | None
+    """None: no differential privacy, or not known yet, see `pending`. It is that of all that is
+    noised of the unit, not of this kind alone: releases of one row add up."""
+    delta: float | None
+    """None where there is no ε."""
+    note: str = ""
+    pending: bool = False
+    """There is an ε, known once the join is: of a plan with noise_multiplier."""
+
+    def __post_init__(self) -> None:
+        known = self.epsilon is not None
+        if known and not math.isfinite(float(self.epsilon or 0)):
+            raise InternalError(f"{self.kind}: an infinite ε is none")
+        if (known or self.pending) != (self.delta is not None) or (known and self.pending):
+            raise InternalError(f"{self.kind}: ε is {self.epsilon} and δ is {self.delta}")
+
+    @property
+    def protection(self) -> str:
+        """ε and δ, or 'none'."""
+        if self.delta is None:
+            return NONE
+        shown = PENDING if self.epsilon is None else upwards(self.epsilon)
+        return f"ε = {shown}, δ = {self.delta:g}" if self.epsilon is not None else f"ε {shown}"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Texts under HEADERS."""
+        return (self.kind, self.observer, self.protection, self.unit, self.mechanism, self.note)
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """What a run releases and to whom; ε and δ only where they hold.
+
+    `str` is the report as text; a notebook shows its releases as a table.
+    """
+
+    releases: tuple[Release, ...]
+    promises: tuple[str, ...]
+    """Sentences that hold, with their numbers."""
+    assumptions: tuple[str, ...] = ()
+    """What they rest on, and what is not protected; empty where nothing is noised."""
+    noised: tuple[str, ...] = ()
+    """Of 'labels' and 'predictions', those that history and metrics are of as noised."""
+
+    def __str__(self) -> str:
+        lines = [line for text in self.promises for line in wrap(text, WIDTH)]
+        if self.assumptions:  # else nothing is noised, and the promises say so
+            lines += ["", "What is released, to whom, and its protection:"]
+            lines += [line for release in self.releases for line in _item(_sentence(release))]
+            lines += ["", "What this rests on, and what is not protected:"]
+            lines += [line for text in self.assumptions for line in _item(text)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<p>{html.escape(text)}</p>" for text in self.promises)
+        head = "".join(f'<th scope="col" style="{_CELL}">{name}</th>' for name in HEADERS)
+        rows = "".join(
+            "<tr>"
+            + "".join(f'<td style="{_CELL}">{html.escape(cell)}</td>' for cell in release.cells)
+            + "</tr>"
+            for release in self.releases
+        )
+        table = (
+            f'<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.4em 0">'
+            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+        listed = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
+        return said + (table if rows else "") + (f"<ul>{listed}</ul>" if listed else "")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> PrivacyReport:
+        """What `to_json` wrote, of this version or a later one, whose further fields are left out.
+
+        Raises ValueError, KeyError or TypeError where it is nothing of the kind.
+        """
+        found = json.loads(text)
+        try:
+            releases = tuple(_release(item) for item in found["releases"])
+        except InternalError as error:
+            raise ValueError(str(error)) from error
+        return cls(
+            releases,
+            tuple(map(str, found["promises"])),
+            tuple(map(str, found["assumptions"])),
+            tuple(map(str, found["noised"])),
+        )
+
+
+def upwards(value: float) -> str:
+    """With four digits, rounded up: a reader is never told less than what holds.
+
+    >>> upwards(0.99999), upwards(1.00001), upwards(2.0), upwards(12345.6)
+    ('1', '1.001', '2', '12350')
+    """
+    if value <= 0:
+        return f"{value:g}"
+    unit = math.floor(math.log10(value)) - 3
+    digits = math.ceil(value * 10.0**-unit * (1 - 1e-12))
+    return f"{digits * 10 ** max(unit, 0)}" if unit >= 0 else f"{digits / 10**-unit:g}"
+
+
+def _release(item: Mapping[str, Any]) -> Release:
+    names = Release.__dataclass_fields__
+    return Release(**{name: value for name, value in item.items() if name in names})
+
+
+def _sentence(release: Release) -> str:
+    text = f"{release.kind}, {release.observer}: {release.protection}"
+    if release.unit:
+        text += f" for {release.unit}"
+    return "; ".join(part for part in (text, release.mechanism, release.note) if part)
+
+
+def _item(text: str) -> list[str]:
+    return wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")
