@@ -59,6 +59,28 @@ def test_a_party_without_torch_says_so_first() -> None:
     assert done.stdout == 4 * said + "['drop', 'failure', 'finish', 'prepare', 'ready']\n"
 
 
+def test_a_party_without_opacus_says_so_first(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where features are protected; labels alone need none."""
+    for module in [m for m in sys.modules if m.split(".")[0] == "opacus"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "sqlfl.models.per_row", raising=False)
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    query = "SELECT a.x AS a, b.x AS b, a.y FROM a.t AS a JOIN b.t AS b USING (k)"
+    train = "TRAIN MODEL m USING mlp_regressor TARGET y WITH (epochs = 1) PRIVACY (%s) FROM (%s)"
+    with sqlfl.connect(progress=False) as fed:
+        for party in PARTIES[:2]:
+            fed.attach(party, database(TABLE))
+        with pytest.raises(
+            sqlfl.PartyError, match=r"Opacus.*\nhint: pip install 'sqlfl\[neural\]'"
+        ):
+            fed.sql(train % ("noise_multiplier = 1, statistics = 'none'", query))
+        kinds = {row[6] for row in fed.audit().fetchall() if row[2] is not None}
+        assert kinds.isdisjoint({"prepared", "join_keys", "labels"})
+        fed.sql(train % ("label_epsilon = 1, label_bounds = [0, 8]", query))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_party_without_the_device_says_so_first(database: Open) -> None:
     with sqlfl.connect(progress=False) as fed:

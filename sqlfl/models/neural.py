@@ -50,6 +50,25 @@ class FirstLayer(Protocol):
         """X̃ᵀ V: (a or b, h) -> (d, h)"""
         ...
 
+    def norms(self, rows: Array | None) -> Tensor:
+        """‖x̃_r‖: (a or b,)"""
+        ...
+
+
+class Limit(Protocol):
+    """Bounds what each row adds to a gradient; see `models.per_row`."""
+
+    def gradients(
+        self,
+        first: Tensor,
+        upper: Sequence[Tensor],
+        values: Tensor,
+        generator: torch.Generator | None,
+        lengths: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """As `Network.gradients`; `lengths` (n,) are the norms of the rows' encoded columns."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Pass:
@@ -57,7 +76,7 @@ class Pass:
 
     Upper layers are computed again on the way back, chunk by chunk, with the same units dropped:
     only X̃ W₁ is held. A row's gradient is linear in the row's `values`: bounding it means to scale
-    these (`backward` is the only place where rows are added up).
+    these, as a `Limit` does (`backward` is the only place where rows are added up).
     """
 
     network: Network
@@ -80,22 +99,28 @@ class Pass:
         empty = self.first.new_zeros((0, self.network.shape.outputs))
         return torch.cat(parts) if parts else empty
 
-    def backward(self, values: Tensor) -> Tensor:
-        """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`."""
-        wanted = (len(self.first), self.network.shape.outputs)
+    def backward(self, values: Tensor, limit: Limit | None = None) -> Tensor:
+        """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`.
+
+        With a `limit`, each row's gradient is first scaled as that says.
+        """
+        network = self.network
+        wanted = (len(self.first), network.shape.outputs)
         if values.shape != wanted:
             raise InternalError(f"values must be {wanted}; got {tuple(values.shape)}")
-        upper = self.network.unpack(self.parameters)[1:]
+        upper = network.unpack(self.parameters)[1:]
+        lengths = None if limit is None else network.layer.norms(self.rows)
         sums = [torch.zeros_like(p) for p in upper]
         slopes = torch.empty_like(self.first)
         for number, part in enumerate(self._chunks()):
-            inputs = [p.detach().requires_grad_(True) for p in (self.first[part], *upper)]
-            with torch.enable_grad():
-                found = self.network.upper(inputs[0], inputs[1:], self._generator(number))
-            slopes[part], *own = torch.autograd.grad(found, inputs, values[part])
+            given = (self.first[part], upper, values[part], self._generator(number))
+            if limit is None or lengths is None:
+                slopes[part], *own = network.gradients(*given)
+            else:
+                slopes[part], *own = limit.gradients(*given, lengths[part])
             for total, gradient in zip(sums, own, strict=True):
                 total += gradient
-        first = self.network.layer.backward(slopes, self.rows)
+        first = network.layer.backward(slopes, self.rows)
         return torch.cat([first.reshape(-1), *(total.reshape(-1) for total in sums)])
 
     def _chunks(self) -> Iterator[slice]:
@@ -143,12 +168,32 @@ class Network:
         """h from X̃ W₁ and b₁, W₂, …, W_out. A dropped unit is 0, the others grow instead."""
         values = first
         for bias, weights in zip(upper[0::2], upper[1::2], strict=True):
-            values = _activate(self.shape.activation, values + bias)
-            if generator is not None:
-                drawn = torch.rand(values.shape, generator=generator, device=values.device)
-                values = values * (drawn >= self.dropout) / (1.0 - self.dropout)
-            values = values @ weights
+            values = self.hidden(values + bias, generator) @ weights
         return values
+
+    def hidden(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
+        """What a hidden layer hands on: its activation, with units dropped."""
+        values = _activate(self.shape.activation, values)
+        if generator is None:
+            return values
+        drawn = torch.rand(values.shape, generator=generator, device=values.device)
+        return values * (drawn >= self.dropout) / (1.0 - self.dropout)
+
+    def gradients(
+        self,
+        first: Tensor,
+        upper: Sequence[Tensor],
+        values: Tensor,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, ...]:
+        """∂(h_r·V_r)/∂(X̃ W₁)_r of each row (n, hidden[0]), then Σ_r ∂(h_r·V_r) by each of `upper`.
+
+        As `upper`, with values (n, outputs).
+        """
+        inputs = [p.detach().requires_grad_(True) for p in (first, *upper)]
+        with torch.enable_grad():
+            found = self.upper(inputs[0], inputs[1:], generator)
+        return torch.autograd.grad(found, inputs, values)
 
 
 def seed_of(*numbers: int) -> int:

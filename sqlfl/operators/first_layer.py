@@ -25,12 +25,18 @@ class EngineLayer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.rows, self.width = engine.rows, engine.width
+        self._norms: torch.Tensor | None = None
 
     def forward(self, weights: torch.Tensor, rows: Array | None) -> torch.Tensor:
         return torch.from_numpy(self._engine.predict(weights.numpy(), rows))
 
     def backward(self, slopes: torch.Tensor, rows: Array | None) -> torch.Tensor:
         return torch.from_numpy(self._engine.gradient(slopes.numpy(), rows))
+
+    def norms(self, rows: Array | None) -> torch.Tensor:
+        if self._norms is None:
+            self._norms = torch.from_numpy(self._engine.norms())
+        return self._norms if rows is None else self._norms[torch.from_numpy(_index(rows))]
 
 
 class DeviceLayer:
@@ -47,6 +53,7 @@ class DeviceLayer:
         self._numeric = torch.tensor(numeric, dtype=dtype, device=device)
         self._codes = torch.tensor(_codes(onehot), device=device)
         self._centre = torch.tensor(engine.centre, dtype=dtype, device=device)
+        self._norms: torch.Tensor | None = None
 
     def forward(self, weights: torch.Tensor, rows: Array | None) -> torch.Tensor:
         numeric, codes = self._of(rows)
@@ -68,29 +75,46 @@ class DeviceLayer:
             parts.append(table[:-1])
         return torch.cat(parts) - torch.outer(self._centre, slopes.sum(0))
 
+    def norms(self, rows: Array | None) -> torch.Tensor:
+        if self._norms is None:
+            # ‖e − μ‖² of one-hots e is Σ over their ones of 1 − 2μ_k, and ‖μ‖²
+            hot = torch.cat([1.0 - 2.0 * self._centre[self._split :], self._centre.new_zeros(1)])
+            squares = self._numeric.square().sum(1) + self._centre.square().sum()
+            self._norms = (squares + hot[self._codes].sum(1)).clamp(min=0.0).sqrt()
+        if rows is None:
+            return self._norms
+        return self._norms[torch.tensor(_index(rows), device=self.device)]
+
     def _of(self, rows: Array | None) -> tuple[torch.Tensor, torch.Tensor]:
         if rows is None:
             return self._numeric, self._codes
-        chosen = torch.tensor(np.asarray(rows, np.int64), device=self.device)
+        chosen = torch.tensor(_index(rows), device=self.device)
         return self._numeric[chosen], self._codes[chosen]
 
 
-def make_layer(engine: Engine, name: str) -> FirstLayer:
+def make_layer(engine: Engine, name: str, *, private: bool = False) -> FirstLayer:
     """On the device `name`, 'auto', 'cpu' or 'cuda'.
 
     'auto' takes CUDA where there is a device, and the engine holds the columns as arrays: others
-    are too large for memory. Raises ModelError where CUDA is asked for and absent, or too small.
+    are too large for memory. `private`: float64 there too, for what a row adds to a sum in float32
+    is not bounded as closely as noise is calibrated. Raises ModelError where CUDA is asked for and
+    absent, or too small.
     """
     device = device_of(name)
     if device.type == "cpu" or (name == "auto" and engine.name != "arrays"):
         return EngineLayer(engine)
     try:
-        return DeviceLayer(engine, device)
+        return DeviceLayer(engine, device, torch.float64 if private else torch.float32)
     except torch.cuda.OutOfMemoryError as error:
         raise ModelError(
             f"the encoded columns of {engine.rows} rows do not fit the CUDA device's memory",
             hint="device = 'cpu' trains without it",
         ) from error
+
+
+def _index(rows: Array) -> Array:
+    """`rows`, of any type of integers, as torch indexes by them."""
+    return np.asarray(rows, np.int64)
 
 
 def _codes(onehot: sparse.csr_array) -> Array:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from sqlfl.models.neural import Network, Tensor, seed_of
+from sqlfl.models.neural import Limit, Network, Tensor, seed_of
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.models.towers import TowerShape
+from sqlfl.models.towers import TowerShape, local_rounds
+from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration, Engine
 
 Array = npt.NDArray[Any]
@@ -37,16 +39,32 @@ class LocalUpdate:
     least. The metric D of ½‖θ − w + u‖² is ρr/Q times an estimate of the mean squared derivative of
     f by each parameter, from the parameters that all clients hold at the update's beginning. u is
     kept in units of D.
+
+    Private (`guard` and `limit`): DP-SGD. Of N times the objective, each row's own part, the
+    bracket above, has its gradient clipped to C; their sum over a batch is noised and divided by N.
+    The penalty and the terms of consensus hold nothing of the rows. A row is in one batch of a
+    pass, and the passes are those of `local_rounds` and no more: so many noised sums it is in.
     """
 
     def __init__(
-        self, network: Network, configuration: ClientConfiguration, engine: Engine, seed: int
+        self,
+        network: Network,
+        configuration: ClientConfiguration,
+        engine: Engine,
+        seed: int,
+        guard: Guard | None = None,
+        limit: Limit | None = None,
     ) -> None:
         self._network = network
         self._configuration = configuration
+        self._guard, self._limit = guard, limit
+        self.rounds, self._passes = local_rounds(
+            configuration.local_epochs, configuration.inner_rounds, configuration.clients
+        )
         self._rows = np.flatnonzero(engine.counts > 0)
+        self._taking = np.array(engine.counts)[:, None]
         self._counts = network.tensor(engine.counts)[:, None]
-        self._centre = engine.centre
+        self._centre = _frequencies(engine)
         self._seed = seed
         ridge = configuration.l2 / configuration.clients
         self._penalty = network.tensor(ridge * penalised(network.shape))
@@ -66,8 +84,7 @@ class LocalUpdate:
 
     def minimise(self) -> Tensor:
         """The new parameters (size,), at the only client of the slot."""
-        own = self._configuration
-        return self._steps(self._start, own.local_epochs, LEAST, None)
+        return self._steps(self._start, LEAST, None)
 
     def part(self) -> Tensor:
         """The first inner round of an epoch: θ^q + u^q."""
@@ -87,13 +104,10 @@ class LocalUpdate:
         self._dual = self._dual + self._metric * (self._local - mean)
 
     def _inner(self, mean: Tensor) -> Tensor:
-        own = self._configuration
-        rounds = max(own.inner_rounds, 1)
-        passes = math.ceil(own.local_epochs / rounds)
-        self._local = self._steps(self._local, passes, LEAST_INNER, mean)
+        self._local = self._steps(self._local, LEAST_INNER, mean)
         return self._local + self._dual / self._metric
 
-    def _steps(self, start: Tensor, passes: int, least: int, mean: Tensor | None) -> Tensor:
+    def _steps(self, start: Tensor, least: int, mean: Tensor | None) -> Tensor:
         own = self._configuration
         if not len(self._rows):
             if mean is None:
@@ -102,7 +116,10 @@ class LocalUpdate:
         self._updates += 1
         generator = np.random.default_rng([self._seed, self._updates])
         batches = math.ceil(len(self._rows) / own.local_batch)
-        total = max(passes, math.ceil(least / batches)) * batches
+        passes = self._passes
+        if self._guard is None:
+            passes = max(passes, math.ceil(least / batches))
+        total = passes * batches
         parameters, batch = start, self._rows
         for step in range(total):
             if batches > 1:
@@ -126,7 +143,13 @@ class LocalUpdate:
         moved = forward.outputs() - self._anchor[chosen]
         slopes = self._values[chosen] / own.rows
         slopes = slopes + (self._weight / own.total) * self._counts[chosen] * moved
-        return forward.backward(slopes * (len(self._rows) / len(batch)))
+        share = len(self._rows) / len(batch)
+        if self._guard is None:
+            return forward.backward(slopes * share)
+        found = forward.backward(slopes * own.rows, self._limit).cpu().numpy()
+        # whether a row takes part is a matter of the join: its slope may be 0 for what it holds
+        noised = self._guard.gradient(found, self._taking[batch], batch)
+        return self._network.tensor(noised * (share / own.rows))
 
 
 def sensitivities(shape: TowerShape, parameters: Sequence[Array], centre: Array) -> Array:
@@ -145,6 +168,16 @@ def sensitivities(shape: TowerShape, parameters: Sequence[Array], centre: Array)
         found = [np.outer(inputs, own), own, *found]
         after = squares[2 * layer] @ own
     return shape.pack(found)[:, 0]
+
+
+def _frequencies(engine: Engine) -> Array:
+    """(d,): those of one-hot columns, 0 of numeric ones; of categories that are not centred, for
+    nothing may be known of their rows, as if all and `other` were equally frequent."""
+    found = np.array(engine.centre)
+    for start, end in pairwise(engine.offsets):
+        if not found[start:end].any():
+            found[start:end] = 1.0 / (end - start + 1)
+    return found
 
 
 def _floored(values: Array) -> Array:

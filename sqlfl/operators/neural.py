@@ -18,15 +18,18 @@ from sqlfl.messages import (
     Predictions,
     Residuals,
     SendPredictions,
+    SendReleases,
     SumGradient,
 )
-from sqlfl.models.neural import Network, Pass, seed_of
+from sqlfl.models.neural import Limit, Network, Pass, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import TowerShape, first_parameters, weights_of
 from sqlfl.operators.client import predictions_of
 from sqlfl.operators.first_layer import make_layer
+from sqlfl.operators.guard import Guard, releases_of
 from sqlfl.operators.local import LocalUpdate, penalised
 from sqlfl.operators.steps import ClientConfiguration, Engine
+from sqlfl.privacy.randomness import Entropy, system
 
 Array = npt.NDArray[Any]
 
@@ -36,11 +39,16 @@ class NeuralOperator:
 
     `configuration` is the JSON of `Start`. The tower starts at `parameters` (W₁, b₁, …, W_out), or
     where all clients of the slot draw it alike. Raises InternalError for parameters of another
-    shape, ModelError where the device is not there.
+    shape, ModelError where the device is not there, or Opacus, where the run is private. `entropy`
+    is for tests.
 
     sgd: a gradient is that of h·Y summed over the rows of the last predictions (eq. 14), and over
     the slot's clients (eq. 15); the optimizer's step is made from the sum, alike at each of them.
     admm: see `LocalUpdate`.
+
+    In private runs each row's gradient by all parameters is clipped, the client's sum is noised
+    before anything is made of it, and predictions of a row are clipped and noised each time: see
+    `Guard`. Steps, penalties and partial gradients are functions of noised sums.
     """
 
     def __init__(
@@ -50,6 +58,8 @@ class NeuralOperator:
         run: str,
         slot: int,
         parameters: Sequence[Array] | None = None,
+        *,
+        entropy: Entropy = system,
     ) -> None:
         self._configuration = own = ClientConfiguration.from_json(configuration)
         self._run, self._slot = run, slot
@@ -66,13 +76,23 @@ class NeuralOperator:
             )
         self._flat = self.shape.pack(parameters)[:, 0]
         self._penalised = penalised(self.shape)
-        self._network = Network(self.shape, make_layer(engine, own.device), own.dropout)
+        layer = make_layer(engine, own.device, private=own.privacy is not None)
+        self._network = Network(self.shape, layer, own.dropout)
+        self._guard: Guard | None = None
+        self._limit: Limit | None = None
+        if own.privacy is not None:
+            from sqlfl.models.per_row import RowLimit  # loads opacus
+
+            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._limit = RowLimit(self._network, self._guard.factors)
         self._optimizer = optimizer_of(own.optimizer, own.momentum)
         self._local: LocalUpdate | None = None
         match own.algorithm:
             case "admm":
                 seed = seed_of(own.seed, slot, own.number, 1)
-                self._local = LocalUpdate(self._network, own, engine, seed)
+                self._local = LocalUpdate(
+                    self._network, own, engine, seed, self._guard, self._limit
+                )
             case "sgd":
                 pass
             case _:
@@ -90,6 +110,11 @@ class NeuralOperator:
     def parameters(self) -> tuple[Array, ...]:
         """W₁, b₁, …, W_out"""
         return self.shape.unpack(self._flat)
+
+    @property
+    def guard(self) -> Guard | None:
+        """None where nothing is noised."""
+        return self._guard
 
     def kept(self, back: int) -> tuple[Array, ...]:
         """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
@@ -114,6 +139,8 @@ class NeuralOperator:
                 return self._advance(np.asarray(message.values, np.float64)[:, 0])
             case ConsensusAverage() if self._local is not None and self._configuration.shared:
                 return self._average(self._local, np.asarray(message.values, np.float64)[:, 0])
+            case SendReleases():
+                return releases_of(self._guard, self._run, self._slot)
         raise InternalError(f"message {message.kind} is no part of training a tower")
 
     # -- sgd --------------------------------------------------------------------------------------
@@ -123,8 +150,10 @@ class NeuralOperator:
             raise InternalError("residuals of a tower that has not predicted")
         self._coefficients = message.coefficients
         self._next = message.batch if message.coefficients[2] == 0.0 else None
-        slopes = self._pass.backward(self._network.tensor(message.values))
-        gradient = slopes.double().cpu().numpy()
+        slopes = self._pass.backward(self._network.tensor(message.values), self._limit)
+        gradient: Array = slopes.double().cpu().numpy()
+        if self._guard is not None:
+            gradient = self._guard.gradient(gradient, message.values, self._pass.rows)
         if self._configuration.shared:
             return PartialGradient(self._run, self._slot, gradient[:, None])
         return self._advance(gradient)
@@ -150,7 +179,7 @@ class NeuralOperator:
 
     def _average(self, local: LocalUpdate, mean: Array) -> Message:
         self._inner += 1
-        if self._inner < max(self._configuration.inner_rounds, 1):
+        if self._inner < local.rounds:
             return self._part(local.average(self._network.tensor(mean)))
         local.settle(self._network.tensor(mean))
         self._flat = mean
@@ -177,7 +206,10 @@ class NeuralOperator:
             self._draws += 1
             draw = seed_of(own.seed, self._slot, own.number, 2, self._draws)
         self._pass = self._network.forward(self._network.tensor(self._flat), rows, draw)
-        values = predictions_of(self._pass.outputs().cpu().numpy())
+        found = self._pass.outputs().cpu().numpy()
+        if self._guard is not None:
+            found = self._guard.predictions(found, rows)
+        values = predictions_of(found)
         weights = weights_of(self.parameters)
         penalty = 0.5 * own.l2 * sum(float(np.vdot(w, w)) for w in weights)
         products = np.array([penalty]) if own.leader else np.zeros(0)

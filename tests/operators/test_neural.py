@@ -664,7 +664,7 @@ def train_on(device: torch.device, algorithm: str, monkeypatch: pytest.MonkeyPat
     engine, found = engine_of(), []
     coefficients = (0.05, float(ROWS), 1.0) if algorithm == "sgd" else (1.0,)
     for layer in (EngineLayer(engine), DeviceLayer(engine, device)):
-        monkeypatch.setattr("sqlfl.operators.neural.make_layer", lambda *_, own=layer: own)
+        monkeypatch.setattr("sqlfl.operators.neural.make_layer", lambda *_, own=layer, **__: own)
         own = operator(engine, algorithm=algorithm, optimizer="adam", hidden=(4, 3))
         reply = own.handle(SendPredictions("run", 3))
         for _ in range(4):

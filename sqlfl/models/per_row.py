@@ -1,0 +1,108 @@
+"""Gradients of a tower with the norm of each row's own bounded: by Opacus, and in closed form.
+
+Opacus finds the norms of the layers above the first, by its ghost norms: exact, from what flows
+through a layer forward and back, without a gradient of each row in memory. The first layer's is
+‖x̃_r‖ ‖∂z_r‖, z = X̃ W₁ + b₁, so that one-hot columns stay sparse. Importing this loads Opacus: only
+where a tower is trained privately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from sqlfl.errors import ModelError
+from sqlfl.models.neural import Array, Network, Tensor
+
+try:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+except ImportError as error:
+    raise ModelError(
+        "neural towers are trained privately with Opacus, which cannot be imported here",
+        hint="pip install 'sqlfl[neural]' at this party",
+    ) from error
+
+
+class RowLimit:
+    """Scales each row's gradient of h_r·V_r, by all parameters of the tower, by a factor.
+
+    factors: norms (n,) -> what to multiply each row's gradient with (n,), both float64.
+    Norms and sums are of the same values forward, so that rounding cannot make them differ.
+    """
+
+    def __init__(self, network: Network, factors: Callable[[Array], Array]) -> None:
+        self._factors = factors
+        self._layers = _UpperLayers(network)
+        self._opacus = GradSampleModuleFastGradientClipping(
+            self._layers, loss_reduction="sum", use_ghost_clipping=True
+        )
+
+    def gradients(
+        self,
+        first: Tensor,
+        upper: Sequence[Tensor],
+        values: Tensor,
+        generator: torch.Generator | None,
+        lengths: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """As `Network.gradients`, of scaled rows. lengths: ‖x̃_r‖ (n,)."""
+        layers = self._layers
+        layers.load(upper, generator)
+        sums = (first + upper[0]).detach().requires_grad_(True)
+        self._opacus.enable_hooks()
+        with torch.enable_grad():
+            found = self._opacus(sums)
+        (slopes,) = torch.autograd.grad(found, sums, values, retain_graph=True)
+        # the first layer's bias counts as a column of ones
+        inputs = slopes.square().sum(1) * (1.0 + lengths.square())
+        norms = (self._opacus.get_norm_sample().square() + inputs).sqrt()
+        factors = self._scaled(norms)
+        self._opacus.disable_hooks()
+        own = torch.autograd.grad(found, layers.weights, values * factors)
+        slopes = slopes * factors
+        return (slopes, slopes.sum(0), *(p.T if p.ndim == 2 else p for p in own))
+
+    def _scaled(self, norms: Tensor) -> Tensor:
+        """The factors (n, 1)."""
+        found = self._factors(norms.double().cpu().numpy())
+        return torch.tensor(np.asarray(found), dtype=norms.dtype, device=norms.device)[:, None]
+
+
+class _UpperLayers(torch.nn.Module):
+    """h of X̃ W₁ + b₁, as `Network.upper` has it, of layers that Opacus knows."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self._network = network
+        self._generator: torch.Generator | None = None
+        shape, layer = network.shape, network.layer
+        sizes = list(pairwise((*shape.hidden, shape.outputs)))
+        self._layers = torch.nn.ModuleList(
+            # on 'meta' nothing is drawn for first weights, from a generator that others share
+            torch.nn.Linear(*size, bias=number < len(sizes) - 1, device="meta", dtype=layer.dtype)
+            for number, size in enumerate(sizes)
+        )
+        self._layers.to_empty(device=layer.device)
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """W₂, b₂, …, W_out, where weights are (out, in)."""
+        found: list[Tensor] = []
+        for layer in self._layers:
+            found += layer.parameters()
+        return found
+
+    def load(self, upper: Sequence[Tensor], generator: torch.Generator | None) -> None:
+        """Takes b₁, W₂, …, W_out, b₁ unused, and what draws the dropped units."""
+        self._generator = generator
+        with torch.no_grad():
+            for mine, given in zip(self.weights, upper[1:], strict=True):
+                mine.copy_(given.T if given.ndim == 2 else given)
+
+    def forward(self, values: Tensor) -> Tensor:
+        for layer in self._layers:
+            values = layer(self._network.hidden(values, self._generator))
+        return values
