@@ -28,9 +28,9 @@ def clipped_steps(
     *,
     intercept: bool,
 ) -> Fitted:
-    """From `data.start()`. `clip`: of each table row's gradient; None: N over the table's rows, times
-    the deviation of a label that is a number. `intercept`: each joined row's slope of it is clipped
-    to that deviation too, or 1.
+    """From `data.start()`. `clip`: of each table row's gradient; None: N over the table's rows,
+    times the deviation of a label that is a number. `intercept`: each joined row's slope of it is
+    clipped to that deviation too, or 1.
     """
     now = data.start()
     spread = float(np.std(data.y)) or 1.0 if data.kind == "linear_regression" else 1.0
