@@ -229,7 +229,7 @@ PRIVATE: dict[str, object] = {"tolerance": 0.0, "batch_size": None}
 is bounded best where it is of all rows."""
 PRIVATE_NEURAL: dict[str, object] = {"local_epochs": 1, "inner_rounds": 1}
 NOISED_EPOCHS = {"sgd": 20, "admm": 10}
-"""Default epochs of linear models whose predictions are noised: noise drowns what more would add."""
+"""Default epochs of linear models with noised predictions: noise drowns what more would add."""
 
 
 def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | None = None) -> None:

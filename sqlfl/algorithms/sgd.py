@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from sqlfl.algorithms.base import Channel, Conversation, Problem, Step
 from sqlfl.algorithms.divergence import check_objective, check_scores, relative
+from sqlfl.algorithms.noised import Drowned
 from sqlfl.algorithms.rates import (
     Rates,
     estimated_rates,
@@ -78,6 +79,11 @@ class Sgd:
             optimizer_of(problem.optimizer, problem.momentum) for _ in self._head.parameters
         ]
         self._schedule, self._decay = "constant", 0.0
+        self._drowned: Drowned | None = None
+        """Where noised predictions say little of the loss's slopes."""
+        if problem.noise > 0.0 and not problem.linear_head:
+            drowned = Drowned(problem)
+            self._drowned = drowned if drowned.applies else None
 
     @property
     def intercept(self) -> Array:
@@ -181,7 +187,7 @@ class Sgd:
         rows, embedding = self._first(batches[0])
         penalty = 0.0
         for number, joined in enumerate(batches):
-            slopes = self._slopes(self._head.scores(embedding), joined)
+            slopes = self._slopes(embedding, joined)
             values = self._head.pulled_back(slopes)
             if len(values) < rows.total:
                 values = _spread(values, joined, total)
@@ -196,6 +202,8 @@ class Sgd:
             rows, embedding = following, following.gather(replies)
             self._check(self._head.scores(embedding), rows)
             penalty = float(conversation.products(replies).sum())
+        if self._drowned is not None:
+            self._head = self._head.replaced((self._drowned.intercept(embedding),))
         self._embedding, self._scores = embedding, self._head.scores(embedding)
         return penalty + self._head.penalty(problem.l2)
 
@@ -208,15 +216,20 @@ class Sgd:
         asked = rows if self._some else None
         return rows, rows.gather(self._conversation.predictions(asked, training=True))
 
-    def _slopes(self, scores: Array, joined: Array) -> Array:
-        """w_j ∂ℓ/∂H of a batch's scores (B, d_c), with weights of mean 1 in it."""
+    def _slopes(self, embedding: Array, joined: Array) -> Array:
+        """w_j ∂ℓ/∂H of a batch's E (B, P), with weights of mean 1 in it: (B, d_c)."""
         problem = self._problem
         shares = None if problem.shares is None else problem.shares[joined]
         if shares is not None:
             shares = shares * (len(joined) / shares.sum())
+        if self._drowned is not None:
+            return self._drowned.slopes(embedding, problem.targets[joined], shares)
+        scores = self._head.scores(embedding)
         return problem.loss.gradient(scores, problem.targets[joined], shares)
 
     def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
+        if self._drowned is not None:
+            return
         if self._problem.blind:
             gradient: tuple[Array, ...] = (self._noised_slope(slopes),)
         else:
