@@ -26,7 +26,7 @@ def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python blocks, from the repository's root, one after the other as one script."""
     monkeypatch.chdir(ROOT)
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     namespace: dict[str, object] = {}
     exec(compile("\n".join(blocks), "README.md", "exec"), namespace)
     assert namespace["plan"]
