@@ -59,9 +59,7 @@ def test_gradients_are_clipped_per_table_row(
         assert fed.model("m").metrics["objective"] == pytest.approx(
             data.objective(stepped), rel=1e-4, abs=1e-6
         )
-        assert_predictions_equal(
-            case, databases, data, stepped, fed.sql(case.predict()), atol=1e-4
-        )
+        assert_predictions_equal(case, databases, data, stepped, fed.sql(case.predict()), atol=1e-4)
 
 
 @given(cases(unions=False, max_slots=3), CLIENTS, ENGINES)
