@@ -48,6 +48,8 @@ class MaterialisedRows:
         self.rows, self.width = len(rows), table.width
         self.numeric = table.numeric.shape[1]
         self.centre = table.centre
+        firsts = table.codes.min(axis=0) + self.numeric  # each column has codes of its own
+        self.offsets = (*firsts.tolist(), self.width)
         self.counts = np.ones(self.rows)
         self._numeric = table.numeric[rows]
         self._onehot = table.onehot(rows)
