@@ -53,7 +53,7 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
         low, high = label.bounds
         target = sql.cast(sql.column("y"), "DOUBLE")
         values = np.clip(snapshot.of_active_rows(target, None, np.float64), low, high)
-        noised = add_laplace(values, (high - low) / label.epsilon, words[:, 0])
+        noised = add_laplace(values, (high - low) / label.epsilon, words)
         return noised, (), np.zeros(0, np.uint32)
     size = len(label.classes)
     keep = laplace_keep if label.mechanism == "laplace" else keep_probability

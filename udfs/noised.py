@@ -88,10 +88,12 @@ def noised_statistics(
     tags, counts = [], []
     for number, (entries, count) in enumerate(measured.categories):
         key = vocabulary_key_of(vocabulary_key, number)
-        found = (hmac.digest(key, entry.encode(), "sha256") for entry in entries)
-        hashed = b"".join(digest[: keys.TAG_BYTES] for digest in found)
+        found = [hmac.digest(key, entry.encode(), "sha256")[: keys.TAG_BYTES] for entry in entries]
+        # the order in which the database finds categories follows from the rows
+        order = sorted(range(len(found)), key=found.__getitem__)
+        hashed = b"".join(found[place] for place in order)
         tags.append(np.frombuffer(hashed, np.uint8).reshape(-1, keys.TAG_BYTES))
-        counts.append(count)
+        counts.append(count[order])
     return Statistics(
         run=snapshot.run,
         slot=snapshot.specification.slot,
@@ -230,7 +232,7 @@ def _categories(
     for _, position in categories:
         entry = sql.column(f"c{position}")
         query = exp.select(entry, sql.call("count", exp.Star())).from_(snapshot.active_table)
-        found = sql.fetch(snapshot.con, query.group_by(entry.copy()))
+        found = sorted(sql.fetch(snapshot.con, query.group_by(entry.copy())))
         rows = {name.decode(): float(count) for name, count in found}
         listed = _listed(wanted, position)
         names = tuple(rows) if listed is None else listed

@@ -26,12 +26,10 @@ Words = npt.NDArray[np.uint64]
 
 GAUSSIAN_BITS = 40
 """The grid of normal noise is 2⁻⁴⁰ of its standard deviation, or somewhat finer."""
-LAPLACE_BITS = 30
-"""Coarser than the other: the draw is of one word, which is to tell far more numbers apart than the
-grid has, in the tails too."""
+LAPLACE_BITS = 40
 LAPLACE_SLACK = 2.0**-20
 """What Laplace noise is larger by, relatively: makes up for the step by which rounding may move
-two values apart, for ε ≥ 2⁻¹⁰."""
+two values apart, for ε ≥ 2⁻²⁰."""
 CHUNK = 1 << 16
 
 
@@ -82,20 +80,19 @@ def add_gaussian(values: Array, sigma: float, entropy: Entropy = system) -> Arra
 
 
 def add_laplace(values: Array, scale: float, drawn: Words) -> Array:
-    """Values (n,), rounded to the grid, plus Laplace noise from the words (n,): float64 (n,).
+    """Values (n,), rounded to the grid, plus Laplace noise from the words (n, 2): float64 (n,).
 
-    With `scale` = Δ/ε it is ε-DP for values that differ by at most Δ, where ε ≥ 2⁻¹⁰: the noise is
-    larger by `LAPLACE_SLACK`. Words are rarer than grid points only beyond 22 times the scale,
-    where noise falls once in 10⁹ draws. InternalError unless `scale` is positive and finite, values
-    are finite and words as many.
+    With `scale` = Δ/ε it is ε-DP for values that differ by at most Δ, where ε ≥ 2⁻²⁰: the noise is
+    larger by `LAPLACE_SLACK`. It is the difference of two exponential draws: in the tails, where
+    the points of one draw are rarer than the grid's, the other fills in. InternalError unless
+    `scale` is positive and finite, values are finite, and there are two words of each.
     """
     own = _checked(values)
-    if drawn.shape != own.shape:
+    if drawn.shape != (*own.shape, 2):
         raise InternalError(f"words {drawn.shape} for values {own.shape}")
     step = grid(scale, LAPLACE_BITS)
-    ranks = ((drawn >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-63
-    sizes = np.log(ranks) * (-scale * (1.0 + LAPLACE_SLACK) / step)
-    noise = np.rint(_signed(sizes, drawn)) * step
+    sizes = -np.log((drawn.astype(np.float64) + 0.5) * 2.0**-64)
+    noise = np.rint((sizes[:, 0] - sizes[:, 1]) * (scale * (1.0 + LAPLACE_SLACK) / step)) * step
     return _rounded(own, step) + noise
 
 

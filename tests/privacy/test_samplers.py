@@ -40,7 +40,7 @@ def normal(scale: float) -> Array:
 
 
 def laplace(scale: float) -> Array:
-    return add_laplace(np.full(N, 3.0), scale, words(N, seeded())) - 3.0
+    return add_laplace(np.full(N, 3.0), scale, words(2 * N, seeded()).reshape(N, 2)) - 3.0
 
 
 CONTINUOUS = pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_grid_depends_on_the_scale_alone(scale: float) -> None:
     values = np.random.default_rng(1).normal(size=500) * scale * 10
     noised = add_gaussian(values, scale, seeded())
     coarse = grid(scale, LAPLACE_BITS)
-    labels = add_laplace(values, scale, words(500, seeded()))
+    labels = add_laplace(values, scale, words(1000, seeded()).reshape(500, 2))
     assert np.array_equal(noised / step, np.rint(noised / step))
     assert np.array_equal(labels / coarse, np.rint(labels / coarse))
     # an addition of floating-point noise is on no grid
@@ -139,7 +139,7 @@ def test_low_bits_of_a_value_leave_no_trace() -> None:
     coarse = grid(1.0, LAPLACE_BITS)
     base = np.rint(np.random.default_rng(1).normal(size=400) * 2.0**20) * 2.0**-20
     moved = base + 0.4 * step * np.random.default_rng(2).uniform(-1, 1, 400)
-    drawn = words(400, seeded())
+    drawn = words(800, seeded()).reshape(400, 2)
     assert np.any(base != moved)
     assert np.array_equal(add_gaussian(base, 1.0, seeded()), add_gaussian(moved, 1.0, seeded()))
     assert np.array_equal(add_laplace(base, 1.0, drawn), add_laplace(moved, 1.0, drawn))
@@ -167,8 +167,8 @@ def test_tails_reach_beyond_eight_deviations_and_are_symmetric() -> None:
     assert -9.2 < low < -9.0
     assert high == -low
     assert inner == other == 0.0
-    extreme = add_laplace(np.zeros(2), 1.0, drawn[:2])
-    assert extreme[0] == -extreme[1] == pytest.approx(44.36, abs=0.01)
+    extreme = add_laplace(np.zeros(2), 1.0, drawn[[0, 3, 3, 0]].reshape(2, 2))
+    assert extreme[0] == -extreme[1] == pytest.approx(45.05, abs=0.01)
 
 
 def test_a_draw_of_few_words_still_reaches_every_point_of_the_grid() -> None:
@@ -181,6 +181,9 @@ def test_a_draw_of_few_words_still_reaches_every_point_of_the_grid() -> None:
     found = gaussian((2000,), 1.0, lambda _: next(drawn)) / step
     remainders = np.mod(found, 256.0)
     assert stats.kstest(remainders / 256.0, "uniform").pvalue > 0.01
+    drawn_of_laplace = np.stack([tail, words(2000, seeded())], axis=1)
+    points = add_laplace(np.zeros(2000), 1.0, drawn_of_laplace) / grid(1.0, LAPLACE_BITS)
+    assert stats.kstest(np.mod(points, 256.0) / 256.0, "uniform").pvalue > 0.01
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -191,7 +194,7 @@ def test_noise_of_no_scale_is_refused(scale: float) -> None:
     with pytest.raises(InternalError, match="noise of scale"):
         add_gaussian(np.zeros(2), scale)
     with pytest.raises(InternalError, match="noise of scale"):
-        add_laplace(np.zeros(2), scale, words(2))
+        add_laplace(np.zeros(2), scale, words(4).reshape(2, 2))
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
@@ -199,7 +202,7 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
     with pytest.raises(InternalError, match="not finite"):
         add_gaussian(np.array([0.0, value]), 1.0)
     with pytest.raises(InternalError, match="not finite"):
-        add_laplace(np.array([value]), 1.0, words(1))
+        add_laplace(np.array([value]), 1.0, words(2).reshape(1, 2))
 
 
 def test_entropy_that_runs_dry_is_refused() -> None:

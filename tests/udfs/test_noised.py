@@ -222,6 +222,23 @@ def test_the_sensitivity_is_attained(database: Open, monkeypatch: pytest.MonkeyP
     assert moves.max() == pytest.approx(4.0, rel=1e-15)
 
 
+def test_the_order_of_categories_tells_nothing(database: Open) -> None:
+    """The database finds them in an order that follows from the rows, and that no noise hides."""
+    wanted = replace(slot("noised", (None,), (("c", "category"),)), shared=True)
+    sent = []
+    for first in ("a", "b", "z"):
+        con = database(
+            f"CREATE TABLE t AS SELECT i AS id, CASE WHEN i = 0 THEN '{first}' "
+            "ELSE ['a', 'b', 'z'][1 + i % 3] END AS c FROM range(30) r(i)"
+        )
+        snapshot = activate_all(take(con, wanted, "SELECT c, id AS sqlfl_id_0 FROM t"))
+        (tags,) = noised_statistics(snapshot, KEY).tags
+        sent.append([bytes(tag) for tag in tags])
+        assert noised_encoding(snapshot).vocabularies == (("va", "vb", "vz"),)
+    assert sent[0] == sent[1] == sent[2] == sorted(sent[0])
+    assert len(sent[0]) == 3
+
+
 def test_rare_categories_hardly_show(database: Open) -> None:
     """3000 categories of one row each: a share of at most δ/2 shows, where one feature is found."""
     con = database("CREATE TABLE t AS SELECT range AS id, 'c' || range AS c FROM range(3000)")
