@@ -16,6 +16,7 @@ from sqlfl.operators.client import check_device, make_operator
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
+    SlotSpecification,
     specifications_from_json,
     tables_to_json,
 )
@@ -185,8 +186,7 @@ class PartyClient:
         for item in specifications_from_json(request.specification):
             if item.device is not None:
                 # before anything is computed or leaves
-                protected = item.privacy is not None and item.privacy.delta is not None
-                check_device(item.device, private=protected)
+                check_device(item.device, private=_protected(item))
         run = self._runs[request.run] = RunState(self._cursor())
         try:
             return self._take_snapshots(request, run)
@@ -252,14 +252,17 @@ class PartyClient:
     # -- training and scoring ---------------------------------------------------------------------
 
     def _start(self, request: ms.Start, state: SlotState) -> ms.Ready:
+        configuration = ClientConfiguration.from_json(request.configuration)
+        if _protected(state.specification) != (configuration.privacy is not None):
+            # or exact predictions would have left before anyone looks at what was released
+            raise InternalError(f"slot {request.slot} starts with other noise than was said")
         cursor = self._runs[request.run].cursor
         encoding = state.encoded()
         engine = make_engine(state.specification.engine, cursor, state.snapshot, encoding)
         state.engine = engine
         begin = None
         if state.warm is not None:
-            wanted = ClientConfiguration.from_json(request.configuration).tower(engine.width)
-            begin = carry_block(state.warm, encoding, wanted)
+            begin = carry_block(state.warm, encoding, configuration.tower(engine.width))
         state.operator = make_operator(
             engine, request.configuration, request.run, request.slot, begin
         )
@@ -340,6 +343,11 @@ class PartyClient:
             if state.engine is not None:
                 state.engine.close()
         run.cursor.close()
+
+
+def _protected(specification: SlotSpecification) -> bool:
+    """Gradients of the slot are to be clipped and noised."""
+    return specification.privacy is not None and specification.privacy.delta is not None
 
 
 _BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)

@@ -3,6 +3,8 @@ leaves."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ import sqlfl
 from sqlfl.errors import Error, InternalError
 from sqlfl.messages import Labels, Predictions
 from sqlfl.operators.guard import Guard
+from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.federations import assert_predictions_equal, federation, trainable
@@ -21,7 +24,7 @@ from tests.test_border import assert_disclosed, tapped
 
 ENGINES = st.sampled_from(("sql", "arrays"))
 CLIENTS = st.integers(1, 3)
-FAINT = 1e-8
+FAINT = 1e-9
 """A noise multiplier whose noise no tolerance here can see."""
 
 
@@ -229,3 +232,19 @@ def test_a_client_that_releases_more_than_planned_is_noticed(
             fed.sql(statement(FULL, "epochs = 2"))
         with pytest.raises(Error, match="no model"):
             fed.model("m")
+
+
+def test_a_client_that_is_not_told_of_its_noise_does_not_start(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the client was told of the slot's privacy before holds."""
+    to_json = ClientConfiguration.to_json
+    monkeypatch.setattr(
+        ClientConfiguration, "to_json", lambda own: to_json(replace(own, privacy=None))
+    )
+    parties = shop(database)
+    with tapped(parties) as (fed, tap):  # type: ignore[arg-type]
+        with tap.taken() as recorded, pytest.raises(Error, match="other noise"):
+            fed.sql(statement(FULL, "epochs = 2"))
+        up = {decode(item.data).kind for item in recorded if item.direction == "up"}
+        assert not up & {"predictions", "partial_gradient", "gram"}

@@ -1,0 +1,226 @@
+"""One row changes, and all that is seen moves by no more than the account says: over
+configurations, end to end, and nothing else moves at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from sqlfl.operators.guard import Guard
+from sqlfl.privacy import events as of
+from sqlfl.privacy.accountant import squared_mu
+from sqlfl.privacy.events import Gaussian
+from tests.conftest import Open
+from tests.federations import Parties
+from tests.privacy.replay import COORDINATOR, Stage, World, moved
+
+CHANGES = ("orders", "people")
+PARTIES = ("shop", "crm")
+ORDER, PERSON = 37, 5
+"""The ids of the rows that change."""
+BOUNDS = "'amount': [0, 10], 'pieces': [0, 4], 'visits': [0, 3]"
+LISTED = BOUNDS + ", 'region': ['north', 'south', 'west']"
+QUERY = (
+    "SELECT o.amount, o.pieces, p.visits, p.region, o.late FROM shop.orders o "
+    "LEFT JOIN crm.people p ON o.customer = p.id"
+)
+
+
+def tables(database: Open, clients: int, change: str | None) -> Parties:
+    """The shop's and the CRM's, divided among `clients` databases each; one row of `change` has
+    other features. One customer of the shop's is not among the CRM's people."""
+    order, person = change == "orders", change == "people"
+    made = {
+        ("shop", "orders"): (
+            "CREATE TABLE orders AS SELECT i AS id, i % 12 AS customer, "
+            f"CASE WHEN {order} AND i = {ORDER} THEN 10.0 ELSE (i * 37) % 11 END AS amount, "
+            f"CASE WHEN {order} AND i = {ORDER} THEN NULL ELSE (i * 13) % 5 END AS pieces, "
+            "((i % 12) * 7 + (i * 37) % 11) % 9 > 3 AS late FROM range(60) r(i)"
+        ),
+        ("crm", "people"): (
+            "CREATE TABLE people AS SELECT i AS id, "
+            f"CASE WHEN {person} AND i = {PERSON} THEN 1e300 ELSE (i * 5) % 4 END AS visits, "
+            f"CASE WHEN {person} AND i = {PERSON} THEN 'west' "
+            "ELSE ['north', 'south', 'west'][1 + i % 3] END AS region "
+            "FROM range(12) r(i) WHERE i <> 9"
+        ),
+    }
+    found: Parties = {}
+    for (party, table), text in made.items():
+        cons = [database(text) for _ in range(clients)]
+        for q, con in enumerate(cons):
+            con.execute(f"DELETE FROM {table} WHERE (id // 2) % {clients} <> {q}")
+        found[party] = cons
+    return found
+
+
+def statement(privacy: str, options: str, kind: str) -> str:
+    return (
+        f"TRAIN MODEL m USING {kind} TARGET late WITH ({options}) PRIVACY "
+        f"(noise_multiplier = 0.5, delta = 1e-3, {privacy}) FROM ({QUERY})"
+    )
+
+
+def worlds(
+    monkeypatch: pytest.MonkeyPatch,
+    database: Open,
+    clients: int,
+    text: str,
+    changes: Sequence[str] = CHANGES,
+) -> tuple[World, dict[str, World]]:
+    """The world as it is, and those in which a row of a table is another."""
+    stage = Stage(monkeypatch)
+    one = stage.run(tables(database, clients, None), text)
+    return one, {
+        change: stage.run(tables(database, clients, change), text, one) for change in changes
+    }
+
+
+LOGISTIC, MLP = "logistic_regression", "mlp_classifier"
+GIVEN = f"feature_bounds = {{{LISTED}}}"
+FOUND = f"feature_bounds = {{{BOUNDS}}}"
+GAUSSIAN = "predictions = 'gaussian', "
+NOISED = (
+    (GIVEN, "epochs = 3, learning_rate = 20", LOGISTIC, 1),
+    (FOUND + ", clip = 0.3", "epochs = 2, batch_size = 30, optimizer = 'adam'", LOGISTIC, 2),
+    (
+        GIVEN + ", max_fan_out = 4, label_epsilon = 1",
+        "epochs = 2, validation_fraction = 0.2, class_weight = 'balanced', patience = 1",
+        LOGISTIC,
+        1,
+    ),
+    (FOUND + ", clip = 0.3", "algorithm = 'admm', epochs = 2", LOGISTIC, 2),
+    (GIVEN, "algorithm = 'admm', epochs = 2, union = 'consensus', inner_rounds = 2", LOGISTIC, 2),
+    (
+        FOUND + ", clip = 0.3",
+        "epochs = 2, hidden = [3], head = 'linear', embedding = 2, batch_size = 40, dropout = 0.3",
+        MLP,
+        1,
+    ),
+    (
+        GIVEN,
+        "algorithm = 'admm', epochs = 2, hidden = [3], inner_rounds = 2, local_epochs = 4, "
+        "batch_size = 15",
+        MLP,
+        2,
+    ),
+)
+EXACT = (
+    (FOUND + ", clip = 0.3", "epochs = 2, batch_size = 30, optimizer = 'momentum'", LOGISTIC, 2),
+    (GIVEN + ", max_fan_out = 4", "epochs = 2, hidden = [3], dropout = 0.2", MLP, 1),
+)
+
+
+@pytest.mark.parametrize(("privacy", "options", "kind", "clients"), NOISED)
+def test_noised_predictions_leave_no_other_way(
+    privacy: str,
+    options: str,
+    kind: str,
+    clients: int,
+    database: Open,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every message, the history and the report are of noised releases and of the join alone."""
+    text = statement(GAUSSIAN + privacy, options, kind)
+    one, others = worlds(monkeypatch, database, clients, text)
+    for slot, change in enumerate(CHANGES):
+        other = others[change]
+        assert_accounted(one, other, slot, {PARTIES[slot]})
+        assert_same_traffic(one, other)
+        assert one.history is not None
+        assert one.history.equals(other.history)
+        assert one.metrics == other.metrics
+        assert one.report == other.report
+        assert_same_model(one, other)
+
+
+@pytest.mark.parametrize(("privacy", "options", "kind", "clients"), EXACT)
+def test_exact_predictions_reach_the_parameters_by_noised_sums_only(
+    privacy: str,
+    options: str,
+    kind: str,
+    clients: int,
+    database: Open,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = statement(privacy, options, kind)
+    one, others = worlds(monkeypatch, database, clients, text)
+    for slot, change in enumerate(CHANGES):
+        other = others[change]
+        assert_accounted(one, other, slot, {*PARTIES, COORDINATOR})
+        assert one.history is not None
+        assert not one.history.equals(other.history)  # none is claimed of it
+        assert one.report == other.report
+        assert_same_model(one, other)
+
+
+def assert_accounted(one: World, other: World, slot: int, movable: set[str]) -> None:
+    """Each release moves by what its event says at most; releases of others do not move."""
+    assert one.calibration is not None
+    events: dict[str, list[Gaussian]] = {}
+    for event in one.calibration.events[slot]:
+        if isinstance(event, Gaussian):
+            events.setdefault(event.what, []).append(event)
+    exact = COORDINATOR in movable
+    total = 0.0
+    for (who, what), squares in moved(one, other, summed=exact).items():
+        if who not in movable:
+            assert not squares.any(), f"{what} of {who}"
+            continue
+        if who != PARTIES[slot] and who != COORDINATOR:
+            what = of.OTHERS.format(1 - slot)
+        (event,) = events[what]
+        once = what == of.STATISTICS  # several numbers make one release
+        assert (squares.sum() if once else squares.max()) * event.multiplier**2 <= 1.0, what
+        assert squares.sum() * event.multiplier**2 <= event.count, what
+        total += float(squares.sum())
+    assert 0.0 < total <= squared_mu(one.calibration.events[slot])
+
+
+def assert_same_traffic(one: World, other: World) -> None:
+    assert len(one.messages) == len(other.messages)
+    for mine, theirs in zip(one.messages, other.messages, strict=True):
+        assert mine == theirs
+
+
+def assert_same_model(one: World, other: World) -> None:
+    assert one.encodings == other.encodings
+    assert one.parameters.keys() == other.parameters.keys()
+    for who, arrays in one.parameters.items():
+        for mine, theirs in zip(arrays, other.parameters[who], strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def unclipped(guard: Guard, norms: np.ndarray) -> np.ndarray:
+    return np.ones(len(norms))
+
+
+def exact(guard: Guard, values: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    counted(guard, values, rows)
+    return values
+
+
+counted = Guard.predictions
+
+
+@pytest.mark.parametrize(
+    ("method", "broken", "check"),
+    [
+        ("factors", unclipped, lambda one, other: assert_accounted(one, other, 1, {"crm"})),
+        ("predictions", exact, assert_same_traffic),
+    ],
+)
+def test_broken_builds_are_caught(
+    method: str,
+    broken: object,
+    check: Callable[[World, World], None],
+    database: Open,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Guard, method, broken)
+    text = statement(f"{GAUSSIAN}{GIVEN}, clip = 0.01", "epochs = 2", LOGISTIC)
+    one, others = worlds(monkeypatch, database, 1, text, ["people"])
+    with pytest.raises(AssertionError):
+        check(one, others["people"])
