@@ -66,7 +66,7 @@ def predictions(plan: FederatedPlan) -> str:
     assert privacy is not None
     return (
         f"Partial predictions of every active row leave in every round, clipped to "
-        f"{privacy.prediction_clip:g} and noised at the client: what the coordinator works out "
+        f"{privacy.prediction_bound} and noised at the client: what the coordinator works out "
         "from them tells no more of the features than they do."
     )
 

@@ -76,7 +76,7 @@ def outputs_of(run: Run) -> str:
 def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Reply:
     """The block's outputs of so many rows (all active ones by default), and its penalty."""
     if run.noised and run.privacy is not None:
-        what += f", each row clipped to {run.privacy.prediction_clip:g} and noised (Gaussian)"
+        what += f", each row clipped to {run.privacy.prediction_bound} and noised (Gaussian)"
     what += "; penalty of the block" if client == slot.clients[0] else ""
     count = sym.of_client("active", slot, client) if rows is None else rows
     return predictions(slot, client, what, numbers(count * run.outputs, 4), PENALTY)

@@ -208,9 +208,7 @@ _BY_NAME = {entry.name: entry for entry in OPTIONS}
 
 ELSEWHERE = {
     "alpha": "l2",
-    "delta": "PRIVACY (delta = ...)",
     "early_stopping": "patience",
-    "epsilon": "PRIVACY (epsilon = ...)",
     "hidden_layer_sizes": "hidden",
     "lr": "learning_rate",
     "learning_rate_init": "learning_rate",
@@ -222,12 +220,21 @@ ELSEWHERE = {
     "solver": "algorithm",
     "tol": "tolerance",
     "weight_decay": "l2",
-}
-"""What scikit-learn and torch call some of them."""
+} | {
+    name: f"PRIVACY ({name} = ...)"
+    for name in (
+        "clip", "delta", "epsilon", "feature_bounds", "label_bounds", "label_classes",
+        "label_epsilon", "label_mechanism", "max_fan_out", "noise_multiplier", "prediction_clip",
+        "prediction_share", "predictions", "statistics", "statistics_share",
+    )
+}  # fmt: skip
+"""What scikit-learn and torch call some of them, and what belongs to another clause."""
 PRIVATE: dict[str, object] = {"tolerance": 0.0, "batch_size": None}
 """Defaults of other values where features are protected: then each step costs, and what it tells
 is bounded best where it is of all rows."""
 PRIVATE_NEURAL: dict[str, object] = {"local_epochs": 1, "inner_rounds": 1}
+WHOLE_RATE = 0.03
+"""Of towers with private parameters and exact predictions, where an epoch is one step."""
 NOISED_EPOCHS = {"sgd": 20, "admm": 10}
 """Default epochs of linear models with noised predictions: noise drowns what more would add."""
 
@@ -284,6 +291,8 @@ def resolve(
     usual_values = _defaults(kind, algorithm, values, private)
     if noised and kind not in NEURAL and algorithm in NOISED_EPOCHS:
         usual_values["epochs"] = NOISED_EPOCHS[algorithm]
+    if private and not noised and kind in NEURAL and "batch_size" not in values:
+        usual_values["learning_rate"] = WHOLE_RATE
     resolved = usual_values | values
     _check_together(kind, resolved, written, sql)
     return {n: v for n, v in resolved.items() if n not in _NEEDS or _given_its_need(n, resolved)}

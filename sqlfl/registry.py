@@ -119,11 +119,17 @@ class Model:
             ("seconds", f"{self.cost.seconds:.3g}"),
             *self._communication(),
             *self._measures(),
-            ("privacy", str(self.privacy)),
+            ("privacy", self._protection()),
             ("created", f"{self.created_at:%Y-%m-%d %H:%M:%S} UTC"),
             ("versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
             ("kept", self.kept),
         ]
+
+    def _protection(self) -> str:
+        """In short; where anything is noised, with where the whole is."""
+        if not self.privacy.assumptions:
+            return self.privacy.short
+        return f"{self.privacy.short}\nIn full: fed.model('{self.name}').privacy"
 
     def _head(self) -> str:
         assert self.head is not None

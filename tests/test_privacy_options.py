@@ -41,7 +41,8 @@ def resolved(privacy: str, kind: str = LINEAR) -> Privacy:
 def trained(privacy: str, options: str = "", kind: str = LINEAR):
     found = statement(privacy, options, kind)
     asked = resolve_privacy(found.kind, found.privacy or (), found.sql)
-    values = resolve(found.kind, found.options, found.sql, private=asked.features)
+    noised = asked.predictions == "gaussian"
+    values = resolve(found.kind, found.options, found.sql, private=asked.features, noised=noised)
     check_training(asked, values, found.options, found.sql)
     return values
 
@@ -57,6 +58,10 @@ def test_defaults() -> None:
     )
     found = resolved("label_epsilon = 1", LOGISTIC)
     assert found == Privacy(label_epsilon=1.0)
+    gaussian = "epsilon = 1, predictions = 'gaussian'"
+    assert resolved(gaussian).prediction_clip is None
+    assert resolved(gaussian, LOGISTIC).prediction_clip == 1.0
+    assert resolved(f"{gaussian}, prediction_clip = 3", LOGISTIC).prediction_clip == 3.0
     assert found.labels
     assert not found.features
     assert resolved("noise_multiplier = 3", LOGISTIC).features
@@ -102,7 +107,7 @@ A_BOUND = "a list of the least and the largest value, such as [0, 100]"
             "PRIVACY option epsilon must be a number greater than 0 and at most 1e+06",
         ),
         ("epsilon = true", "PRIVACY option epsilon must be a number greater than 0 and at most 1e"),
-        ("label_epsilon = -1", "PRIVACY option label_epsilon must be a number greater than 0"),
+        ("label_epsilon = -1", "PRIVACY option label_epsilon must be a number from 1e-06 to 1e+09"),
         ("noise_multiplier = 0", "PRIVACY option noise_multiplier must be a number from 1e-09"),
         ("epsilon = 1, delta = 0", "PRIVACY option delta must be a number greater than 0 and less"),
         ("epsilon = 1, delta = 1", "PRIVACY option delta must be a number greater than 0 and less"),
@@ -227,8 +232,22 @@ def test_refusals_of_classes(privacy: str, message: str) -> None:
         ("epsilon = 1, feature_bounds = {'x': [5, 1]}", "x has [5, 1]: write [1, 5]"),
         (
             "epsilon = 1, feature_bounds = {'x': 5}",
-            "x has 5: least and largest value, or all categories",
+            "x has 5: write the least and the largest value, such as [0, 100], or all categories",
         ),
+        (
+            "epsilon = 1, feature_bounds = {'x': [5, 5]}",
+            "x has [5, 5]: the largest value must be greater than the least",
+        ),
+        (
+            "epsilon = 1, feature_bounds = {'x': [1, 2, NULL]}",
+            "x has [1, 2, NULL]: categories are texts: ['1', '2']; NULL has a category of its own "
+            "anyway",
+        ),
+        (
+            "epsilon = 1, feature_bounds = {'x': ['a', 'b', 'a']}",
+            "x has ['a', 'b', 'a']: 'a' stands twice",
+        ),
+        ("feature_epsilon = 1", "it is called epsilon here"),
         ("epsilon = 1, feature_bounds = {'x': [0, 1], 'X': [0, 1]}", "column x stands twice"),
         ("delta = 0.1", "label_epsilon protects labels, epsilon features; or leave PRIVACY out"),
         (
@@ -276,7 +295,7 @@ def test_defaults_of_training_where_features_are_protected() -> None:
     admm = trained(GAUSSIAN, "algorithm = 'admm'")
     assert (admm["tolerance"], admm["inner_rounds"]) == (0.0, 10)
     towers = trained("epsilon = 1", kind="mlp_regressor")
-    assert (towers["batch_size"], towers["learning_rate"]) == (None, 0.01)
+    assert (towers["batch_size"], towers["learning_rate"]) == (None, 0.03)
     local = trained(GAUSSIAN, "algorithm = 'admm'", "mlp_regressor")
     assert (local["batch_size"], local["local_epochs"], local["inner_rounds"]) == (None, 1, 1)
     assert local["tolerance"] == 0.0
@@ -341,8 +360,23 @@ def test_options_are_documented() -> None:
     assert all(line.count("|") == 6 for line in lines)
 
 
+def test_towers_that_step_once_an_epoch_step_further() -> None:
+    for privacy, options, rate in (
+        ("epsilon = 1", "", 0.03),
+        ("epsilon = 1", "batch_size = 9", 0.01),
+        ("epsilon = 1", "learning_rate = 0.02", 0.02),
+        ("epsilon = 1, predictions = 'gaussian'", "", 0.01),
+        ("label_epsilon = 1, label_bounds = [0, 1]", "", 0.01),
+    ):
+        assert trained(privacy, options, "mlp_regressor")["learning_rate"] == rate
+
+
 def test_names_are_of_one_clause_only() -> None:
     known = {entry.name for entry in PRIVACY_OPTIONS}
     assert known.isdisjoint(entry.name for entry in OPTIONS)
+    for name in known:
+        with pytest.raises(OptionError, match=f"there is no option {name}") as caught:
+            trained("label_epsilon = 1, label_bounds = [0, 1]", f"{name} = 1")
+        assert caught.value.hint == f"it is called PRIVACY ({name} = ...) here"
     assert known.isdisjoint(ELSEWHERE)
     assert set(ELSEWHERE.values()) <= known

@@ -16,7 +16,7 @@ PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
 MARGIN = 1.02
 BLIND_STEPS = 20.0
-"""Of logistic regression with noised predictions: more only make its probabilities worse."""
+"""Where noise drowns predictions: more only make parameters larger than they should be."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,17 @@ def public_rates(problem: Problem, steps: int) -> Rates:
 
     With momentum as in `estimated_rates`.
 
-    Where noise of more than 1 lies on the scores of a classifier, its slopes hardly tell any more
-    whether these are large enough, and the parameters would grow with every one of the run's
-    `steps`. Then all of them together go as far as `BLIND_STEPS` of 1/L; since noise grows with the
-    root of the number of steps, their direction is as good for any number.
+    Where noise of more than 1 lies on the scores of a classifier, or of more than the targets'
+    deviation on those of a regression, slopes hardly tell any more whether scores are large enough,
+    and the parameters would grow with every one of the run's `steps`. Then all of them together go
+    as far as `BLIND_STEPS` of 1/L; since noise grows with the root of the number of steps, their
+    direction is as good for any number.
     """
     factor, curvature = 1.0, problem.loss.curvature
     if problem.optimizer == "momentum":
         factor = min(1.0, 2.0 * (1.0 - problem.momentum))
-    if problem.noise > 1.0 and problem.targets.dtype.kind != "f":
+    classes = problem.targets.dtype.kind != "f"
+    if problem.noise > (1.0 if classes else float(problem.targets.std())):
         reach = BLIND_STEPS
         if problem.optimizer == "momentum":
             reach *= (1.0 - problem.momentum) / factor

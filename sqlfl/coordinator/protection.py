@@ -6,6 +6,7 @@ of a row change: on no feature.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -23,7 +24,7 @@ from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
 from sqlfl.privacy.schedule import slot_rounds
-from sqlfl.privacy.specification import SlotRounds
+from sqlfl.privacy.specification import PREDICTION_CLIP, Privacy, SlotRounds
 from sqlfl.transport.base import Address
 
 Array = npt.NDArray[Any]
@@ -44,8 +45,9 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
 
     Only joined rows that weigh something count, for the others take part in no gradient. The
     default clip is the mean number of joined rows per row of the slot, times the spread of a target
-    that is a number: about the size of a row's gradient in a step. Raises PrivacyError where the
-    budget cannot be met over this join.
+    that is a number: about the size of a row's gradient in a step. Predictions are clipped to that
+    spread as well, without the noise of labels. Raises PrivacyError where the budget cannot be met
+    over this join.
     """
     privacy = plan.privacy
     if privacy is None or not privacy.features:
@@ -70,6 +72,8 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
         own = partial(_rounds, plan, slot, part, clip, met)
         planned.append(own(copies(part.rows, part.virtual)))
         most[slot.index] = own(copies(part.rows, np.zeros_like(part.virtual)))
+    if privacy.prediction_clip is None:
+        privacy = replace(privacy, prediction_clip=PREDICTION_CLIP * _unnoised(scale, privacy))
     calibration = calibrate(privacy, planned)
     return Protection(_scaled(calibration, scale), most)
 
@@ -130,6 +134,18 @@ def _spread(target: Targets, training: Array) -> float:
     if target.classes is not None:
         return 1.0
     return float(target.values[training].std()) or 1.0
+
+
+def _unnoised(spread: float, privacy: Privacy) -> float:
+    """Standard deviation of a target before its labels were noised, at least a tenth of `spread`.
+
+    Laplace noise of scale b has the variance 2b².
+    """
+    if privacy.label_epsilon is None or privacy.label_bounds is None:
+        return spread
+    low, high = privacy.label_bounds
+    noise = 2.0 * ((high - low) / privacy.label_epsilon) ** 2
+    return math.sqrt(max(spread**2 - noise, 0.01 * spread**2))
 
 
 def _scaled(calibration: Calibration, scale: float) -> Calibration:

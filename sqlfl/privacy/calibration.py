@@ -35,7 +35,13 @@ from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
-from sqlfl.privacy.specification import Privacy, RoundPrivacy, SlotRounds, TrainingPrivacy
+from sqlfl.privacy.specification import (
+    PREDICTION_CLIP,
+    Privacy,
+    RoundPrivacy,
+    SlotRounds,
+    TrainingPrivacy,
+)
 
 if TYPE_CHECKING:
     from sqlfl.messages import Releases
@@ -260,11 +266,12 @@ def _common(
 
 def _of_rounds(privacy: Privacy, own: SlotRounds, z: float, z_h: float, m: float) -> RoundPrivacy:
     larger = 1.0 + SLACK
+    bound = privacy.prediction_clip or PREDICTION_CLIP
     return RoundPrivacy(
         clip=own.clip,
         noise=z * own.clip * larger,
-        prediction_clip=privacy.prediction_clip if z_h else 0.0,
-        prediction_noise=z_h * privacy.prediction_clip * larger,
+        prediction_clip=bound if z_h else 0.0,
+        prediction_noise=z_h * bound * larger,
         row_bound=own.row_bound if m else 0.0,
         moments_noise=m * own.moments_sensitivity * larger,
     )

@@ -76,6 +76,14 @@ class PrivacyReport:
     """What they rest on, and what is not protected; empty where nothing is noised."""
     noised: tuple[str, ...] = ()
     """Of 'labels' and 'predictions', those that history and metrics are of as noised."""
+    summary: tuple[str, ...] = ()
+    """The promises in short, a few lines for the model's card."""
+
+    @property
+    def short(self) -> str:
+        """The summary as text; the promises where a file of before has none."""
+        texts = self.summary or self.promises
+        return "\n".join(line for text in texts for line in wrap(text, WIDTH))
 
     def __str__(self) -> str:
         lines = [line for text in self.promises for line in wrap(text, WIDTH)]
@@ -121,6 +129,7 @@ class PrivacyReport:
             tuple(map(str, found["promises"])),
             tuple(map(str, found["assumptions"])),
             tuple(map(str, found["noised"])),
+            tuple(map(str, found.get("summary", ()))),
         )
 
 

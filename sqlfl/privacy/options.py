@@ -107,15 +107,28 @@ def _advise_feature_bounds(value: object) -> str | None:
         if names.count(name.lower()) > 1:
             return f"column {name} stands twice"
         if _read_bounds(bounds) is None:
-            advice = _advise_range(bounds)
-            wanted = f"write {advice}" if advice else "least and largest value, or all categories"
-            return f"{name} has {shown(bounds)}: {wanted}"
+            return f"{name} has {shown(bounds)}: {_advise_bounds(bounds)}"
     return None
+
+
+def _advise_bounds(value: object) -> str:
+    """What to write for bounds of one column that are none."""
+    usual = "write the least and the largest value, such as [0, 100], or all categories"
+    value = value if isinstance(value, tuple) else ()
+    if advice := _advise_range(value):
+        return f"write {advice}"
+    if len(value) == 2 and value[0] == value[1] and _finite(value[0]):
+        return "the largest value must be greater than the least"
+    if len(value) > 2 and not all(isinstance(v, str) for v in value):
+        texts = [text for text in map(_text, value) if text is not None]
+        rest = "; NULL has a category of its own anyway" if None in value else ""
+        return f"categories are texts: {shown(tuple(texts))}{rest}"
+    return (_advise_classes(value) if len(value) > 1 else None) or usual
 
 
 SHARE = OptionType("a number greater than 0 and less than 1", _read_share)
 EPSILON = number(0, above=True, most=1e6)
-LABEL_EPSILON = number(0, above=True, most=1e9)
+LABEL_EPSILON = number(1e-6, most=1e9)
 MULTIPLIER = number(1e-9, most=1e9)
 CLIP = number(1e-9, most=1e9)
 RANGE = OptionType(
@@ -177,7 +190,8 @@ PRIVACY_OPTIONS: tuple[PrivacyOption, ...] = (
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
         "against the coordinator and the other parties; 'none': they are exact, and ε holds for "
         "the parameters alone", FEATURES),
-    PrivacyOption("prediction_clip", CLIP, f"{PREDICTION_CLIP:g}",
+    PrivacyOption("prediction_clip", CLIP, f"{PREDICTION_CLIP:g}, "
+        "of regressions the standard deviation of the labels",
         "B: what the norm of a row's prediction is clipped to", only=("predictions", "gaussian")),
     PrivacyOption("prediction_share", SHARE, f"{PREDICTION_SHARE:g}",
         "share of the budget of the rounds that predictions take (of the sum of squares of "
@@ -200,10 +214,11 @@ PRIVACY_OPTIONS: tuple[PrivacyOption, ...] = (
 _BY_NAME = {entry.name: entry for entry in PRIVACY_OPTIONS}
 
 ELSEWHERE = {
+    "bounds": "feature_bounds",
     "eps": "epsilon",
+    "feature_epsilon": "epsilon",
     "l2_norm_clip": "clip",
     "max_grad_norm": "clip",
-    "max_fanout": "max_fan_out",
     "noise": "noise_multiplier",
     "sigma": "noise_multiplier",
     "target_delta": "delta",
@@ -241,6 +256,8 @@ def resolve_privacy(kind: str, given: Iterable[Given], sql: str | None = None) -
         values = {"statistics": AUTO} | values
     if kind not in CLASSIFIERS:
         values["label_mechanism"] = LAPLACE
+    elif values.get("predictions") == "gaussian":
+        values = {"prediction_clip": PREDICTION_CLIP} | values
     bounds = values.get("feature_bounds")
     known = dict(bounds) if isinstance(bounds, Mapping) else {}
     return Privacy(**values | {"feature_bounds": MappingProxyType(known)})  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def settled(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> Privacy:
     if not privacy.features:
         return privacy
     for name, bounds in privacy.feature_bounds.items():
-        _check_bounds(name, bounds, ucq, clause)
+        _check_bounds(name, bounds, kind, ucq, clause)
     return replace(privacy, statistics=_statistics(privacy, ucq, clause))
 
 
@@ -78,7 +78,7 @@ def _features(ucq: Ucq) -> tuple[Feature, ...]:
     return tuple(feature for slot in ucq.slots for feature in slot.features)
 
 
-def _check_bounds(name: str, bounds: Bounds, ucq: Ucq, clause: Clause) -> None:
+def _check_bounds(name: str, bounds: Bounds, kind: str, ucq: Ucq, clause: Clause) -> None:
     features = {feature.name.lower(): feature for feature in _features(ucq)}
     feature = features.get(name)
     if feature is None:
@@ -86,7 +86,10 @@ def _check_bounds(name: str, bounds: Bounds, ucq: Ucq, clause: Clause) -> None:
         near = nearest(name, [feature.name for feature in features.values()])
         hint = f"did you mean {near}?" if near else f"the features are {', '.join(features)}"
         if name == (ucq.target or "").lower():
-            hint = f"{name} is the target: label_bounds"
+            own = "label_classes" if kind in CLASSIFIERS else "label_bounds"
+            hint = f"{name} is the target, no feature; {own} goes with label_epsilon"
+        elif name == (ucq.weight or "").lower():
+            hint = f"{name} is the column of WEIGHT, no feature: leave it out"
         raise clause.error(message, "feature_bounds", hint)
     texts = isinstance(bounds[0], str)
     if texts != (feature.kind == CATEGORY):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sqlfl.options import CLASSIFIERS
 from sqlfl.privacy.card import Release
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.privacy.setting import Setting
@@ -140,9 +141,9 @@ def _predictions(own: Setting) -> Iterator[Release]:
     def mechanism(slot: Slot) -> str:
         if not own.together:
             return EXACT
-        rounds, bound = own.rounds(slot), own.privacy.prediction_clip
+        rounds, bound = own.rounds(slot), own.privacy.prediction_bound
         if rounds is None:
-            return f"clipped to {bound:g}, Gaussian noise in each round"
+            return f"clipped to {bound}, Gaussian noise in each round"
         return (
             f"clipped to {rounds.prediction_clip:.4g}, Gaussian noise of standard deviation "
             f"{rounds.prediction_noise:.4g}{_times(own, slot, PREDICTIONS)}"
@@ -174,7 +175,11 @@ def _gradient(own: Setting, slot: Slot) -> str:
     if not asked.features:
         return EXACT
     if rounds is None:
-        clip = "its number of joined rows on average" if asked.clip is None else f"{asked.clip:g}"
+        clip = f"{asked.clip or 0.0:g}"
+        if asked.clip is None:
+            clip = "its number of joined rows on average"
+            if own.plan.kind not in CLASSIFIERS:
+                clip += ", times the standard deviation of the labels"
         z = asked.noise_multiplier
         noise = "Gaussian noise" if z is None else f"Gaussian noise of {z:g} times that"
         return f"gradient of each row clipped to {clip}, {noise}"

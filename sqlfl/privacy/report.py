@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlfl.errors import InternalError
 from sqlfl.privacy.card import PrivacyReport, Release
 from sqlfl.privacy.releases import releases
-from sqlfl.privacy.sentences import assumptions, promises
+from sqlfl.privacy.sentences import assumptions, promises, summary
 from sqlfl.privacy.setting import Setting
 
 if TYPE_CHECKING:
@@ -37,4 +37,6 @@ def _report(own: Setting) -> PrivacyReport:
     training = bool(own.plan.algorithm)
     noised = ["labels"] * (training and own.label_epsilon is not None)
     noised += ["predictions"] * (training and own.together)
-    return PrivacyReport(releases(own), promises(own), assumptions(own), tuple(noised))
+    return PrivacyReport(
+        releases(own), promises(own), assumptions(own), tuple(noised), summary(own)
+    )

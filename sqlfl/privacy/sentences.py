@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from sqlfl.privacy.card import upwards
 from sqlfl.privacy.setting import Claim, Setting
-from sqlfl.privacy.units import derived, repeated, unit_of
+from sqlfl.privacy.units import beside_label, derived, repeated, unit_of
 
 GRAPH = "The join graph, row ids, multiplicities and table sizes are not protected."
 LEARNT = (
@@ -162,6 +162,54 @@ def _both(own: Setting) -> Iterator[str]:
             )
 
 
+# -- in short -------------------------------------------------------------------------------------
+
+
+def summary(own: Setting) -> tuple[str, ...]:
+    """A sentence each of labels and of features, and what neither covers; for the model's card."""
+    if own.label_epsilon is None and not own.privacy.features:
+        return promises(own)
+    rest = "Not protected: which rows there are and which are joined, what PREDICT and EVALUATE "
+    rest += "give, and the sum of several runs."
+    held = (_label_in_short(own), *_features_in_short(own), *_both_in_short(own))
+    return (*held, *_telling(own), rest)
+
+
+def _label_in_short(own: Setting) -> str:
+    epsilon = own.label_epsilon
+    if epsilon is not None:
+        return f"Labels: ({upwards(epsilon)}, 0)-DP for {own.labels}, against {own.readers()}."
+    if own.elsewhere:
+        return "Labels: none, the coordinator sees them in clear."
+    return f"Labels: none, but they are sent to nobody: the coordinator is at {own.plan.at}."
+
+
+def _features_in_short(own: Setting) -> Iterator[str]:
+    asked = own.privacy
+    if not asked.features:
+        yield "Features: none, predictions and gradients are exact."
+    elif asked.statistics == "none":
+        yield "Features: none, as statistics = 'none': means, scales and categories are exact."
+    held = ", ".join(
+        f"{_pair(claim)} for {' or '.join(unit_of(slot) for slot in slots)}"
+        for claim, slots in own.claimed(own.slots).items()
+    )
+    if held:
+        whom = own.coalition() if own.together else "those who see nothing but the parameters"
+        yield f"Features: {held}, against {whom}."
+    if own.claims and not own.together:
+        yield "Features: none against the coordinator and the other parties, or in the metrics."
+
+
+def _both_in_short(own: Setting) -> Iterator[str]:
+    epsilon = own.label_epsilon
+    for slot in own.slots if epsilon is not None else ():
+        if slot.target and slot.index in own.claims:
+            held = _pair(own.claims[slot.index], epsilon or 0.0)
+            whom = "the same" if own.together else "those who see nothing but the parameters"
+            yield f"Label and features of {unit_of(slot)}: {held}, against {whom}."
+
+
 # -- what it rests on -----------------------------------------------------------------------------
 
 
@@ -197,8 +245,8 @@ def _rows(own: Setting) -> Iterator[str]:
     same = repeated(slots)
     if same:
         yield (
-            f"{', '.join(same)}: at several places of the join. A row of it is a row of each, and "
-            "the effects of these add up."
+            f"{', '.join(same)}: at several places of the join, or in several parts of a UNION. A "
+            "row of it may be a row of each, and the effects of these add up."
         )
     yield (
         "A person with several rows is protected less: the effects of the rows add up. So do those "
@@ -207,10 +255,7 @@ def _rows(own: Setting) -> Iterator[str]:
     if own.plan.ucq.weight is not None:
         yield "Not protected: the weights of rows."
     if any(slot.split for slot in own.plan.ucq.slots):
-        yield (
-            "Not protected: which rows are for validation. Rows of the label's table that are "
-            "equal in all columns are drawn alike, and so this may tell which are."
-        )
+        yield "Not protected: which rows are for validation."
 
 
 def _runs(own: Setting) -> Iterator[str]:
@@ -237,7 +282,20 @@ def _noised_labels(own: Setting) -> Iterator[str]:
     else:
         yield "Which classes there are is public: they are those of the statement or the type."
     yield "A feature, weight, join key or condition that is computed from the label tells of it."
+    yield from _telling(own)
     yield "Loss and metrics of the training are of noised labels, not of the true ones."
+
+
+def _telling(own: Setting) -> Iterator[str]:
+    """Columns that the label is made of, and that something else is made of as well."""
+    for slot in own.plan.ucq.slots if own.label_epsilon is not None else ():
+        names, filtered = beside_label(slot) if slot.target else ((), False)
+        told = [f"feature {name}" for name in names] + ["a condition of WHERE or ON"] * filtered
+        if told:
+            yield (
+                f"Beware: the label and {', '.join(told)} of {slot.name} are made of the same "
+                "column, so that the label may be told from what is not noised with it."
+            )
 
 
 def _noised_features(own: Setting) -> Iterator[str]:

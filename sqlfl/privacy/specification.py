@@ -46,8 +46,9 @@ class Privacy:
     labels that are numbers."""
     predictions: str = "none"
     """'gaussian': clipped and noised per table row and round."""
-    prediction_clip: float = PREDICTION_CLIP
-    """B: what a row's prediction is clipped to."""
+    prediction_clip: float | None = None
+    """B: what a row's prediction is clipped to. None: PREDICTION_CLIP, times the deviation of
+    labels that are numbers."""
     prediction_share: float = PREDICTION_SHARE
     """Of the budget of the rounds, in units of μ², that predictions take."""
     statistics: str = "none"
@@ -58,6 +59,13 @@ class Privacy:
     """By the feature's name as the query gives it, folded to lower case."""
     max_fan_out: int | None = None
     """Joined rows that a table row may occur in; others are dropped at random."""
+
+    @property
+    def prediction_bound(self) -> str:
+        """B as text; where it follows from the labels, by what."""
+        if self.prediction_clip is None:
+            return "the standard deviation of the labels"
+        return f"{self.prediction_clip:.4g}"
 
     @property
     def labels(self) -> bool:

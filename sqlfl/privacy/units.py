@@ -11,6 +11,9 @@ from sqlglot import exp
 if TYPE_CHECKING:
     from sqlfl.planner.ucq import Slot
 
+TARGET = "sqlfl_target"
+"""The column of a fragment that holds the label."""
+
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
     """`party.table` of all that the slot's fragments read, in the order of the clients."""
@@ -30,23 +33,52 @@ def unit_of(slot: Slot) -> str:
 
 def derived(slot: Slot) -> bool:
     """A row of the slot may not be one row of one table: it is aggregated, joined, computed over
-    others, picked by them, or made by a function that nothing is known of."""
+    others, picked by them, made by a function that nothing is known of, or that of a view, of
+    which the database tells no size."""
     shapes = (
         exp.Join, exp.Lateral, exp.Group, exp.AggFunc, exp.Window, exp.Distinct, exp.Qualify,
         exp.SetOperation, exp.With, exp.Subquery, exp.UDTF, exp.Explode, exp.GenerateSeries,
         exp.Limit, exp.Exists, exp.Anonymous,
     )  # fmt: skip
     return any(
-        len(list(_paths(fragment.select))) != 1 or fragment.select.find(*shapes) is not None
+        fragment.rows is None
+        or len(list(_paths(fragment.select))) != 1
+        or fragment.select.find(*shapes) is not None
         for fragment in slot.fragments
         if not fragment.virtual
     )
 
 
 def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
-    """Tables that stand at several of the slots."""
-    counts = Counter(table.lower() for slot in slots for table in tables_of(slot))
-    return tuple(table for table, count in counts.items() if count > 1)
+    """Tables of which a row may be several rows of the slots: at several of them, or in several of
+    the fragments that one client has of a slot, one for each part of a UNION."""
+    counts = Counter(
+        (fragment.client, ".".join((fragment.client.party, *parts)).lower())
+        for slot in slots
+        for fragment in slot.fragments
+        if not (fragment.virtual or fragment.links)
+        for parts in dict.fromkeys(_paths(fragment.select))
+    )
+    return tuple(dict.fromkeys(table for (_, table), count in counts.items() if count > 1))
+
+
+def beside_label(slot: Slot) -> tuple[tuple[str, ...], bool]:
+    """Features that are computed from a column of which the label is computed too, and whether a
+    condition is; of a slot that holds the target, by the names of columns."""
+    found: dict[str, None] = {}
+    filtered = False
+    for fragment in slot.fragments:
+        outputs = {output.alias_or_name: output for output in fragment.select.expressions}
+        label = _columns(outputs.get(TARGET))
+        names = [feature.name for feature in slot.features]
+        found |= dict.fromkeys(name for name in names if _columns(outputs.get(name)) & label)
+        filtered |= bool(_columns(fragment.select.args.get("where")) & label)
+    return tuple(found), filtered
+
+
+def _columns(expression: exp.Expression | None) -> set[str]:
+    found = () if expression is None else expression.find_all(exp.Column)
+    return {column.name.lower() for column in found}
 
 
 def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:

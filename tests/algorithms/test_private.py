@@ -162,8 +162,10 @@ def test_the_public_step_is_known_without_rows() -> None:
     problem = replace(problem, privacy=around(9.0))
     assert public_rates(problem, 100).blocks == pytest.approx(rate / 5)
     assert public_rates(problem, 10).blocks == pytest.approx(rate)
-    squared = replace(problem, targets=np.ones(240))
-    assert public_rates(squared, 100).blocks == pytest.approx(rate)
+    # of a number, relative to how much it varies
+    for spread, shortened in ((1.0, 5.0), (1e3, 1.0)):
+        squared = replace(problem, targets=spread * np.resize([-1.0, 1.0], 240))
+        assert public_rates(squared, 100).blocks == pytest.approx(rate / shortened)
     heavy = replace(problem, options={"optimizer": "momentum", "momentum": 0.9})
     assert public_rates(heavy, 100).blocks == pytest.approx(0.1 * rate / 5)
     assert public_rates(heavy, 10).blocks == pytest.approx(0.2 * rate)

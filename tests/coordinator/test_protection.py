@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.coordinator.fan_out import copies, limit_fan_out, partners
 from sqlfl.coordinator.preparation import prepare, targets
-from sqlfl.coordinator.protection import Watched, check_run, protect
+from sqlfl.coordinator.protection import Watched, _unnoised, check_run, protect
 from sqlfl.coordinator.training import train
 from sqlfl.errors import InternalError
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.privacy.specification import Privacy
 from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
@@ -204,6 +205,39 @@ def test_the_default_clip_is_of_the_size_of_gradients(database: Open) -> None:
         assert trained.calibration.training.intercept_clip == pytest.approx(spread)
         noise = trained.calibration.training.intercept_noise
         assert noise == pytest.approx(trained.calibration.multipliers[1] * spread, rel=1e-5)
+
+
+@pytest.mark.parametrize("given", [None, 3.0])
+def test_predictions_are_clipped_to_the_spread_of_the_labels(
+    given: float | None, database: Open
+) -> None:
+    """A model of the target in other units has the same ε, and noise in these units."""
+    found = []
+    for factor in (1, 1000):
+        with sqlfl.connect() as fed:
+            federation(fed, database)
+            own = "" if given is None else f", prediction_clip = {given * factor}"
+            text = (
+                "TRAIN MODEL y USING linear_regression TARGET y WITH (epochs = 2) PRIVACY (epsilon "
+                f"= 20, predictions = 'gaussian'{own}, feature_bounds = {{'z': [-1, 1]}}) FROM "
+                f"(SELECT {factor} * t.x AS y, u.z FROM a.t t JOIN b.u u ON t.k = u.k)"
+            )
+            trained, _ = run(fed, fed.explain(text))
+            assert trained.calibration is not None
+            found.append(trained.calibration)
+    small, large = (calibration.training.rounds[1] for calibration in found)
+    spread = np.std([np.sin(i) for i in range(40) if max(i - 15, 0) % 5 < 3])
+    assert small.prediction_clip == pytest.approx(given or spread)
+    assert large.prediction_clip == pytest.approx(1000 * small.prediction_clip)
+    assert large.prediction_noise == pytest.approx(1000 * small.prediction_noise)
+    assert found[0].epsilons == pytest.approx(found[1].epsilons)
+
+
+def test_the_noise_of_labels_is_no_spread_of_theirs() -> None:
+    clean = Privacy(label_epsilon=2.0, label_bounds=(0.0, 10.0))
+    assert _unnoised(np.hypot(3.0, np.sqrt(2) * 5.0), clean) == pytest.approx(3.0)
+    assert _unnoised(4.0, clean) == pytest.approx(0.4)  # less than the noise has, by chance
+    assert _unnoised(3.0, Privacy(epsilon=1.0)) == 3.0
 
 
 def test_rows_for_validation_count_nothing(database: Open) -> None:

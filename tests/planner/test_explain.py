@@ -87,6 +87,7 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
         "flights",
         statistics="noised",
         predictions="gaussian",
+        prediction_clip=1.0,
         feature_bounds={n: b for n, b in BOUNDS.items() if n != "kind"},
         max_fan_out=20,
     ),

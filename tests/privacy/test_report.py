@@ -24,7 +24,8 @@ from sqlfl.privacy.mechanisms import label_epsilon
 from sqlfl.privacy.report import expected_report, report_of
 from sqlfl.privacy.setting import Claim, Setting
 from sqlfl.privacy.specification import Privacy, SlotRounds
-from sqlfl.privacy.units import derived, repeated, unit_of
+from sqlfl.privacy.units import beside_label, derived, repeated, unit_of
+from sqlfl.schema import Client
 from tests.conftest import Open
 from tests.planner import plans
 
@@ -135,10 +136,31 @@ def check(plan: FederatedPlan, report: PrivacyReport) -> None:
     stays = "sent to nobody" in text
     assert stays == (plan.at is not None and not asked.labels)
     assert ("labels in clear" in text) == (not asked.labels and not stays)
+    check_short(report, featured)
     assert report.noised == (
         *(["labels"] if asked.labels else []),
         *(["predictions"] if asked.features and asked.predictions == "gaussian" else []),
     )
+
+
+def check_short(report: PrivacyReport, featured: bool) -> None:
+    """Its pairs of (ε, δ) are those of the promises, and it says none where they do."""
+    long, short = (
+        set(re.findall(r"\(\S+, \S+\)-DP", " ".join(texts)))
+        for texts in (report.promises, report.summary)
+    )
+    assert long == short
+    if not report.assumptions:
+        assert report.summary == report.promises
+        return
+    labels, features = report.summary[:2]
+    noised = "labels" in report.noised
+    assert labels.startswith("Labels: " + ("(" if noised else "none"))
+    assert features.startswith("Features: " + ("(" if featured else "none"))
+    exact = featured and "predictions" not in report.noised
+    assert ("none against the coordinator" in report.short) == exact
+    assert len(report.short.splitlines()) <= 10
+    assert max(map(len, report.short.splitlines())) <= 96
 
 
 def test_no_number_is_claimed_where_there_is_none() -> None:
@@ -229,6 +251,15 @@ def test_what_is_fixed_is_said() -> None:
     assert "with the join graph fixed" in " ".join(str(expected_report(plan_of(privacy))).split())
 
 
+def test_a_file_of_before_has_no_summary() -> None:
+    report = expected_report(plan_of(Privacy(epsilon=2.0, statistics="bounds")))
+    older = json.loads(report.to_json())
+    del older["summary"]
+    found = PrivacyReport.from_json(json.dumps(older))
+    assert found.summary == ()
+    assert " ".join(found.short.split()) == " ".join(report.promises)
+
+
 def test_the_card_and_the_file_have_the_report(tmp_path: Path, database: Open) -> None:
     """Numbers, marks on metrics, and the same when the file is opened again."""
     rows = "range(60) r(i)"
@@ -248,7 +279,8 @@ def test_the_card_and_the_file_have_the_report(tmp_path: Path, database: Open) -
         fed.sql(train)
         report = fed.model("m").privacy
         card = dict(fed.sql("DESCRIBE MODEL m").fetchall())
-    assert card["privacy"] == str(report)
+    assert card["privacy"] == f"{report.short}\nIn full: fed.model('m').privacy"
+    assert len(card["privacy"].splitlines()) <= 10
     assert card["accuracy"].endswith(" (of noised labels and predictions)")
     assert card["rows"] == "60"
     assert report.promises == tuple(p for p in report.promises if "none" not in p)
@@ -367,6 +399,26 @@ def test_the_unit_names_the_table() -> None:
     assert unit_of(with_cte) == "one row of f (airline.main.u, airline.x.t)"
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT distance, carrier, late AS sqlfl_target FROM t WHERE month = 1", ((), False)),
+        ("SELECT a + b AS distance, t.B > 15 AS sqlfl_target FROM t", (("distance",), False)),
+        ("SELECT distance, b > 15 AS sqlfl_target FROM t WHERE b IS NOT NULL", ((), True)),
+    ],
+)
+def test_columns_that_the_label_is_made_of_are_found(
+    sql: str, expected: tuple[tuple[str, ...], bool]
+) -> None:
+    slot = of_sql(sql)
+    assert beside_label(slot) == expected
+    privacy = Privacy(label_epsilon=1.0, label_classes=CLASSES)
+    plan = plan_of(privacy)
+    plan = replace(plan, ucq=replace(plan.ucq, slots=(slot, *plan.ucq.slots[1:])))
+    report = expected_report(plan)
+    assert ("Beware" in report.short) == ("Beware" in str(report)) == any(expected)
+
+
 def test_what_a_row_may_count_in_is_said() -> None:
     privacy = Privacy(epsilon=1.0, predictions="gaussian", statistics="bounds")
     plan = plan_of(privacy)
@@ -376,8 +428,16 @@ def test_what_a_row_may_count_in_is_said() -> None:
     assert "several places of the join" not in text
     twice = replace(w, fragments=f.fragments)
     assert repeated([f, twice]) == ("airline.flights",)
+    # parts of a union, as fragments of one client; not those of several
+    part = replace(f.fragments[0], index=1)
+    assert repeated([replace(f, fragments=(f.fragments[0], part))]) == ("airline.flights",)
+    elsewhere = replace(part, client=Client("airline", 1))
+    for other in (replace(part, virtual=True), replace(part, links=True), elsewhere):
+        assert repeated([replace(f, fragments=(f.fragments[0], other))]) == ()
     plan = replace(plan, ucq=replace(plan.ucq, slots=(f, twice)))
     assert "airline.flights: at several places" in " ".join(str(expected_report(plan)).split())
+    view = replace(w, fragments=(replace(w.fragments[0], rows=None),))
+    assert derived(view)
     grouped = of_sql("SELECT max(a) AS distance, k AS carrier FROM t GROUP BY k")
     plan = replace(plan, ucq=replace(plan.ucq, slots=(grouped, w)))
     text = " ".join(str(expected_report(plan)).split())
