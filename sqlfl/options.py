@@ -235,6 +235,8 @@ is bounded best where it is of all rows."""
 PRIVATE_NEURAL: dict[str, object] = {"local_epochs": 1, "inner_rounds": 1}
 WHOLE_RATE = 0.03
 """Of towers with private parameters and exact predictions, where an epoch is one step."""
+NOISED_RATE = 0.003
+"""Of towers with noised predictions: Adam makes long steps of noise too."""
 NOISED_EPOCHS = {"sgd": 20, "admm": 10}
 """Default epochs of linear models with noised predictions: noise drowns what more would add."""
 
@@ -293,6 +295,8 @@ def resolve(
         usual_values["epochs"] = NOISED_EPOCHS[algorithm]
     if private and not noised and kind in NEURAL and "batch_size" not in values:
         usual_values["learning_rate"] = WHOLE_RATE
+    if noised and kind in NEURAL and algorithm == "sgd":
+        usual_values["learning_rate"] = NOISED_RATE
     resolved = usual_values | values
     _check_together(kind, resolved, written, sql)
     return {n: v for n, v in resolved.items() if n not in _NEEDS or _given_its_need(n, resolved)}

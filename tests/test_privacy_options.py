@@ -365,7 +365,7 @@ def test_towers_that_step_once_an_epoch_step_further() -> None:
         ("epsilon = 1", "", 0.03),
         ("epsilon = 1", "batch_size = 9", 0.01),
         ("epsilon = 1", "learning_rate = 0.02", 0.02),
-        ("epsilon = 1, predictions = 'gaussian'", "", 0.01),
+        ("epsilon = 1, predictions = 'gaussian'", "", 0.003),
         ("label_epsilon = 1, label_bounds = [0, 1]", "", 0.01),
     ):
         assert trained(privacy, options, "mlp_regressor")["learning_rate"] == rate
