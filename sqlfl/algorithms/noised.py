@@ -52,15 +52,15 @@ class Drowned:
         """b₀ − h̄ after an epoch, whose rows predict (N, d_c): (d_c,)
 
         The mean of a table with few rows is noisy itself. h̄ is that of the last half of the epochs,
-        which the parameters do not leave far behind, shrunk as a number of about half the clip is
-        to be expected from a measurement with that noise.
+        which the parameters do not leave far behind, shrunk as a number of about a third of the
+        clip is to be expected from a measurement with that noise.
         """
         problem = self._problem
         self._means.append(_mean(embedding, problem.shares))
         recent = self._means[len(self._means) // 2 :]
         noise = self._variance() / len(recent)
         rounds = problem.privacy.rounds if problem.privacy is not None else {}
-        usual = 0.25 * sum(own.prediction_clip**2 for own in rounds.values())
+        usual = 0.1 * sum(own.prediction_clip**2 for own in rounds.values())
         mean: Array = np.mean(recent, axis=0)
         return self._constant - mean * (usual / (usual + noise))
 

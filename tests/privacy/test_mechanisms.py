@@ -91,10 +91,8 @@ def test_the_measured_ratio_of_noised_numbers_holds_epsilon(factor: float, holds
     """The output's tail beyond the larger of two labels, where their ratio is e^ε exactly."""
     epsilon, low, high = 1.0, 0.0, 2.0
     scale = factor * (high - low) / epsilon
-    tails = [
-        (add_laplace(np.full(N, label), scale, words(N, np.random.default_rng(9).bytes)) > high)
-        for label in (high, low)
-    ]
+    drawn = words(2 * N, np.random.default_rng(9).bytes).reshape(N, 2)
+    tails = [add_laplace(np.full(N, label), scale, drawn) > high for label in (high, low)]
     least, most = interval(tails[0].sum(), tails[1].sum())
     assert (least <= epsilon <= most) is holds
 
