@@ -1,0 +1,162 @@
+"""A dictionary attack on captured join keys: it breaks a plain hash, and fails on HMAC.
+
+The adversary sees all traffic, knows the code, the type of the key and that ids are below 10**6.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import hmac
+import json
+
+import duckdb
+import numpy as np
+import pytest
+
+from sqlfl.messages import JoinKeys
+from sqlfl.udfs import keys
+from tests.conftest import Open
+from tests.federations import Parties
+from tests.privacy.capturing import View, watched
+
+IDS = 10**6
+ROWS = 300
+PARTIES = ("bank", "clinic")
+TRAIN = """
+    TRAIN MODEL m USING linear_regression TARGET y WITH (epochs = 1)
+    FROM (SELECT c.x, b.y FROM bank.b JOIN clinic.c USING (id))"""
+
+PLAIN = """CREATE OR REPLACE TEMP MACRO sqlfl_hmac(ipad, opad, m)
+    AS array_slice(unhex(sha256(m)), 1, 16)"""
+
+
+@functools.cache
+def known() -> np.ndarray:
+    return np.sort(np.random.default_rng(0).choice(IDS, ROWS, replace=False))
+
+
+@pytest.fixture
+def parties(database: Open) -> Parties:
+    rows = ", ".join(f"({i})" for i in known())
+    return {
+        party: [database(f"CREATE TABLE {table} AS SELECT id, {column} FROM (VALUES {rows}) v(id)")]
+        for party, table, column in (
+            ("bank", "b", "CAST(random() AS DOUBLE) AS y"),
+            ("clinic", "c", "CAST(random() AS DOUBLE) AS x"),
+        )
+    }
+
+
+def tags(view: View, party: str) -> set[bytes]:
+    """The distinct tags that a party sent."""
+    (message,) = view.of("join_keys", "up", party)
+    assert isinstance(message, JoinKeys)
+    (found,) = message.tags
+    return {row.tobytes() for row in found}
+
+
+def messages(ids: np.ndarray) -> list[bytes]:
+    """The bytes that are hashed for each id, as anyone can read them from keys.key_message."""
+    domain = json.dumps([0, "INTEGER"], separators=(",", ":"))
+    head = f"{len(domain)}:{domain}".encode()
+    texts = [str(i).encode() for i in ids]
+    return [head + str(len(text)).encode() + b":" + text for text in texts]
+
+
+@functools.cache
+def dictionary() -> dict[bytes, int]:
+    """Plain SHA-256 of every id there can be: a second, once."""
+    digests = (hashlib.sha256(m).digest()[: keys.TAG_BYTES] for m in messages(np.arange(IDS)))
+    return {digest: i for i, digest in enumerate(digests)}
+
+
+def by_hash(found: set[bytes]) -> list[int]:
+    """Ids that the dictionary gives back."""
+    table = dictionary()
+    return sorted(table[tag] for tag in found if tag in table)
+
+
+def by_guessed_key(found: set[bytes], run: str) -> list[int]:
+    """Ids given back by HMAC under keys that someone without the parties' secret could try.
+
+    Over the ids that are there: one hit would do to show that a key was right.
+    """
+    secrets = [b"", bytes(32), run.encode(), bytes.fromhex(run), b"sqlfl", b"join"]
+    guesses = secrets + [keys.derive(secret, run, "join") for secret in secrets]
+    recovered = set()
+    for key in guesses:
+        for i, message in zip(known(), messages(known()), strict=True):
+            if hmac.digest(key, message, "sha256")[: keys.TAG_BYTES] in found:
+                recovered.add(int(i))
+    return sorted(recovered)
+
+
+def captured(parties: Parties, runs: int = 1) -> list[tuple[str, dict[str, set[bytes]]]]:
+    """The run's id, and each party's tags, of so many runs of one statement."""
+    found = []
+    with watched(parties) as (fed, coordinator):
+        for _ in range(runs):
+            fed.sql(TRAIN.replace("TRAIN MODEL", "TRAIN OR REPLACE MODEL"))
+            view = coordinator.view()
+            (sent,) = view.of("join_keys", "up", "bank")
+            found.append((sent.run, {party: tags(view, party) for party in PARTIES}))
+    return found
+
+
+def test_the_tags_of_real_traffic_are_in_no_dictionary(parties: Parties) -> None:
+    ((run, sent),) = captured(parties)
+    for party in PARTIES:
+        assert len(sent[party]) == ROWS
+        assert by_hash(sent[party]) == []
+        assert by_guessed_key(sent[party], run) == []
+    # the parties' tags meet all the same, which is what they are for
+    assert sent["bank"] == sent["clinic"]
+
+
+def test_a_build_with_a_plain_hash_is_broken_whole(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain(con: duckdb.DuckDBPyConnection) -> None:
+        con.execute(PLAIN)
+
+    monkeypatch.setattr(keys, "install", plain)
+    ((_, sent),) = captured(parties)
+    for party in PARTIES:
+        assert by_hash(sent[party]) == known().tolist()
+
+
+def test_a_build_without_the_secret_is_broken_whole(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derive = keys.derive
+
+    def careless(secret: bytes, *info: str) -> bytes:
+        return derive(b"" if info[-1] == "join" else secret, *info)
+
+    monkeypatch.setattr(keys, "derive", careless)
+    ((run, sent),) = captured(parties)
+    monkeypatch.undo()
+    for party in PARTIES:
+        assert by_guessed_key(sent[party], run) == known().tolist()
+
+
+def test_two_runs_of_one_statement_have_no_tag_in_common(parties: Parties) -> None:
+    (_, first), (_, second) = captured(parties, runs=2)
+    for party in PARTIES:
+        assert len(first[party]) == len(second[party]) == ROWS
+        assert not first[party] & second[party]
+
+
+def test_a_build_with_one_key_for_all_runs_is_linked(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derive = keys.derive
+
+    def lasting(secret: bytes, *info: str) -> bytes:
+        return derive(secret, *(info[1:] if info[-1] == "join" else info))
+
+    monkeypatch.setattr(keys, "derive", lasting)
+    (_, first), (_, second) = captured(parties, runs=2)
+    for party in PARTIES:
+        assert first[party] == second[party]
