@@ -69,6 +69,10 @@ class NeuralOperator:
         self.shape: TowerShape = shape
         if parameters is None:
             parameters = first_parameters(self.shape, engine.numeric, own.seed, slot)
+            if own.privacy is not None and own.privacy.prediction_clip:
+                # outputs beyond the clip would count in scoring as they never did in training
+                bound = min(1.0, own.privacy.prediction_clip)
+                parameters = (*parameters[:-1], bound * parameters[-1])
         if tuple(p.shape for p in parameters) != self.shape.shapes:
             raise InternalError(
                 f"a start of shapes {[p.shape for p in parameters]} for a tower of "
