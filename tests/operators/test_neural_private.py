@@ -169,6 +169,16 @@ def test_predictions_are_clipped_and_noised_each_time() -> None:
     assert np.abs(repeated - residue[1]).min() > 0.0, "other noise for the same rows"
 
 
+def test_first_outputs_are_of_the_clips_size() -> None:
+    engine = engine_of()
+    usual = private(engine, outputs=2, hidden=(4,)).parameters
+    for bound, share in ((0.2, 0.2), (5.0, 1.0)):
+        noised = RoundPrivacy(CLIP, FAINT, prediction_clip=bound, prediction_noise=FAINT)
+        own = private(engine, outputs=2, hidden=(4,), privacy=noised).parameters
+        np.testing.assert_array_equal(own[-1], share * usual[-1])
+        np.testing.assert_array_equal(own[0], usual[0])
+
+
 def test_predictions_stay_exact_where_they_are_not_noised() -> None:
     for pair in noised_predictions(RoundPrivacy(CLIP, FAINT)):
         np.testing.assert_array_equal(pair[:, 0], pair[:, 1])
