@@ -28,6 +28,9 @@ types: .venv/dev.stamp
 bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/convergence.py $(MOVIELENS)
 	.venv/bin/python benchmarks/engines.py
+	.venv/bin/python benchmarks/dp_overhead.py
+	.venv/bin/python benchmarks/privacy_flights.py
+	$(if $(MOVIELENS),.venv/bin/python benchmarks/privacy_movielens.py $(MOVIELENS))
 	.venv/bin/python benchmarks/generated.py mimic --scale $(SCALE)
 	.venv/bin/python benchmarks/generated.py yelp --scale $(SCALE)
 	$(if $(MOVIELENS),.venv/bin/python benchmarks/epoch.py $(MOVIELENS))

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import pyarrow.compute as pc
 import tables
 import vfl
 from movielens import HELD_OUT, MovieLens
+from results import Results, insert
 from traffic import LINES, Traffic, beginning, epochs, of_audit
 
 from sqlfl.session import Federation
@@ -107,20 +106,6 @@ class Setting:
 SETTINGS = tuple(Setting(model, titles) for model in MODELS for titles in (False, True))
 
 
-class Results:
-    """The runs so far, in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-
-    def add(self, name: str, result: Mapping[str, Any]) -> None:
-        self.found[name] = result
-        fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps(self.found, indent=1))
-        fresh.replace(self._path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("movielens", type=Path)
@@ -142,7 +127,7 @@ def main() -> None:
     text = tables.render(results.found)
     print(text)
     if own.page is not None:
-        tables.insert(own.page, text)
+        insert(own.page, "tablepuppet", text)
     if own.figures is not None:
         import figures
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 Runs = Mapping[str, Mapping[str, Any]]
@@ -30,7 +29,6 @@ ORDER = (
     "RFL-ADMM, consensus",
     "L-BFGS, 2 clients",
 )
-BEGIN, END = "<!-- tablepuppet: begin -->", "<!-- tablepuppet: end -->"
 
 
 def render(found: Mapping[str, Any]) -> str:
@@ -50,15 +48,6 @@ def render(found: Mapping[str, Any]) -> str:
     if beside:
         parts.append("\n".join(["### Beside the paper", "", *beside]))
     return "\n\n".join(parts)
-
-
-def insert(page: Path, text: str) -> None:
-    """Put `text` between the page's marks. Raises ValueError where these are missing."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def runs_of(found: Mapping[str, Any], setting: str) -> dict[str, Any]:
