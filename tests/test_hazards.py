@@ -135,6 +135,7 @@ def test_a_table_of_the_owners_under_our_name(kind: str, name: str, folder: Path
         fed.attach("geo", folder / FILES[2], folder / "store.duckdb")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -159,6 +160,7 @@ def test_a_damaged_block(change: str, folder: Path, caplog: pytest.LogCaptureFix
     assert [kept_runs(folder / name) for name in FILES] == [[], [], []]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -340,6 +342,7 @@ def pausing(folder: Path, kind: str):  # type: ignore[no-untyped-def]
         yield fed, made[0]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("change", ["replace", "drop"])
 @pytest.mark.parametrize("use", ["evaluate", "warm start"])
 def test_a_model_that_is_replaced_while_it_is_used(change: str, use: str, folder: Path) -> None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sqlfl
@@ -99,6 +99,7 @@ def test_the_table_is_what_predict_shows(kind: str, target: str, parties: Partie
 
 
 @given(data=st.data(), case=cases(), clients=st.integers(1, 2))
+@settings(max_examples=4)
 def test_into_equals_predict_joined_on_the_identifiers(
     data: st.DataObject, case: Case, clients: int
 ) -> None:

@@ -648,6 +648,7 @@ print(texts[0])
 """
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("size", "options", "text"),
     [

@@ -163,6 +163,7 @@ def test_towers_head_and_intercept_are_of_the_epoch_that_is_kept(
                     np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("kind", ["mlp_regressor", "mlp_classifier"])
 def test_a_warm_start_predicts_as_before_under_another_encoding(kind: str, clients: int) -> None:
@@ -201,7 +202,7 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(kind: str, clien
             np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("algorithm", "activation"),
     [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],

@@ -28,6 +28,7 @@ PATIENTS = (
 )
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("engine", ["sql", "arrays"])

@@ -388,7 +388,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("options", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize(
     ("kind", "shape", "clients"),

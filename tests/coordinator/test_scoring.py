@@ -46,6 +46,7 @@ def train(fed: sqlfl.Federation, kind: str, target: str, more: str, name: str = 
 ALGORITHMS = (", epochs = 15", ", algorithm = 'admm', epochs = 3, inner_rounds = 2")
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("head", ["", HEAD], ids=["towers", "head"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=["sgd", "admm"])
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_into_has_what_predict_says(fed: sqlfl.Federation) -> None:
         assert mine[2:] == pytest.approx(theirs[2:], rel=1e-9)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("head", ["", HEAD], ids=["towers", "head"])
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_training_goes_on_from_a_model(fed: sqlfl.Federation, algorithm: str, head: str) -> None:

@@ -229,6 +229,7 @@ def federation(
         con.close()
 
 
+@pytest.mark.thinned(3)
 def test_random_trees_of_joins(
     federation: tuple[int, DatabaseCatalog, duckdb.DuckDBPyConnection],
 ) -> None:

@@ -399,7 +399,7 @@ class EngineConformance:
     @pytest.mark.slow
     def test_many_columns(self) -> None:
         """More columns than a statement aggregates, and than DuckDB lets an expression nest."""
-        width = 1300
+        width = 1050
         with duckdb.connect() as con:
             con.execute(WAVES.format(width=width, rows=12))
             wanted = specification(("v", "array", width), identifiers=(0,))
