@@ -176,9 +176,15 @@ def exact_search(function: Convex) -> Array:
 
 
 def newton_step(slope: Array, curvature: Array) -> Array:
-    """−curvature⁺ slope: of directions that do the same, or nothing, the shortest step."""
-    scale = np.sqrt(np.maximum(np.diag(curvature), 0.0))
-    scale[scale == 0.0] = np.inf
+    """−curvature⁺ slope: of directions that do the same, or nothing, the shortest step.
+
+    A curvature below the least normal number is none: of losses that far from their bend, no step
+    can be told.
+    """
+    diagonal = np.diag(curvature)
+    scale = np.full(len(diagonal), np.inf)
+    bent = diagonal >= np.finfo(np.float64).tiny
+    scale[bent] = np.sqrt(diagonal[bent])
     scaled = curvature / np.outer(scale, scale)
     move: Array = np.linalg.lstsq(scaled, -slope / scale, rcond=DISTINCT)[0]
     step: Array = move / scale

@@ -9,6 +9,7 @@ import pytest
 
 from sqlfl.algorithms import ALGORITHMS, Algorithm, Step
 from sqlfl.algorithms.rates import public_rates
+from sqlfl.algorithms.subspace import newton_step
 from sqlfl.errors import ModelError
 from sqlfl.privacy.schedule import row_bound, slot_rounds
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
@@ -226,6 +227,13 @@ def test_noise_alone_does_not_diverge(kind: str, name: str, options: dict) -> No
     own = RoundPrivacy(10.0, 1e4, 50.0, 5e4, row_bound(3), 1e3)
     found = run(join, name, TrainingPrivacy(dict.fromkeys(range(3), own)), epochs=4, **options)
     assert len(found.steps) == 4
+
+
+def test_no_step_follows_from_a_curvature_that_has_vanished() -> None:
+    """As that of a logistic loss where noise has taken all scores far out."""
+    assert newton_step(np.array([-0.1]), np.array([[2.5e-316]])) == 0.0
+    found = newton_step(np.array([-0.1, 2.0]), np.diag([0.0, 4.0]))
+    np.testing.assert_array_equal(found, [0.0, -0.5])
 
 
 def test_steps_that_diverge_still_end_with_an_error() -> None:
