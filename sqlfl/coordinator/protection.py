@@ -57,6 +57,11 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
     scale = _spread(target, training)
     slots = [slot for slot in plan.ucq.slots if slot.features]
     parts = {s.index: _Part.of(joined.slots[s.index], training, weights) for s in slots}
+    one_sided = frozenset(
+        slot
+        for slot, part in parts.items()
+        if _keeps_signs(plan, target) and _one_class(part, target, training)
+    )
     planned: list[SlotRounds] = []
     most: dict[int, SlotRounds] = {}
     for slot in slots:
@@ -69,7 +74,9 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
                 if other != slot.index
             }
         clip = privacy.clip or scale * part.mean
-        own = partial(_rounds, plan, slot, part, clip, met)
+        own = partial(
+            _rounds, plan, slot, part, clip, met, one_sided & met.keys(), target.classes is not None
+        )
         planned.append(own(copies(part.rows, part.virtual)))
         most[slot.index] = own(copies(part.rows, np.zeros_like(part.virtual)))
     if privacy.prediction_clip is None:
@@ -108,6 +115,8 @@ def _rounds(
     part: _Part,
     clip: float,
     met: Mapping[int, int],
+    one_sided: frozenset[int],
+    classes: bool,
     often: int,
 ) -> SlotRounds:
     return slot_rounds(
@@ -123,7 +132,22 @@ def _rounds(
         numeric=sum(feature.width for feature in slot.features if feature.kind != CATEGORY),
         categories=sum(feature.kind == CATEGORY for feature in slot.features),
         largest=part.largest or 1.0,
+        one_sided=one_sided,
+        one_sided_slopes=classes,
     )
+
+
+def _keeps_signs(plan: FederatedPlan, target: Targets) -> bool:
+    """A row's gradients, all of whose labels are of one class, are at most 60° apart: of linear
+    blocks, and of towers where one number says all of a slope."""
+    return target.classes is not None and (plan.tower is None or len(target.classes) == 2)
+
+
+def _one_class(part: _Part, target: Targets, training: Array) -> bool:
+    """All joined rows that a row of the slot occurs in have one label, virtual rows too."""
+    labels = np.asarray(target.values)[training].astype(np.int64)
+    pairs = np.unique(part.rows.astype(np.int64) * (labels.max(initial=0) + 1) + labels)
+    return len(pairs) == len(np.unique(part.rows))
 
 
 def _spread(target: Targets, training: Array) -> float:

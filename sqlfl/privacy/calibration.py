@@ -10,13 +10,22 @@ since the coordinator sees each client's sum.
 
 Exact predictions, of which the model's parameters alone are promised: the row moves the slopes of
 its F joined rows, and by them the gradients of the F_ij rows of slot j that it is joined with, each
-by at most 2C_j, as each is clipped before and after. The sum over the slot has noise z C_j
-(z C_j/√Q at each of Q clients), so the step adds (2F_ij)²/z². So do the slopes of the intercept,
-each clipped to 1, with (2F)²/z²: 1/z_eff² = (4 + Σ_j (2F_ij)² + (2F)²)/z².
+by at most a_j C_j, and the intercept's slopes, each clipped to 1, by at most b each. The sum over
+slot j has noise z C_j (z C_j/√Q at each of Q clients), the intercept's z: a step adds
+((a_j F_ij)² + (b F)²)/z², and 1/z_eff² = (4 + Σ_j (a_j F_ij)² + (b F)²)/z².
+a_j = b = 2: two vectors of norm C may be 2C apart. Of classes b = 1. The slope of a joined row of
+class y is v = w (p − e_y), w > 0 and p probabilities: a sum with positive coefficients of the
+g_k = e_k − e_y, k ≠ y. For these g_k·g_l = 1 and g_k·g_k = 2, so that for u = Σ a_k g_k and
+v = Σ b_k g_k, with A = Σ a_k and B = Σ b_k, u·v ≥ A B, ‖u‖² ≤ 2A² and ‖v‖² ≤ 2B²: the angle
+between them is at most 60°. Clipped, both have norm 1 at most, and two such vectors are at most 1
+apart: ‖u‖² + ‖v‖² − ‖u‖ ‖v‖ ≤ 1. (Of two classes they lie on one ray.) The same holds of a row's
+gradient x̃ ⊗ Σ v where all its joined rows have one class, for the sum is in the same cone: a_j = 1
+for slots all of whose rows are such. A tower's gradient Jᵀ Σ v may have any angles, but for two
+classes, where it lies on a ray.
 In S batches, f_b of the row's copies are in batch b, Σ f_b = F; they meet at most min(f_b, F_ij)
-rows of slot j, and min(f, m)² is at most f m and m²: an epoch adds at most 4 min(F F_ij, S F_ij²)
-over z² for slot j and 4F²/z² for the intercept. One z serves all slots; the one where it makes the
-largest μ decides.
+rows of slot j, and min(f, m)² is at most f m and m²: an epoch adds at most
+a_j² min(F F_ij, S F_ij²)/z² for slot j and b² F²/z² for the intercept. One z serves all slots; the
+one where it makes the largest μ decides.
 
 Shares of the budget are shares of μ², since these add up: statistics take theirs of the whole,
 second moments 0.1 of what is left; of what is left then, predictions take theirs, and gradients the
@@ -283,11 +292,20 @@ def _spread_of(own: SlotRounds) -> tuple[tuple[str, float, int], ...]:
     epochs = own.steps if own.whole else own.epochs
     batches = math.ceil(own.steps / epochs)
     found = [
-        (of.OTHERS.format(slot), 2.0 * math.sqrt(min(own.copies * f, batches * f * f)), epochs)
+        (
+            of.OTHERS.format(slot),
+            _apart(slot in own.one_sided) * math.sqrt(min(own.copies * f, batches * f * f)),
+            epochs,
+        )
         for slot, f in own.partners.items()
         if f
     ]
-    return (*found, (of.INTERCEPT, 2.0 * own.copies, epochs))
+    return (*found, (of.INTERCEPT, _apart(own.one_sided_slopes) * own.copies, epochs))
+
+
+def _apart(one_sided: bool) -> float:
+    """How far, in units of the clip, two clipped vectors may be apart."""
+    return 1.0 if one_sided else 2.0
 
 
 def _check(privacy: Privacy, slots: Sequence[SlotRounds]) -> None:

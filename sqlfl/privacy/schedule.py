@@ -27,12 +27,15 @@ def slot_rounds(
     numeric: int = 0,
     categories: int = 0,
     largest: float = 0.0,
+    one_sided: frozenset[int] = frozenset(),
+    one_sided_slopes: bool = False,
 ) -> SlotRounds:
     """The plan of one slot, from the resolved options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
-    these. For linear ADMM: `numeric` encoded columns and `categories` features of the slot, and the
-    `largest` count (sum of weights) of a row.
+    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For linear ADMM: `numeric`
+    encoded columns and `categories` features of the slot, and the `largest` count (sum of weights)
+    of a row.
 
     sgd, N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of
     which sums its gradient once. It is predicted at the end of an epoch and for each batch that it
@@ -78,6 +81,8 @@ def slot_rounds(
         whole=steps == epochs,
         epochs=epochs,
         row_bound=bound,
+        one_sided=one_sided,
+        one_sided_slopes=one_sided_slopes,
     )
 
 

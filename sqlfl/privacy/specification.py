@@ -171,3 +171,8 @@ class SlotRounds:
     """Passes over the joined rows, where steps are of batches; not used where they are `whole`."""
     row_bound: float = 0.0
     """R of second moments; 0 without."""
+    one_sided: frozenset[int] = frozenset()
+    """Those of `partners` whose rows' gradients move by their clip at most, not by twice that: a
+    label's slopes keep their sign, and each of these rows is joined with labels of one class."""
+    one_sided_slopes: bool = False
+    """So do the slopes of the intercept: the target is a class."""

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.coordinator.fan_out import copies, limit_fan_out, partners
-from sqlfl.coordinator.preparation import prepare, targets
-from sqlfl.coordinator.protection import Watched, _unnoised, check_run, protect
+from sqlfl.coordinator.preparation import Targets, prepare, targets
+from sqlfl.coordinator.protection import (
+    Watched,
+    _one_class,
+    _Part,
+    _unnoised,
+    check_run,
+    protect,
+)
 from sqlfl.coordinator.training import train
 from sqlfl.errors import InternalError
 from sqlfl.messages import Releases, Residuals, SendReleases
@@ -145,16 +152,36 @@ def test_a_run_has_the_noise_of_its_join(database: Open) -> None:
         assert (visits.copies, visits.partners, visits.clients) == (1, {1: 1}, 2)
         assert (people.copies, people.partners) == (20, {0: 20})
         assert visits.gradients == people.gradients == 4
-        # a person moves the slopes of 20 visits, by 2 each, and the intercept's: every epoch
+        # a person moves the slopes of 20 visits, by 1 each, for each visit has one label, and the
+        # intercept's: every epoch
+        assert (people.one_sided, people.one_sided_slopes) == ({0}, True)
+        assert (visits.one_sided, visits.one_sided_slopes) == (frozenset(), True)
         z = own.multipliers[1]
-        mu = 4 * (2**2 + (2 * 20) ** 2 + (2 * 20) ** 2) / z**2
+        mu = 4 * (2**2 + 20**2 + 20**2) / z**2
         events = own.events[1]
         assert sum(e.count / e.multiplier**2 for e in events) == pytest.approx(mu)
         assert own.epsilons[1] == pytest.approx(20, rel=1e-3)
-        assert own.epsilons[0] < 3
+        assert own.epsilons[0] < 5
         assert own.training.rounds[0].noise == pytest.approx(z * 2 / np.sqrt(2), rel=1e-5)
         assert trained.dropped == 0
         assert "dropped" not in trained.metrics
+
+
+@settings(max_examples=40)
+@given(joins(), st.integers(1, 3), st.integers(0, 99))
+def test_rows_whose_labels_are_of_one_class(join, classes: int, seed: int) -> None:
+    mapping, virtual = join
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, len(mapping[3]))
+    if seed % 2:
+        labels = mapping[3] % classes  # the label is of slot 3
+    training = np.flatnonzero(generator.random(len(labels)) < 0.8)
+    target = Targets(labels, tuple("abc"[:classes]))
+    for slot, rows in mapping.items():
+        part = _Part(rows[training], virtual[slot], 1.0)
+        one = all(len({*labels[training][part.rows == r]}) <= 1 for r in range(SIZES[slot]))
+        assert _one_class(part, target, training) == one
+        assert one or slot != 3 or not seed % 2
 
 
 def test_joined_rows_beyond_the_limit_are_dropped_and_counted(database: Open) -> None:
@@ -202,6 +229,7 @@ def test_the_default_clip_is_of_the_size_of_gradients(database: Open) -> None:
         assert trained.calibration is not None
         spread = np.std([50 * np.sin(i) for i in range(40) if max(i - 15, 0) % 5 < 3])
         assert trained.calibration.rounds[1].clip == pytest.approx(10.0 * spread)
+        assert not trained.calibration.rounds[1].one_sided_slopes  # residuals have either sign
         assert trained.calibration.training.intercept_clip == pytest.approx(spread)
         noise = trained.calibration.training.intercept_noise
         assert noise == pytest.approx(trained.calibration.multipliers[1] * spread, rel=1e-5)

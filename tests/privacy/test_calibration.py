@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages import Releases
+from sqlfl.models.losses import loss_of
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.calibration import (
     LARGEST_MULTIPLIER,
@@ -198,7 +199,7 @@ def test_one_noise_for_all_by_the_slot_that_needs_most() -> None:
 
 
 def test_the_effective_noise_of_a_step_on_all_rows() -> None:
-    """z_eff = (4 + Σ_j (2F_ij)² + (2F)²)^(−½) z, the last for the intercept."""
+    """z_eff = (4 + Σ_j (2F_ij)² + (2F)²)^(−½) z, the last for the intercept, of numbers."""
     privacy = private(predictions=EXACT)
     own = rounds(gradients=1, steps=1, epochs=1, copies=7, partners={1: 3, 2: 5, 3: 0})
     found = calibrate(privacy, [own])
@@ -207,6 +208,93 @@ def test_the_effective_noise_of_a_step_on_all_rows() -> None:
     assert set(squares(found.events[0])) == {
         "gradients", "gradients of slot 1", "gradients of slot 2", "intercept",
     }  # fmt: skip
+
+
+def test_what_is_on_one_side_moves_by_half() -> None:
+    privacy = private(epsilon=None, noise_multiplier=1.0, predictions=EXACT)
+    usual, own = (
+        squares(calibrate(privacy, [rounds(copies=7, partners={1: 3, 2: 5}, **more)]).events[0])
+        for more in ({}, {"one_sided": frozenset({2}), "one_sided_slopes": True})
+    )
+    ratios = {what: own[what] / usual[what] for what in usual}
+    assert ratios == pytest.approx({
+        "gradients": 1, "gradients of slot 1": 1, "gradients of slot 2": 1 / 4, "intercept": 1 / 4,
+    })  # fmt: skip
+
+
+# -- the bound of what keeps its sign, by brute force ---------------------------------------------
+
+
+def clipped(vectors: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors * np.minimum(1.0, 1.0 / np.maximum(norms, 1e-300))
+
+
+def scores_of(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Small ones, large ones, and those that leave a loss no curvature."""
+    return generator.normal(size=shape) * 10.0 ** generator.integers(-1, 4, (*shape[:-1], 1))
+
+
+LOSSES = [("logistic_regression", 2), ("softmax_regression", 2), ("softmax_regression", 5)]
+
+
+@pytest.mark.parametrize(("kind", "classes"), LOSSES)
+def test_slopes_of_one_label_are_one_apart(kind: str, classes: int) -> None:
+    """Of any two scores, with any weight; nearly attained, and by a number not at all."""
+    generator = np.random.default_rng(classes)
+    loss, pairs = loss_of(kind, classes), 20_000
+    labels = generator.integers(0, classes, pairs)
+    targets = labels.astype(float) if kind == "logistic_regression" else labels
+    weights = 10.0 ** generator.uniform(-1, 2, pairs)
+    outputs = 1 if kind == "logistic_regression" else classes
+    one, other = (
+        clipped(loss.gradient(scores_of(generator, (pairs, outputs)), targets, weights))
+        for _ in range(2)
+    )
+    apart = np.linalg.norm(one - other, axis=1)
+    assert apart.max() <= 1.0 + 1e-12
+    assert apart.max() > 0.999
+    numbers = [
+        clipped(loss_of("linear_regression", 1).gradient(
+            scores_of(generator, (pairs, 1)), np.zeros(pairs), weights))
+        for _ in range(2)
+    ]  # fmt: skip
+    assert np.abs(numbers[0] - numbers[1]).max() > 1.999
+
+
+@pytest.mark.parametrize(("kind", "classes"), LOSSES)
+@pytest.mark.parametrize("alike", [True, False])
+def test_gradients_of_rows_with_one_class_are_one_clip_apart(
+    kind: str, classes: int, alike: bool
+) -> None:
+    """x̃ ⊗ Σ v over four joined rows, of which three have other scores in the other world."""
+    generator = np.random.default_rng(classes)
+    loss, rows, each = loss_of(kind, classes), 5_000, 4
+    labels = generator.integers(0, classes, (rows, 1 if alike else each))
+    labels = np.broadcast_to(labels, (rows, each)).ravel()
+    targets = labels.astype(float) if kind == "logistic_regression" else labels
+    outputs = 1 if kind == "logistic_regression" else classes
+    features = scores_of(generator, (rows, 3))
+    weights = 10.0 ** generator.uniform(-1, 2, rows * each)
+    scores = [scores_of(generator, (rows, each, outputs)) for _ in range(2)]
+    scores[1][:, 0] = scores[0][:, 0]
+    found = []
+    for world in scores:
+        slopes = loss.gradient(world.reshape(-1, outputs), targets, weights)
+        summed = slopes.reshape(rows, each, outputs).sum(axis=1)
+        outer = features[:, :, None] * summed[:, None, :]
+        found.append(clipped(outer.reshape(rows, -1)))
+    apart = np.linalg.norm(found[0] - found[1], axis=1).max()
+    assert apart > (0.99 if alike else 1.4)
+    assert (apart <= 1.0 + 1e-12) == alike
+
+
+def test_a_towers_gradients_of_three_classes_may_be_further_apart() -> None:
+    """Jᵀ v for a J that turns the cone's sides apart: so that bound is not taken."""
+    sides = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]])  # e_a − e_y, e_b − e_y
+    jacobian = np.linalg.lstsq(sides, np.array([[5.0], [-5.0]]), rcond=None)[0]
+    one, other = clipped(sides @ jacobian)
+    assert np.linalg.norm(one - other) == pytest.approx(2.0)
 
 
 def test_clients_share_the_noise_and_the_coordinator_noises_the_intercept() -> None:
