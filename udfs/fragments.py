@@ -14,6 +14,7 @@ from sqlfl.udfs.describe import describe
 AS_BLOB = ("VARCHAR", "JSON")
 """Types of key parts that are kept as BLOB, so that no collation merges two texts."""
 DRAW_BYTES = 8
+ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
 def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: str) -> exp.Select:
@@ -43,7 +44,7 @@ def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: st
     if spec.weight:
         chosen.append(sql.named(_weight(next(left)[0]), "w"))
     if spec.base:
-        chosen.append(sql.named(_draw(next(left)[0]), "draw"))
+        chosen.append(sql.named(_draw(*next(left)), "draw"))
     chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
     for position, key in enumerate(spec.keys):
         for p, kind in enumerate(key.types):
@@ -103,7 +104,30 @@ def _weight(value: exp.Expr) -> exp.Expr:
     return sql.call("coalesce", sql.cast(value, "DOUBLE"), sql.cast(sql.string("nan"), "DOUBLE"))
 
 
-def _draw(base: exp.Expr) -> exp.Expr:
+def _draw(base: exp.Expr, column: Column) -> exp.Expr:
     """A keyed hash of the whole row: a uniform number, as DRAW_BYTES that order as it does."""
+    if ZONED in column.type:
+        base = _without_zone(base, exp.DataType.build(column.type, dialect="duckdb"))
     row = sql.call("encode", sql.call("coalesce", sql.text(base), sql.string("")))
     return sql.call("array_slice", keys.tag(row), sql.number(1), sql.number(DRAW_BYTES))
+
+
+def _without_zone(value: exp.Expr, kind: exp.DataType) -> exp.Expr:
+    """The value with its times that have a zone as numbers: their text is that of the session's
+    zone, and a row's draw is to be the same in all of them. Those in lists stay."""
+    if kind.is_type(exp.DType.TIMESTAMPTZ):
+        return keys.canonical_text(value, ZONED)
+    if not kind.is_type(exp.DType.STRUCT):
+        return value
+    return exp.Struct(
+        expressions=[
+            exp.PropertyEQ(
+                this=exp.to_identifier(part.name, quoted=True),
+                expression=_without_zone(
+                    sql.call("struct_extract", value.copy(), sql.string(part.name)),
+                    part.args["kind"],
+                ),
+            )
+            for part in kind.expressions
+        ]
+    )

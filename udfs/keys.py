@@ -97,10 +97,11 @@ def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:
     """
     if kind == "BLOB":
         return value
-    return sql.call("encode", _canonical_text(value, kind))
+    return sql.call("encode", canonical_text(value, kind))
 
 
-def _canonical_text(value: exp.Expr, kind: str) -> exp.Expr:
+def canonical_text(value: exp.Expr, kind: str) -> exp.Expr:
+    """The same as text. ModelError for BLOBs and nested types."""
     if kind in ("FLOAT", "DOUBLE"):
         return sql.when(
             sql.call("isnan", value), sql.string("nan"), sql.text(positive_zero(value, kind))

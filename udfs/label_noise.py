@@ -5,13 +5,12 @@ number among equal rows, under a key that only this client has. So the joined co
 one label; asking again, now or in a later run, gives the same one, and averaging gains nothing;
 and rows that are equal have noise each of their own.
 
-Each mechanism, ε, bounds or classes, and each way to come by the label has a key of its own, so
-that two releases of one row are independent, and their ε add up. The way to the label is the
-fragment's text without its other columns and its WHERE: with other features, or over other rows,
-a label has the noise that it had.
+Each mechanism, ε, bounds or set of classes, and each way to the label (sqlfl.udfs.label_ways) has a
+key of its own, so that two releases of one row are independent, and their ε add up. With other
+features, over other rows, and written otherwise, as far as that is seen, a label has the noise that
+it had.
 
-The key follows from the secret by which validation rows are drawn, which a client keeps as long as
-it keeps blocks of models.
+The key follows from a secret that the client has put on disk before (sqlfl.udfs.label_secret).
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from sqlglot import exp, parse_one
-from sqlglot.errors import SqlglotError
+from sqlglot import exp
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.samplers import add_laplace, randomised_response
 from sqlfl.privacy.specification import LabelPrivacy
 from sqlfl.udfs import keys, sql
+from sqlfl.udfs.label_ways import way_to_label
 from sqlfl.udfs.numbering import tag_bytes
 from sqlfl.udfs.rows import Snapshot
 
@@ -57,37 +56,17 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
         return noised, (), np.zeros(0, np.uint32)
     size = len(label.classes)
     keep = laplace_keep if label.mechanism == "laplace" else keep_probability
-    codes = randomised_response(
-        _codes(snapshot, label.classes), size, keep(label.epsilon, size), words
-    )
-    return np.zeros(0), label.classes, codes
-
-
-def way_to_label(fragment: str) -> str:
-    """The text of a fragment without its other columns and its WHERE.
-
-    It is the whole text where it is not read as one plain SELECT, or where the label may depend on
-    which rows WHERE leaves, by a window.
-    """
-    try:
-        query = parse_one(fragment, dialect="duckdb")
-    except SqlglotError:
-        return fragment
-    if not isinstance(query, exp.Select):
-        return fragment
-    targets = [e for e in query.expressions if e.alias_or_name.lower() == "sqlfl_target"]
-    if len(targets) != 1 or targets[0].find(exp.Window):
-        return fragment
-    query.set("expressions", targets)
-    query.set("where", None)
-    return query.sql(dialect="duckdb", comments=False)
+    order = np.argsort(np.array(label.classes, object))
+    places = np.argsort(order)[_codes(snapshot, label.classes)].astype(np.uint32)
+    noised = randomised_response(places, size, keep(label.epsilon, size), words)
+    return np.zeros(0), label.classes, order[noised].astype(np.uint32)
 
 
 def _words(snapshot: Snapshot, label: LabelPrivacy) -> npt.NDArray[np.uint64]:
     """uint64 (a, 2): uniform, per active row."""
     words = np.empty((snapshot.active, 2), np.uint64)
     content = sql.call("encode", sql.text(sql.column("y")))
-    ways = map(way_to_label, snapshot.fragments)
+    ways = [way_to_label(snapshot.con, fragment) for fragment in snapshot.fragments]
     pairs = sorted(zip(ways, snapshot.specification.fragments, strict=True))
     for way, members in groupby(pairs, key=lambda pair: pair[0]):
         query = exp.select(
@@ -105,7 +84,7 @@ def _words(snapshot: Snapshot, label: LabelPrivacy) -> npt.NDArray[np.uint64]:
 
 def _key(secret: bytes, label: LabelPrivacy, way: str) -> bytes:
     bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
-    how = [label.mechanism, float(label.epsilon), bounds, list(label.classes)]
+    how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
     return keys.derive(secret, "labels", json.dumps(how), way)
 
 
