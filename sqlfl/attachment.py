@@ -18,6 +18,7 @@ from sqlfl.files import Connection, may_be_written, open_database, open_or_make,
 from sqlfl.schema import Client
 from sqlfl.udfs.block_tables import blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
+from sqlfl.udfs.label_secret import LabelSecret, label_secret
 
 Source: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
 Store: TypeAlias = Source | None
@@ -25,11 +26,12 @@ Store: TypeAlias = Source | None
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """One client's database, and where its blocks are kept."""
+    """One client's database, and where its blocks and the secret of its label noise are kept."""
 
     client: Client
     con: Connection
     blocks: Blocks
+    labels: LabelSecret
 
 
 class Attachment:
@@ -91,17 +93,20 @@ class Attachment:
     def _place(self, client: Client, source: Source, store: Store) -> Place:
         try:
             con = self._source(client, source, keeps=store is None)
+            given = isinstance(source, duckdb.DuckDBPyConnection)
             if self._coordinator is None:
-                return Place(client, con, MemoryBlocks())
+                return Place(client, con, MemoryBlocks(), label_secret(con, client, given=given))
             if store is None:
                 self._refuse_coordinator(con, "the source")
-                return Place(client, con, blocks_of(con, self._coordinator.id, str(client)))
+                blocks = blocks_of(con, self._coordinator.id, str(client))
+                secret = label_secret(con, client, keeps=blocks.lasting, given=given)
+                return Place(client, con, blocks, secret)
             kept = self._store(source, store)
             self._refuse_coordinator(kept, "the store")
             blocks = blocks_of(kept, self._coordinator.id, str(client))
             if not blocks.lasting:
                 raise Error(f"its store {blocks.reason}", hint="give a file that may be written")
-            return Place(client, con, blocks)
+            return Place(client, con, blocks, label_secret(con, client, kept, given=given))
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
         except PartyError:

@@ -15,7 +15,7 @@ class FederationCatalog:
     def __init__(self, channel: Channel, parties: Mapping[str, tuple[Client, ...]]) -> None:
         self._channel = channel
         self._parties = dict(parties)
-        self._listings: dict[Client, tuple[tuple[Place, ...], tuple[Table, ...]]] = {}
+        self._listings: dict[Client, tuple[tuple[Place, ...], tuple[Table, ...], str]] = {}
         self._columns: dict[tuple[Client, str], tuple[Column, ...]] = {}
 
     def parties(self) -> tuple[str, ...]:
@@ -30,7 +30,10 @@ class FederationCatalog:
     def places(self, client: Client) -> tuple[Place, ...]:
         return self._listing(client)[0]
 
-    def _listing(self, client: Client) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
+    def fleeting(self, client: Client) -> str:
+        return self._listing(client)[2]
+
+    def _listing(self, client: Client) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
         if client not in self._listings:
             siblings = self._parties[client.party]
             replies = self._channel.exchange(

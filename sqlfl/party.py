@@ -25,6 +25,7 @@ from sqlfl.udfs import keys, sql
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
+from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.write import write
@@ -41,6 +42,8 @@ class Secrets:
     """Shared by all parties: join keys."""
     organisation: bytes
     """Shared by one party's clients: vocabularies."""
+    holders: Holders = field(default_factory=Holders)
+    """Shared by all parties: whose secret of label noise is another one's too."""
 
 
 @dataclass(eq=False)
@@ -62,12 +65,14 @@ class PartyClient:
         con: duckdb.DuckDBPyConnection,
         secrets: Secrets,
         blocks: Blocks | None = None,
+        labels: LabelSecret | None = None,
     ) -> None:
         self.client = client
         self._con = con
         self._secrets = secrets
         self._runs: dict[str, RunState] = {}
         self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
+        self._labels = LabelSecret() if labels is None else labels
         self._lock = threading.Lock()
         try:
             self._place = current_place(con)
@@ -164,7 +169,9 @@ class PartyClient:
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
         cursor = self._cursor()
         try:
-            listing = tables_to_json(list_places(cursor), list_tables(cursor))
+            listing = tables_to_json(
+                list_places(cursor), list_tables(cursor), self._labels.fleeting
+            )
             return ms.Tables(request.run, request.slot, listing)
         finally:
             cursor.close()
@@ -205,8 +212,9 @@ class PartyClient:
         for item in specifications_from_json(request.specification):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
-            draws = self._blocks.secret("split") if item.base and item.seed is None else b""
-            snapshot = Snapshot.take(run.cursor, item, fragments, secret, request.run, draws)
+            snapshot = Snapshot.take(
+                run.cursor, item, fragments, secret, request.run, self._draws(item)
+            )
             check_delta(item, sum(snapshot.rows))
             warm = None if item.warm is None else self._block(*item.warm)
             run.slots[item.slot] = SlotState(item, snapshot, warm)
@@ -219,6 +227,17 @@ class PartyClient:
             np.array(rows, dtype=np.int64),
             np.array(null_targets, dtype=np.int64),
         )
+
+    def _draws(self, item: SlotSpecification) -> bytes:
+        """The key of what is drawn by a row's content; before labels are noised, it is on disk."""
+        noised = item.privacy is not None and item.privacy.label is not None
+        if noised and item.seed is not None:
+            raise InternalError("noise of labels does not follow from a seed")
+        if noised:
+            secret = self._labels.get()
+            number = self._secrets.holders.number(secret, self.client)
+            return keys.derive(secret, "label noise", str(number))
+        return self._blocks.secret("split") if item.base and item.seed is None else b""
 
     def _send_keys(self, request: ms.SendKeys, state: SlotState) -> ms.JoinKeys:
         fragment, tags, codes = state.snapshot.keys()

@@ -77,6 +77,11 @@ class Catalog(Protocol):
         """The schemas that tables can lie in: first the current one, which `party.table` names."""
         ...
 
+    def fleeting(self, client: Client) -> str:
+        """Why the client's label noise is drawn anew in each session, to follow its name ('is in
+        memory'); empty where it keeps the secret that the noise follows from."""
+        ...
+
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         """Names and types of the columns of a SELECT, as `client`'s database binds it.
 
@@ -195,9 +200,10 @@ def _slot_privacy(item: dict[str, Any] | None) -> SlotPrivacy | None:
     return SlotPrivacy(**item | {"label": label, "bounds": limits})
 
 
-def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...]) -> str:
-    """For the `Tables` message of sqlfl.messages."""
+def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleeting: str = "") -> str:
+    """For the `Tables` message of sqlfl.messages. `fleeting`: see `Catalog.fleeting`."""
     listing = {
+        "fleeting": fleeting,
         "places": [[p.catalog, p.schema, p.writable] for p in places],
         "tables": [
             {
@@ -213,7 +219,7 @@ def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...]) -> str:
     return json.dumps(listing, separators=(",", ":"))
 
 
-def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
+def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
     """What `tables_to_json` wrote."""
     listing = json.loads(text)
     tables = tuple(
@@ -226,4 +232,5 @@ def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
         )
         for t in listing["tables"]
     )
-    return tuple(Place(*place) for place in listing["places"]), tables
+    places = tuple(Place(*place) for place in listing["places"])
+    return places, tables, str(listing["fleeting"])

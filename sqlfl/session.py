@@ -35,6 +35,7 @@ from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
+from sqlfl.udfs.label_secret import Holders
 
 log = logging.getLogger("sqlfl.session")
 
@@ -70,6 +71,7 @@ class Federation:
         self._progress = progress
         self._at = at
         self._secret = secrets.token_bytes(32)
+        self._holders = Holders()
         self._clients: dict[str, tuple[Client, ...]] = {}
         self._servers: dict[Client, PartyClient] = {}
         self._handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
@@ -126,10 +128,10 @@ class Federation:
         _check_name(name, "party name")
         if name.lower() in (known.lower() for known in self._clients):
             raise Error(f"a party named {name} is attached already", hint="choose another name")
-        own = Secrets(self._secret, secrets.token_bytes(32))
+        own = Secrets(self._secret, secrets.token_bytes(32), self._holders)
         with Attachment(name, source, store, self._file) as attachment:
             servers = {
-                place.client: PartyClient(place.client, place.con, own, place.blocks)
+                place.client: PartyClient(place.client, place.con, own, place.blocks, place.labels)
                 for place in attachment.places
             }
             self._handlers |= {client: server.handle for client, server in servers.items()}

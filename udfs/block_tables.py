@@ -41,9 +41,10 @@ _WRITING = threading.Lock()
 class DatabaseBlocks(MemoryBlocks):
     """Blocks in the schema `sqlfl` of the database `catalog` of `con`.
 
-    The schema is made when the first block is kept, and goes with the last one: a database in
-    which no model lives looks as it did before. Rows carry the ids of the coordinator and of the
-    client, so that several of either share a database. `con` is worked on by cursors only.
+    The schema is made when the first block is kept, and goes with the last one, unless the secret
+    of noised labels lies there too (sqlfl.udfs.label_secret). Rows carry the ids of the coordinator
+    and of the client, so that several of either share a database. `con` is worked on by cursors
+    only.
 
     Where the database is only to be read (`reason` says why), what it has is loaded, and nothing
     that is saved lasts.
@@ -188,29 +189,18 @@ class DatabaseBlocks(MemoryBlocks):
 
     def _names(self, cursor: sql.Connection, kind: str) -> set[str]:
         """What the schema holds of a kind of object, in small letters."""
-        return {row[0].lower() for row in self._listed(cursor, kind, [f"{kind}_name"])}
-
-    def _listed(
-        self, cursor: sql.Connection, kind: str, columns: Sequence[str]
-    ) -> list[tuple[Any, ...]]:
-        """What the database lists of the schema, whose name may be written in any case."""
-        source = exp.Table(this=sql.call(f"duckdb_{kind}s"))
-        query = sql.select(source, [sql.column(name) for name in columns]).where(
-            sql.equal(sql.column("database_name"), sql.string(self._catalog)),
-            sql.equal(sql.call("lower", sql.column("schema_name")), sql.string(SCHEMA)),
-        )
-        return sql.fetch(cursor, query)
+        rows = _listed(cursor, self._catalog, kind, [f"{kind}_name"])
+        return {row[0].lower() for row in rows}
 
     def _refuse_foreign(self, cursor: sql.Connection) -> None:
         """Tables and views of the names of ours that its owner has made for something else."""
-        found: dict[str, set[str]] = {"blocks": set(), "secrets": set()}
-        for table, column in self._listed(cursor, "column", ["table_name", "column_name"]):
-            found.setdefault(table.lower(), set()).add(column.lower())
+        found = own_tables(cursor, self._catalog)
         for name, wanted in (("blocks", BLOCKS), ("secrets", SECRETS)):
-            if found[name] and not found[name] >= wanted.keys():
+            missing = wanted.keys() - found.get(name, wanted.keys())
+            if missing:
                 raise Error(
                     f"its {SCHEMA}.{name} is not the table that sqlfl keeps models in: the columns "
-                    f"{', '.join(sorted(wanted.keys() - found[name]))} are missing",
+                    f"{', '.join(sorted(missing))} are missing",
                     hint="rename what is there, or give a store=...",
                 )
 
@@ -309,6 +299,14 @@ def current_database(con: sql.Connection) -> Database:
     return Database(catalog, path or None, read_only, kind)
 
 
+def own_tables(cursor: sql.Connection, catalog: str) -> dict[str, set[str]]:
+    """The tables and views of the schema `sqlfl`, each with its columns, in small letters."""
+    found: dict[str, set[str]] = {}
+    for table, column in _listed(cursor, catalog, "column", ["table_name", "column_name"]):
+        found.setdefault(table.lower(), set()).add(column.lower())
+    return found
+
+
 def blocks_of(con: sql.Connection, coordinator: str, client: str) -> Blocks:
     """Blocks in the current database of `con`; one that may not be written is read only."""
     database = current_database(con)
@@ -317,6 +315,18 @@ def blocks_of(con: sql.Connection, coordinator: str, client: str) -> Blocks:
     return DatabaseBlocks(
         con, database.catalog, coordinator, client, path=database.path, reason=database.reason
     )
+
+
+def _listed(
+    cursor: sql.Connection, catalog: str, kind: str, columns: Sequence[str]
+) -> list[tuple[Any, ...]]:
+    """What the database lists of the schema `sqlfl`, whose name may be written in any case."""
+    source = exp.Table(this=sql.call(f"duckdb_{kind}s"))
+    query = sql.select(source, [sql.column(name) for name in columns]).where(
+        sql.equal(sql.column("database_name"), sql.string(catalog)),
+        sql.equal(sql.call("lower", sql.column("schema_name")), sql.string(SCHEMA)),
+    )
+    return sql.fetch(cursor, query)
 
 
 def _all_equal(place: dict[str, object]) -> exp.Expr:

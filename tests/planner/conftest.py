@@ -104,6 +104,9 @@ class DatabaseCatalog:
         others = [schema for (schema,) in rows.fetchall()]
         return tuple(Place("memory", schema) for schema in ("main", *others))
 
+    def fleeting(self, client: Client) -> str:
+        return ""
+
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         try:
             rows = self.databases[client].execute(f"DESCRIBE {select}").fetchall()

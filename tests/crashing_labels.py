@@ -1,0 +1,171 @@
+"""Kills processes while they noise labels, and looks at what leaves of later ones.
+
+A program of its own, so that it can fork: python -m tests.crashing_labels FOLDER KILLS. For every
+point a child trains on noised labels over a fresh database, tells what labels leave as soon as they
+do, and dies at the k-th call or return of a function since it asked for its secret. Then another
+child trains. It prints a line of JSON for each point: {"way", "k", "killed", "made", "left",
+"again", "error"}; made: the secret was there when the first one had died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import duckdb
+import numpy as np
+import pandas  # noqa: F401  DuckDB loads it in every child if it is not there before the fork
+import pyarrow as pa
+
+from sqlfl.messages import Activate, Labels
+from sqlfl.schema import Client
+from sqlfl.transport.local import LocalTransport
+from sqlfl.udfs.label_secret import SUFFIX
+from sqlfl.wire import decode
+from tests.crashing import die, forked
+from tests.privacy import sessions
+from tests.privacy.sessions import by_row, session, train
+
+WATCHED = ("label_secret", "label_noise", "party", "sql", "slot_state", "rows", "local")
+FILE = "clinic.duckdb"
+WAYS = {"beside": None, "inside": "coordinator.duckdb"}
+
+
+class Trigger:
+    """Dies at the k-th event since `get` of the secret was called; with k = 0 it only counts."""
+
+    def __init__(self, k: int) -> None:
+        self.events = 0
+        self.until_kept = 0
+        self._k = k
+        self._armed = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        module = os.path.basename(frame.f_code.co_filename).removesuffix(".py")
+        getting = module == "label_secret" and frame.f_code.co_name == "get"
+        self._armed |= getting
+        if not self._armed or module not in WATCHED:
+            return
+        self.events += 1
+        if getting and event == "return":
+            self.until_kept = self.events
+        if self.events == self._k:
+            die()
+
+
+def tell(pipe: int, **found: object) -> None:
+    os.write(pipe, (json.dumps(found) + "\n").encode())
+
+
+def telling(pipe: int) -> None:
+    """Have what leaves told: by then the party has handed it over, and may die."""
+    serve = LocalTransport._serve
+    counts: list[np.ndarray] = []
+
+    def served(transport: LocalTransport, client: Client, data: list[pa.Buffer]) -> list[pa.Buffer]:
+        replies = serve(transport, client, data)
+        if client.party == "clinic":
+            counts.extend(m.counts for m in map(decode, data) if isinstance(m, Activate))
+            for labels in (m for m in map(decode, replies) if isinstance(m, Labels)):
+                tell(pipe, left=by_row(counts[-1], labels.codes).tolist())
+        return replies
+
+    LocalTransport._serve = served  # type: ignore[method-assign]
+
+
+def work(folder: Path, way: str, k: int | None, pipe: int) -> None:
+    """`k`: None for a run that nothing interrupts or watches."""
+    telling(pipe)
+    trigger = Trigger(k or 0)
+    threading.setprofile(None if k is None else trigger)  # type: ignore[arg-type]
+    coordinator = WAYS[way]
+    with session(folder / FILE, None if coordinator is None else folder / coordinator) as own:
+        own.labels(train())
+    threading.setprofile(None)  # type: ignore[arg-type]
+    tell(pipe, events=trigger.events, until_kept=trigger.until_kept)
+
+
+def again(folder: Path, way: str, pipe: int) -> None:
+    look(folder, way, pipe)
+    work(folder, way, None, pipe)
+
+
+def look(folder: Path, way: str, pipe: int) -> None:
+    """Whether there is a secret."""
+    made = (folder / f"{FILE}{SUFFIX}").exists()
+    if way == "inside":
+        with contextlib.closing(duckdb.connect(str(folder / FILE), read_only=True)) as con:
+            tables = "FROM duckdb_tables() WHERE table_name = 'label_secrets'"
+            made = bool(con.execute(tables).fetchall())
+    tell(pipe, made=made)
+
+
+def told(text: str) -> dict[str, object]:
+    return {k: v for line in text.splitlines() for k, v in json.loads(line).items()}
+
+
+def strike(folder: Path, way: str, k: int) -> dict[str, object]:
+    """Of one point, over a copy of the database."""
+    place = folder / f"{way}{k}"
+    place.mkdir()
+    shutil.copy(folder / FILE, place / FILE)
+    status, text = forked(lambda pipe: work(place, way, k, pipe))
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    found: dict[str, object] = {"way": way, "k": k, "killed": killed, "error": ""}
+    if not killed:
+        return found | {"error": text}
+    found |= {"left": None} | told(text)
+    status, text = forked(lambda pipe: again(place, way, pipe))
+    if status:
+        return found | {"error": text}
+    shutil.rmtree(place)
+    later = told(text)
+    return found | {"again": later["left"], "made": later["made"]}
+
+
+def count(folder: Path, way: str) -> tuple[int, int]:
+    """Events of a run that nothing interrupts, and those until the secret is kept."""
+
+    def counted(pipe: int) -> None:
+        work(folder / f"{way}0", way, 0, pipe)
+        tell(pipe, modules=list(sys.modules))
+
+    (folder / f"{way}0").mkdir()
+    shutil.copy(folder / FILE, folder / f"{way}0" / FILE)
+    status, text = forked(counted)
+    assert status == 0, text
+    found = told(text)
+    for module in found["modules"]:  # type: ignore[attr-defined]
+        if module != "__main__":  # the children find loaded what each would have to load
+            importlib.import_module(module)
+    return int(str(found["events"])), int(str(found["until_kept"]))
+
+
+def main(folder: Path, kills: int) -> None:
+    def make(pipe: int) -> None:
+        with contextlib.closing(duckdb.connect(str(folder / FILE))) as con:
+            con.execute(sessions.VISITS)
+
+    assert forked(make)[0] == 0
+    draw = random.Random(kills)
+    for way in WAYS:
+        events, kept = count(folder, way)
+        points = draw.sample(range(1, kept), kills // 2)
+        # the threads of a run come in any order: near its end an event may be missing
+        rest, last = kills - kills // 2, events * 9 // 10 - kept
+        points += [kept + int((n + draw.random() / 2 + 0.25) / rest * last) for n in range(rest)]
+        for k in sorted(points):
+            print(json.dumps(strike(folder, way, k)), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
