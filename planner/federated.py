@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -61,6 +61,8 @@ class FederatedPlan:
     """The party that the coordinator runs at; None for none of them."""
     privacy: Privacy | None = None
     """What PRIVACY asks for, settled; None without the clause, and where nothing is trained."""
+    fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     expected: tuple[str, ...] = ()
     """The privacy report that is expected, line by line; empty without PRIVACY."""
 

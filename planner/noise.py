@@ -53,8 +53,7 @@ def labels(plan: FederatedPlan, crosses: bool) -> str:
     leave = "leave their party noised" if crosses else "are noised, and do not leave their party"
     return (
         f"Labels {leave}, once per row of {_named(plan, [s for s in plan.ucq.slots if s.target])}: "
-        f"{mechanism(privacy)}, label_epsilon = {privacy.label_epsilon:g}. The same statement over "
-        "the same rows gives the same noised labels again, while the party keeps its secret. "
+        f"{mechanism(privacy)}, label_epsilon = {privacy.label_epsilon:g}. "
         "What is trained, and every metric of it, is of noised labels. Which rows have a label is "
         "not protected."
     )

@@ -24,7 +24,7 @@ from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.privacy.report import expected_report
 from sqlfl.privacy.specification import Privacy
 from sqlfl.registry import Model, ModelBlock
-from sqlfl.schema import Catalog
+from sqlfl.schema import Catalog, Client
 
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 
@@ -103,7 +103,15 @@ def plan_training(
     )
     if privacy is None:
         return found
+    found = replace(found, fleeting=_fleeting(ucq, catalog))
     return replace(found, expected=tuple(str(expected_report(found)).splitlines()))
+
+
+def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
+    """Clients with noised labels that keep no secret of them, and why."""
+    clients = [client for slot in ucq.slots if slot.noised for client in slot.clients]
+    reasons = {client: catalog.fleeting(client) for client in clients}
+    return {client: reason for client, reason in reasons.items() if reason}
 
 
 def _asked(statement: TrainModel) -> Privacy | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sqlfl.privacy.beside import beware, unseen
 from sqlfl.privacy.card import upwards
 from sqlfl.privacy.setting import Claim, Setting
-from sqlfl.privacy.units import beside_label, derived, repeated, unit_of
+from sqlfl.privacy.units import derived, repeated, unit_of
 
 GRAPH = "The join graph, row ids, multiplicities and table sizes are not protected."
 LEARNT = (
@@ -77,16 +78,30 @@ def _labels(own: Setting) -> Iterator[str]:
         return
     asked = own.privacy
     yield (
-        f"For changing the label of {own.labels} with {own.fixed} fixed, all that leaves its "
-        f"client in training is ({upwards(epsilon)}, 0)-DP, against {own.readers()} together. The "
-        f"label is noised once, by its owner ({own.label_mechanism}), and nothing else is made of "
-        "it."
+        f"For changing the label of {own.labels} with {own.fixed('the features')} fixed, all that "
+        f"leaves its client in training is ({upwards(epsilon)}, 0)-DP, against {own.readers()} "
+        f"together. The label is noised once, by its owner ({own.label_mechanism}), and all that "
+        "is trained is made of the noised one."
         + (
             f" Of {own.classes} classes, this mechanism's label_epsilon = {asked.label_epsilon:g} "
             f"is ε = {upwards(epsilon)}."
             if epsilon != asked.label_epsilon
             else ""
         )
+    )
+    yield _again(own, epsilon)
+
+
+def _again(own: Setting, epsilon: float) -> str:
+    """What asking once more costs."""
+    if not own.fleeting:
+        return (
+            "Every further run that asks for the same label in the same way, with the same "
+            "label_epsilon, shows the same noised labels, and adds nothing."
+        )
+    return (
+        f"Labels are drawn anew in each session, for {own.fleeting}: m sessions are "
+        f"(m · {upwards(epsilon)}, 0)-DP together."
     )
 
 
@@ -121,7 +136,7 @@ def _features(own: Setting) -> Iterator[str]:
 
 
 def _of_features(own: Setting, claim: Claim, units: str) -> str:
-    fixed = f"For changing the features of {units} with {own.fixed} fixed"
+    fixed = f"For changing the features of {units} with {own.fixed('the labels')} fixed"
     held = _pair(claim)
     statistics = (
         "features are encoded by public bounds"
@@ -157,7 +172,8 @@ def _both(own: Setting) -> Iterator[str]:
         if slot.target and slot.index in own.claims:
             whom = "the same" if own.together else "someone who sees nothing but the parameters"
             yield (
-                f"For changing both the features and the label of {unit_of(slot)}: "
+                f"For changing both the features and the label of {unit_of(slot)} with "
+                f"{own.fixed()} fixed: "
                 f"{_pair(own.claims[slot.index], epsilon)}, against {whom}."
             )
 
@@ -170,9 +186,10 @@ def summary(own: Setting) -> tuple[str, ...]:
     if own.label_epsilon is None and not own.privacy.features:
         return promises(own)
     rest = "Not protected: which rows there are and which are joined, what PREDICT and EVALUATE "
-    rest += "give, and the sum of several runs."
+    rest += "give, and what several runs come to together."
     held = (_label_in_short(own), *_features_in_short(own), *_both_in_short(own))
-    return (*held, *_telling(own), rest)
+    again = (_again(own, own.label_epsilon),) if own.label_epsilon and own.fleeting else ()
+    return (*held, *again, *beware(own), rest)
 
 
 def _label_in_short(own: Setting) -> str:
@@ -222,7 +239,7 @@ def assumptions(own: Setting) -> tuple[str, ...]:
         parts.append(_noised_labels(own))
     if own.claims:
         parts.append(_noised_features(own))
-    parts.append(_always())
+    parts += [beware(own), unseen(own), _always()]
     return tuple(text for part in parts for text in part)
 
 
@@ -259,10 +276,11 @@ def _rows(own: Setting) -> Iterator[str]:
 
 
 def _runs(own: Setting) -> Iterator[str]:
-    yield (
-        "Every further run adds its own ε and δ, also one that fails or is interrupted, or whose "
-        "model is dropped. No account is kept over several runs yet."
-    )
+    if own.claims:
+        yield (
+            "Every further run adds its own ε and δ of features, also one that fails or is "
+            "interrupted, or whose model is dropped. No account is kept over several runs yet."
+        )
     yield (
         "PREDICT, EVALUATE and functions registered with a block use exact features, and EVALUATE "
         "exact labels: what they give is not covered."
@@ -270,32 +288,26 @@ def _runs(own: Setting) -> Iterator[str]:
 
 
 def _noised_labels(own: Setting) -> Iterator[str]:
+    kept = "a secret that its client keeps for good"
+    if own.fleeting:
+        kept = "a secret that goes with the session: attach(..., store=...), of a federation with "
+        kept += "a file, keeps it"
     yield (
-        "A label is drawn once per row, and again the same for the same statement and row while "
-        "the client keeps its secret, so copies in the join tell nothing more. Of a row that has "
-        "changed in any column, of another target, label_epsilon or mechanism, it is drawn afresh, "
-        "and the ε add up."
+        f"A label is drawn once per row, under {kept}. Copies in the join, other features and "
+        "other rows, other models, runs that fail and models that are dropped do not change it."
+    )
+    yield (
+        "Another label_epsilon, label_mechanism, bounds or classes is another draw, and so is a "
+        "label, table, view or subquery that is written otherwise and not seen to be the same: the "
+        "ε of all draws of a label add up. A row that has changed in any column is drawn anew; "
+        "that it has changed may show."
     )
     bounds = own.privacy.label_bounds
     if bounds is not None:
         yield f"Labels are clipped to [{bounds[0]:g}, {bounds[1]:g}], which is public."
     else:
         yield "Which classes there are is public: they are those of the statement or the type."
-    yield "A feature, weight, join key or condition that is computed from the label tells of it."
-    yield from _telling(own)
     yield "Loss and metrics of the training are of noised labels, not of the true ones."
-
-
-def _telling(own: Setting) -> Iterator[str]:
-    """Columns that the label is made of, and that something else is made of as well."""
-    for slot in own.plan.ucq.slots if own.label_epsilon is not None else ():
-        names, filtered = beside_label(slot) if slot.target else ((), False)
-        told = [f"feature {name}" for name in names] + ["a condition of WHERE or ON"] * filtered
-        if told:
-            yield (
-                f"Beware: the label and {', '.join(told)} of {slot.name} are made of the same "
-                "column, so that the label may be told from what is not noised with it."
-            )
 
 
 def _noised_features(own: Setting) -> Iterator[str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlfl.planner import lineage
+from sqlfl.planner.lineage import Use
+from sqlfl.privacy.beside import listed
 from sqlfl.privacy.card import upwards
 from sqlfl.privacy.events import Gaussian
 from sqlfl.privacy.specification import Privacy, RoundPrivacy
@@ -45,6 +48,11 @@ class Setting:
         return tuple(slot for slot in self.plan.ucq.slots if slot.features)
 
     @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """What the statement computes, and of which columns."""
+        return lineage.uses(self.plan.ucq)
+
+    @cached_property
     def kinds(self) -> frozenset[str]:
         """Of the messages that cross a border."""
         return frozenset(disclosure.kind for disclosure in self.plan.disclosures)
@@ -66,13 +74,12 @@ class Setting:
         """What the coordinator gets of the slot crosses a border."""
         return any(self.plan.crosses(client) for client in slot.clients)
 
-    @property
-    def fixed(self) -> str:
-        """What is no part of the change that an ε is about."""
+    def fixed(self, *also: str) -> str:
+        """What is no part of the change that an ε is about: `also`, and what is never."""
         ucq = self.plan.ucq
-        also = ["the weights"] * (ucq.weight is not None)
-        also += ["the choice of rows for validation"] * any(slot.split for slot in ucq.slots)
-        return _listed(["the join graph", *also])
+        rest = ["the weights"] * (ucq.weight is not None)
+        rest += ["the choice of rows for validation"] * any(slot.split for slot in ucq.slots)
+        return listed(["the join graph", *also, *rest])
 
     # -- features ---------------------------------------------------------------------------------
 
@@ -162,6 +169,12 @@ class Setting:
         return label_epsilon(asked.label_mechanism, asked.label_epsilon, self.classes)
 
     @property
+    def fleeting(self) -> str:
+        """The clients that draw their labels anew in each session, and why; empty without."""
+        why = {str(client): reason for client, reason in self.plan.fleeting.items()}
+        return ", ".join(f"{client} {reason}" for client, reason in why.items())
+
+    @property
     def label_mechanism(self) -> str:
         """In words, with its numbers."""
         asked, number, k = self.privacy, self.privacy.label_epsilon, self.classes
@@ -183,7 +196,7 @@ class Setting:
 
     def coalition(self) -> str:
         """All against whom noised predictions and gradients hold together."""
-        return _listed(self._observers())
+        return listed(self._observers())
 
     def readers(self) -> str:
         """All who get something that is made of labels."""
@@ -192,7 +205,7 @@ class Setting:
             everyone.insert(0, "the other parties")
         if self.elsewhere:
             everyone.insert(0, f"the {self.coordinator}")
-        return _listed(everyone)
+        return listed(everyone)
 
     def _observers(self) -> Iterator[str]:
         yield f"the {self.coordinator}"
@@ -201,8 +214,3 @@ class Setting:
         if any(len(slot.clients) > 1 for slot in self.slots):
             yield "all other clients of its table"
         yield "the users of the model"
-
-
-def _listed(words: Iterable[str]) -> str:
-    found = list(words)
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

@@ -11,9 +11,6 @@ from sqlglot import exp
 if TYPE_CHECKING:
     from sqlfl.planner.ucq import Slot
 
-TARGET = "sqlfl_target"
-"""The column of a fragment that holds the label."""
-
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
     """`party.table` of all that the slot's fragments read, in the order of the clients."""
@@ -60,25 +57,6 @@ def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
         for parts in dict.fromkeys(_paths(fragment.select))
     )
     return tuple(dict.fromkeys(table for (_, table), count in counts.items() if count > 1))
-
-
-def beside_label(slot: Slot) -> tuple[tuple[str, ...], bool]:
-    """Features that are computed from a column of which the label is computed too, and whether a
-    condition is; of a slot that holds the target, by the names of columns."""
-    found: dict[str, None] = {}
-    filtered = False
-    for fragment in slot.fragments:
-        outputs = {output.alias_or_name: output for output in fragment.select.expressions}
-        label = _columns(outputs.get(TARGET))
-        names = [feature.name for feature in slot.features]
-        found |= dict.fromkeys(name for name in names if _columns(outputs.get(name)) & label)
-        filtered |= bool(_columns(fragment.select.args.get("where")) & label)
-    return tuple(found), filtered
-
-
-def _columns(expression: exp.Expression | None) -> set[str]:
-    found = () if expression is None else expression.find_all(exp.Column)
-    return {column.name.lower() for column in found}
 
 
 def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:

@@ -24,7 +24,7 @@ from sqlfl.privacy.mechanisms import label_epsilon
 from sqlfl.privacy.report import expected_report, report_of
 from sqlfl.privacy.setting import Claim, Setting
 from sqlfl.privacy.specification import Privacy, SlotRounds
-from sqlfl.privacy.units import beside_label, derived, repeated, unit_of
+from sqlfl.privacy.units import derived, repeated, unit_of
 from sqlfl.schema import Client
 from tests.conftest import Open
 from tests.planner import plans
@@ -247,8 +247,37 @@ def test_an_account_belongs_to_what_was_asked() -> None:
 def test_what_is_fixed_is_said() -> None:
     privacy = Privacy(epsilon=2.0, predictions="gaussian", statistics="bounds")
     text = " ".join(str(expected_report(plan_of(privacy, cards=True))).split())
-    assert "the join graph, the weights and the choice of rows for validation fixed" in text
-    assert "with the join graph fixed" in " ".join(str(expected_report(plan_of(privacy))).split())
+    rest = "the weights and the choice of rows for validation fixed"
+    assert f"with the join graph, the labels, {rest}" in text
+    text = " ".join(str(expected_report(plan_of(privacy))).split())
+    assert "with the join graph and the labels fixed" in text
+    both = replace(privacy, label_epsilon=1.0, label_classes=CLASSES)
+    text = " ".join(str(expected_report(plan_of(both))).split())
+    assert (
+        "the label of one row of f (airline.flights) with the join graph and the features" in text
+    )
+    assert (
+        "both the features and the label of one row of f (airline.flights) with the join graph"
+        in text
+    )
+
+
+def test_labels_that_are_drawn_anew_in_each_session() -> None:
+    """Of a client without a place for its secret; with what sessions cost."""
+    privacy = Privacy(label_epsilon=1.0, label_mechanism="laplace", label_classes=CLASSES)
+    plan = plan_of(privacy)
+    lasting = " ".join(str(expected_report(plan)).split())
+    assert "anew in each session" not in lasting
+    assert "shows the same noised labels, and adds nothing" in lasting
+    (client,) = plan.ucq.slots[0].clients
+    report = expected_report(replace(plan, fleeting={client: "is in memory"}))
+    for text in (" ".join(str(report).split()), " ".join(report.short.split())):
+        assert (
+            "Labels are drawn anew in each session, for airline/0 is in memory: m sessions are "
+            "(m · 0.4935, 0)-DP together." in text
+        )
+    assert "adds nothing" not in str(report)
+    assert "store=" in str(report)
 
 
 def test_a_file_of_before_has_no_summary() -> None:
@@ -399,24 +428,67 @@ def test_the_unit_names_the_table() -> None:
     assert unit_of(with_cte) == "one row of f (airline.main.u, airline.x.t)"
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("SELECT distance, carrier, late AS sqlfl_target FROM t WHERE month = 1", ((), False)),
-        ("SELECT a + b AS distance, t.B > 15 AS sqlfl_target FROM t", (("distance",), False)),
-        ("SELECT distance, b > 15 AS sqlfl_target FROM t WHERE b IS NOT NULL", ((), True)),
-    ],
+LABELS = Privacy(label_epsilon=1.0, label_classes=CLASSES)
+PROTECTED = Privacy(epsilon=1.0, predictions="gaussian", statistics="bounds")
+BOTH = replace(PROTECTED, label_epsilon=1.0, label_classes=CLASSES)
+KEYS = "k AS sqlfl_key_0_0, h AS sqlfl_key_0_1"
+BESIDE: tuple[tuple[str, Privacy, str], ...] = (
+    (f"SELECT distance, carrier, late AS sqlfl_target, {KEYS} FROM t WHERE m = 1", BOTH, ""),
+    (f"SELECT distance, carrier, late AS sqlfl_target, {KEYS} FROM t WHERE m = 1", LABELS, ""),
+    (
+        f"SELECT a + b AS distance, carrier, t.B > 15 AS sqlfl_target, {KEYS} FROM t",
+        LABELS,
+        "Beware: the label of f is told of by feature distance of f, made of the same column",
+    ),
+    (
+        f"SELECT distance, carrier, b > 15 AS sqlfl_target, {KEYS} FROM t WHERE NOT b IS NULL",
+        LABELS,
+        "Beware: the label of f is told of by a condition of WHERE or ON over f, made of the same",
+    ),
+    (
+        "SELECT distance, carrier, ill AS sqlfl_target, CASE WHEN ill THEN k END AS "
+        "sqlfl_key_0_0, h AS sqlfl_key_0_1 FROM t",
+        LABELS,
+        "Beware: the label of f is told of by a join key of f, made of the same column",
+    ),
+    (
+        f"SELECT distance, carrier, distance > 50 AS sqlfl_target, {KEYS} FROM t",
+        PROTECTED,
+        "Beware: feature distance of f is told of by the label of f, made of the same column",
+    ),
+    (
+        f"SELECT a AS distance, a || b AS carrier, late AS sqlfl_target, {KEYS} FROM t WHERE a > 3",
+        PROTECTED,
+        "Beware: feature distance of f and feature carrier of f are told of by a condition of "
+        "WHERE or ON over f, made of the same column and not noised with it: their ε is of",
+    ),
+    (
+        f"SELECT distance, h AS carrier, late AS sqlfl_target, {KEYS} FROM t",
+        PROTECTED,
+        "Beware: feature carrier of f is told of by a join key of f, made of the same column",
+    ),
+    (
+        f"SELECT distance, carrier, distance > 50 AS sqlfl_target, {KEYS} FROM t",
+        BOTH,
+        "The label of f and feature distance of f are made of the same column: a change of that "
+        "changes both, and their ε add up.",
+    ),
 )
-def test_columns_that_the_label_is_made_of_are_found(
-    sql: str, expected: tuple[tuple[str, ...], bool]
+
+
+@pytest.mark.parametrize(("sql", "privacy", "expected"), BESIDE)
+def test_what_is_not_noised_and_of_the_same_column(
+    sql: str, privacy: Privacy, expected: str
 ) -> None:
-    slot = of_sql(sql)
-    assert beside_label(slot) == expected
-    privacy = Privacy(label_epsilon=1.0, label_classes=CLASSES)
+    """It stands in EXPLAIN, in the report and on the card."""
     plan = plan_of(privacy)
-    plan = replace(plan, ucq=replace(plan.ucq, slots=(slot, *plan.ucq.slots[1:])))
+    plan = replace(plan, ucq=replace(plan.ucq, slots=(of_sql(sql), *plan.ucq.slots[1:])))
     report = expected_report(plan)
-    assert ("Beware" in report.short) == ("Beware" in str(report)) == any(expected)
+    long, short = (" ".join(text.split()) for text in (str(report), report.short))
+    assert expected in long
+    assert expected in short
+    told = "told of by" in long or "both, and their" in long
+    assert told == bool(expected) == ("told of by" in short or "both, and their" in short)
 
 
 def test_what_a_row_may_count_in_is_said() -> None:
