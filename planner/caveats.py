@@ -27,7 +27,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     if plan.privacy is not None and plan.privacy.labels:
         notes.append(noise.labels(plan, "labels" in kinds))
     elif "labels" in kinds:
-        notes.append("Not protected: labels are in clear at the coordinator.")
+        notes.append(_labels(plan))
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
     if "residuals" in kinds:
@@ -52,6 +52,13 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         "without values. The run then ends.",
     ]
     return tuple(notes)
+
+
+def _labels(plan: FederatedPlan) -> str:
+    note = "Not protected: labels are in clear at the coordinator."
+    if plan.purpose == "evaluate":
+        note += " Loss and metrics are exact functions of them: those of one row tell its label."
+    return note
 
 
 def _coordinator(plan: FederatedPlan) -> list[str]:

@@ -164,8 +164,16 @@ class _Reader(Tokens):
     def _evaluate(self) -> EvaluateModel:
         self.expect("MODEL", "after EVALUATE")
         name = self.name("the name of the model")
-        self.expect("FROM", "after the name of the model", "EVALUATE MODEL name FROM ( query )")
-        return EvaluateModel(name, self._query(), self.sql)
+        privacy = self._options("PRIVACY") if self.accept("PRIVACY") else None
+        form = "EVALUATE MODEL name [PRIVACY (option = value, ...)] FROM ( query )"
+        self.expect("FROM", "after the name of the model", form)
+        query = self._query()
+        if self.word() == "PRIVACY":
+            if privacy is not None:
+                raise self.fail("PRIVACY is given twice", hint=form)
+            self.at += 1
+            privacy = self._options("PRIVACY")
+        return EvaluateModel(name, privacy, query, self.sql)
 
     def _predict(self) -> PredictModel:
         form = "PREDICT MODEL name [ID (party.table.column, ...)] FROM ( query ) [INTO party.table]"

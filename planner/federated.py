@@ -60,9 +60,11 @@ class FederatedPlan:
     at: str | None = None
     """The party that the coordinator runs at; None for none of them."""
     privacy: Privacy | None = None
-    """What PRIVACY asks for, settled; None without the clause, and where nothing is trained."""
+    """What PRIVACY asks for, settled; None without the clause. In EVALUATE it is of labels only."""
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
+    notes: tuple[str, ...] = ()
+    """What is to be said beside the result."""
     expected: tuple[str, ...] = ()
     """The privacy report that is expected, line by line; empty without PRIVACY."""
 
@@ -172,7 +174,8 @@ def plan(
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
     told = dict(slots or {})
-    if (privacy is not None) != bool(told) or (purpose != TRAIN and privacy is not None):
+    noises = purpose == TRAIN or (purpose == EVALUATE and privacy is not None and privacy.labels)
+    if (privacy is not None) != bool(told) or (privacy is not None and not noises):
         raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
     share = _validation(options) if purpose == TRAIN else 0.0
     if any(slot.split for slot in ucq.slots) != (share > 0):

@@ -54,8 +54,8 @@ def labels(plan: FederatedPlan, crosses: bool) -> str:
     return (
         f"Labels {leave}, once per row of {_named(plan, [s for s in plan.ucq.slots if s.target])}: "
         f"{mechanism(privacy)}, label_epsilon = {privacy.label_epsilon:g}. "
-        "What is trained, and every metric of it, is of noised labels. Which rows have a label is "
-        "not protected."
+        f"{'What is trained, and every metric of it,' if plan.algorithm else 'Every metric'} is of "
+        "noised labels. Which rows have a label is not protected."
     )
 
 

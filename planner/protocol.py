@@ -46,7 +46,13 @@ def training(run: Run) -> list[Exchange]:
 
 
 def evaluation(run: Run) -> list[Exchange]:
-    return [*preparation(run), labels(run), over_towers(run, "score", score), finish(run)]
+    return [
+        *preparation(run),
+        labels(run),
+        over_towers(run, "score", score),
+        *([] if run.privacy is None else [releases(run)]),
+        finish(run),
+    ]
 
 
 def prediction(run: Run) -> list[Exchange]:

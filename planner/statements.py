@@ -74,6 +74,8 @@ class TrainModel:
 @dataclass(frozen=True)
 class EvaluateModel:
     name: Word
+    privacy: tuple[Option, ...] | None
+    """None where there is no PRIVACY clause."""
     query: exp.Query
     sql: str = field(repr=False)
 

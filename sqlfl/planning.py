@@ -19,6 +19,7 @@ from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.towers import tower_of
 from sqlfl.planner.ucq import BOOLEAN, NUMERIC, Slot, Ucq
+from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.options import check_training, resolve_privacy
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.privacy.report import expected_report
@@ -132,17 +133,24 @@ def plan_scoring(
     """
     at = place_of_coordinator(at, catalog)
     cross = bool(model.options["allow_cross_join"])
+    privacy = None
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
+        if statement.privacy is not None:
+            privacy = resolve_evaluation(model.kind, statement.privacy, statement.sql)
         ucq = to_ucq(
             statement.query,
             statement.sql,
             catalog,
             target=model.target,
             allow_cross_join=cross,
+            noised=privacy is not None,
         )
         _check_target(ucq, model.kind, statement.sql, None)
         ucq = _without(ucq, (model.weight,), model)
+        if privacy is not None:
+            clause = Clause.of(statement.privacy or (), statement.sql)
+            privacy = settled_evaluation(privacy, model, ucq, clause)
     else:
         purpose = federated.PREDICT
         ucq = to_ucq(
@@ -165,7 +173,7 @@ def plan_scoring(
             model.target_type,
             statement.sql,
         )
-    return federated.plan(
+    found = federated.plan(
         purpose,
         model.name,
         model.kind,
@@ -175,7 +183,19 @@ def plan_scoring(
         model_slots,
         into=into,
         at=at,
+        privacy=privacy,
+        slots=None if privacy is None else slots_of(privacy, model.kind, ucq),
     )
+    return found if purpose == federated.PREDICT else _evaluated(found, model, catalog)
+
+
+def _evaluated(plan: FederatedPlan, model: Model, catalog: Catalog) -> FederatedPlan:
+    """The plan of EVALUATE with what is said of labels, true or noised ones."""
+    plan = replace(plan, notes=notes_of(model, plan.privacy))
+    if plan.privacy is None:
+        return replace(plan, expected=plan.notes)
+    plan = replace(plan, fleeting=_fleeting(plan.ucq, catalog))
+    return replace(plan, expected=tuple(str(expected_report(plan)).splitlines()))
 
 
 def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:

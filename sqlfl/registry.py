@@ -137,8 +137,8 @@ class Model:
 
     def _measures(self) -> list[tuple[str, str]]:
         """Counts, and metrics with what is noised in them."""
-        noised = self.privacy.noised
-        of = f" (of noised {' and '.join(noised)})" if noised else ""
+        noised = _of_noised(self)
+        of = f" (of noised {noised})" if noised else ""
         return [
             (key, _number(value) + ("" if isinstance(value, int) else of))
             for key, value in self.metrics.items()
@@ -281,7 +281,7 @@ class Registry:
             return tuple(self._models.values())
 
     def table(self) -> pa.Table:
-        """What SHOW MODELS shows, a row per model."""
+        """What SHOW MODELS shows, a row per model; `noised` is what the loss is of, of such."""
         models = self.all()
         return pa.table(
             {
@@ -290,6 +290,7 @@ class Registry:
                 "target": pa.array([m.target for m in models], pa.string()),
                 "rows": pa.array([m.metrics["rows"] for m in models], pa.int64()),
                 "loss": pa.array([m.metrics["loss"] for m in models], pa.float64()),
+                "noised": pa.array([_of_noised(m) for m in models], pa.string()),
                 "created": pa.array(
                     [m.created_at.replace(microsecond=0) for m in models],
                     pa.timestamp("s", tz="UTC"),
@@ -321,6 +322,11 @@ def facts_to_text(facts: list[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in facts)
     indent = "\n" + " " * (width + 2)
     return "\n".join(f"{name:<{width}}  {indent.join(text.splitlines())}" for name, text in facts)
+
+
+def _of_noised(model: Model) -> str | None:
+    """What is noised in its loss and metrics."""
+    return " and ".join(model.privacy.noised) or None
 
 
 def _described(block: ModelBlock) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 import duckdb
@@ -11,6 +12,8 @@ import pyarrow as pa
 
 from sqlfl.errors import Error
 
+WIDTH = 96
+"""Characters of a line of a note."""
 SHOWN = 20
 """Rows that a result's text and its HTML show."""
 CLIPPED = 80
@@ -35,7 +38,16 @@ class Result:
     Iteration, slicing and further SQL are Arrow's, pandas' or DuckDB's business: see `arrow`.
     """
 
-    def __init__(self, table: pa.Table, *, text: str | None = None, markup: str | None = None):
+    def __init__(
+        self,
+        table: pa.Table,
+        *,
+        text: str | None = None,
+        markup: str | None = None,
+        notes: Sequence[str] = (),
+    ):
+        self.notes = tuple(notes)
+        """What is to be known of the rows, in sentences; it is shown below them."""
         self._table = table
         self._text = text
         self._markup = markup
@@ -67,12 +79,14 @@ class Result:
         rows = self._table.num_rows
         with duckdb.connect() as con:
             text = str(con.from_arrow(self._table.slice(0, SHOWN))).rstrip("\n")
-        return text if rows <= SHOWN else f"{text}\nthe first {SHOWN} of {rows:,} rows"
+        lines = [text] + [f"the first {SHOWN} of {rows:,} rows"] * (rows > SHOWN)
+        return "\n".join([*lines, *(line for note in self.notes for line in wrap(note, WIDTH))])
 
     def _repr_html_(self) -> str:
         if self._markup is not None:
             return self._markup
-        return table_to_html(self._table)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return table_to_html(self._table) + notes
 
 
 def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:

@@ -318,7 +318,7 @@ class Federation:
         with self._saving.held(statement.name) as model:
             plan = self._plan(statement, lambda _: model)
             with self._running(plan, run):
-                return Result(work(plan, model, self._channel(), run))
+                return Result(work(plan, model, self._channel(), run), notes=plan.notes)
 
     @contextmanager
     def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:

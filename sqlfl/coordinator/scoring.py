@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sqlfl.algorithms.head import Head
 from sqlfl.coordinator.preparation import Joined, prepare, targets
+from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.writing import write
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Identifiers, Message, Predictions, Score, SendIdentifiers
@@ -18,6 +19,8 @@ from sqlfl.models.losses import loss_of
 from sqlfl.models.metrics import classification_metrics, regression_metrics
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.into import class_type
+from sqlfl.privacy.card import upwards
+from sqlfl.privacy.evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.registry import Model
 from sqlfl.transport.base import Address, Channel
 
@@ -63,9 +66,11 @@ def predict(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa
 
 
 def evaluate(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa.Table:
-    """One row: rows, loss, and the metrics of the model's kind.
+    """One row: rows, loss, and the metrics of the model's kind. Where labels are noised, also
+    `accuracy_estimate` of a classifier, and `labels`, which says so.
 
-    Raises ModelError for an empty join or a class that the model does not know.
+    Raises ModelError for an empty join or a class that the model does not know, and InternalError
+    where labels were not noised as planned.
     """
     joined = prepare(plan, channel, run)
     if joined.total == 0:
@@ -91,10 +96,17 @@ def evaluate(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> p
         known = np.array([model.classes.index(text) for text in target.classes])
         metrics = classification_metrics(prediction, known[y])
         value = metrics["log_loss"]
-    row = {"rows": joined.total, "loss": value, **metrics}
-    return pa.Table.from_pylist(
-        [row], schema=pa.schema([("rows", pa.int64())] + [(k, pa.float64()) for k in list(row)[1:]])
-    )
+    row: dict[str, object] = {"rows": joined.total, "loss": value, **metrics}
+    kinds = {"rows": pa.int64(), "labels": pa.string()}
+    if plan.privacy is not None:
+        check_run(plan, joined, None, channel, run, ())
+        if model.classes is not None:
+            row["accuracy_estimate"] = accuracy_estimate(
+                plan.privacy, float(metrics["accuracy"] or 0.0)
+            )
+        row["labels"] = f"noised, ε = {upwards(true_label_epsilon(plan.privacy))}"
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in row])
+    return pa.Table.from_pylist([row], schema=schema)
 
 
 def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str) -> Array:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 OTHERS = "other parties"
 CLIENTS = "other clients of the table"
 USERS = "users of the model"
+READERS = "who gets the metrics"
 EXACT = "exact"
 
 KNOWN = "exact predictions are beside it"
@@ -84,10 +85,12 @@ def _labels(own: Setting) -> Iterator[Release]:
 
     if "labels" in own.kinds:
         yield release(own.coordinator, "")
-    if own.plan.algorithm:
+    if own.training:
         if len(own.parties) > 1:
             yield release(OTHERS, "in sums of residuals")
         yield release(USERS, "in parameters, history and metrics")
+    elif own.plan.purpose == "evaluate":
+        yield release(READERS, "in metrics")
 
 
 # -- features -------------------------------------------------------------------------------------
@@ -202,8 +205,8 @@ def _history(own: Setting) -> Iterator[Release]:
     mechanism = f"of noised {' and '.join(found)}" if found else EXACT
     if found and not own.together:
         mechanism += " and exact predictions"
-    kind = "history and metrics" if own.plan.algorithm else "metrics"
-    yield from _of(own, kind, f"{own.coordinator}; {USERS}", own.slots, lambda slot: mechanism)
+    kind, readers = ("history and metrics", USERS) if own.training else ("metrics", READERS)
+    yield from _of(own, kind, f"{own.coordinator}; {readers}", own.slots, lambda slot: mechanism)
 
 
 def _model(own: Setting) -> Iterator[Release]:

@@ -10,6 +10,10 @@ from sqlfl.privacy.setting import Claim, Setting
 from sqlfl.privacy.units import derived, repeated, unit_of
 
 GRAPH = "The join graph, row ids, multiplicities and table sizes are not protected."
+EVALUATED = (
+    "EVALUATE sends the true labels, and the loss of one row tells its label; "
+    "EVALUATE ... PRIVACY (label_epsilon = ...) noises them."
+)
 LEARNT = (
     "keyed hashes of the join keys, the join graph, and exact predictions and gradients of each "
     "block."
@@ -79,9 +83,10 @@ def _labels(own: Setting) -> Iterator[str]:
     asked = own.privacy
     yield (
         f"For changing the label of {own.labels} with {own.fixed('the features')} fixed, all that "
-        f"leaves its client in training is ({upwards(epsilon)}, 0)-DP, against {own.readers()} "
-        f"together. The label is noised once, by its owner ({own.label_mechanism}), and all that "
-        "is trained is made of the noised one."
+        f"leaves its client in {_doing(own)} is ({upwards(epsilon)}, 0)-DP, against "
+        f"{own.readers()} together. The label is noised once, by its owner "
+        f"({own.label_mechanism}), and all that is {'trained' if own.training else 'measured'} is "
+        "made of the noised one."
         + (
             f" Of {own.classes} classes, this mechanism's label_epsilon = {asked.label_epsilon:g} "
             f"is ε = {upwards(epsilon)}."
@@ -90,6 +95,10 @@ def _labels(own: Setting) -> Iterator[str]:
         )
     )
     yield _again(own, epsilon)
+
+
+def _doing(own: Setting) -> str:
+    return "training" if own.training else "this evaluation"
 
 
 def _again(own: Setting, epsilon: float) -> str:
@@ -111,9 +120,10 @@ def _again(own: Setting, epsilon: float) -> str:
 def _features(own: Setting) -> Iterator[str]:
     asked = own.privacy
     if not asked.features:
+        seen = "predictions and gradients" if own.training else "predictions"
         yield (
             "Features: none. No noise is added to anything but labels: the coordinator sees exact "
-            "predictions and gradients of each block, of one row exact functions of its features."
+            f"{seen} of each block, of one row exact functions of its features."
         )
         return
     if asked.statistics == "none":
@@ -185,8 +195,9 @@ def summary(own: Setting) -> tuple[str, ...]:
     """A sentence each of labels and of features, and what neither covers; for the model's card."""
     if own.label_epsilon is None and not own.privacy.features:
         return promises(own)
-    rest = "Not protected: which rows there are and which are joined, what PREDICT and EVALUATE "
-    rest += "give, and what several runs come to together."
+    rest = "Not protected: which rows there are and are joined; several runs together; PREDICT; "
+    rest += "EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
+    rest += "(label_epsilon = ...) noises it)."
     held = (_label_in_short(own), *_features_in_short(own), *_both_in_short(own))
     again = (_again(own, own.label_epsilon),) if own.label_epsilon and own.fleeting else ()
     return (*held, *again, *beware(own), rest)
@@ -239,7 +250,7 @@ def assumptions(own: Setting) -> tuple[str, ...]:
         parts.append(_noised_labels(own))
     if own.claims:
         parts.append(_noised_features(own))
-    parts += [beware(own), unseen(own), _always()]
+    parts += [beware(own), unseen(own), _always(own)]
     return tuple(text for part in parts for text in part)
 
 
@@ -281,10 +292,8 @@ def _runs(own: Setting) -> Iterator[str]:
             "Every further run adds its own ε and δ of features, also one that fails or is "
             "interrupted, or whose model is dropped. No account is kept over several runs yet."
         )
-    yield (
-        "PREDICT, EVALUATE and functions registered with a block use exact features, and EVALUATE "
-        "exact labels: what they give is not covered."
-    )
+    if own.training:
+        yield f"{EVALUATED} It is not covered, nor is what PREDICT and functions of a block give."
 
 
 def _noised_labels(own: Setting) -> Iterator[str]:
@@ -307,7 +316,8 @@ def _noised_labels(own: Setting) -> Iterator[str]:
         yield f"Labels are clipped to [{bounds[0]:g}, {bounds[1]:g}], which is public."
     else:
         yield "Which classes there are is public: they are those of the statement or the type."
-    yield "Loss and metrics of the training are of noised labels, not of the true ones."
+    of = " of the training" * own.training
+    yield f"Loss and metrics{of} are of noised labels, not of the true ones."
 
 
 def _noised_features(own: Setting) -> Iterator[str]:
@@ -327,9 +337,11 @@ def _noised_features(own: Setting) -> Iterator[str]:
         yield "Loss and metrics of the training are of noised predictions."
 
 
-def _always() -> Iterator[str]:
+def _always(own: Setting) -> Iterator[str]:
     yield (
         "The coordinator and the parties are trusted to follow the plan. How long things take, and "
         "errors, are not covered."
     )
-    yield "Noise comes from the operating system's generator, and values lie on a public grid."
+    drawn = ["that of labels follows from keyed hashes of rows, under such a secret"]
+    drawn = drawn * (own.label_epsilon is not None) + ["values lie on a public grid"]
+    yield f"Noise comes from the operating system's generator; {'; '.join(drawn)}."

@@ -47,6 +47,11 @@ class Setting:
         """Those with features."""
         return tuple(slot for slot in self.plan.ucq.slots if slot.features)
 
+    @property
+    def training(self) -> bool:
+        """Else it is EVALUATE, or PREDICT."""
+        return bool(self.plan.algorithm)
+
     @cached_property
     def uses(self) -> tuple[Use, ...]:
         """What the statement computes, and of which columns."""
@@ -200,8 +205,8 @@ class Setting:
 
     def readers(self) -> str:
         """All who get something that is made of labels."""
-        everyone = ["the users of the model"]
-        if len(self.parties) > 1:
+        everyone = ["the users of the model" if self.training else "who gets the metrics"]
+        if len(self.parties) > 1 and self.training:
             everyone.insert(0, "the other parties")
         if self.elsewhere:
             everyone.insert(0, f"the {self.coordinator}")

@@ -290,6 +290,18 @@ def score(
     return plan(purpose, "m", kind, ucq, options, sql, {0: 0, 2: 1}, at=at)
 
 
+def evaluated(privacy: Privacy) -> FederatedPlan:
+    """EVALUATE over noised labels."""
+    options = {"engine": "auto", "memory_limit": None}
+    ucq = noised(cards("evaluate"))
+    sql = "EVALUATE MODEL m PRIVACY (...) FROM (SELECT ...)"
+    told = slots_of(privacy, "linear_regression", ucq)
+    scored = {0: 0, 2: 1}
+    return plan(
+        "evaluate", "m", "linear_regression", ucq, options, sql, scored, privacy=privacy, slots=told
+    )
+
+
 def into() -> FederatedPlan:
     """PREDICT INTO of a party with two clients."""
     options = {"engine": "auto", "memory_limit": None}

@@ -123,6 +123,9 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
     ),
     "predict_into": plans.into,
     "evaluate": lambda: plans.score("evaluate"),
+    "evaluate_private": lambda: plans.evaluated(
+        Privacy(label_epsilon=2.0, label_mechanism="laplace", label_bounds=(0.0, 500.0))
+    ),
 }
 
 
