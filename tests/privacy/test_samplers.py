@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ import pytest
 from scipy import stats
 
 from sqlfl.errors import InternalError
+from sqlfl.privacy import samplers
 from sqlfl.privacy.randomness import Entropy
 from sqlfl.privacy.samplers import (
     CHUNK,
@@ -231,3 +233,43 @@ def test_responses_that_make_no_sense_are_refused(
 def test_labels_need_as_many_words() -> None:
     with pytest.raises(InternalError, match="words"):
         add_laplace(np.zeros(3), 1.0, words(2))
+
+
+# -- what is left of (ε, 0) for numbers -----------------------------------------------------------
+
+
+def laplace_delta(bits: int, grid_bits: int, epsilon: float) -> tuple[float, float]:
+    """(δ, ε) of two labels that are about ε scales apart, by all pairs of words of so many bits.
+
+    In the sampler such a word has its bits on top, and the middle of the rest below.
+    """
+    half, numbers = np.uint64(1 << (63 - bits)), np.arange(1 << bits, dtype=np.uint64)
+    words = (numbers << np.uint64(64 - bits)) | half
+    step = 2.0**-grid_bits
+    apart = round(epsilon / step)
+    reach = int((bits + 2) * math.log(2.0) / step) + 2
+    counts = np.zeros(2 * reach + 1)
+    for word in words:
+        pairs = np.stack([np.full_like(words, word), words], axis=1)
+        noise = samplers.add_laplace(np.zeros(len(words)), 1.0, pairs)
+        counts += np.bincount(np.rint(noise / step).astype(int) + reach, minlength=len(counts))
+    share, none = counts / counts.sum(), np.zeros(apart)
+    near, far = np.concatenate([share, none]), np.concatenate([none, share])
+    factor = math.exp(apart * step)
+    both = (near - factor * far, far - factor * near)
+    return max(float(np.maximum(0.0, d).sum()) for d in both), apart * step
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
+def test_laplace_noise_of_short_words_has_a_small_delta(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """δ < 0.19 g e^ε 2^−b for words of b bits on a grid of 2^−g scales, and not much less: the
+    noise ends at ln 2^(b + 1) scales. With b = 64 and g = 41 that is less than e^ε 2^−61."""
+    monkeypatch.setattr(samplers, "LAPLACE_SLACK", 0.0)
+    for bits, grid_bits in ((9, 4), (10, 5), (10, 6)):
+        monkeypatch.setattr(samplers, "LAPLACE_BITS", grid_bits)
+        delta, exact = laplace_delta(bits, grid_bits, epsilon)
+        bound = 0.19 * grid_bits * math.exp(exact) * 2.0**-bits
+        assert bound / 3 < delta <= bound
+    assert 0.19 * 41 * 2.0**-64 < 2.0**-61
