@@ -121,15 +121,16 @@ def _of_features(privacy: Privacy) -> str:
     if privacy.predictions == "gaussian":
         return (
             "Gradients of every row are clipped and noised at the clients, as predictions are: ε "
-            "is of the features of one row of one table position, the join graph being fixed, "
-            "against the coordinator, the other parties and clients together, and the model's "
-            "users."
+            "is of the features of one row of one table position, the join graph and the labels "
+            "being fixed, against the coordinator, the other parties and clients together, and the "
+            "model's users."
         )
     return (
         "Gradients of every row are clipped and noised at the clients, predictions are not: ε is "
-        "of the features of one row of one table position, the join graph being fixed, and holds "
-        "only against who sees nothing but the model's parameters. It does not hold against the "
-        "coordinator or the parties, and metrics and history are exact functions of predictions."
+        "of the features of one row of one table position, the join graph and the labels being "
+        "fixed, and holds only against who sees nothing but the model's parameters. It does not "
+        "hold against the coordinator or the parties, and metrics and history are exact functions "
+        "of predictions."
     )
 
 

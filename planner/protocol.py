@@ -78,7 +78,8 @@ def planning(run: Run) -> list[Exchange]:
         Call(
             client, WHOLE,
             "list_tables", "", NOTHING,
-            "tables", "names of schemas, tables and columns, types, estimated rows",
+            "tables",
+            "names of schemas, tables and columns, types, estimated rows; whether noise lasts",
             text(sym.of_database("schema_text", client)),
         )
         for client in run.clients

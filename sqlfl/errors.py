@@ -89,8 +89,8 @@ class PolicyError(Error):
     """A party's policy refuses a request."""
 
 
-class PrivacyError(Error):
-    """A privacy demand cannot be met."""
+class PrivacyError(StatementError):
+    """A privacy demand cannot be met; with its place, where that is known before a run."""
 
 
 class PartyError(Error):

@@ -75,7 +75,7 @@ def plan_training(
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
         privacy = settled(privacy, statement.kind, ucq, clause)
-        check_budget(privacy, statement.kind, ucq, options)
+        check_budget(privacy, statement.kind, ucq, options, clause)
         told = slots_of(privacy, statement.kind, ucq)
     slots, run = None, None
     start = options["warm_start"]

@@ -36,7 +36,10 @@ def beware(own: Setting) -> Iterator[str]:
             )
 
 
-_TOLD = ", made of the same column and not noised with it: {} ε is of changes that leave these."
+_TOLD = (
+    ", made of the same column and not noised with it: {} ε is of changes that leave these as they "
+    "are."
+)
 
 
 def _of_features(own: Setting, claimed: Iterable[Use], exact: Iterable[Use]) -> Iterator[str]:

@@ -200,8 +200,11 @@ def finds_categories(privacy: Privacy, slot: Slot) -> bool:
     )
 
 
-def check_budget(privacy: Privacy, kind: str, ucq: Ucq, options: Mapping[str, object]) -> None:
-    """Raise PrivacyError where not even one step over rows that are joined once could be had."""
+def check_budget(
+    privacy: Privacy, kind: str, ucq: Ucq, options: Mapping[str, object], clause: Clause
+) -> None:
+    """Raise PrivacyError where not even one step over rows that are joined once, with labels of one
+    class each, could be had."""
     if not privacy.features:
         return
     slots = [slot for slot in ucq.slots if slot.features]
@@ -221,6 +224,8 @@ def check_budget(privacy: Privacy, kind: str, ucq: Ucq, options: Mapping[str, ob
             whole=True,
             epochs=1,
             row_bound=float(moments),
+            one_sided=frozenset(s.index for s in slots if s is not slot and kind in CLASSIFIERS),
+            one_sided_slopes=kind in CLASSIFIERS,
         )
         for slot in slots
     ]
@@ -230,4 +235,6 @@ def check_budget(privacy: Privacy, kind: str, ucq: Ucq, options: Mapping[str, ob
         raise PrivacyError(
             f"this budget cannot be met, not even by one step: {error.message}",
             hint=error.hint or "a larger epsilon, or leave features unprotected",
+            sql=clause.sql,
+            span=clause.span("epsilon", "noise_multiplier"),
         ) from error

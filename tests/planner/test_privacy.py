@@ -286,6 +286,9 @@ def test_the_expected_report_is_a_section_of_its_own(catalog: DatabaseCatalog) -
 
 def test_an_impossible_budget_is_refused_before_anything_is_asked(catalog: DatabaseCatalog) -> None:
     case = next(case for case in CASES if case.name == "a budget for nothing")
-    with pytest.raises(PrivacyError, match="this budget cannot be met, not even by one step"):
+    message = "this budget cannot be met, not even by one step"
+    with pytest.raises(PrivacyError, match=message) as raised:
         planned(case.sql, catalog)
+    assert raised.value.span is not None
+    assert case.sql[slice(*raised.value.span)] == "1e-5"
     planned(case.sql.replace("1e-5", "0.1"), catalog)

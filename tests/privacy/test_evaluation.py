@@ -150,6 +150,16 @@ def test_rows_must_be_told_from_copies(clinic: tuple[sqlfl.Federation, Tap]) -> 
         fed.sql(f"EVALUATE MODEL m PRIVACY (label_epsilon = 1) FROM ({query})")
 
 
+def test_predict_sends_no_labels(clinic: tuple[sqlfl.Federation, Tap]) -> None:
+    """Also where its query has them."""
+    fed, tap = clinic
+    fed.sql(train(""))
+    with tap.taken() as recorded:
+        fed.sql(f"PREDICT MODEL m FROM ({ILL})")
+    up = {decode(r.data).kind for r in recorded if r.direction == "up"}
+    assert up == {"tables", "columns", "prepared", "join_keys", "ready", "predictions"}
+
+
 def test_a_client_that_does_not_noise_is_noticed(
     clinic: tuple[sqlfl.Federation, Tap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
