@@ -269,9 +269,10 @@ class _Reader:
         return ("not", form)
 
     def _joined(self, operator: str, parts: Sequence[Form]) -> Form:
-        """Conditions by AND or OR: in any order, and each once."""
-        flat = [p for part in parts for p in (part[1:] if part[0] == operator else (part,))]
-        found = sorted(set(flat), key=repr)
+        """Conditions by AND or OR: in any order, each once, without what decides nothing."""
+        flat = {p for part in parts for p in (part[1:] if part[0] == operator else (part,))}
+        nothing = ("BOOLEAN", "true" if operator == "and" else "false")
+        found = sorted(flat - {nothing}, key=repr) or [nothing]
         return found[0] if len(found) == 1 and self._boolean(found[0]) else (operator, *found)
 
     def _boolean(self, form: Form) -> bool:

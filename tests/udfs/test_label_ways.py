@@ -34,7 +34,8 @@ def way(con: duckdb.DuckDBPyConnection, label: str, source: str = "t AS r") -> s
 
 ALIKE = [
     ["y", "Y", "(y)", "r.y", 'R."Y"', "NOT NOT y", "y = true", "true = y", "y <> FALSE",
-     "NOT (y = false)", "y::BOOL", "CAST(r.y AS BOOLEAN)", "y AND y", "NOT (NOT y OR NOT y)"],
+     "NOT (y = false)", "y::BOOL", "CAST(r.y AS BOOLEAN)", "y AND y", "NOT (NOT y OR NOT y)",
+     "y AND true", "false OR y", "true AND (y OR false) AND true"],
     ["age > 50", "50 < age", "NOT age <= 50", "NOT (50 >= r.age)", "(age::INT) > 50",
      "age > 50 /* of them */", "age>50 OR 50<age"],
     ["age = 3 AND x < 1", "1 > x AND 3 = age", "NOT (x >= 1 OR age <> 3)"],
