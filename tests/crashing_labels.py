@@ -2,9 +2,12 @@
 
 A program of its own, so that it can fork: python -m tests.crashing_labels FOLDER KILLS. For every
 point a child trains on noised labels over a fresh database, tells what labels leave as soon as they
-do, and dies at the k-th call or return of a function since it asked for its secret. Then another
-child trains. It prints a line of JSON for each point: {"way", "k", "killed", "made", "left",
-"again", "error"}; made: the secret was there when the first one had died.
+do, and dies at the k-th call or return of a function since it asked for its secret, or since it has
+it. Then another child trains. It prints a line of JSON for each point: {"way", "since", "k",
+"killed", "made", "left", "again", "error"}; made: the secret was there when the first one had died.
+
+The first points of each way are the first event of each kind: before anything is written, and when
+the secret is kept and no label has left.
 """
 
 from __future__ import annotations
@@ -38,27 +41,34 @@ from tests.privacy.sessions import by_row, session, train
 WATCHED = ("label_secret", "label_noise", "party", "sql", "slot_state", "rows", "local")
 FILE = "clinic.duckdb"
 WAYS = {"beside": None, "inside": "coordinator.duckdb"}
+ASKED, KEPT = "asked", "kept"
+"""Since when events are counted."""
 
 
 class Trigger:
-    """Dies at the k-th event since `get` of the secret was called; with k = 0 it only counts."""
+    """Dies at the k-th event since the secret is `ASKED` for, or `KEPT`; with k = 0 it only counts.
 
-    def __init__(self, k: int) -> None:
-        self.events = 0
-        self.until_kept = 0
-        self._k = k
-        self._armed = False
+    Until it is kept only the events of the thread that asks count.
+    """
+
+    def __init__(self, since: str = ASKED, k: int = 0) -> None:
+        self.events = {ASKED: 0, KEPT: 0}
+        self._point = (since, k)
+        self._phase: str | None = None
+        self._asking: int | None = None
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         module = os.path.basename(frame.f_code.co_filename).removesuffix(".py")
         getting = module == "label_secret" and frame.f_code.co_name == "get"
-        self._armed |= getting
-        if not self._armed or module not in WATCHED:
+        if getting and self._phase is None:
+            self._phase, self._asking = ASKED, threading.get_ident()
+        elif getting and event == "return":
+            self._phase = KEPT
+        other = self._phase == ASKED and threading.get_ident() != self._asking
+        if self._phase is None or other or module not in WATCHED:
             return
-        self.events += 1
-        if getting and event == "return":
-            self.until_kept = self.events
-        if self.events == self._k:
+        self.events[self._phase] += 1
+        if (self._phase, self.events[self._phase]) == self._point:
             die()
 
 
@@ -82,16 +92,16 @@ def telling(pipe: int) -> None:
     LocalTransport._serve = served  # type: ignore[method-assign]
 
 
-def work(folder: Path, way: str, k: int | None, pipe: int) -> None:
-    """`k`: None for a run that nothing interrupts or watches."""
+def work(folder: Path, way: str, trigger: Trigger | None, pipe: int) -> None:
+    """`trigger`: None for a run that nothing interrupts or watches."""
     telling(pipe)
-    trigger = Trigger(k or 0)
-    threading.setprofile(None if k is None else trigger)  # type: ignore[arg-type]
+    threading.setprofile(trigger)  # type: ignore[arg-type]
     coordinator = WAYS[way]
     with session(folder / FILE, None if coordinator is None else folder / coordinator) as own:
         own.labels(train())
     threading.setprofile(None)  # type: ignore[arg-type]
-    tell(pipe, events=trigger.events, until_kept=trigger.until_kept)
+    if trigger is not None:
+        tell(pipe, **trigger.events)
 
 
 def again(folder: Path, way: str, pipe: int) -> None:
@@ -113,14 +123,14 @@ def told(text: str) -> dict[str, object]:
     return {k: v for line in text.splitlines() for k, v in json.loads(line).items()}
 
 
-def strike(folder: Path, way: str, k: int) -> dict[str, object]:
+def strike(folder: Path, way: str, since: str, k: int) -> dict[str, object]:
     """Of one point, over a copy of the database."""
-    place = folder / f"{way}{k}"
+    place = folder / f"{way}-{since}-{k}"
     place.mkdir()
     shutil.copy(folder / FILE, place / FILE)
-    status, text = forked(lambda pipe: work(place, way, k, pipe))
+    status, text = forked(lambda pipe: work(place, way, Trigger(since, k), pipe))
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    found: dict[str, object] = {"way": way, "k": k, "killed": killed, "error": ""}
+    found: dict[str, object] = {"way": way, "since": since, "k": k, "killed": killed, "error": ""}
     if not killed:
         return found | {"error": text}
     found |= {"left": None} | told(text)
@@ -133,10 +143,10 @@ def strike(folder: Path, way: str, k: int) -> dict[str, object]:
 
 
 def count(folder: Path, way: str) -> tuple[int, int]:
-    """Events of a run that nothing interrupts, and those until the secret is kept."""
+    """Events of a run that nothing interrupts: until the secret is kept, and then."""
 
     def counted(pipe: int) -> None:
-        work(folder / f"{way}0", way, 0, pipe)
+        work(folder / f"{way}0", way, Trigger(), pipe)
         tell(pipe, modules=list(sys.modules))
 
     (folder / f"{way}0").mkdir()
@@ -147,7 +157,7 @@ def count(folder: Path, way: str) -> tuple[int, int]:
     for module in found["modules"]:  # type: ignore[attr-defined]
         if module != "__main__":  # the children find loaded what each would have to load
             importlib.import_module(module)
-    return int(str(found["events"])), int(str(found["until_kept"]))
+    return int(str(found[ASKED])), int(str(found[KEPT]))
 
 
 def main(folder: Path, kills: int) -> None:
@@ -158,13 +168,14 @@ def main(folder: Path, kills: int) -> None:
     assert forked(make)[0] == 0
     draw = random.Random(kills)
     for way in WAYS:
-        events, kept = count(folder, way)
-        points = draw.sample(range(1, kept), kills // 2)
+        asked, kept = count(folder, way)
+        few, many = kills // 3, kills - kills // 3
+        points = [(ASKED, k) for k in {1, *draw.sample(range(2, asked), few - 1)}]
         # the threads of a run come in any order: near its end an event may be missing
-        rest, last = kills - kills // 2, events * 9 // 10 - kept
-        points += [kept + int((n + draw.random() / 2 + 0.25) / rest * last) for n in range(rest)]
-        for k in sorted(points):
-            print(json.dumps(strike(folder, way, k)), flush=True)
+        last = kept * 9 // 10
+        points += [(KEPT, 1 + int(last * n / (many - 1))) for n in range(many)]
+        for since, k in points:
+            print(json.dumps(strike(folder, way, since, k)), flush=True)
 
 
 if __name__ == "__main__":
