@@ -39,7 +39,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         )
     if "identifiers" in kinds:
         notes.append(
-            "Not protected: identifiers are in clear at the coordinator, beside the predictions."
+            "Not protected: identifiers are in clear at the coordinator, beside the predictions; "
+            "so are the values of a feature that ID lists."
         )
     notes += _into(plan)
     notes += _unions(plan, kinds)

@@ -109,8 +109,8 @@ def _again(own: Setting, epsilon: float) -> str:
             "label_epsilon, shows the same noised labels, and adds nothing."
         )
     return (
-        f"Labels are drawn anew in each session, for {own.fleeting}: m sessions are "
-        f"(m · {upwards(epsilon)}, 0)-DP together."
+        f"Labels are drawn anew in each session, and whenever the database is attached in it, for "
+        f"{own.fleeting}: m draws are (m · {upwards(epsilon)}, 0)-DP together."
     )
 
 
@@ -297,7 +297,8 @@ def _runs(own: Setting) -> Iterator[str]:
 
 
 def _noised_labels(own: Setting) -> Iterator[str]:
-    kept = "a secret that its client keeps for good"
+    kept = "a secret that its client keeps with its database or in its store; without that it is "
+    kept += "drawn anew"
     if own.fleeting:
         kept = "a secret that goes with the session: attach(..., store=...), of a federation with "
         kept += "a file, keeps it"

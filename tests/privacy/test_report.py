@@ -273,8 +273,8 @@ def test_labels_that_are_drawn_anew_in_each_session() -> None:
     report = expected_report(replace(plan, fleeting={client: "is in memory"}))
     for text in (" ".join(str(report).split()), " ".join(report.short.split())):
         assert (
-            "Labels are drawn anew in each session, for airline/0 is in memory: m sessions are "
-            "(m · 0.4935, 0)-DP together." in text
+            "Labels are drawn anew in each session, and whenever the database is attached in it, "
+            "for airline/0 is in memory: m draws are (m · 0.4935, 0)-DP together." in text
         )
     assert "adds nothing" not in str(report)
     assert "store=" in str(report)
