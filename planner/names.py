@@ -63,6 +63,27 @@ class Tables:
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
         return tuple(self.catalog.clients(self.party(node)))
 
+    def check_apart(self, node: exp.Table, found: Sequence[tuple[Client, Table]]) -> None:
+        """PlanError where two clients of a party have found one and the same table."""
+        known: dict[tuple[str, str, str], Client] = {}
+        for client, table in found:
+            place = self.place(client, table)
+            if place is None or not place.database:
+                continue
+            key = (place.database, place.schema.lower(), table.name.lower())
+            if key in known:
+                written = ".".join(part.name for part in node.parts)
+                raise plan_error(
+                    f"{written} is the same table at clients {known[key].index} and "
+                    f"{client.index} of party {client.party}, which have one database open: each "
+                    "of its rows would count twice",
+                    self.sql,
+                    node,
+                    f"write {client.party}.{table.name}, which each client has of its own, or "
+                    "attach the database under another name once",
+                )
+            known[key] = client
+
     def owner(self, client: Client) -> str:
         """The party, and which of its clients where it has several."""
         several = len(self.catalog.clients(client.party)) > 1

@@ -76,6 +76,7 @@ class EvaluateModel:
     name: Word
     query: exp.Query
     sql: str = field(repr=False)
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class PredictModel:
     query: exp.Query
     into: Path | None
     sql: str = field(repr=False)
+    options: tuple[Option, ...] = ()
+    replace: bool = False
+    """INTO takes the place of a table that is there."""
 
 
 @dataclass(frozen=True)
