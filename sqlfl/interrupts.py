@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -11,6 +12,8 @@ from types import FrameType
 from typing import TypeVar
 
 from sqlfl.errors import Error
+
+log = logging.getLogger("sqlfl.interrupts")
 
 T = TypeVar("T")
 
@@ -36,6 +39,7 @@ def noted() -> Iterator[threading.Event]:
         if event.is_set():
             raise KeyboardInterrupt
         event.set()
+        log.info("Ctrl-C takes effect at the end of this step; a second one does at once")
 
     signal.signal(signal.SIGINT, note)
     try:

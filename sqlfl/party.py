@@ -362,9 +362,11 @@ class PartyClient:
         self._cursors.add(cursor)
         try:
             use(cursor, self._place)
-        except duckdb.CatalogException as error:
+        except BaseException as error:
             self._end_cursor(cursor)
-            raise Error(f"its database {'.'.join(self._place)} is gone") from error
+            if isinstance(error, duckdb.CatalogException):
+                raise Error(f"its database {'.'.join(self._place)} is gone") from error
+            raise
         return cursor
 
     def _run(self, request: ms.Message) -> RunState:

@@ -17,7 +17,7 @@ DELAY = 2.0
 """Seconds that a statement may take before its bar appears."""
 SPAN = 4
 """Epochs over which it is seen how fast the objective settles."""
-STAGES = "{desc}[{elapsed}{postfix}]"
+STAGES = "{desc} [{elapsed}{postfix}]"
 """A bar of a statement without epochs."""
 
 

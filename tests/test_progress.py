@@ -216,5 +216,5 @@ def test_a_statement_without_epochs_shows_its_stages(screen: Callable[[bool], Sc
     bar = Progress("m", None, True)
     bar.stage("joining keys: 2,000 rows")
     bar.close()
-    assert "m: [00:00, joining keys: 2,000 rows]" in shown.getvalue()
+    assert "m [00:00, joining keys: 2,000 rows]" in shown.getvalue()
     assert "epoch" not in shown.getvalue()
