@@ -12,7 +12,7 @@ from sqlfl.coordinator.preparation import Joined
 from sqlfl.errors import InternalError
 from sqlfl.messages import Findings, Message, SendFindings
 from sqlfl.planner.federated import TRAIN, FederatedPlan
-from sqlfl.planner.ucq import Slot
+from sqlfl.planner.ucq import CATEGORY, Slot
 from sqlfl.transport.base import Address, Channel
 
 Array = npt.NDArray[Any]
@@ -97,7 +97,8 @@ def _say(
     for place, feature in enumerate(slot.features):
         name = f"feature {feature.name} (of {slot.name})"
         if empty[place]:
-            what = "tells nothing" if training else f"model {plan.name} takes its mean for it"
+            known = "as a category" if feature.kind == CATEGORY else "as its mean in training"
+            what = "tells nothing" if training else f"to model {plan.name} it counts {known}"
             remark(f"{name} is NULL in all {total:,} joined rows: {what}")
         elif constant[place]:
             remark(f"{name} is the same in all joined rows, and tells nothing")
@@ -115,13 +116,18 @@ def _say(
 
 
 def _without_match(plan: FederatedPlan, joined: Joined) -> list[str]:
-    """Slots on the right of LEFT JOINs whose virtual row alone is joined, though the query takes
-    rows with a match as well."""
-    wanted = {slot for block in plan.ucq.blocks for slot, taken in block.kept if not taken}
+    """Slots on the right of LEFT JOINs whose virtual row alone is joined, unless a condition drops
+    rows with a match: then those without one may be what is asked for."""
+    dropping = {
+        slot
+        for block in plan.ucq.blocks
+        for slot, kept in block.kept
+        if set(kept) < set(dict(block.members)[slot])
+    }
     return [
         slot.name
         for slot in plan.ucq.slots
         if joined.total
         and joined.unmatched.get(slot.index) == joined.total
-        and slot.index not in wanted
+        and slot.index not in dropping
     ]
