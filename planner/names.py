@@ -25,6 +25,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return f"there is {', '.join(names)}" if 0 < len(names) <= 8 else None
 
 
+def no_table(name: str, known: Sequence[str]) -> str:
+    """The hint for a table that is not there."""
+    hint = nearest(name, known)
+    if hint is not None and hint.startswith("did"):
+        return hint
+    listed = hint or f"there are {len(known)} others"
+    return (
+        f"{listed}; temporary tables and data frames are not seen: CREATE TABLE {name} AS FROM ... "
+        "on the party's connection"
+    )
+
+
 @dataclass
 class Tables:
     """The catalog's tables, each client asked once."""
@@ -111,7 +123,7 @@ class Tables:
             f"{owner} has no table {'.'.join(written)}",
             self.sql,
             node,
-            nearest(".".join(written), names) or "see which tables each party shows",
+            no_table(".".join(written), names),
         )
 
     def located(

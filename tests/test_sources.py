@@ -191,6 +191,9 @@ def test_what_is_not_there_is_an_error_with_the_nearest_name(database: Open) -> 
             with pytest.raises(sqlfl.PlanError, match="has no table") as caught:
                 fed.explain(f"TRAIN MODEL m {OPTIONS} FROM (SELECT x, y FROM a.{path})")
             assert hint is None or caught.value.hint == hint
+        con.execute("CREATE TEMP TABLE drafts AS FROM far.main.flights")
+        with pytest.raises(sqlfl.PlanError, match=r"(?s)there is far\.main\.flights; temp.*CREATE"):
+            fed.explain(f"TRAIN MODEL m {OPTIONS} FROM (SELECT x, y FROM a.drafts)")
         with pytest.raises(sqlfl.PlanError, match="too many parts"):
             fed.explain(f"TRAIN MODEL m {OPTIONS} FROM (SELECT x, y FROM a.b.c.d.e)")
 
