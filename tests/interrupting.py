@@ -2,7 +2,7 @@
 
 A program of its own, to be sent signals: python -m tests.interrupting STAGE. It says `ready` once
 the stage has been reached, `noted` for a Ctrl-C that does not take effect at once, and in the end
-what has become of the statement, as a line of JSON. What never ends is a query or a loop, so
+what has become of the statement, as a line of JSON. What does not end is a query or a loop, so
 nothing depends on how fast the machine is.
 """
 
@@ -11,15 +11,20 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
 
 import sqlfl
+from sqlfl.coordinator import mapping_query
+from sqlfl.interrupts import interruptible
 from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
+
+T = TypeVar("T")
 
 FOREVER = "(SELECT sum(p.range * q.range) FROM range(100000000000) p, range(100000000000) q)"
 TABLES = {
@@ -28,12 +33,14 @@ TABLES = {
 }
 FROM = "FROM a.t t JOIN b.{} u ON t.k = u.k"
 ENDLESS = "epochs = 1000000, tolerance = 0, algorithm = '{}'"
+JOIN = "join"
+"""Not a message, but the coordinator's own query."""
 STAGES = {
     "snapshot": ("prepare", f"SELECT t.x, t.y, u.z {FROM.format('slow')}", "epochs = 3"),
     "join": (
-        "send_keys",
+        JOIN,
         f"SELECT t.x, t.y, u.z {FROM.format('u')}",
-        "max_joined_rows = 2000000000",
+        "max_joined_rows = 2000000000, memory_limit = '100GB'",
     ),
     "rounds": ("residuals", f"SELECT t.x, t.y, u.z {FROM.format('u')}", ENDLESS.format("sgd")),
     "towers": (
@@ -44,7 +51,8 @@ STAGES = {
     "into": ("prepare", f"SELECT t.x, t.y, u.z {FROM.format('slow')}", ""),
 }
 """The message at which the stage begins, the query, and the options."""
-ROWS = {"join": 44_000}
+ROWS = {"join": 15_000}
+"""Of either table; the join has 225 million rows, some seconds and 2 GB."""
 
 
 class Telling:
@@ -59,6 +67,16 @@ class Telling:
             self.kind = ""
             print("ready", flush=True)
         return self.inner.exchange(requests)
+
+
+def told(work: Callable[[], T], stop: Callable[[], None]) -> T:
+    """The coordinator's own query; it says so once it is running."""
+
+    def begun() -> T:
+        print("ready", flush=True)
+        return work()
+
+    return interruptible(begun, stop)
 
 
 class Noted(logging.Handler):
@@ -90,6 +108,8 @@ def main(stage: str) -> None:
             fed.sql(text.replace("slow", "u").replace("WITH ()", "WITH (epochs = 2)"))
             text = f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made"
         telling[0].kind = kind
+        if kind == JOIN:
+            mapping_query.interruptible = told  # type: ignore[attr-defined]
         try:
             fed.sql(text)
             ended = "done"
@@ -106,6 +126,7 @@ def main(stage: str) -> None:
                 [row[0] for row in con.execute(tables).fetchall()] for con in parties.values()
             ],
         }
+        mapping_query.interruptible = interruptible  # type: ignore[attr-defined]
         rows = "SELECT x, id FROM a.t WHERE id < 40"
         fed.sql(f"TRAIN MODEL n USING linear_regression TARGET x FROM ({rows})")
         found["usable"] = fed.model("n").metrics["rows"]

@@ -48,7 +48,7 @@ CLEAN = {"runs": [0, 0], "cursors": [0, 0], "usable": 40}
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["snapshot", "join"])
 def test_ctrl_c_ends_a_query_without_end(stage: str) -> None:
-    """Of a party, or the coordinator's own, of two billion rows."""
+    """Of a party, or the coordinator's own, of 225 million rows."""
     found = strike(stage, 1)
     assert found["ended"] == "interrupted"
     assert found["models"] == []
