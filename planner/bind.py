@@ -285,6 +285,7 @@ class Binder:
         parts: list[tuple[Client, Source]] = []
         clients = self.tables.clients(node)
         found = [(client, self.tables.table(node, client)) for client in clients]
+        self.tables.check_apart(node, found)
         names = [c.name for c in found[0][1].columns]
         for client, table in found:
             paths = self.tables.paths(client, table)

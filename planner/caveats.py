@@ -30,6 +30,18 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append(_labels(plan))
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
+    elif "weights" in kinds:
+        notes.append("Not protected: weights are in clear at the coordinator.")
+    if "findings" in kinds:
+        notes.append(
+            "Not protected: what the user is warned of. The coordinator learns, without a value, "
+            "which features are NULL in every row"
+            + (
+                ", the same in every row, or a text for nearly every row."
+                if plan.purpose == "train"
+                else ", and how many joined rows have a category that the model does not know."
+            )
+        )
     if "residuals" in kinds:
         notes.append(_predictions(plan))
     elif "predictions" in kinds:

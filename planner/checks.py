@@ -65,6 +65,8 @@ def check_outputs(draft: Draft) -> Draft:
                 "give one an alias, or leave it out: * EXCLUDE (column)",
             )
         seen[name] = output
+    if draft.weight_may_lack and draft.weight is not None and draft.weight.lower() not in seen:
+        draft = replace(draft, weight=None)
     for clause, given in (("TARGET", draft.target), ("WEIGHT", draft.weight)):
         if given is not None and given.lower() not in seen:
             raise draft.error(

@@ -162,21 +162,29 @@ class _Reader(Tokens):
         )
 
     def _evaluate(self) -> EvaluateModel:
+        form = (
+            "EVALUATE MODEL name [WITH (option = value, ...)] [PRIVACY (option = value, ...)] "
+            "FROM ( query )"
+        )
         self.expect("MODEL", "after EVALUATE")
         name = self.name("the name of the model")
+        options = self._options("WITH") if self.accept("WITH") else ()
         privacy = self._options("PRIVACY") if self.accept("PRIVACY") else None
-        form = "EVALUATE MODEL name [PRIVACY (option = value, ...)] FROM ( query )"
-        self.expect("FROM", "after the name of the model", form)
+        given = bool(options) or privacy is not None
+        self.expect("FROM", "before the query" if given else "after the name of the model", form)
         query = self._query()
         if self.word() == "PRIVACY":
             if privacy is not None:
                 raise self.fail("PRIVACY is given twice", hint=form)
             self.at += 1
             privacy = self._options("PRIVACY")
-        return EvaluateModel(name, privacy, query, self.sql)
+        return EvaluateModel(name, privacy, query, self.sql, options)
 
     def _predict(self) -> PredictModel:
-        form = "PREDICT MODEL name [ID (party.table.column, ...)] FROM ( query ) [INTO party.table]"
+        form = (
+            "PREDICT MODEL name [ID (party.table.column, ...)] [WITH (option = value, ...)] "
+            "FROM ( query ) [INTO [OR REPLACE] party.table]"
+        )
         self.expect("MODEL", "after PREDICT")
         name = self.name("the name of the model")
         identifiers: list[Path] = []
@@ -186,10 +194,16 @@ class _Reader(Tokens):
             while self.accept(","):
                 identifiers.append(self._path("an identifier column", 2, 5))
             self.expect(")", "after the identifier columns", form)
+        options = self._options("WITH") if self.accept("WITH") else ()
         self.expect("FROM", "before the query", form)
         query = self._query()
-        into = self._path("a table", 2, 4) if self.accept("INTO") else None
-        return PredictModel(name, tuple(identifiers), query, into, self.sql)
+        if not self.accept("INTO"):
+            return PredictModel(name, tuple(identifiers), query, None, self.sql, options)
+        replace = self.accept("OR")
+        if replace:
+            self.expect("REPLACE", "after INTO OR", form)
+        into = self._path("a table", 2, 4)
+        return PredictModel(name, tuple(identifiers), query, into, self.sql, options, replace)
 
     def _show(self) -> ShowModels:
         self.expect("MODELS", "after SHOW")

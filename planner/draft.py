@@ -25,6 +25,8 @@ class Draft:
     identifiers: tuple[Path, ...]
     allow_cross_join: bool
     weight: str | None = None
+    weight_may_lack: bool = False
+    """A query without a column of that name has no weight; else it is an error."""
     split: bool = False
     """Validation rows are drawn: some slot shows the whole row of its sources."""
     noised: bool = False

@@ -115,6 +115,8 @@ class Run:
     fragments: Mapping[Client, tuple[str, ...]]
     into: Into | None = None
     privacy: Privacy | None = None
+    findings: bool = True
+    """Clients are asked what is odd about their features."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

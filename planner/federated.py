@@ -61,6 +61,8 @@ class FederatedPlan:
     """The party that the coordinator runs at; None for none of them."""
     privacy: Privacy | None = None
     """What PRIVACY asks for, settled; None without the clause. In EVALUATE it is of labels only."""
+    findings: bool = True
+    """Clients are asked what is odd about their features: not where these are protected."""
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     notes: tuple[str, ...] = ()
@@ -153,6 +155,7 @@ def plan(
     at: str | None = None,
     privacy: Privacy | None = None,
     slots: Mapping[int, SlotPrivacy] | None = None,
+    findings: bool = True,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -160,8 +163,9 @@ def plan(
     the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
-    and `slots` what it means for the clients of the slots where anything is noised. Raises
-    InternalError where these do not hold.
+    and `slots` what it means for the clients of the slots where anything is noised; where features
+    are protected, or those of the model were, `findings` are not asked for. Raises InternalError
+    where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
@@ -205,9 +209,11 @@ def plan(
         for client in clients
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
+    findings = findings and (privacy is None or not privacy.features)
     run = ex.Run(
-        purpose, name, kind, ucq, options, scored, specifications, fragments, into, privacy
-    )
+        purpose, name, kind, ucq, options, scored, specifications, fragments, into, privacy,
+        findings,
+    )  # fmt: skip
     return FederatedPlan(
         purpose=purpose,
         name=name,
@@ -223,6 +229,7 @@ def plan(
         into=into,
         at=at,
         privacy=privacy,
+        findings=findings,
     )
 
 

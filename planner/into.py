@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from sqlfl.errors import PlanError
 from sqlfl.planner.names import Tables, nearest
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Path, Span
 from sqlfl.planner.ucq import Slot, Ucq
-from sqlfl.schema import Catalog, Client
+from sqlfl.schema import Catalog, Client, Table
 
 RESERVED_SCHEMA = "sqlfl"
 PREDICTION = "prediction"
@@ -38,6 +40,8 @@ class Into:
     """The model's, as text; none for a regression."""
     type: str
     """The DuckDB type of classes in `prediction`."""
+    replace: bool = False
+    """The tables may take the place of others."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -65,12 +69,14 @@ def plan_into(
     classes: Sequence[str],
     target_type: str,
     sql: str,
+    replaced_by: exp.Query | None = None,
 ) -> Into:
     """Raises PlanError, with the place, where the tables cannot be made there with these columns.
 
-    `identifiers` are the ID clause's, as many as `ucq` has.
+    `identifiers` are the ID clause's, as many as `ucq` has. With `replaced_by`, the query, tables
+    that are there may be replaced, but for those that it reads.
     """
-    target = _Target(path, sql, Tables(catalog, sql))
+    target = _Target(path, sql, Tables(catalog, sql), replaced_by)
     party = target.tables.party_named(path.parts[0], path.span)
     if not identifiers:
         raise target.error(
@@ -87,6 +93,7 @@ def plan_into(
         tuple(identifier.name for identifier in ucq.identifiers),
         tuple(classes),
         class_type(target_type),
+        replaced_by is not None,
     )
 
 
@@ -95,12 +102,14 @@ class _Target:
     path: Path
     sql: str
     tables: Tables
+    replaced_by: exp.Query | None
 
     def error(self, message: str, hint: str, span: Span | None = None) -> PlanError:
         return plan_error(message, self.sql, span or self.path.span, hint)
 
     def place(self, client: Client) -> tuple[str, str, str]:
-        """Database, schema and name of the table at one client, where there is none yet."""
+        """Database, schema and name of the table at one client; PlanError where there is one
+        already and it is not to be replaced."""
         *before, name = self.path.parts[1:]
         if any(part.lower() == RESERVED_SCHEMA for part in before):
             raise self.error(
@@ -125,12 +134,28 @@ class _Target:
             )
         for table in self.tables.of(client):
             same = table.name.lower() == name.lower()
-            if same and self.tables.place(client, table) == place:
+            if not same or self.tables.place(client, table) != place:
+                continue
+            if self.replaced_by is None:
                 raise self.error(
                     f"there is a table {place.schema}.{table.name} at {client} already",
-                    "drop it, or choose another name",
+                    f"INTO OR REPLACE {self.path} takes its place; or choose another name",
+                )
+            if any(table is read for read in self._read(client, self.replaced_by)):
+                raise self.error(
+                    f"the query reads {place.schema}.{table.name} at {client}, which INTO would "
+                    "replace",
+                    "choose another name: its rows would be lost",
                 )
         return place.catalog, place.schema, name
+
+    def _read(self, client: Client, query: exp.Query) -> list[Table]:
+        """The client's tables that the query names."""
+        named = [
+            t for t in query.find_all(exp.Table) if t.db and isinstance(t.this, exp.Identifier)
+        ]
+        own = [t for t in named if t.parts[0].name.lower() == client.party.lower()]
+        return [self.tables.table(t, client) for t in own]
 
 
 def _holders(target: _Target, party: str, identifiers: Sequence[Path], ucq: Ucq) -> list[Slot]:

@@ -25,6 +25,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return f"there is {', '.join(names)}" if 0 < len(names) <= 8 else None
 
 
+def no_table(name: str, known: Sequence[str]) -> str:
+    """The hint for a table that is not there."""
+    hint = nearest(name, known)
+    if hint is not None and hint.startswith("did"):
+        return hint
+    listed = hint or f"there are {len(known)} others"
+    return (
+        f"{listed}; temporary tables and data frames are not seen: CREATE TABLE {name} AS FROM ... "
+        "on the party's connection"
+    )
+
+
 @dataclass
 class Tables:
     """The catalog's tables, each client asked once."""
@@ -63,6 +75,27 @@ class Tables:
     def clients(self, node: exp.Table) -> tuple[Client, ...]:
         return tuple(self.catalog.clients(self.party(node)))
 
+    def check_apart(self, node: exp.Table, found: Sequence[tuple[Client, Table]]) -> None:
+        """PlanError where two clients of a party have found one and the same table."""
+        known: dict[tuple[str, str, str], Client] = {}
+        for client, table in found:
+            place = self.place(client, table)
+            if place is None or not place.database:
+                continue
+            key = (place.database, place.schema.lower(), table.name.lower())
+            if key in known:
+                written = ".".join(part.name for part in node.parts)
+                raise plan_error(
+                    f"{written} is the same table at clients {known[key].index} and "
+                    f"{client.index} of party {client.party}, which have one database open: each "
+                    "of its rows would count twice",
+                    self.sql,
+                    node,
+                    f"write {client.party}.{table.name}, which each client has of its own, or "
+                    "attach the database under another name once",
+                )
+            known[key] = client
+
     def owner(self, client: Client) -> str:
         """The party, and which of its clients where it has several."""
         several = len(self.catalog.clients(client.party)) > 1
@@ -90,7 +123,7 @@ class Tables:
             f"{owner} has no table {'.'.join(written)}",
             self.sql,
             node,
-            nearest(".".join(written), names) or "see which tables each party shows",
+            no_table(".".join(written), names),
         )
 
     def located(

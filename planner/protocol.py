@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from sqlfl.planner import symbols as sym
@@ -38,6 +39,7 @@ def training(run: Run) -> list[Exchange]:
     return [
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
+        *([over_towers(run, "findings", findings)] if run.findings else []),
         *ROUNDS[str(run.options["algorithm"])](run),
         *([] if run.privacy is None else [releases(run)]),
         over_towers(run, "save", save),
@@ -49,17 +51,23 @@ def evaluation(run: Run) -> list[Exchange]:
     return [
         *preparation(run),
         labels(run),
-        over_towers(run, "score", score),
+        weights(run),
+        *scoring(run),
         *([] if run.privacy is None else [releases(run)]),
         finish(run),
     ]
 
 
 def prediction(run: Run) -> list[Exchange]:
-    found = [*preparation(run), over_towers(run, "score", score)]
+    found = [*preparation(run), *scoring(run)]
     if run.into is None:
         return [*found, identifiers(run), finish(run)]
     return [*found, writing(run, run.into), commit(run.into), finish(run)]
+
+
+def scoring(run: Run) -> list[Exchange]:
+    asked = [over_towers(run, "findings", findings)] if run.findings else []
+    return [over_towers(run, "score", score), *asked]
 
 
 def preparation(run: Run) -> list[Exchange]:
@@ -74,12 +82,14 @@ def weighted_encoding(run: Run) -> list[Exchange]:
 
 def planning(run: Run) -> list[Exchange]:
     """What the coordinator asks before there is a plan: names and types, never values."""
+    several = Counter(client.party for client in run.clients)
     listed = [
         Call(
             client, WHOLE,
             "list_tables", "", NOTHING,
             "tables",
-            "names of schemas, tables and columns, types, estimated rows; whether noise lasts",
+            "names of schemas, tables and columns, types, estimated rows; whether noise lasts"
+            + (", which databases are the same" if several[client.party] > 1 else ""),
             text(sym.of_database("schema_text", client)),
         )
         for client in run.clients
@@ -295,6 +305,18 @@ def releases(run: Run) -> Exchange:
     return exchange("releases", 1, calls)
 
 
+def findings(run: Run, slot: Slot, client: Client) -> Call:
+    """A flag of each kind and a count, for each feature."""
+    what = "which features are NULL in every row"
+    if run.purpose == "train":
+        what += ", the same in every row, or a text for nearly every row"
+    elif any(f.kind == CATEGORY for f in slot.features):
+        what += "; how many joined rows have a category that training did not"
+    number = len(slot.features)
+    amount = numbers(3 * number, 1) + numbers(number, 8)
+    return Call(client, slot.index, "send_findings", "", NOTHING, "findings", what, amount)
+
+
 def save(run: Run, slot: Slot, client: Client) -> Call:
     sent = "names of run and model under which to keep the block, and of which epoch"
     down = text(sym.RUN) + text(run.model) + numbers(1, 8)
@@ -341,9 +363,10 @@ def writing(run: Run, into: Into) -> Exchange:
             down = down + text(item)
         down = down + numbers(len(into.slots) * rows, 4)
         down = down + numbers(rows, 4 if into.classes else 8)
-        down = down + numbers(len(into.classes) * rows, 8)
+        down = down + numbers(len(into.classes) * rows, 8) + numbers(1, 8)
         what = "predictions" + (" and probabilities" if into.classes else "")
         sent = f"{what}, the active rows that they are of; names of the table and its columns"
+        sent += ", which may take the place of another" if into.replace else ""
         calls.append(
             Call(client, WHOLE, "write", sent, down, "written", "rows of the table", READY)
         )

@@ -64,18 +64,31 @@ def to_ucq(
     weight: str | None = None,
     split: bool = False,
     noised: bool = False,
+    weight_may_lack: bool = False,
 ) -> Ucq:
     """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
     `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
-    `weight` is the output column of WEIGHT; with `split`, a slot shows the whole row of its
+    `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
+    with `split`, a slot shows the whole row of its
     sources, from which validation rows are drawn; with `noised`, the target's slot does, from which
     the noise of labels is drawn.
     Raises PlanError, with the place and what to write instead; the catalog is only asked for
     names and types.
     """
     paths = tuple(i if isinstance(i, Path) else Path(tuple(i[0]), i[1]) for i in identifiers)
-    draft = Draft(query, sql, catalog, target, paths, allow_cross_join, weight, split, noised)
+    draft = Draft(
+        query,
+        sql,
+        catalog,
+        target,
+        paths,
+        allow_cross_join,
+        weight,
+        weight_may_lack,
+        split,
+        noised,
+    )
     for rule in rules:
         draft = rule(draft)
     if draft.ucq is None:

@@ -78,6 +78,7 @@ class EvaluateModel:
     """None where there is no PRIVACY clause."""
     query: exp.Query
     sql: str = field(repr=False)
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class PredictModel:
     query: exp.Query
     into: Path | None
     sql: str = field(repr=False)
+    options: tuple[Option, ...] = ()
+    replace: bool = False
+    """INTO takes the place of a table that is there."""
 
 
 @dataclass(frozen=True)

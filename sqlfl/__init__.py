@@ -19,6 +19,7 @@ from sqlfl.errors import (
     PlanError,
     PolicyError,
     PrivacyError,
+    Warning,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "PolicyError",
     "PrivacyError",
     "Result",
+    "Warning",
     "__version__",
     "connect",
 ]

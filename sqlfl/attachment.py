@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -16,8 +16,17 @@ from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, PartyError
 from sqlfl.files import Connection, may_be_written, open_database, open_or_make, to_path
 from sqlfl.schema import Client
+from sqlfl.sources import database_path, no_source
 from sqlfl.udfs.block_tables import blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
+from sqlfl.udfs.connection import (
+    Located,
+    has_open_transaction,
+    idle,
+    instances,
+    located,
+    session_settings,
+)
 from sqlfl.udfs.label_secret import LabelSecret, label_secret
 
 Source: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
@@ -32,6 +41,10 @@ class Place:
     con: Connection
     blocks: Blocks
     labels: LabelSecret
+    located: Located
+    """The schema that names without one are of."""
+    instance: str | None = None
+    """Of DuckDB, told apart among the party's clients; None where it has one client."""
 
 
 class Attachment:
@@ -78,7 +91,7 @@ class Attachment:
     def __enter__(self) -> Attachment:
         with ExitStack() as stack:
             self._stack = stack
-            self.places = tuple(self._place(*asked) for asked in self._asked)
+            self.places = self._told_apart([self._place(*asked) for asked in self._asked])
             self._stack = stack.pop_all()
         return self
 
@@ -90,25 +103,75 @@ class Attachment:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
 
+    def _told_apart(self, places: list[Place]) -> tuple[Place, ...]:
+        """Raises PartyError where two clients have the same tables: each row would count twice."""
+        if len(places) == 1:
+            return tuple(places)
+        numbers = instances([place.con for place in places])
+        for place, number in zip(places, numbers, strict=True):
+            for other, earlier in zip(places, numbers, strict=True):
+                if other is place:
+                    break
+                if place.located.is_same(other.located, one_instance=number == earlier):
+                    raise PartyError(
+                        str(place.client),
+                        f"its database is that of client {other.client}, {place.located.name}: "
+                        "each of its rows would count twice",
+                        hint="give each database once, by one path or one connection; two schemas "
+                        "of a database are two clients where USE has chosen one on each connection",
+                    )
+        return tuple(
+            replace(place, instance=str(number))
+            for place, number in zip(places, numbers, strict=True)
+        )
+
+    def remarks(self) -> list[str]:
+        """What the user is to know of the connections: what their cursors do not share."""
+        return [text for place in self.places for text in _not_shared(place)]
+
+    def twins(self, attached: Mapping[Client, Place]) -> set[frozenset[Client]]:
+        """Pairs of a client of this party and one of those that are `attached` already, under
+        another name, which have the same tables."""
+        others = [place for place in attached.values() if idle(place.con)]
+        in_memory = [place for place in (*self.places, *others) if not place.located.file]
+        clients = [place.client for place in in_memory]
+        numbers = instances([place.con for place in in_memory]) if others else []
+        number = dict(zip(clients, numbers, strict=False))
+        return {
+            frozenset((place.client, other.client))
+            for place in self.places
+            for other in others
+            if place.located.is_same(
+                other.located, one_instance=number.get(place.client) == number.get(other.client)
+            )
+        }
+
     def _place(self, client: Client, source: Source, store: Store) -> Place:
         try:
             con = self._source(client, source, keeps=store is None)
             given = isinstance(source, duckdb.DuckDBPyConnection)
             if self._coordinator is None:
-                return Place(client, con, MemoryBlocks(), label_secret(con, client, given=given))
+                secret = label_secret(con, client, given=given)
+                return Place(client, con, MemoryBlocks(), secret, located(con))
             if store is None:
                 self._refuse_coordinator(con, "the source")
-                blocks = blocks_of(con, self._coordinator.id, str(client))
-                secret = label_secret(con, client, keeps=blocks.lasting, given=given)
-                return Place(client, con, blocks, secret)
+                own = blocks_of(con, self._coordinator.id, str(client))
+                secret = label_secret(con, client, keeps=own.lasting, given=given)
+                return Place(client, con, own, secret, located(con))
             kept = self._store(source, store)
             self._refuse_coordinator(kept, "the store")
             blocks = blocks_of(kept, self._coordinator.id, str(client))
             if not blocks.lasting:
                 raise Error(f"its store {blocks.reason}", hint="give a file that may be written")
-            return Place(client, con, blocks, label_secret(con, client, kept, given=given))
+            secret = label_secret(con, client, kept, given=given)
+            return Place(client, con, blocks, secret, located(con))
         except duckdb.ConnectionException as error:
-            raise PartyError(str(client), "its connection is closed") from error
+            raise PartyError(
+                str(client),
+                "its connection is closed",
+                hint="open it again with duckdb.connect(...), and attach it while it is open: a "
+                "connection that `with` has opened is closed at the end of its block",
+            ) from error
         except PartyError:
             raise
         except Error as error:
@@ -119,13 +182,8 @@ class Attachment:
         if isinstance(source, duckdb.DuckDBPyConnection):
             return source
         if not isinstance(source, (str, os.PathLike)):
-            raise Error(
-                f"a source must be a DuckDB connection or a path, got {type(source).__name__}",
-                hint="duckdb.connect(...)",
-            )
-        path = to_path(source, "a source")
-        if not path.exists():
-            raise Error(f"there is no database file {path}")
+            raise no_source(source, client.party)
+        path = database_path(source, client.party)
         writes = keeps and self._coordinator is not None and may_be_written(path)
         if not writes:
             return self._open(path, read_only=True)
@@ -175,3 +233,25 @@ class Attachment:
             raise Error(
                 f"{what} is the coordinator's own file", hint="choose a database of the party's"
             )
+
+
+def _not_shared(place: Place) -> list[str]:
+    """Of a connection that the user has given: sqlfl works on cursors of it."""
+    found = []
+    settings = session_settings(place.con)
+    if settings:
+        listed = ", ".join(f"{name} = {_setting(value)}" for name, value in settings.items())
+        found.append(
+            f"party {place.client}: its connection has settings of its own, which statements do "
+            f"not see: to them {listed}. SET GLOBAL makes a setting hold for all"
+        )
+    if has_open_transaction(place.con):
+        found.append(
+            f"party {place.client}: its connection has an open transaction, and statements do not "
+            "see what it has not committed"
+        )
+    return found
+
+
+def _setting(value: str) -> str:
+    return f"'{value}'"

@@ -285,6 +285,8 @@ def _document(model: Model) -> dict[str, Any]:
         "blocks": [asdict(block) for block in model.blocks],
         "intercept": model.intercept.tolist(),
         "head": None if model.head is None else model.head.tolist(),
+        "databases": dict(model.databases),
+        "remarks": model.remarks,
         "classes": model.classes,
         "metrics": model.metrics,
         "privacy": str(model.privacy),
@@ -303,6 +305,7 @@ def _model(document: Mapping[str, Any], history: bytes, kept: str) -> Model:
     own = {name: document[name] for name in Model.__dataclass_fields__ if name in document}
     own["features"] = tuple(own["features"])
     own["given"] = tuple(own["given"])
+    own["remarks"] = tuple(own.get("remarks", ()))
     own["classes"] = None if own["classes"] is None else tuple(own["classes"])
     own["options"] = {name: _tuples(value) for name, value in own["options"].items()}
     own["blocks"] = tuple(_block(block) for block in own["blocks"])

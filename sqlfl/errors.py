@@ -1,4 +1,4 @@
-"""The errors that sqlfl raises: one base, one class per kind of fault."""
+"""The errors that sqlfl raises: one base, one class per kind of fault; and its warning."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ class Error(Exception):
 
     def _text(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class Warning(UserWarning):
+    """What was done may not be what was meant: see the text. `warnings` of Python filters it."""
 
 
 class StatementError(Error):

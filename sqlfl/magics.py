@@ -64,9 +64,23 @@ def register(shell: Any) -> None:
 
     # IPython would else put values of variables into {name} and $name: SQL takes none from outside
     shell.register_magic_function(no_var_expand(sqlfl), "line_cell", MAGIC)
+    lexers = _lexers(shell)
+    if lexers is not None:
+        from prompt_toolkit.lexers import PygmentsLexer
+        from pygments.lexers.sql import SqlLexer
+
+        lexers[MAGIC] = PygmentsLexer(SqlLexer)
+
+
+def _lexers(shell: Any) -> dict[str, Any] | None:
+    """What colours cells by their magic; None where the front end does that itself, or nobody."""
+    prompt = getattr(getattr(shell, "pt_app", None), "lexer", None)
+    found = getattr(prompt, "magic_lexers", None)
+    return found if isinstance(found, dict) else None
 
 
 def unregister(shell: Any) -> None:
+    (_lexers(shell) or {}).pop(MAGIC, None)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop(MAGIC, None)
 

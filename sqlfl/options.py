@@ -50,6 +50,10 @@ SCHEDULES = ("constant", "inverse", "exponential", "cosine")
 DECAY = {"inverse": 0.25, "exponential": 0.95}
 """Default `decay` of the schedules that have one."""
 
+LARGEST_JOIN = 2**31 - 1
+"""Joined rows: mappings number them, and the rows of tables, by int32."""
+MAX_JOINED_ROWS = 100_000_000
+"""Default of the option: some 14 GB of the coordinator's memory, minutes an epoch."""
 LEARNING_RATE = 0.01
 """Default step length of Adam, and of all steps of towers."""
 HIDDEN = (16,)
@@ -122,8 +126,11 @@ OPTIONS: tuple[OptionEntry, ...] = (
     OptionEntry("engine", choice("auto", "sql", "arrays"), "auto",
         "what computes the local updates: queries on the party's database, or arrays beside it"),
     OptionEntry("memory_limit", SIZE, None,
-        "what the coordinator's join may use, and what the arrays of an engine must fit in half of",
-        default_text="4 GiB for the arrays"),
+        "what the joined rows may take at the coordinator, where more are refused, and what the "
+        "arrays of an engine must fit in half of",
+        default_text="four fifths of the machine's memory; 4 GiB for the arrays"),
+    OptionEntry("max_joined_rows", integer(1, LARGEST_JOIN), MAX_JOINED_ROWS,
+        "the most rows that the join may have: more are refused before it is made"),
     OptionEntry("algorithm", choice(*ALGORITHMS, instead=_NO_ALGORITHM), "lbfgs",
         "how the model is trained; lbfgs is for linear models only",
         default_text="'lbfgs'; 'sgd' of mlp_*"),
@@ -277,11 +284,7 @@ def resolve(
         if option.name in written:
             raise _error(f"option {option.name} is given twice", option, sql, name=True)
         written[option.name] = option
-        value = entry.type.read(option.value)
-        if value is None:
-            message = f"option {entry.name} must be {entry.type.text}, got {shown(option.value)}"
-            raise _error(message, option, sql, hint=entry.type.advise(option.value))
-        values[entry.name] = value
+        values[entry.name] = _read(entry, option, sql)
     usual = "sgd" if kind in NEURAL or private else _BY_NAME["algorithm"].default
     algorithm = str(values.get("algorithm", usual))
     if kind in NEURAL and algorithm not in NEURAL_ALGORITHMS:
@@ -300,6 +303,30 @@ def resolve(
     resolved = usual_values | values
     _check_together(kind, resolved, written, sql)
     return {n: v for n, v in resolved.items() if n not in _NEEDS or _given_its_need(n, resolved)}
+
+
+SCORING = ("engine", "memory_limit", "max_joined_rows", "allow_cross_join")
+"""Options of EVALUATE and PREDICT: those of how the join is made."""
+
+
+def resolve_scoring(given: Iterable[Given], sql: str | None = None) -> Mapping[str, object]:
+    """The options that a scoring sets, by their names. Raises OptionError for others."""
+    values: dict[str, object] = {}
+    for option in given:
+        entry = _known(option, sql)
+        if entry.name not in SCORING:
+            message = f"option {entry.name} is of TRAIN; EVALUATE and PREDICT take"
+            raise _error(f"{message} {', '.join(SCORING)}", option, sql, name=True)
+        values[entry.name] = _read(entry, option, sql)
+    return values
+
+
+def _read(entry: OptionEntry, option: Given, sql: str | None) -> object:
+    value = entry.type.read(option.value)
+    if value is None:
+        message = f"option {entry.name} must be {entry.type.text}, got {shown(option.value)}"
+        raise _error(message, option, sql, hint=entry.type.advise(option.value))
+    return value
 
 
 _NEEDS = {"momentum": ("optimizer", "momentum"), "embedding": ("head", "linear")}

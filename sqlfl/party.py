@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import duckdb
 import numpy as np
@@ -12,10 +13,12 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, InternalError, ModelError, PartyError
+from sqlfl.interrupts import stoppable
 from sqlfl.operators.client import check_device, make_operator
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
+    Place,
     SlotSpecification,
     specifications_from_json,
     tables_to_json,
@@ -24,6 +27,7 @@ from sqlfl.slot_state import SlotState, check_delta
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
+from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
@@ -56,7 +60,8 @@ class PartyClient:
     """One client: `handle` answers the coordinator's messages from the connection `con`.
 
     Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
-    never used to run anything. Raises PartyError where `con` is closed.
+    never used to run anything. `instance` tells its instance of DuckDB from those of the party's
+    other clients; None where there are none. Raises PartyError where `con` is closed.
     """
 
     def __init__(
@@ -66,18 +71,39 @@ class PartyClient:
         secrets: Secrets,
         blocks: Blocks | None = None,
         labels: LabelSecret | None = None,
+        instance: str | None = None,
     ) -> None:
         self.client = client
         self._con = con
         self._secrets = secrets
+        self._instance = instance
         self._runs: dict[str, RunState] = {}
         self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
         self._labels = LabelSecret() if labels is None else labels
         self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._cursors: set[duckdb.DuckDBPyConnection] = set()
+        """Those that are open."""
         try:
             self._place = current_place(con)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
+
+    def interrupt(self) -> None:
+        """End the request that is being served, from another thread.
+
+        It fails at its next step, or with the query that it runs just now. Where neither comes
+        soon, as between two queries, this is to be called again.
+        """
+        self._stop.set()
+        for cursor in tuple(self._cursors):
+            with contextlib.suppress(duckdb.ConnectionException):
+                cursor.interrupt()
+
+    @property
+    def working(self) -> bool:
+        """A run is in progress."""
+        return bool(self._runs)
 
     def close(self) -> None:
         """End all runs and forget the saved blocks."""
@@ -89,7 +115,8 @@ class PartyClient:
         """The reply to one request; a failure is a reply too, without data values in its text."""
         request = decode(data)
         try:
-            with self._lock:
+            with self._lock, stoppable(self._stop):
+                self._stop.clear()
                 reply = self._answer(request)
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
@@ -145,6 +172,8 @@ class PartyClient:
                 return self._set_encoding(request, state)
             case ms.SendLabels():
                 return state.labels()
+            case ms.SendFindings():
+                return state.findings()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
             case ms.SendSplit():
@@ -170,18 +199,30 @@ class PartyClient:
         cursor = self._cursor()
         try:
             listing = tables_to_json(
-                list_places(cursor), list_tables(cursor), self._labels.fleeting
+                self._places(cursor), list_tables(cursor), self._labels.fleeting
             )
             return ms.Tables(request.run, request.slot, listing)
         finally:
-            cursor.close()
+            self._end_cursor(cursor)
+
+    def _places(self, cursor: duckdb.DuckDBPyConnection) -> tuple[Place, ...]:
+        """With what tells, among the party's clients, that two have one database open."""
+        places = list_places(cursor)
+        if self._instance is None:
+            return places
+        found, secret = files(cursor), self._secrets.organisation
+        return tuple(
+            replace(place, database=keys.derive(secret, "database", name).hex()[:32])
+            for place in places
+            for name in [found.get(place.catalog) or f"{self._instance}:{place.catalog}"]
+        )
 
     def _describe(self, request: ms.Describe) -> ms.Columns:
         cursor = self._cursor()
         try:
             columns = describe(cursor, request.select)
         finally:
-            cursor.close()
+            self._end_cursor(cursor)
         names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
         return ms.Columns(request.run, request.slot, names, types)
 
@@ -245,6 +286,7 @@ class PartyClient:
 
     def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
         state.snapshot.activate(request.rows, request.counts)
+        state.joined = request.total
         if state.specification.weighted:
             return ms.Ready(request.run, request.slot)
         return self._counted(request.run, state)
@@ -307,6 +349,7 @@ class PartyClient:
             state.specification.engine,
         )
         values = block.finish(values).astype(np.float32)
+        state.scored = block.encoding
         return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
 
     def _block(self, model: str, slot: int) -> SavedBlock:
@@ -335,11 +378,14 @@ class PartyClient:
             cursor = sql.waiting(self._con.cursor)
         except duckdb.ConnectionException as error:
             raise Error("its connection is closed") from error
+        self._cursors.add(cursor)
         try:
             use(cursor, self._place)
-        except duckdb.CatalogException as error:
-            cursor.close()
-            raise Error(f"its database {'.'.join(self._place)} is gone") from error
+        except BaseException as error:
+            self._end_cursor(cursor)
+            if isinstance(error, duckdb.CatalogException):
+                raise Error(f"its database {'.'.join(self._place)} is gone") from error
+            raise
         return cursor
 
     def _run(self, request: ms.Message) -> RunState:
@@ -361,7 +407,11 @@ class PartyClient:
         for state in run.slots.values():
             if state.engine is not None:
                 state.engine.close()
-        run.cursor.close()
+        self._end_cursor(run.cursor)
+
+    def _end_cursor(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._cursors.discard(cursor)
+        cursor.close()
 
 
 def _protected(specification: SlotSpecification) -> bool:

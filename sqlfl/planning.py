@@ -18,7 +18,7 @@ from sqlfl.planner.into import plan_into
 from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.towers import tower_of
-from sqlfl.planner.ucq import BOOLEAN, NUMERIC, Slot, Ucq
+from sqlfl.planner.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.options import check_training, resolve_privacy
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
@@ -126,13 +126,17 @@ def plan_scoring(
     model: Model,
     catalog: Catalog,
     at: str | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> FederatedPlan:
-    """`at` is the party that the coordinator runs at.
+    """`at` is the party that the coordinator runs at; `remark` is told what of the query is not as
+    it was in training.
 
     Raises PlanError for the query, and ModelError where it does not fit the model.
     """
     at = place_of_coordinator(at, catalog)
-    cross = bool(model.options["allow_cross_join"])
+    given = option_table.resolve_scoring(statement.options, statement.sql)
+    options = {**model.options, **given}
+    cross = bool(options["allow_cross_join"])
     privacy = None
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
@@ -144,10 +148,16 @@ def plan_scoring(
             catalog,
             target=model.target,
             allow_cross_join=cross,
+            weight=model.weight,
+            weight_may_lack=True,
             noised=privacy is not None,
         )
         _check_target(ucq, model.kind, statement.sql, None)
-        ucq = _without(ucq, (model.weight,), model)
+        if model.weight is not None and ucq.weight is None:
+            remark(
+                f"model {model.name} was trained with WEIGHT {model.weight}, which the query does "
+                "not have: all rows count alike"
+            )
         if privacy is not None:
             clause = Clause.of(statement.privacy or (), statement.sql)
             privacy = settled_evaluation(privacy, model, ucq, clause)
@@ -162,6 +172,8 @@ def plan_scoring(
         )
         ucq = _without(ucq, (model.target, model.weight), model)
     ucq, model_slots = _match(ucq, model, SURPLUS)
+    for text in _drifted(ucq, model):
+        remark(text)
     into = None
     if isinstance(statement, PredictModel) and statement.into is not None:
         into = plan_into(
@@ -172,19 +184,21 @@ def plan_scoring(
             model.classes or (),
             model.target_type,
             statement.sql,
+            statement.query if statement.replace else None,
         )
     found = federated.plan(
         purpose,
         model.name,
         model.kind,
         ucq,
-        model.options,
+        options,
         statement.sql,
         model_slots,
         into=into,
         at=at,
         privacy=privacy,
         slots=None if privacy is None else slots_of(privacy, model.kind, ucq),
+        findings=not model.privacy.assumptions,
     )
     return found if purpose == federated.PREDICT else _evaluated(found, model, catalog)
 
@@ -196,6 +210,26 @@ def _evaluated(plan: FederatedPlan, model: Model, catalog: Catalog) -> Federated
         return replace(plan, expected=plan.notes)
     plan = replace(plan, fleeting=_fleeting(plan.ucq, catalog))
     return replace(plan, expected=tuple(str(expected_report(plan)).splitlines()))
+
+
+def _drifted(ucq: Ucq, model: Model) -> list[str]:
+    """Features whose values mean something else than in training, in words."""
+    kinds = {name.lower(): kind for block in model.blocks for name, kind, _ in block.features}
+    found = []
+    for feature in (f for slot in ucq.slots for f in slot.features):
+        was = kinds[feature.name.lower()]
+        if (was, feature.kind) == (BOOLEAN, NUMERIC):
+            found.append(
+                f"feature {feature.name} is {feature.type} here and was a BOOLEAN when model "
+                f"{model.name} was trained: to it 0 is false and 1 is true, and other numbers are "
+                "beyond both"
+            )
+        elif (was, feature.kind) == (NUMERIC, BOOLEAN):
+            found.append(
+                f"feature {feature.name} is a BOOLEAN here and was a number when model "
+                f"{model.name} was trained: to it false is 0 and true is 1"
+            )
+    return found
 
 
 def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:
@@ -344,7 +378,8 @@ def _ordered(slot: Slot, block: ModelBlock, model: Model) -> Slot:
     places = {f.name.lower(): place for place, f in enumerate(slot.features)}
     picked = _picked(slot, [places[name.lower()] for name, _, _ in block.features])
     for feature, (_, kind, width) in zip(picked.features, block.features, strict=True):
-        if (feature.kind == "category") != (kind == "category") or feature.width != width:
+        alike = all((feature.kind == one) == (kind == one) for one in (CATEGORY, ARRAY))
+        if not alike or feature.width != width:
             raise ModelError(
                 f"column {feature.name} is {feature.type} ({feature.kind}) here; model "
                 f"{model.name} was trained on a {kind} column",

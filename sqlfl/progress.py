@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 from tqdm import tqdm
 
 DELAY = 2.0
 """Seconds that a statement may take before its bar appears."""
+SPAN = 4
+"""Epochs over which it is seen how fast the objective settles."""
+STAGES = "{desc} [{elapsed}{postfix}]"
+"""A bar of a statement without epochs."""
 
 
 class Progress:
@@ -19,11 +26,23 @@ class Progress:
 
     `enabled` True shows it at once, False never. None shows it after `DELAY`, and only where
     somebody looks: a terminal on standard error, or a notebook, which may show a widget.
+
+    The rest is reckoned against the epochs that are likely: `epochs` at most, and with a
+    `tolerance` those after which the objective changes by less, relatively, if it goes on settling
+    as it does.
     """
 
-    def __init__(self, name: str, epochs: int | None, enabled: bool | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        epochs: int | None,
+        enabled: bool | None = None,
+        tolerance: float = 0.0,
+    ) -> None:
         self._name = name
         self._epochs = epochs
+        self._tolerance = tolerance
+        self._objectives: list[float] = []
         self._started = time.time()
         self._epoch = 0
         self._note = ""
@@ -43,7 +62,16 @@ class Progress:
         self._set(self._epoch, text)
 
     def epoch(self, number: int, objective: float) -> None:
+        self._objectives = [*self._objectives[-SPAN:], objective]
         self._set(number, f"objective {objective:.6g}")
+
+    @property
+    def likely(self) -> int | None:
+        """The epochs that there will be, in all."""
+        if self._epochs is None or self._tolerance <= 0:
+            return self._epochs
+        rest = _rest(self._objectives, self._tolerance)
+        return self._epochs if rest is None else min(self._epochs, self._epoch + rest)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -58,6 +86,7 @@ class Progress:
         with self._lock:
             self._epoch, self._note = epoch, note
             if self._bar is not None:
+                _set_total(self._bar, self.likely)
                 self._bar.set_postfix_str(note, refresh=False)
                 if epoch == self._bar.n:
                     self._bar.refresh()
@@ -68,11 +97,34 @@ class Progress:
         with self._lock:
             if self._closed:
                 return
-            bar = _kind()(total=self._epochs, desc=self._name, unit="epoch", leave=False)
+            shape = {} if self._epochs is not None else {"bar_format": STAGES}
+            bar = _kind()(total=self.likely, desc=self._name, unit="epoch", leave=False, **shape)
             bar.start_t = self._started
             bar.n = self._epoch
             bar.set_postfix_str(self._note)
             self._bar = bar
+
+
+def _rest(objectives: Sequence[float], tolerance: float) -> int | None:
+    """Epochs until the objective changes by less than `tolerance`, relatively, where its changes
+    go on shrinking as they did; None where they do not.
+
+    >>> [_rest([1 + 0.1**k for k in range(n)], 1e-6) for n in (2, 3, 4, 6)]
+    [None, 5, 4, 2]
+    """
+    scale = max(abs(objectives[-1]), sys.float_info.min) if objectives else 1.0
+    changes = [abs(b - a) / scale for a, b in pairwise(objectives)]
+    if len(changes) < 2 or min(changes) <= 0 or changes[-1] >= changes[0]:
+        return None
+    pace = math.log(changes[0] / changes[-1]) / (len(changes) - 1)
+    return max(1, math.ceil(math.log(changes[-1] / tolerance) / pace))
+
+
+def _set_total(bar: Any, total: int | None) -> None:
+    if bar.total != total:
+        bar.total = total
+        if hasattr(bar, "container"):  # the widget has one of its own
+            bar.container.children[1].max = total
 
 
 def in_notebook() -> bool:

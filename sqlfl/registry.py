@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -91,6 +91,10 @@ class Model:
     """It is there when the coordinator's file is opened again."""
     kept: str
     """Where, and for how long; and what would make it last."""
+    databases: Mapping[str, int] = field(default_factory=dict)
+    """How many databases each party had whose tables took part."""
+    remarks: tuple[str, ...] = ()
+    """What the statement has warned of."""
     head: npt.NDArray[np.float64] | None = None
     """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
     where that sum is, with the intercept, the scores."""
@@ -119,6 +123,7 @@ class Model:
             ("seconds", f"{self.cost.seconds:.3g}"),
             *self._communication(),
             *self._measures(),
+            *(("warning", text) for text in self.remarks),
             ("privacy", self._protection()),
             ("created", f"{self.created_at:%Y-%m-%d %H:%M:%S} UTC"),
             ("versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
@@ -235,18 +240,16 @@ class Registry:
     def put(self, model: Model, *, replace: bool) -> Model | None:
         """Keep `model`; returns the one of the same name that it replaced.
 
-        Raises ModelError where there is one and `replace` is false.
+        Raises ModelError where there is one and `replace` is false, and where `model` does not last
+        and the other does: what lasts is replaced by what lasts, or not at all.
         """
         key = model.name.lower()
         with self._lock:
-            self.check_free(model.name, replace=replace)
+            self.check_free(model.name, replace=replace, lasting=model.lasting)
             previous = self._models.get(key)
-            if self._shelf is not None:
+            if self._shelf is not None and model.lasting:
                 try:
-                    if model.lasting:
-                        self._shelf.put(model, previous)
-                    elif previous is not None and previous.lasting:
-                        self._shelf.remove(previous)
+                    self._shelf.put(model, previous)
                 except BaseException:
                     if not self._reload():
                         self._uncertain.add(model.run)
@@ -255,12 +258,25 @@ class Registry:
             self._models = {**others, key: model}
             return previous
 
-    def check_free(self, name: str, *, replace: bool) -> None:
-        """Raises ModelError where the name is taken and may not be `replace`d."""
-        if name in self and not replace:
+    def check_free(
+        self, name: str, *, replace: bool, lasting: bool = True, reason: str = ""
+    ) -> None:
+        """Raises ModelError where the name is taken and may not be `replace`d.
+
+        lasting : whether the model that is to have it lasts; if not, `reason` may say why.
+        """
+        previous = self._models.get(name.lower())
+        if previous is not None and not replace:
             raise ModelError(
                 f"there is a model {name} already",
                 hint=f"TRAIN OR REPLACE MODEL {name}, or choose another name",
+            )
+        if previous is not None and previous.lasting and not lasting:
+            raise ModelError(
+                f"model {previous.name} is kept, and the one to replace it could not be"
+                + (f": {reason}" if reason else ""),
+                hint="attach(..., store='file.duckdb') keeps a part whose source is only read; or "
+                f"choose another name, or DROP MODEL {previous.name} first",
             )
 
     def remove(self, name: str) -> Model:

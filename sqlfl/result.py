@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -16,6 +16,8 @@ WIDTH = 96
 """Characters of a line of a note."""
 SHOWN = 20
 """Rows that a result's text and its HTML show."""
+BATCH = 65_536
+"""Rows that are Python values at once where a result is iterated."""
 CLIPPED = 80
 """Characters of a value that HTML shows; the rest stands in its title, up to TITLE."""
 TITLE = 1000
@@ -33,9 +35,18 @@ _FACT = "padding:.25em .8em;vertical-align:top;text-align:left"
 
 
 class Result:
-    """Rows and columns of a statement's answer.
+    """Rows and columns of a statement's answer: iterates over its rows, as tuples.
 
-    Iteration, slicing and further SQL are Arrow's, pandas' or DuckDB's business: see `arrow`.
+    Whatever takes Arrow takes a result: `duckdb.sql("FROM result")`, `polars.DataFrame(result)`,
+    `pyarrow.table(result)`.
+
+    >>> import duckdb, sqlfl
+    >>> with sqlfl.connect() as fed:
+    ...     models = fed.sql("SHOW MODELS")
+    >>> len(models), list(models), models.fetchone()
+    (0, [], None)
+    >>> duckdb.sql("SELECT count(*) FROM models").fetchall()
+    [(0,)]
     """
 
     def __init__(
@@ -51,6 +62,8 @@ class Result:
         self._table = table
         self._text = text
         self._markup = markup
+        self._next = 0
+        """The row that `fetchone` gives next."""
 
     @property
     def columns(self) -> list[str]:
@@ -66,9 +79,30 @@ class Result:
         except ModuleNotFoundError as error:
             raise Error("Result.df() needs pandas", hint="pip install pandas") from error
 
+    def pl(self) -> Any:
+        """A polars DataFrame. Raises Error where polars is not installed."""
+        try:
+            import polars
+        except ModuleNotFoundError as error:
+            raise Error("Result.pl() needs polars", hint="pip install polars") from error
+        return polars.from_arrow(self._table)
+
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """All rows as tuples of Python values."""
-        return list(zip(*(column.to_pylist() for column in self._table.columns), strict=True))
+        """All rows as tuples of Python values, whatever was fetched before."""
+        return list(self)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """The next row, from the first one on; None after the last."""
+        row = next(_rows(self._table.slice(self._next, 1)), None)
+        self._next += row is not None
+        return row
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return _rows(self._table)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows for another library, by the Arrow PyCapsule interface."""
+        return self._table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -87,6 +121,11 @@ class Result:
             return self._markup
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return table_to_html(self._table) + notes
+
+
+def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    for batch in table.to_batches(max_chunksize=BATCH):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:

@@ -20,7 +20,7 @@ from sqlglot import exp
 
 import sqlfl
 from sqlfl.coordinator.training import Trained
-from sqlfl.errors import InternalError, ModelError, PartyError
+from sqlfl.errors import Error, InternalError, ModelError, PartyError
 from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Collect, Collected, Drop, Keep
 from sqlfl.planner.federated import FederatedPlan
@@ -65,15 +65,42 @@ class Saving:
                 raise InternalError(f"client {client} answered collect with {reply.kind}")
             self._reasons[client] = reply.reason
 
+    def leave(self, clients: Iterable[Client]) -> None:
+        """Clients are about to be detached. Error where a temporary model has its part there."""
+        leaving = set(clients)
+        lost = [m.name for m in self._registry.all() if not m.lasting and leaving & {*m.clients}]
+        if lost:
+            party = next(iter(leaving)).party
+            raise Error(
+                f"party {party} holds a part of {', '.join(lost)}, which would be lost: "
+                "nothing keeps it longer than the party is attached",
+                hint=f"DROP MODEL {lost[0]} first; {CONNECT}",
+            )
+        for client in leaving:
+            self._reasons.pop(client, None)
+
     def fate(self, clients: Iterable[Client]) -> tuple[bool, str]:
         """Whether a model with blocks at these clients lasts, and what its card says of that."""
         if self._kept is None:
-            return False, f"{TEMPORARY}: sqlfl.connect(path) keeps models in a file"
-        reasons = {client: self._reasons[client] for client in clients if self._reasons[client]}
-        if not reasons:
+            return False, f"{TEMPORARY}: {CONNECT}"
+        listed = self._cannot_keep(clients)
+        if not listed:
             return True, self._kept
-        listed = ", ".join(f"{client} {reason}" for client, reason in reasons.items())
         return False, f"{TEMPORARY}: {listed}; attach(..., store=...) keeps it"
+
+    def _cannot_keep(self, clients: Iterable[Client]) -> str:
+        """Which of the clients keep nothing, and why; empty where all do."""
+        reasons = {client: self._reasons[client] for client in clients if self._reasons[client]}
+        return ", ".join(f"{client} {reason}" for client, reason in reasons.items())
+
+    def check_name(self, statement: TrainModel, plan: FederatedPlan) -> None:
+        """Raise ModelError where the model of the statement could not have its name in the end."""
+        clients = dict.fromkeys(c for s in plan.ucq.slots if s.features for c in s.clients)
+        lasting, _ = self.fate(clients)
+        reason = "" if self._kept is None else self._cannot_keep(clients)
+        self._registry.check_free(
+            statement.name, replace=statement.replace, lasting=lasting, reason=reason
+        )
 
     def check_attached(self, model: Model, query: exp.Query) -> None:
         """Raise ModelError where the query names a party of the model that is not attached."""
@@ -159,12 +186,18 @@ class Saving:
 
 
 TEMPORARY = "until the federation closes"
+CONNECT = "sqlfl.connect(path) keeps models in a file"
 
 
 def model_of(
-    statement: TrainModel, plan: FederatedPlan, trained: Trained, run: str, saving: Saving
+    statement: TrainModel,
+    plan: FederatedPlan,
+    trained: Trained,
+    run: str,
+    saving: Saving,
+    remarks: tuple[str, ...] = (),
 ) -> Model:
-    """The model that a run has trained."""
+    """The model that a run has trained, and what the statement has warned of."""
     last = trained.history.slice(trained.history.num_rows - 1).to_pylist()[0]
     blocks = tuple(
         ModelBlock(
@@ -195,6 +228,8 @@ def model_of(
         blocks=blocks,
         intercept=trained.intercept,
         head=trained.head,
+        databases=Counter(client.party for client in plan.clients),
+        remarks=remarks,
         classes=trained.classes,
         history=trained.history,
         metrics=trained.metrics,

@@ -60,6 +60,9 @@ class Place:
     schema: str
     writable: bool = True
     """Tables can be made in it."""
+    database: str = ""
+    """A keyed hash that is equal for clients of a party that have one database open; empty where
+    the party has one client."""
 
 
 class Catalog(Protocol):
@@ -204,7 +207,7 @@ def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleetin
     """For the `Tables` message of sqlfl.messages. `fleeting`: see `Catalog.fleeting`."""
     listing = {
         "fleeting": fleeting,
-        "places": [[p.catalog, p.schema, p.writable] for p in places],
+        "places": [[p.catalog, p.schema, p.writable, p.database] for p in places],
         "tables": [
             {
                 "schema": t.schema,

@@ -8,34 +8,35 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 
 import pyarrow as pa
 
 import sqlfl
-from sqlfl.attachment import Attachment, Source, Store
+from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
-from sqlfl.coordinator.scoring import evaluate, predict
+from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
 from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
-from sqlfl.files import Connection
 from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Finish
 from sqlfl.network import Network
-from sqlfl.party import PartyClient, Secrets
+from sqlfl.parties import Parties, check_name
+from sqlfl.party import PartyClient
 from sqlfl.planner import statements as st
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planning import plan_scoring, plan_training
 from sqlfl.progress import Progress
 from sqlfl.registry import Model, Registry, facts_to_text
+from sqlfl.remarks import Remarks
 from sqlfl.result import Result, facts_to_html
 from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
-from sqlfl.udfs.label_secret import Holders
 
 log = logging.getLogger("sqlfl.session")
 
@@ -67,24 +68,18 @@ class Federation:
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
         if at is not None:
-            _check_name(at, "at")
+            check_name(at, "at")
         self._progress = progress
         self._at = at
-        self._secret = secrets.token_bytes(32)
-        self._holders = Holders()
-        self._clients: dict[str, tuple[Client, ...]] = {}
-        self._servers: dict[Client, PartyClient] = {}
-        self._handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
-        self._opened: list[Connection] = []
-        self._local = LocalTransport(self._handlers)
-        self._transport: Transport = self._local if wrap is None else wrap(self._local)
         self._state = threading.Condition()
         self._working: list[int] = []
         """The threads that run statements, once for each."""
         self._closed = False
         self._released = False
-        self._attaching = threading.Lock()
         self._file = None if path is None else CoordinatorFile(path, sqlfl.__version__)
+        self._parties = Parties(self._file)
+        self._local = LocalTransport(self._parties.handlers, self._parties.interrupts)
+        self._transport: Transport = self._local if wrap is None else wrap(self._local)
         try:
             self._audit = Audit(self._file, at)
             self._registry = Registry(self._file)
@@ -119,32 +114,18 @@ class Federation:
         a file that is not a database, is locked by another process, or is open here otherwise.
         Then nothing stays open, and no file is left behind.
         """
-        with self._statement(), self._attaching:
-            self._attach(name, source, store)
+        with self._statement():
+            self._parties.attach(name, source, store, self._saving.collect)
 
-    def _attach(
-        self, name: str, source: Source | Sequence[Source], store: Store | Sequence[Store]
-    ) -> None:
-        _check_name(name, "party name")
-        if name.lower() in (known.lower() for known in self._clients):
-            raise Error(f"a party named {name} is attached already", hint="choose another name")
-        own = Secrets(self._secret, secrets.token_bytes(32), self._holders)
-        with Attachment(name, source, store, self._file) as attachment:
-            servers = {
-                place.client: PartyClient(place.client, place.con, own, place.blocks, place.labels)
-                for place in attachment.places
-            }
-            self._handlers |= {client: server.handle for client, server in servers.items()}
-            try:
-                self._saving.collect(servers)
-            except BaseException:
-                for client in servers:
-                    del self._handlers[client]
-                raise
-            with deferred():
-                self._opened += attachment.opened
-                self._servers |= servers
-                self._clients = {**self._clients, name: tuple(servers)}
+    def detach(self, name: str) -> None:
+        """Let the party go: statements no longer see its tables; what was opened by path is closed.
+
+        Models that last stay, and can be used again once the party is attached again, under any
+        case of its name. Raises Error where there is no such party, where another thread runs a
+        statement with it, and where a model that does not last has its part there.
+        """
+        with self._statement():
+            self._parties.detach(name, self._saving.leave)
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -168,7 +149,7 @@ class Federation:
             case st.ShowModels():
                 return Result(self._registry.table())
             case st.DescribeModel():
-                model = self._registry.get(statement.name)
+                model = self.model(statement.name)
                 return _card([*model.facts(), ("statement", model.sql.strip())])
             case st.DropModel():
                 return self._drop(statement)
@@ -184,7 +165,9 @@ class Federation:
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises ModelError where there is none."""
-        return self._registry.get(name)
+        model = self._registry.get(name)
+        changed = self._parties.changed_since(model, self._parties.clients)
+        return replace(model, remarks=(*model.remarks, *changed)) if changed else model
 
     def audit(self) -> Result:
         """Every message between the coordinator and a client, in order.
@@ -223,10 +206,7 @@ class Federation:
             if self._file is not None:
                 stack.callback(self._file.close)
                 stack.callback(self._audit.flush)
-            for con in self._opened:
-                stack.callback(con.close)
-            for server in self._servers.values():
-                stack.callback(server.close)
+            stack.callback(self._parties.close)
             stack.callback(self._local.close)
 
     def __enter__(self) -> Federation:
@@ -243,21 +223,28 @@ class Federation:
     def __repr__(self) -> str:
         parties = ", ".join(
             name if len(clients) == 1 else f"{name} ({len(clients)} clients)"
-            for name, clients in self._clients.items()
+            for name, clients in self._parties.clients.items()
         )
         models = ", ".join(model.name for model in self._registry.all())
         kind = "federation" if self._file is None else f"federation in {self._file.path.name}"
         kind += "" if self._at is None else f" at {self._at}"
         return f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>"
 
+    @property
+    def _servers(self) -> dict[Client, PartyClient]:
+        return self._parties.servers
+
     # -- planning ---------------------------------------------------------------------------------
 
     def _plan(
-        self, statement: st.Statement, models: Callable[[str], Model] | None = None
+        self,
+        statement: st.Statement,
+        models: Callable[[str], Model] | None = None,
+        remark: Callable[[str], None] = lambda _: None,
     ) -> FederatedPlan:
-        """`models` looks up what the plan needs by its name."""
+        """`models` looks up what the plan needs by its name; `remark` is told what is odd."""
         models = self._registry.get if models is None else models
-        catalog = FederationCatalog(self._channel(), self._clients)
+        catalog = FederationCatalog(self._channel(), self._parties.clients)
         try:
             match statement:
                 case st.TrainModel():
@@ -265,7 +252,7 @@ class Federation:
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)
                     self._saving.check_attached(model, statement.query)
-                    return plan_scoring(statement, model, catalog, at=self._at)
+                    return plan_scoring(statement, model, catalog, self._at, remark)
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
         raise Error("only TRAIN, EVALUATE and PREDICT have a plan to explain")
@@ -283,22 +270,42 @@ class Federation:
                 warm.append(stack.enter_context(self._saving.held(name)))
                 return warm[-1]
 
-            plan = self._plan(statement, models)
-            return self._run_training(statement, plan, warm[0] if warm else None)
+            remarks = Remarks()
+            plan = self._plan(statement, models, remarks.add)
+            self._remark(plan, remarks)
+            if not statement.if_not_exists:
+                self._saving.check_name(statement, plan)
+            return self._run_training(statement, plan, warm[0] if warm else None, remarks)
+
+    def _remark(self, plan: FederatedPlan, remarks: Remarks, model: Model | None = None) -> None:
+        """What is odd about the parties of the plan, and since `model` was trained."""
+        parties = dict.fromkeys(client.party for client in plan.clients)
+        changed = [] if model is None else self._parties.changed_since(model, parties)
+        for text in (*self._parties.counted_twice(plan), *changed):
+            remarks.add(text)
 
     def _run_training(
-        self, statement: st.TrainModel, plan: FederatedPlan, start: Model | None
+        self,
+        statement: st.TrainModel,
+        plan: FederatedPlan,
+        start: Model | None,
+        remarks: Remarks,
     ) -> Result:
         run = secrets.token_hex(8)
         channel = self._channel(Network.of(plan.options.get("network")))
-        progress = Progress(statement.name, int(str(plan.options["epochs"])), self._progress)
+        progress = Progress(
+            statement.name,
+            int(str(plan.options["epochs"])),
+            self._progress,
+            float(str(plan.options["tolerance"])),
+        )
         try:
             with self._running(plan, run):
                 try:
-                    trained = train(plan, channel, run, progress, start)
+                    trained = train(plan, channel, run, progress, start, remarks.add)
                 finally:
                     progress.close()
-            model = model_of(statement, plan, trained, run, self._saving)
+            model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
             self._saving.keep(model, replace=statement.replace)
         except BaseException as error:
             self._saving.discard(run, plan.clients)
@@ -312,13 +319,21 @@ class Federation:
     def _score(
         self,
         statement: st.PredictModel | st.EvaluateModel,
-        work: Callable[[FederatedPlan, Model, Channel, str], pa.Table],
+        work: Callable[[FederatedPlan, Model, Channel, str, Scoring], pa.Table],
     ) -> Result:
         run = secrets.token_hex(8)
         with self._saving.held(statement.name) as model:
-            plan = self._plan(statement, lambda _: model)
-            with self._running(plan, run):
-                return Result(work(plan, model, self._channel(), run), notes=plan.notes)
+            remarks = Remarks()
+            plan = self._plan(statement, lambda _: model, remarks.add)
+            self._remark(plan, remarks, model)
+            progress = Progress(statement.name, None, self._progress)
+            try:
+                with self._running(plan, run):
+                    said = Scoring(progress.stage, remarks.add)
+                    table = work(plan, model, self._channel(), run, said)
+                    return Result(table, notes=plan.notes)
+            finally:
+                progress.close()
 
     @contextmanager
     def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:
@@ -404,12 +419,6 @@ def connect(
     <sqlfl federation at clinic: parties: none; models: none>
     """
     return Federation(path, progress=progress, at=at)
-
-
-def _check_name(name: object, what: str) -> None:
-    """Of a party."""
-    if not isinstance(name, str) or not name.isidentifier():
-        raise Error(f"{what} {name!r} is not an identifier", hint="use letters, digits, _")
 
 
 TOO_DEEP = "the statement is nested too deeply"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from sqlfl import messages as ms
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.operators.client import Operator
@@ -11,6 +13,7 @@ from sqlfl.privacy.specification import LabelPrivacy
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
+from sqlfl.udfs.findings import of_scoring, of_training
 from sqlfl.udfs.label_noise import noised_labels
 from sqlfl.udfs.noised import (
     bounds_encoding,
@@ -31,6 +34,10 @@ class SlotState:
     encoding: Encoding | None = None
     engine: Engine | None = None
     operator: Operator | None = None
+    joined: int = 0
+    """N, joined rows."""
+    scored: Encoding | None = None
+    """Of the saved block that the rows were scored by."""
     noised_labels: float = 0.0
     """Nominal ε of the labels that have left; 0 where none have, or exact ones."""
     noised_statistics: float = 0.0
@@ -79,6 +86,19 @@ class SlotState:
             found = noised_labels(self.snapshot)
             self.noised_labels = label.epsilon
         return ms.Labels(self.snapshot.run, self.specification.slot, *found)
+
+    def findings(self) -> ms.Findings:
+        """What is odd about the features, in training or, once they were scored, in scoring."""
+        own, none = self.specification, np.zeros(len(self.specification.features), np.uint8)
+        if own.privacy is not None and own.privacy.delta is not None:
+            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
+        empty, constant, identifying, unseen = none, none, none, none.astype(np.int64)
+        if self.scored is not None:
+            empty, unseen = of_scoring(self.snapshot, self.scored)
+        else:
+            encoding = self.encoded()
+            empty, constant, identifying = of_training(self.snapshot, encoding, self.joined)
+        return ms.Findings(self.snapshot.run, own.slot, empty, constant, identifying, unseen)
 
     def releases(self, request: ms.SendReleases) -> ms.Releases:
         """What the operator says of its releases, where there is one; and labels and statistics."""

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import pandas
+import pyarrow as pa
 import pytest
 
 import sqlfl
 from tests import lasting
+from tests.conftest import Open
 from tests.lasting import FILES, evaluate, kept_runs, train
 
 
@@ -234,3 +240,171 @@ def test_tables_of_the_schema_are_hidden(fed: sqlfl.Federation, folder: Path) ->
     )
     with pytest.raises(sqlfl.PlanError):
         fed.sql(text)
+
+
+# -- one database, once ----------------------------------------------------------------------------
+
+
+def twice(folder: Path) -> dict[str, list[object]]:
+    """One database in two ways."""
+    path, link, hard = (folder / name for name in (FILES[2], "link.duckdb", "hard.duckdb"))
+    link.symlink_to(path)
+    os.link(path, hard)
+    con = duckdb.connect()
+    con.execute(lasting.TOWNS)
+    inner = duckdb.connect()
+    inner.execute(f"ATTACH '{path}' AS inside (READ_ONLY)")
+    inner.execute("USE inside")
+    return {
+        "a connection": [con, con],
+        "a cursor": [con, con.cursor()],
+        "two cursors": [con.cursor(), con.cursor()],
+        "a path": [path, str(path)],
+        "a link": [path, link],
+        "a hard link": [hard, path],
+        "a path and its connection": [duckdb.connect(str(path), read_only=True), path],
+        "one that has attached it": [path, inner],
+    }
+
+
+TWICE = [
+    "a connection", "a cursor", "two cursors", "a path", "a link", "a hard link",
+    "a path and its connection", "one that has attached it",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", TWICE)
+def test_one_database_is_not_two_clients(how: str, folder: Path) -> None:
+    """Each of its rows would count twice."""
+    ways = twice(folder)
+    assert list(ways) == TWICE
+    with contextlib.ExitStack() as stack:
+        for way in ways.values():
+            for item in way:
+                if isinstance(item, duckdb.DuckDBPyConnection):
+                    stack.callback(item.close)
+        fed = stack.enter_context(sqlfl.connect())
+        with pytest.raises(sqlfl.PartyError, match=r"geo/1: its database is that of client geo/0"):
+            fed.attach("geo", ways[how])  # type: ignore[arg-type]
+        assert "geo" not in repr(fed)
+        with pytest.raises(sqlfl.PartyError, match=r"geo/2: .* that of client geo/1"):
+            fed.attach("geo", [folder / FILES[0], *ways[how]])  # type: ignore[list-item]
+
+
+def test_two_databases_of_one_instance_are_two_clients(database: Open) -> None:
+    """Chosen by USE; but a path that names one of them at both clients is one table twice."""
+    con = database(
+        "ATTACH ':memory:' AS north",
+        "ATTACH ':memory:' AS south",
+        "CREATE SCHEMA north.more",
+        *(
+            f"CREATE TABLE {place}.t AS SELECT i AS x, 2 * i AS y FROM range({n}) r(i)"
+            for place, n in (("north", 20), ("north.more", 10), ("south", 5))
+        ),
+    )
+    cursors = [con.cursor() for _ in range(3)]
+    for cursor, place in zip(cursors, ("north", "north.more", "south"), strict=True):
+        cursor.execute(f"USE {place}")
+    text = "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM (FROM bank.{})"
+    with sqlfl.connect() as fed:
+        fed.attach("bank", cursors)
+        fed.sql(text.format("t"))
+        assert fed.model("m").metrics["rows"] == 35
+        for path in ("north.t", "north.main.t", "north.more.t"):
+            with pytest.raises(sqlfl.PlanError, match="is the same table at clients 0 and"):
+                fed.sql(text.format(path))
+    with sqlfl.connect() as fed:
+        fed.attach("bank", con)
+        fed.sql(text.format("north.t"))
+        assert fed.model("m").metrics["rows"] == 20
+    for cursor in cursors:
+        cursor.close()
+
+
+def test_one_database_under_two_names(database: Open) -> None:
+    """Is a warning only where a union takes the same rows of both."""
+    con = database("CREATE TABLE t AS SELECT i AS id, i % 3 AS x, i AS y FROM range(30) r(i)")
+    with sqlfl.connect() as fed:
+        fed.attach("a", con)
+        fed.attach("b", con.cursor())
+        train = "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM ({})"
+        fed.sql(train.format("SELECT p.x, q.y FROM a.t p JOIN b.t q ON p.id = q.id"))
+        half = "SELECT x, y FROM {} WHERE y {} 10"
+        fed.sql(train.format(f"{half.format('a.t', '<')} UNION ALL {half.format('b.t', '>=')}"))
+        assert fed.model("m").metrics["rows"] == 30
+        both = "SELECT x, y FROM a.t UNION ALL SELECT x, y FROM b.t"
+        with pytest.warns(sqlfl.Warning, match="parties a and b have one database"):
+            fed.sql(train.format(both))
+        assert fed.model("m").metrics["rows"] == 60
+
+
+def test_settings_of_a_session_are_told(database: Open) -> None:
+    con = database("SET TimeZone = 'Asia/Tokyo'", "SET integer_division = true")
+    with sqlfl.connect() as fed:
+        with pytest.warns(sqlfl.Warning, match="TimeZone = '.*', integer_division = 'false'") as w:
+            fed.attach("a", con)
+        assert len(w) == 1
+        assert w[0].filename == __file__
+
+
+# -- what is no database ---------------------------------------------------------------------------
+
+
+def no_databases(folder: Path) -> dict[str, tuple[object, str, str]]:
+    """Source, what the error says and what its hint does."""
+    (folder / "rows").mkdir()
+    with contextlib.closing(sqlite3.connect(folder / "crm.db")) as other:
+        other.execute("CREATE TABLE t (x INTEGER)")
+        other.commit()
+    frame = pandas.DataFrame({"x": [1]})
+    closed = duckdb.connect()
+    closed.close()
+    attach, table = "ATTACH '.*' AS db .TYPE {}, READ_ONLY.", "CREATE {} t AS FROM {}"
+    view = table.format("VIEW", "'.*{}'")
+    return {
+        "memory": (":memory:", "new and empty", "give the open connection"),
+        "a close name": (folder / "noth.duckdb", "no database file", "did you mean .*north.duckdb"),
+        "no folder": (folder / "no" / "x.duckdb", "there is no folder", "working directory"),
+        "a folder": (folder, "is a folder", r'attach\("geo", \['),
+        "an empty folder": (folder / "rows", "is a folder", "path of a file"),
+        "parquet": ("rows/t.parquet", "is a Parquet file", view.format("t.parquet")),
+        "csv": (folder / "t.csv.gz", "is a CSV file", view.format("t.csv.gz")),
+        "several": ("rows/*.parquet", "is a Parquet file", view.format(r"\*.parquet")),
+        "databases": ("parts/*.duckdb", "is a pattern of files", "glob.glob"),
+        "arrow": ("t.arrow", "is an Arrow file", table.format("TABLE", "rows")),
+        "postgres": ("postgres://me:secret@h/db", "PostgreSQL", attach.format("postgres")),
+        "libpq": ("dbname=w host=h", "PostgreSQL", attach.format("postgres")),
+        "mysql": ("mysql://h/db", "MySQL", attach.format("mysql")),
+        "s3": ("s3://b/t.parquet", "a s3 URL", "let a connection read it"),
+        "sqlite": (folder / "crm.db", "is an SQLite database", attach.format("sqlite")),
+        "a frame": (frame, "got a pandas DataFrame", table.format("TABLE", "df")),
+        "arrow table": (pa.table({"x": [1]}), "got an Arrow table", table.format("TABLE", "df")),
+        "the module": (duckdb, "got module", "default_connection"),
+        "a relation": (duckdb.sql("SELECT 1"), "DuckDBPyRelation", r"relation.create"),
+        "closed": (closed, "connection is closed", "open it again"),
+        "a dictionary": ({"north": frame}, "got dict", "are a list"),
+        "nothing": (None, "got NoneType", r"duckdb.connect\(\)"),
+    }
+
+
+NO_DATABASES = [
+    "memory", "a close name", "no folder", "a folder", "an empty folder", "parquet", "csv",
+    "several", "databases", "arrow", "postgres", "libpq", "mysql", "s3", "sqlite", "a frame",
+    "arrow table", "the module", "a relation", "closed", "a dictionary", "nothing",
+]  # fmt: skip
+
+
+def test_what_is_no_database_has_a_cure(folder: Path) -> None:
+    cases = no_databases(folder)
+    assert list(cases) == NO_DATABASES
+    with sqlfl.connect() as fed:
+        for case, (source, message, hint) in cases.items():
+            with pytest.raises(sqlfl.PartyError) as caught:
+                fed.attach("geo", source)  # type: ignore[arg-type]
+            error = caught.value
+            assert re.search(message, error.message), (case, error)
+            assert error.hint, case
+            assert re.search(hint, error.hint), (case, error)
+            assert "secret" not in str(error)
+        with pytest.raises(sqlfl.Error, match="the name comes first"):
+            fed.attach(duckdb.connect(), "geo")  # type: ignore[arg-type]

@@ -25,6 +25,14 @@ MODULES = {
     for path in (ROOT / folder).rglob("*.py")
 }
 """Every module under the name that it is imported by."""
+DATA = {
+    f"sqlfl/{path.relative_to(ROOT).as_posix()}"
+    for pattern in ("docs/*.md", "docs/figures/*", "examples/*.*", "examples/data/*")
+    for path in ROOT.glob(pattern)
+}
+"""What `python -m sqlfl` shows and copies."""
+LARGEST_WHEEL = 8_000_000
+"""Bytes; the flights are 5 million of them."""
 CONSUMER = """\
 import sqlfl
 import sqlfl.planner
@@ -50,6 +58,18 @@ STRAYS = (
 )
 """Of top-level names: Opacus, for one, installs its own examples and benchmarks."""
 
+SHORT = (
+    "import sys; sys.path.insert(0, 'examples');"
+    "import duckdb, sqlfl, demo;"
+    "con = duckdb.connect();"
+    "_ = con.execute('CREATE TABLE w AS ' + demo.TABLES['meteo.weather']);"
+    "fed = sqlfl.connect(); fed.attach('meteo', con);"
+    "fed.sql('TRAIN MODEL m USING linear_regression TARGET temp FROM (SELECT temp, dewp FROM "
+    "meteo.w WHERE temp IS NOT NULL)');"
+    "assert '/copied/' in demo.TABLES['meteo.weather']"
+)
+"""The data of the copied examples, by the demo's own paths."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -64,10 +84,9 @@ def run(*command: str | Path, cwd: Path) -> str:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the package is built from, links kept as links."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("sqlfl", "planner", "udfs"):
-        shutil.copytree(
-            ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    for name in ("sqlfl", "planner", "udfs", "docs", "examples"):
+        ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     return copy
@@ -119,7 +138,8 @@ def modules_of_wheel(path: Path) -> set[str]:
 
 
 def test_wheel_has_every_module_and_sqlfl_alone(wheel: Path) -> None:
-    assert modules_of_wheel(wheel) == MODULES | {"sqlfl/py.typed"}
+    assert modules_of_wheel(wheel) == MODULES | {"sqlfl/py.typed"} | DATA
+    assert wheel.stat().st_size < LARGEST_WHEEL
     with zipfile.ZipFile(wheel) as archive:
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 
@@ -153,6 +173,11 @@ def test_install(
         Path("__init__.py"), Path("planner/ucq.py"), Path("udfs/__init__.py")
     ]  # fmt: skip
     assert run(python, "-c", STRAYS, cwd=tmp_path).strip() == "[]"
+    # documentation and examples come with it, and run where they are copied
+    assert run(python, "-m", "sqlfl", "docs", "statements", cwd=tmp_path).startswith("# Statements")
+    assert run(python, "-m", "sqlfl", "docs", "readme", cwd=tmp_path).startswith("# sqlfl")
+    run(python, "-m", "sqlfl", "examples", "copied", cwd=tmp_path)
+    run(python, "-c", SHORT, cwd=tmp_path / "copied")
     # from the repository root the folders of the root come first: the links make them whole
     assert run(python, "-m", "timeit", "-n1", "-r1", ORIGINS, cwd=source).startswith(str(source))
 

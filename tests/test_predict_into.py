@@ -500,14 +500,15 @@ def test_the_table_is_not_there_before_all_have_made_theirs(database: Open) -> N
 
 
 def test_two_clients_on_one_database_cannot_make_one_table(database: Open) -> None:
-    con = database(LEFT)
+    con = database(LEFT, "CREATE SCHEMA other", "CREATE TABLE other.t AS FROM t")
     parties = {"a": [con, con.cursor()], "b": [database(RIGHT)]}
+    parties["a"][1].execute("USE other")
     with (
         trained(parties) as fed,
         pytest.raises(sqlfl.PartyError, match=r"(?s)at the same time.*another name"),
     ):
-        fed.sql(f"{PREDICT} INTO a.made")
-    assert tables(con) == [("memory", "main", "t")]
+        fed.sql(f"{PREDICT} INTO a.main.made")
+    assert tables(con) == [("memory", "main", "t"), ("memory", "other", "t")]
     parties["a"][1].close()
 
 
@@ -530,3 +531,72 @@ def test_a_client_that_cannot_keep_its_table_is_named(
         assert "secrets" not in str(caught.value)
     assert ("memory", "main", "made") in tables(clients[0])
     assert tables(clients[1]) == [("memory", "main", "t")]
+
+
+# -- OR REPLACE ------------------------------------------------------------------------------------
+
+
+def test_a_table_is_replaced_whole_or_not_at_all(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until all have made theirs, each keeps the old one."""
+    clients = [database(LEFT, "CREATE TABLE made AS SELECT 7 AS old") for _ in range(2)]
+    parties = {"a": clients, "b": [database(RIGHT)]}
+    statement = f"{PREDICT} INTO OR REPLACE a.made"
+    answer = PartyClient._answer
+    failing = True
+
+    def write(self: PartyClient, request: Message) -> Message:
+        if isinstance(request, Write) and self.client == Client("a", 1) and failing:
+            raise duckdb.IOException("no room")
+        return answer(self, request)
+
+    monkeypatch.setattr(PartyClient, "_answer", write)
+    with trained(parties) as fed:
+        with pytest.raises(sqlfl.PlanError, match=r"INTO OR REPLACE a\.made takes its place"):
+            fed.sql(f"{PREDICT} INTO a.made")
+        with pytest.raises(sqlfl.PartyError, match="a/1"):
+            fed.sql(statement)
+        for con in clients:
+            assert con.execute("FROM made").fetchall() == [(7,)]
+        failing = False
+        for _ in range(2):
+            fed.sql(statement)
+            for con in clients:
+                assert [c[0] for c in con.execute("FROM made").description] == ["id", "prediction"]
+        fed.sql(f"{PREDICT} INTO OR REPLACE a.brand_new")
+
+
+@pytest.mark.parametrize(
+    ("into", "error", "text"),
+    [
+        ("OR REPLACE a.shown", sqlfl.PartyError, "(?s)cannot be replaced.*not of a view"),
+        ("OR REPLACE a.t", sqlfl.PlanError, "(?s)the query reads main.t.*rows would be lost"),
+        ("OR REPLACE a.main.T", sqlfl.PlanError, "the query reads main.t"),
+        ("OR a.made", sqlfl.ParseError, "expected REPLACE after INTO OR, got a"),
+        ("REPLACE a.made", sqlfl.ParseError, "expected a table as party.table"),
+    ],
+)
+def test_what_is_not_replaced(
+    into: str, error: type[sqlfl.Error], text: str, parties: Parties
+) -> None:
+    (con,) = parties["a"]
+    con.execute("CREATE VIEW shown AS FROM t")
+    with trained(parties) as fed:
+        with pytest.raises(error, match=text):
+            fed.sql(f"{PREDICT} INTO {into}")
+        assert con.execute("SELECT count(*) FROM t").fetchone() == (30,)
+        assert con.execute("SELECT count(*) FROM shown").fetchone() == (30,)
+
+
+def test_what_is_sent_to_replace_a_table_is_what_explain_says(parties: Parties) -> None:
+    tap = Tap()
+    with trained(parties, tap) as fed:
+        for _ in range(2):
+            statement = f"{PREDICT} INTO OR REPLACE a.made"
+            plan = fed.explain(statement)
+            with tap.taken() as recorded:
+                fed.sql(statement)
+            assert_disclosed(plan, recorded, parties)
+        (sent,) = [item for item in plan.disclosures if item.kind == "write"]
+        assert "which may take the place of another" in sent.what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
@@ -161,3 +162,59 @@ def test_a_plain_interpreter_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> 
     terminal = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace())
     monkeypatch.setitem(sys.modules, "IPython", terminal)
     assert not progress.in_notebook()
+
+
+# -- what is left ----------------------------------------------------------------------------------
+
+
+def test_the_rest_is_reckoned_against_the_epochs_that_are_likely() -> None:
+    """lbfgs may make a hundred iterations, and makes ten."""
+    bar = Progress("m", 100, False, tolerance=1e-9)
+    assert bar.likely == 100
+    for epoch in range(1, 7):
+        bar.epoch(epoch, 1 + 0.1**epoch)
+    assert 9 <= bar.likely <= 11
+    bar.epoch(7, 1 + 0.1**7 / 2)
+    assert 9 <= bar.likely <= 11
+    bar.epoch(8, 2.0)  # it does not settle after all
+    assert bar.likely == 100
+
+
+def test_where_all_epochs_are_made_all_are_likely() -> None:
+    bar = Progress("m", 40, False)
+    for epoch in range(1, 20):
+        bar.epoch(epoch, 1 + 0.1**epoch)
+    assert bar.likely == 40
+    bar = Progress("m", 12, False, tolerance=1e-12)
+    for epoch in range(1, 6):
+        bar.epoch(epoch, 1 + 0.5**epoch)
+    assert bar.likely == 12
+
+
+def test_the_bar_shows_the_likely_epochs(
+    screen: Callable[[bool], Screen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = screen(True)
+    bar = Progress("m", 100, True, tolerance=1e-9)
+    for epoch in range(1, 7):
+        bar.epoch(epoch, 1 + 0.1**epoch)
+    bar.stage("saving")
+    assert re.search(r"6/(9|10|11) ", shown.getvalue())
+    bar.close()
+    container: list[object] = []
+    monkeypatch.setattr(notebook, "display", container.append)
+    monkeypatch.setattr(progress, "in_notebook", lambda: True)
+    bar = Progress("m", 100, True, tolerance=1e-9)
+    for epoch in range(1, 7):
+        bar.epoch(epoch, 1 + 0.1**epoch)
+    assert 9 <= container[0].children[1].max <= 11  # type: ignore[attr-defined]
+    bar.close()
+
+
+def test_a_statement_without_epochs_shows_its_stages(screen: Callable[[bool], Screen]) -> None:
+    shown = screen(True)
+    bar = Progress("m", None, True)
+    bar.stage("joining keys: 2,000 rows")
+    bar.close()
+    assert "m [00:00, joining keys: 2,000 rows]" in shown.getvalue()
+    assert "epoch" not in shown.getvalue()

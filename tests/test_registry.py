@@ -497,19 +497,142 @@ def test_a_model_with_a_part_that_cannot_be_kept(how: str, folder: Path) -> None
         assert len(kept_runs(folder / "store.duckdb")) == 1
 
 
-def test_a_temporary_model_replaces_one_that_lasts(folder: Path) -> None:
+@pytest.mark.parametrize("geo", ["in memory", "read-only", "stored"])
+def test_what_lasts_is_replaced_by_what_lasts_or_not_at_all(geo: str, folder: Path) -> None:
+    """One client that cannot keep its part is enough; refused before anything is trained."""
+    store = folder / "store.duckdb"
+    with opened(folder, geo_store="store.duckdb") as fed:
+        fed.sql(train())
+        loss, run = evaluate(fed), fed.model("m").run
+    before = [kept_runs(path) for path in (*map(folder.joinpath, FILES), store)]
+    replace = train(head="TRAIN OR REPLACE MODEL", l2=0.5)
+    with contextlib.ExitStack() as stack:
+        fed = stack.enter_context(sqlfl.connect(folder / "coordinator.duckdb"))
+        con = stack.enter_context(
+            duckdb.connect(str(folder / FILES[2]), read_only=True)
+            if geo == "read-only"
+            else duckdb.connect()
+        )
+        if geo != "read-only":
+            con.execute(lasting.TOWNS)
+        fed.attach("census", [folder / FILES[0], folder / FILES[1]])
+        fed.attach("geo", con, store if geo == "stored" else None)
+        if geo == "stored":
+            fed.sql(replace)
+            assert fed.model("m").lasting
+            run, loss = fed.model("m").run, evaluate(fed)
+        else:
+            sent = len(fed.audit())
+            with pytest.raises(sqlfl.ModelError, match=f"(?s)could not be: geo/0 is {geo}.*store="):
+                fed.sql(replace)
+            asked = fed.audit().arrow().column("kind").to_pylist()[sent:]
+            assert set(asked) <= {"list_tables", "tables", "describe", "columns"}
+            assert [row[0] for row in fed.sql("SHOW MODELS").fetchall()] == ["m"]
+            fed.sql(train("other"))
+            fed.sql(train("other", head="TRAIN OR REPLACE MODEL"))  # it does not last either
+            fed.sql(train("other", head="TRAIN MODEL IF NOT EXISTS"))
+    if geo != "stored":
+        after = [kept_runs(path) for path in (*map(folder.joinpath, FILES), store)]
+        assert after == before
+    with opened(folder, geo_store="store.duckdb") as fed:
+        assert fed.model("m").run == run
+        assert evaluate(fed) == pytest.approx(loss, rel=1e-9)
+
+
+def test_fewer_databases_than_in_training(folder: Path) -> None:
+    """Forty of a hundred rows would be predicted, and nobody would know."""
     with opened(folder) as fed:
         fed.sql(train())
-    with sqlfl.connect(folder / "coordinator.duckdb") as fed, duckdb.connect() as geo:
-        geo.execute(lasting.TOWNS)
+        assert fed.model("m").remarks == ()
+    said = (
+        "party census had 2 databases when model m was trained, and has one database now: rows of "
+        "the others are missing"
+    )
+    with sqlfl.connect(folder / "coordinator.duckdb") as fed:
+        fed.attach("census", folder / FILES[0])
+        fed.attach("geo", folder / FILES[2])
+        assert ("warning", said) in fed.model("m").facts()
+        assert said in fed.sql("DESCRIBE MODEL m").arrow().column("value").to_pylist()
+        for text in (PREDICT, f"EVALUATE MODEL m {lasting.QUERY}"):
+            with pytest.warns(sqlfl.Warning, match=said):
+                fed.sql(text)
+
+
+def test_more_databases_than_in_training(folder: Path) -> None:
+    """Those that hold no part of the model may be more; the others have no block of it."""
+    labels = "SELECT p.score, t.size FROM census.people p JOIN geo.towns t USING (town)"
+    with sqlfl.connect(folder / "coordinator.duckdb") as fed:
+        fed.attach("census", folder / FILES[0])
+        fed.attach("geo", folder / FILES[2])
+        fed.sql(train())
+        fed.sql(f"TRAIN MODEL n USING linear_regression TARGET score FROM ({labels})")
+    with sqlfl.connect(folder / "coordinator.duckdb") as fed:
         fed.attach("census", [folder / FILES[0], folder / FILES[1]])
-        fed.attach("geo", geo)
-        fed.sql(train(head="TRAIN OR REPLACE MODEL"))
-        assert not fed.model("m").lasting
-        assert evaluate(fed) > 0
+        fed.attach("geo", folder / FILES[2])
+        with pytest.warns(sqlfl.Warning, match=r"census had one database .* has 2 databases now"):
+            fed.sql(f"EVALUATE MODEL n FROM ({labels})")
+        with pytest.raises(sqlfl.ModelError, match="kept by census/0, and census/1 has none"):
+            fed.sql(PREDICT)
+
+
+# -- detaching -------------------------------------------------------------------------------------
+
+
+def test_a_party_is_detached_and_attached_again(folder: Path) -> None:
     with opened(folder) as fed:
-        assert fed.sql("SHOW MODELS").fetchall() == []
-    assert [kept_runs(folder / name) for name in FILES] == [[], [], []]
+        fed.sql(train())
+        loss = evaluate(fed)
+        fed.detach("GEO")
+        assert "geo" not in repr(fed)
+        with duckdb.connect(str(folder / FILES[2])) as con:  # the file is closed
+            con.execute("INSERT INTO towns VALUES (99, 1, 'new')")
+        with pytest.raises(sqlfl.ModelError, match=r"party geo.*not\s+attached"):
+            evaluate(fed)
+        with pytest.raises(sqlfl.Error, match=r"(?s)no party geo.*the parties are: census"):
+            fed.detach("geo")
+        with pytest.raises(sqlfl.Error, match=r"(?s)no party cencus.*did you mean census"):
+            fed.detach("cencus")
+        fed.attach("geo", folder / FILES[2])
+        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
+        fed.detach("census")
+        fed.detach("geo")
+        assert "parties: none" in repr(fed)
+
+
+def test_a_connection_that_was_given_stays_open(folder: Path) -> None:
+    with duckdb.connect() as con, sqlfl.connect() as fed:
+        con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        fed.attach("a", con)
+        fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM a.t)")
+        with pytest.raises(sqlfl.Error, match=r"(?s)a part of m, which would be.*DROP MODEL m"):
+            fed.detach("a")
+        assert fed.sql("EVALUATE MODEL m FROM (FROM a.t)").fetchone() is not None
+        fed.sql("DROP MODEL m")
+        fed.detach("a")
+        assert con.execute("SELECT count(*) FROM t").fetchone() == (9,)
+        fed.attach("a", con)
+
+
+def test_a_party_at_work_is_not_detached(folder: Path) -> None:
+    with opened(folder) as fed:
+        server = fed._servers[Client("geo", 0)]
+        begun, go, answer = threading.Event(), threading.Event(), server._answer
+
+        def slow(request):  # type: ignore[no-untyped-def]
+            if request.kind == "send_keys":
+                begun.set()
+                assert go.wait(60)
+            return answer(request)
+
+        server._answer = slow  # type: ignore[method-assign]
+        thread = threading.Thread(target=fed.sql, args=[train()])
+        thread.start()
+        assert begun.wait(60)
+        with pytest.raises(sqlfl.Error, match="takes part in a statement that another thread runs"):
+            fed.detach("geo")
+        go.set()
+        thread.join()
+        assert evaluate(fed) > 0
 
 
 class Failing:

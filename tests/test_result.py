@@ -5,11 +5,16 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+import sys
+import types
 from html.parser import HTMLParser
 
+import duckdb
+import pandas
 import pyarrow as pa
 import pytest
 
+import sqlfl
 from sqlfl.result import CLIPPED, SHOWN, TITLE, Result, facts_to_html
 
 EVIL = "<script>alert('x')</script><img src=x onerror=\"alert(1)\">&amp;\"'"
@@ -168,3 +173,43 @@ def test_every_type_is_shown(array: pa.Array) -> None:
 def test_columns_of_one_name_stay_apart() -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     assert page(table).cells[1:] == ["a", "a", "1", "2"]
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def result() -> Result:
+    chunks = pa.concat_tables(
+        [pa.table({"a": [1, 2], "b": ["x", None]}), pa.table({"a": [3], "b": ["z"]})]
+    )
+    return Result(chunks)
+
+
+def test_a_result_is_iterated_and_fetched() -> None:
+    rows = [(1, "x"), (2, None), (3, "z")]
+    found = result()
+    assert list(found) == list(found) == found.fetchall() == rows
+    assert len(found) == 3
+    assert [found.fetchone() for _ in range(5)] == [*rows, None, None]
+    assert found.fetchall() == rows
+    assert Result(pa.table({"a": pa.array([], pa.int64())})).fetchone() is None
+
+
+def test_libraries_of_arrow_take_a_result() -> None:
+    found = result()
+    assert duckdb.sql("SELECT sum(a) FROM found").fetchall() == [(6,)]
+    assert pa.table(found).equals(found.arrow())
+    assert pandas.DataFrame.from_arrow(found)["a"].tolist() == [1, 2, 3]
+
+
+def test_polars_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(sqlfl.Error, match=r"(?s)pl\(\) needs polars.*pip install polars"):
+        result().pl()
+
+
+def test_polars_gets_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    polars = types.ModuleType("polars")
+    polars.from_arrow = lambda table: table.num_rows  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "polars", polars)
+    assert result().pl() == 3

@@ -191,6 +191,9 @@ def test_what_is_not_there_is_an_error_with_the_nearest_name(database: Open) -> 
             with pytest.raises(sqlfl.PlanError, match="has no table") as caught:
                 fed.explain(f"TRAIN MODEL m {OPTIONS} FROM (SELECT x, y FROM a.{path})")
             assert hint is None or caught.value.hint == hint
+        con.execute("CREATE TEMP TABLE drafts AS FROM far.main.flights")
+        with pytest.raises(sqlfl.PlanError, match=r"(?s)there is far\.main\.flights; temp.*CREATE"):
+            fed.explain(f"TRAIN MODEL m {OPTIONS} FROM (SELECT x, y FROM a.drafts)")
         with pytest.raises(sqlfl.PlanError, match="too many parts"):
             fed.explain(f"TRAIN MODEL m {OPTIONS} FROM (SELECT x, y FROM a.b.c.d.e)")
 
@@ -253,7 +256,9 @@ def test_a_connection_whose_transaction_failed_can_be_attached(
     con.begin()
     with pytest.raises(duckdb.Error):
         con.execute("SELECT error('no')").fetchall()
-    with federation(("a", con), ("b", database(LABELS))) as fed:
+    with federation(("b", database(LABELS))) as fed:
+        with pytest.warns(sqlfl.Warning, match="a/0: .*open transaction"):
+            fed.attach("a", con)
         query = "SELECT t.x, l.y FROM a.t JOIN b.labels l ON t.id = l.id"
         assert predictions(fed, query, "a.t.id") == expected
     con.rollback()

@@ -245,8 +245,12 @@ def test_weights_equal_scikit_learns(whole, kind: str, clients: int, engine: str
         for name, value in measured(central, kind, expected, w, w >= 0).items():
             assert model.metrics[name] == close(name, value), name
         evaluated = fed.sql(f"EVALUATE MODEL m FROM ({query(kind)})").arrow().to_pylist()[0]
-        for name, value in measured(central, kind, expected, np.ones(len(w)), w >= 0).items():
+        for name, value in measured(central, kind, expected, w, w >= 0).items():
             assert evaluated[name] == close(name, value), name
+        with pytest.warns(sqlfl.Warning, match="trained with WEIGHT w, .* all rows count alike"):
+            plainly = fed.sql(f"EVALUATE MODEL m FROM ({plain(kind)})").arrow().to_pylist()[0]
+        for name, value in measured(central, kind, expected, np.ones(len(w)), w >= 0).items():
+            assert plainly[name] == close(name, value), name
 
 
 @pytest.mark.thinned(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
+from sqlfl.interrupts import checkpoint
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
 from sqlfl.udfs.columns import read_columns
@@ -59,6 +60,7 @@ class ArraysEngine:
         numeric = np.zeros((self.numeric, self.numeric))
         cross = np.zeros((categories, self.numeric))
         for start in range(0, self.rows, _ROWS):
+            checkpoint()
             part = slice(start, start + _ROWS)
             weighted = self._numeric[part] * self.counts[part, None]
             numeric += self._numeric[part].T @ weighted

@@ -20,8 +20,9 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
 
     snapshots : those of `request.slots`, their rows activated, in that order.
 
-    Identifiers keep their types. Raises duckdb.CatalogException where a table of the name is there,
-    ModelError where one is being made, InternalError where the request does not fit the snapshots.
+    Identifiers keep their types. Raises duckdb.CatalogException where a table of the name is there
+    and may not be replaced, ModelError where a view is or another is being made, and InternalError
+    where the request does not fit the snapshots.
     """
     size = len(request.prediction)
     if any(len(rows) != size for rows in (*request.rows, request.probabilities)):
@@ -62,7 +63,15 @@ def _make(con: sql.Connection, request: Write, query: exp.Select) -> int:
     catalog, schema, name = request.table
     table = exp.table_(name, db=schema, catalog=catalog, quoted=True)
     try:
-        sql.run(con, exp.Create(this=table, kind="TABLE", expression=query))
+        replace = bool(request.replace)
+        sql.run(con, exp.Create(this=table, kind="TABLE", expression=query, replace=replace))
+    except duckdb.CatalogException as error:
+        if not request.replace:
+            raise
+        raise ModelError(
+            f"{catalog}.{schema}.{name} cannot be replaced: {error}",
+            hint="a table takes the place of a table only, not of a view; choose another name",
+        ) from error
     except duckdb.TransactionException as error:
         raise ModelError(
             f"another transaction makes a table {catalog}.{schema}.{name} at the same time",

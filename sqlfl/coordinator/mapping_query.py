@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from sqlglot import parse_one
+from sqlglot.dialects.duckdb import DuckDB
 
+from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.errors import ModelError
+from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
+from sqlfl.options import LARGEST_JOIN
 from sqlfl.transport.base import Address
 
 Array = npt.NDArray[Any]
-LARGEST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +59,11 @@ class SlotRows:
         return np.concatenate(parts)
 
 
+Check: TypeAlias = Callable[[Mapping[int, SlotCodes], Callable[[int], int]], None]
+"""Called before the join is made, with the slots' codes and a function that makes up to as many
+joined rows as it is given, to count them; what it raises ends the work."""
+
+
 def run_mapping_query(
     sql: str,
     slots: Sequence[SlotRows],
@@ -62,82 +71,99 @@ def run_mapping_query(
     memory_limit: str | None,
     *,
     sorted: bool = False,
+    check: Check | None = None,
 ) -> dict[int, Array]:
     """The table mapping p_i of every slot in the query's output.
 
     Returns slot -> int32 (N,): row of the slot's concatenated snapshots per joined row. Joined rows
     come as the join makes them, which may differ from run to run, or `sorted` by the rows of all
     slots, the slot with most rows first: so its values are gathered in the order in which they lie.
-    Raises ModelError where the join is larger than the mapping can hold.
+    Ctrl-C ends the query. Raises ModelError where DuckDB's memory does not suffice, and where a
+    slot has more rows than the mapping can number.
     """
-    codes = _join_codes(slots, replies)
+    codes = {slot.slot: _slot_codes(slot, replies) for slot in slots}
+    _share_codes(slots, replies, codes)
     with duckdb.connect() as con:
         if memory_limit is not None:
             con.execute("SET memory_limit = ?", [memory_limit])
         for slot in slots:
-            con.register(f"slot_{slot.slot}", _slot_table(slot, replies, codes))
+            con.register(f"slot_{slot.slot}", _slot_table(codes[slot.slot]))
+
+        def count(most: int) -> int:
+            joined = con.sql(_unordered(sql)).limit(most).count("*")
+            return int(interruptible(joined.fetchall, con.interrupt)[0][0])
+
+        if check is not None:
+            check(codes, count)
+        relation = con.sql(sql)
+        if sorted:
+            sizes = {f"slot_{slot.slot}": sum(slot.rows) for slot in slots}
+            largest = np.argsort([-sizes[name] for name in relation.columns], kind="stable")
+            relation = relation.sort(*(relation.columns[place] for place in largest))
         try:
-            relation = con.sql(sql)
-            if sorted:
-                sizes = {f"slot_{slot.slot}": sum(slot.rows) for slot in slots}
-                largest = np.argsort([-sizes[name] for name in relation.columns], kind="stable")
-                relation = relation.sort(*(relation.columns[place] for place in largest))
-            table = relation.to_arrow_table()
+            table = interruptible(relation.to_arrow_table, con.interrupt)
         except duckdb.OutOfMemoryException as error:
             raise ModelError(
                 f"the join does not fit the coordinator's memory: {error}",
                 hint="raise memory_limit, or join on a more selective key",
             ) from error
-        except RuntimeError as error:  # how DuckDB reports a Ctrl-C that reached its query
-            if "interrupted" in str(error):
-                raise KeyboardInterrupt from error
-            raise
-    if table.num_rows > LARGEST:
-        raise ModelError(f"the join has {table.num_rows} rows; at most {LARGEST} can be mapped")
     return {
         int(name.removeprefix("slot_")): table.column(name).to_numpy().astype(np.int32, copy=False)
         for name in table.column_names
     }
 
 
-def _join_codes(
-    slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
-) -> dict[tuple[Address, int], pa.Array]:
-    """Per client, slot and key: the tag of every row as a code common to all holders of the key.
+def _unordered(sql: str) -> str:
+    """To count rows, they need not be sorted first."""
+    query = parse_one(sql, dialect=DuckDB)
+    query.set("order", None)
+    return query.sql(dialect=DuckDB)
 
-    int32 (n,), null where the key is NULL.
-    """
-    holders: dict[int, list[tuple[Address, int]]] = {}
-    for slot in slots:
-        for position, key in enumerate(slot.keys):
-            holders.setdefault(key, []).extend((a, position) for a in slot.addresses)
-    codes: dict[tuple[Address, int], pa.Array] = {}
-    for key, places in holders.items():
-        tags = [replies[address].tags[position] for address, position in places]
+
+def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:
+    """With keys still to be filled in."""
+    rows = sum(slot.rows)
+    if rows > LARGEST_JOIN:
+        raise ModelError(
+            f"a table of the join has {rows:,} rows, and may have {LARGEST_JOIN:,} at most",
+            hint="filter or aggregate it in its party's database",
+        )
+    return SlotCodes(slot.fragment_of_rows(replies), {})
+
+
+def _share_codes(
+    slots: Sequence[SlotRows],
+    replies: Mapping[Address, JoinKeys],
+    found: Mapping[int, SlotCodes],
+) -> None:
+    """Give every slot the tags of its rows as codes that all holders of the key share."""
+    for key in sorted({key for slot in slots for key in slot.keys}):
+        holders = [
+            (slot, address) for slot in slots if key in slot.keys for address in slot.addresses
+        ]
+        tags = [replies[a].tags[slot.keys.index(key)] for slot, a in holders]
         merged = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(16),
             sum(len(t) for t in tags),
             [None, pa.py_buffer(np.ascontiguousarray(np.concatenate(tags)))],
         )
         numbers = merged.dictionary_encode().indices.to_numpy()
+        parts: dict[int, list[Array]] = {slot.slot: [] for slot, _ in holders}
         start = 0
-        for (address, position), own in zip(places, tags, strict=True):
-            place = replies[address].codes[position].astype(np.int64)
-            found = np.append(numbers[start : start + len(own)], np.int32(0))[place]
-            codes[address, key] = pa.array(found, mask=place == len(own))
+        for (slot, address), own in zip(holders, tags, strict=True):
+            place = replies[address].codes[slot.keys.index(key)].astype(np.int64)
+            # the place after the last tag is NULL's
+            parts[slot.slot].append(np.append(numbers[start : start + len(own)], -1)[place])
             start += len(own)
-    return codes
+        for number, several in parts.items():
+            found[number].keys[key] = np.concatenate(several).astype(np.int32, copy=False)
 
 
-def _slot_table(
-    slot: SlotRows,
-    replies: Mapping[Address, JoinKeys],
-    codes: Mapping[tuple[Address, int], pa.Array],
-) -> pa.Table:
-    columns: dict[str, Array | pa.ChunkedArray] = {
-        "fragment": slot.fragment_of_rows(replies),
-        "row": np.arange(sum(slot.rows), dtype=np.int32),
+def _slot_table(codes: SlotCodes) -> pa.Table:
+    columns: dict[str, Any] = {
+        "fragment": codes.fragment,
+        "row": np.arange(len(codes.fragment), dtype=np.int32),
     }
-    for key in slot.keys:
-        columns[f"key_{key}"] = pa.chunked_array([codes[a, key] for a in slot.addresses])
+    for key, own in codes.keys.items():
+        columns[f"key_{key}"] = pa.array(own, mask=own < 0)
     return pa.table(columns)

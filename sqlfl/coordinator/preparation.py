@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.coordinator.fan_out import limit_fan_out
+from sqlfl.coordinator.join_limits import check_join
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
@@ -84,6 +85,10 @@ class Joined:
     """None where all joined rows count alike."""
     dropped: int = 0
     """Joined rows beyond the `max_fan_out` of a table row; they are not among N."""
+    unmatched: Mapping[int, int] = field(default_factory=dict)
+    """By slot on the right of a LEFT JOIN: joined rows that found no partner in it."""
+    tables: Mapping[int, int] = field(default_factory=dict)
+    """By slot, the rows that its clients hand to the join."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +100,16 @@ class Targets:
     classes: tuple[str, ...] | None
 
 
-def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
+def prepare(
+    plan: FederatedPlan, channel: Channel, run: str, tell: Callable[[str], None] = lambda _: None
+) -> Joined:
     """Snapshots at all clients, the table mapping here, active rows back to the clients.
 
-    Where the statement limits how often a row may be joined, joined rows beyond it are gone before
-    a client hears of the join. Raises PartyError where a client's query fails.
+    `tell` is told what is being done, for a bar of progress. Where the statement limits how often a
+    row may be joined, joined rows beyond it are gone before a client hears of the join. Raises
+    PartyError where a client's query fails, ModelError where the join is too large.
     """
+    tell("taking snapshots")
     slots, null_targets = _snapshots(plan, channel, run)
     requests: dict[Address, Message] = {
         address: SendKeys(run, slot.slot)
@@ -108,6 +117,7 @@ def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
         if slot.keys
         for address in slot.addresses
     }
+    tell("joining keys")
     keys: dict[Address, JoinKeys] = {}
     for address, reply in channel.exchange(requests).items():
         assert isinstance(reply, JoinKeys)
@@ -119,6 +129,7 @@ def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
         keys,
         None if limit is None else str(limit),
         sorted=any(s.seed is not None for own in plan.specifications.values() for s in own),
+        check=lambda codes, count: check_join(plan, codes, count, tell),
     )
     unjoined = _unjoined(plan, slots, keys, mapping)
     virtual = _virtual(plan, slots, keys)
@@ -128,7 +139,24 @@ def prepare(plan: FederatedPlan, channel: Channel, run: str) -> Joined:
         mapping = limit_fan_out(mapping, protected, plan.privacy.max_fan_out)
     left = len(next(iter(mapping.values())))
     joined = _activate(slots, mapping, virtual, deviations(plan), channel, run)
-    return Joined(left, joined, null_targets, unjoined, dropped=total - left)
+    return Joined(
+        left,
+        joined,
+        null_targets,
+        unjoined,
+        dropped=total - left,
+        unmatched=_unmatched(plan, joined),
+        tables={slot.slot: sum(slot.rows) for slot in slots},
+    )
+
+
+def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[int, int]:
+    optional = {slot for block in plan.ucq.blocks for slot in block.optional}
+    return {
+        number: int(np.count_nonzero(slot.made_up[slot.rows])) if len(slot.virtual) else 0
+        for number, slot in joined.items()
+        if number in optional
+    }
 
 
 def _virtual(

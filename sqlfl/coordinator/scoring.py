@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.algorithms.head import Head
+from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.preparation import Joined, prepare, targets
 from sqlfl.coordinator.protection import check_run
+from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Identifiers, Message, Predictions, Score, SendIdentifiers
@@ -39,13 +42,26 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
 """Of what `class_type` gives, but for decimals."""
 
 
-def predict(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa.Table:
+@dataclass(frozen=True)
+class Scoring:
+    """Whom a scoring tells what it does, and what is odd about the rows."""
+
+    tell: Callable[[str], None] = lambda _: None
+    remark: Callable[[str], None] = lambda _: None
+
+
+def predict(
+    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring = Scoring()
+) -> pa.Table:
     """A row per joined row: identifiers, `prediction`, and `probability_<class>` of classifiers.
 
     Where the plan says INTO, tables of these at the clients instead, and a row per table.
     """
-    joined = prepare(plan, channel, run)
+    joined = prepare(plan, channel, run, said.tell)
+    remark_on_join(plan, joined, said.remark)
+    said.tell("scoring")
     prediction = _score(plan, model, joined, channel, run)
+    remark_on_features(plan, joined, channel, run, said.remark)
     if plan.into is not None:
         return write(plan.into, joined, prediction, channel, run)
     names: list[str] = []
@@ -65,26 +81,37 @@ def predict(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa
     return pa.Table.from_arrays(columns, names=names)
 
 
-def evaluate(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> pa.Table:
-    """One row: rows, loss, and the metrics of the model's kind. Where labels are noised, also
-    `accuracy_estimate` of a classifier, and `labels`, which says so.
+def evaluate(
+    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring = Scoring()
+) -> pa.Table:
+    """One row: rows, loss, and the metrics of the model's kind, weighed where the plan is. Where
+    labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so.
 
-    Raises ModelError for an empty join or a class that the model does not know, and InternalError
-    where labels were not noised as planned.
+    Raises ModelError for an empty join, a class that the model does not know, and weights that are
+    none, and InternalError where labels were not noised as planned.
     """
-    joined = prepare(plan, channel, run)
+    joined = prepare(plan, channel, run, said.tell)
     if joined.total == 0:
         raise ModelError(
             f"the join has no rows to evaluate model {model.name} on",
             hint="check the WHERE conditions, that the join keys of the tables do match, and that "
             "the target is not NULL in all rows",
         )
+    remark_on_join(plan, joined, said.remark)
     target = targets(plan, joined, channel, run)
+    weights = None if plan.ucq.weight is None else sample_weights(plan, joined, channel, run)
+    if weights is not None and not weights.any():
+        raise ModelError(
+            f"weight {plan.ucq.weight} is 0 in all rows", hint="at least one must be positive"
+        )
+    said.tell("scoring")
     prediction = _score(plan, model, joined, channel, run)
+    remark_on_features(plan, joined, channel, run, said.remark)
     y = target.values
     if model.classes is None or target.classes is None:
-        metrics = regression_metrics(prediction[:, 0], y)
-        value: float | None = float(np.mean(0.5 * (prediction[:, 0] - y) ** 2))
+        metrics = regression_metrics(prediction[:, 0], y, weights)
+        squares = 0.5 * (prediction[:, 0] - y) ** 2
+        value: float | None = float(np.average(squares, weights=weights))
     else:
         unknown = [text for text in target.classes if text not in model.classes]
         if unknown:
@@ -94,7 +121,7 @@ def evaluate(plan: FederatedPlan, model: Model, channel: Channel, run: str) -> p
                 hint=f"the model knows {', '.join(model.classes)}",
             )
         known = np.array([model.classes.index(text) for text in target.classes])
-        metrics = classification_metrics(prediction, known[y])
+        metrics = classification_metrics(prediction, known[y], weights)
         value = metrics["log_loss"]
     row: dict[str, object] = {"rows": joined.total, "loss": value, **metrics}
     kinds = {"rows": pa.int64(), "labels": pa.string()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.algorithms import ALGORITHMS, Algorithm, Problem, Step
+from sqlfl.coordinator.findings import remark_on_features, remark_on_join
+from sqlfl.coordinator.join_limits import check_memory
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
@@ -68,9 +71,9 @@ class Trained:
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
     `valid_loss` is the mean loss of the validation rows, without penalty."""
     metrics: dict[str, float | int | None]
-    """`rows`, null_targets and unjoined, with max_fan_out `dropped`, objective and loss of the
-    training rows and the metrics of the model's kind; where there is a split, `valid_rows`,
-    `valid_loss` and valid_<metric>."""
+    """`rows`, null_targets, unjoined and unjoined_<table> of each LEFT JOIN, with max_fan_out
+    `dropped`, objective and loss of the training rows and the metrics of the model's kind; where
+    there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
     interrupted: bool
     converged: bool
     stopped_early: bool
@@ -108,14 +111,17 @@ def train(
     run: str,
     progress: Progress,
     start: Model | None = None,
+    remark: Callable[[str], None] = lambda _: None,
 ) -> Trained:
     """Run `plan` and leave each block saved at its clients under the name `run`.
 
-    `start` is the model of a warm start, whose run the plan names. Ctrl-C ends the training after
-    the current round; the model so far is kept. Raises ModelError for an empty join, a target with
-    fewer than two classes or with others than `start` has, and weights that do not do (`weigh`);
-    PrivacyError where a budget cannot be met over this join, before any round; PartyError for a
-    failing client; InternalError, and nothing is saved, where one has not noised what was planned.
+    `start` is the model of a warm start, whose run the plan names; `remark` is told what is odd
+    about the join and the features, before the first round. In the rounds Ctrl-C ends the training
+    after the current one; the model so far is kept. Raises ModelError for an empty join, a target
+    with fewer than two classes or with others than `start` has, and weights that do not do
+    (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
+    PartyError for a failing client; InternalError, and nothing is saved, where one has not noised
+    what was planned.
     """
     started = time.perf_counter()
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
@@ -124,16 +130,17 @@ def train(
             f"model {plan.options.get('warm_start')} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
-    progress.stage("joining keys")
-    joined = prepare(plan, channel, run)
+    joined = prepare(plan, channel, run, progress.stage)
     if joined.total == 0:
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
             hint="check the WHERE conditions, that the join keys of the tables do match, and that "
             "the target is not NULL in all rows",
         )
+    remark_on_join(plan, joined, remark)
     target = targets(plan, joined, channel, run)
     loss = _loss(plan, target)
+    check_memory(plan, joined.total, loss.outputs)
     if start is not None and start.classes != target.classes:
         raise ModelError(
             f"model {start.name} knows the classes {', '.join(start.classes or ())}, and target "
@@ -141,6 +148,8 @@ def train(
             hint="a warm start needs the same classes; leave warm_start out to begin anew",
         )
     joined = weigh(plan, joined, target, channel, run)
+    progress.stage("encoding features")
+    remark_on_features(plan, joined, channel, run, remark)
     protection = protect(plan, joined, target)
     problem = _problem(plan, joined, target, loss, run, start, protection)
     watched = Watched(channel)
@@ -151,8 +160,8 @@ def train(
     step: Step | None = None
     kept: Candidate | None = None
     stopped = False
+    algorithm.start()
     with noted() as interrupt:
-        algorithm.start()
         for step in algorithm.steps():
             measured = measures.epoch(algorithm.scores)
             rows.append(
@@ -209,6 +218,7 @@ def train(
             **({} if held_out is None else {"valid_rows": held_out}),
             "null_targets": joined.null_targets,
             "unjoined": joined.unjoined,
+            **{f"unjoined_{plan.ucq.slots[slot].name}": n for slot, n in joined.unmatched.items()},
             **({} if not _limited(plan) else {"dropped": joined.dropped}),
             "objective": kept.step.objective,
             "loss": kept.step.loss,

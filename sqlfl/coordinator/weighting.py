@@ -45,7 +45,7 @@ def weigh(
         return joined
     weighting = _weighting(
         plan,
-        _samples(plan, joined, channel, run),
+        sample_weights(plan, joined, channel, run),
         _validation(plan, joined, channel, run),
         target,
     )
@@ -64,7 +64,7 @@ def weigh(
     return replace(joined, weighting=weighting)
 
 
-def _samples(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
+def sample_weights(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
     """float64 (N,): the weight column of every joined row, or 1."""
     slot = next((slot for slot in plan.ucq.slots if slot.weight), None)
     if slot is None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.errors import InternalError, PartyError
+from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Commit, Message, Write, Written
 from sqlfl.planner import emit
 from sqlfl.planner.into import Into
@@ -32,7 +33,8 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
         for client, table in into.tables
     }
     written = channel.exchange(requests)
-    _commit(into, channel, run)
+    with deferred():  # a Ctrl-C now would leave some tables, and not others
+        _commit(into, channel, run)
     rows: list[dict[str, object]] = []
     for client, table in into.tables:
         reply = written[client, CLIENT]
@@ -86,6 +88,7 @@ def _request(
         classes=into.classes,
         type=into.type,
         probabilities=values if into.classes else np.zeros((len(values), 0)),
+        replace=int(into.replace),
     )
 
 

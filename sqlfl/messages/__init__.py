@@ -32,11 +32,13 @@ from sqlfl.messages.planning import (
 )
 from sqlfl.messages.preparation import (
     Activate,
+    Findings,
     JoinKeys,
     Labels,
     Prepare,
     Prepared,
     Ready,
+    SendFindings,
     SendKeys,
     SendLabels,
     SendSplit,
@@ -78,6 +80,7 @@ __all__ = [
     "Describe",
     "Drop",
     "Failure",
+    "Findings",
     "Finish",
     "Gram",
     "Identifiers",
@@ -97,6 +100,7 @@ __all__ = [
     "Save",
     "Saved",
     "Score",
+    "SendFindings",
     "SendGram",
     "SendIdentifiers",
     "SendKeys",
@@ -123,7 +127,7 @@ KINDS: dict[str, type[Message]] = {
     for cls in (
         ListTables, Tables, Describe, Columns,
         Prepare, Prepared, SendKeys, JoinKeys, Activate, Weigh, Ready, Statistics, SetEncoding,
-        SendLabels, Labels, SendWeights, Weights, SendSplit, Split,
+        SendLabels, Labels, SendWeights, Weights, SendSplit, Split, SendFindings, Findings,
         Start, SendGram, Gram, SetGram, Residuals, PartialGradient,
         SumGradient, SendPredictions, Predictions, Probe, ConsensusPart, ConsensusAverage,
         SendReleases, Releases,

@@ -113,6 +113,8 @@ class Write(Message):
     """The DuckDB type that `prediction` has as a class."""
     probabilities: Array
     """float64 (m, K); (m, 0) for a regression"""
+    replace: int
+    """1 where the table may take the place of another."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,3 +164,26 @@ class Split(Message):
     kind = "split"
     validation: Array
     """uint8 (a,): 1 for validation."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendFindings(Message):
+    """Coordinator to client: what is odd about the features of the active rows?"""
+
+    kind = "send_findings"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings(Message):
+    """Client to coordinator: what the user is warned of. Not asked where features are protected."""
+
+    kind = "findings"
+    empty: Array
+    """uint8 (features,): 1 where the feature is NULL in every row that counts."""
+    constant: Array
+    """uint8 (features,): 1 where it has one value, never NULL; in training."""
+    identifying: Array
+    """uint8 (features,): 1 where it is a text with nearly a value for each joined row; in
+    training."""
+    unseen: Array
+    """int64 (features,): joined rows whose category training did not see; in scoring."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.interrupts import checkpoint
 from sqlfl.models.towers import TowerShape
 
 try:
@@ -124,7 +125,9 @@ class Pass:
         return torch.cat([first.reshape(-1), *(total.reshape(-1) for total in sums)])
 
     def _chunks(self) -> Iterator[slice]:
-        return (slice(start, start + CHUNK) for start in range(0, len(self.first), CHUNK))
+        for start in range(0, len(self.first), CHUNK):
+            checkpoint()
+            yield slice(start, start + CHUNK)
 
     def _generator(self, chunk: int) -> torch.Generator | None:
         if self.draw is None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sqlfl.interrupts import checkpoint
 from sqlfl.models.neural import Limit, Network, Tensor, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import TowerShape, local_rounds
@@ -122,6 +123,7 @@ class LocalUpdate:
         total = passes * batches
         parameters, batch = start, self._rows
         for step in range(total):
+            checkpoint()
             if batches > 1:
                 if step % batches == 0:
                     order = np.array_split(generator.permutation(self._rows), batches)

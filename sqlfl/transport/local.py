@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pyarrow as pa
 
-from sqlfl.errors import InternalError
+from sqlfl.errors import PartyError
+from sqlfl.interrupts import deferred, stop_all
 from sqlfl.schema import Client
 from sqlfl.transport.base import Handler
 
 
 class LocalTransport:
-    """Serves each client by its handler; `handlers` may grow while the transport is open."""
+    """Serves each client by its handler; what is there of `handlers` may change meanwhile.
 
-    def __init__(self, handlers: Mapping[Client, Handler]) -> None:
+    interrupts : by client, what ends the request that it is serving; from any thread.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[Client, Handler],
+        interrupts: Mapping[Client, Callable[[], None]] | None = None,
+    ) -> None:
         self._handlers = handlers
+        self._interrupts = {} if interrupts is None else interrupts
         self._pool: ThreadPoolExecutor | None = None
         self._workers = 0
         self._lock = threading.Lock()
@@ -26,18 +35,24 @@ class LocalTransport:
         work: dict[Client, list[int]] = {}
         for position, (client, _) in enumerate(requests):
             if client not in self._handlers:
-                raise InternalError(f"no client {client} is attached")
+                raise PartyError(str(client), "it is not attached")
             work.setdefault(client, []).append(position)
         futures: dict[Client, Future[list[pa.Buffer]]] = {}
+
+        def stop() -> None:
+            for client, future in futures.items():
+                if not future.done() and client in self._interrupts:
+                    self._interrupts[client]()
+
         try:
-            with self._lock:  # no other thread is to replace the pool meanwhile
+            with deferred(), self._lock:  # no other thread is to replace the pool meanwhile
                 pool = self._threads(len(work))
                 for client, positions in work.items():
                     data = [requests[p][1] for p in positions]
                     futures[client] = pool.submit(self._serve, client, data)
             wait(futures.values())
-        except KeyboardInterrupt:
-            wait(futures.values())  # no client is left at work when the error is seen
+        except BaseException:
+            stop_all(futures.values(), stop)  # no client is left at work when the error is seen
             raise
         answers = {
             position: answer

@@ -157,7 +157,7 @@ def test_predict_sends_no_labels(clinic: tuple[sqlfl.Federation, Tap]) -> None:
     with tap.taken() as recorded:
         fed.sql(f"PREDICT MODEL m FROM ({ILL})")
     up = {decode(r.data).kind for r in recorded if r.direction == "up"}
-    assert up == {"tables", "columns", "prepared", "join_keys", "ready", "predictions"}
+    assert up == {"tables", "columns", "prepared", "join_keys", "ready", "predictions", "findings"}
 
 
 def test_a_client_that_does_not_noise_is_noticed(

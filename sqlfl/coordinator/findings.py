@@ -1,0 +1,133 @@
+"""What the coordinator finds odd in a join, and clients in their features, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.coordinator.preparation import Joined
+from sqlfl.errors import InternalError
+from sqlfl.messages import Findings, Message, SendFindings
+from sqlfl.planner.federated import TRAIN, FederatedPlan
+from sqlfl.planner.ucq import CATEGORY, Slot
+from sqlfl.transport.base import Address, Channel
+
+Array = npt.NDArray[Any]
+
+COPIES = 100
+"""Joined rows of a row with a label, on average, that more than one to many makes."""
+GROWTH = 10
+"""By how much the join may be larger than the largest of its tables."""
+FEWEST = 1000
+"""Joined rows of which that is said."""
+
+
+def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], None]) -> None:
+    """Tables of LEFT JOINs without any match, and a fan-out that looks like a missing key."""
+    for name in _without_match(plan, joined):
+        remark(
+            f"LEFT JOIN {name}: no row has a match in it, and its columns are as where there is "
+            "none. Are the keys written alike, lower(trim(a.key)) = lower(trim(b.key))?"
+        )
+    if joined.total < FEWEST:
+        return
+    largest = max(joined.tables.values(), default=0)
+    target = next((slot for slot in plan.ucq.slots if slot.target), None)
+    if target is not None:
+        active = int(joined.slots[target.index].offsets[-1])
+        if joined.total >= COPIES * active:
+            remark(
+                f"the join has {joined.total:,} rows of {active:,} rows of {target.name}, which "
+                f"has the target: each occurs in {joined.total / active:,.0f} on average. Is a key "
+                "missing in the join?"
+            )
+            return
+    if largest and joined.total >= GROWTH * largest:
+        remark(
+            f"the join has {joined.total:,} rows, and its largest table {largest:,}. Is a key "
+            "missing in the join?"
+        )
+
+
+def remark_on_features(
+    plan: FederatedPlan,
+    joined: Joined,
+    channel: Channel,
+    run: str,
+    remark: Callable[[str], None],
+) -> None:
+    """What clients say of their features, where they are asked."""
+    towers = [slot for slot in plan.ucq.slots if slot.features]
+    if not plan.findings or joined.total == 0:
+        return
+    requests: dict[Address, Message] = {
+        address: SendFindings(run, slot.index)
+        for slot in towers
+        for address in joined.slots[slot.index].addresses
+    }
+    replies = channel.exchange(requests)
+    silent = _without_match(plan, joined)
+    for slot in towers:
+        parts: list[Findings] = []
+        for address in joined.slots[slot.index].addresses:
+            reply = replies[address]
+            if not isinstance(reply, Findings) or len(reply.empty) != len(slot.features):
+                raise InternalError(f"client {address[0]} answered findings with {reply.kind}")
+            parts.append(reply)
+        if slot.name not in silent:
+            _say(plan, slot, parts, joined.total, remark)
+
+
+def _say(
+    plan: FederatedPlan,
+    slot: Slot,
+    parts: list[Findings],
+    total: int,
+    remark: Callable[[str], None],
+) -> None:
+    empty, constant, identifying = (
+        np.all([getattr(part, name) for part in parts], axis=0)
+        for name in ("empty", "constant", "identifying")
+    )
+    unseen = np.sum([part.unseen for part in parts], axis=0)
+    training = plan.purpose == TRAIN
+    for place, feature in enumerate(slot.features):
+        name = f"feature {feature.name} (of {slot.name})"
+        if empty[place]:
+            known = "as a category" if feature.kind == CATEGORY else "as its mean in training"
+            what = "tells nothing" if training else f"to model {plan.name} it counts {known}"
+            remark(f"{name} is NULL in all {total:,} joined rows: {what}")
+        elif constant[place]:
+            remark(f"{name} is the same in all joined rows, and tells nothing")
+        elif identifying[place]:
+            remark(
+                f"{name} is a text with nearly as many values as there are joined rows: from an "
+                "identifier a model learns rows by heart, and nothing about others. Leave it out "
+                "of the SELECT list; PREDICT returns identifiers by ID (...)"
+            )
+        if unseen[place]:
+            remark(
+                f"{name} has values that model {plan.name} was not trained on, in "
+                f"{int(unseen[place]):,} of {total:,} joined rows, which count as other"
+            )
+
+
+def _without_match(plan: FederatedPlan, joined: Joined) -> list[str]:
+    """Slots on the right of LEFT JOINs whose virtual row alone is joined, unless a condition drops
+    rows with a match: then those without one may be what is asked for."""
+    dropping = {
+        slot
+        for block in plan.ucq.blocks
+        for slot, kept in block.kept
+        if set(kept) < set(dict(block.members)[slot])
+    }
+    return [
+        slot.name
+        for slot in plan.ucq.slots
+        if joined.total
+        and joined.unmatched.get(slot.index) == joined.total
+        and slot.index not in dropping
+    ]

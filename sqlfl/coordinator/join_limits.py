@@ -1,0 +1,128 @@
+"""Joins that are too large are refused before they are made, with what makes them large."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
+from sqlfl.errors import ModelError
+from sqlfl.options import LARGEST_JOIN, MAX_JOINED_ROWS
+from sqlfl.planner.engines import bytes_of, readable
+from sqlfl.planner.federated import TRAIN, FederatedPlan
+from sqlfl.planner.ucq import Slot
+
+FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
+"""Bytes of memory for each joined row in training, as measured: the mapping while it is made,
+targets, and of each output scores, slopes and what a step makes of them."""
+SCORING_FIXED, SCORING_PER_OUTPUT = 24, 40
+OF_MACHINE = 0.8
+"""Of the machine's memory, where memory_limit does not say: what DuckDB takes too."""
+SHOWN = 3
+
+
+def check_join(
+    plan: FederatedPlan,
+    slots: Mapping[int, SlotCodes],
+    count: Callable[[int], int],
+    tell: Callable[[str], None],
+) -> None:
+    """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
+
+    The number is counted from the codes. Where that gives a bound only, and one that is too large,
+    `count(n)` makes up to n joined rows to count them. `tell` is told the number.
+    """
+    most = int(str(plan.options.get("max_joined_rows", MAX_JOINED_ROWS)))
+    size = join_size(plan.ucq, slots)
+    rows, exact = int(size.rows), size.exact
+    if not exact:
+        tell(f"counting joined rows, {rows:,} at most")
+        if rows > most:
+            rows = count(most + 1)
+    tell(f"joining keys: {rows:,} rows")
+    if rows > most:
+        raise _too_large(plan, slots, rows, most, exact)
+    check_memory(plan, rows, 1)
+
+
+def check_memory(plan: FederatedPlan, rows: int, outputs: int) -> None:
+    """Raise ModelError where the joined rows would not fit memory_limit, or the machine.
+
+    outputs : scores of a joined row; numbers of its sum of towers, where a head follows.
+    """
+    given = bytes_of(plan.options.get("memory_limit"))
+    limit = given or int(OF_MACHINE * machine_memory())
+    need = rows * row_bytes(plan, outputs)
+    if need <= limit:
+        return
+    what = "memory_limit" if given else f"{OF_MACHINE:.0%} of this machine's memory"
+    raise ModelError(
+        f"the join has {rows:,} rows, which take about {readable(need)} of the coordinator's "
+        f"memory; {what} is {readable(limit)}",
+        hint="join fewer rows: aggregate the larger table by the join key, filter, or join by a "
+        "further key; or raise memory_limit",
+    )
+
+
+def row_bytes(plan: FederatedPlan, outputs: int) -> int:
+    """About what each joined row takes of the coordinator's memory, at the most."""
+    slots = sum(1 for s in plan.ucq.slots if s.features or s.target or s.weight or s.identifiers)
+    if plan.purpose == TRAIN:
+        return FIXED + PER_SLOT * slots + PER_OUTPUT * outputs
+    return SCORING_FIXED + PER_SLOT * slots + SCORING_PER_OUTPUT * outputs
+
+
+def machine_memory() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _too_large(
+    plan: FederatedPlan, slots: Mapping[int, SlotCodes], rows: int, most: int, exact: bool
+) -> ModelError:
+    number = f"{rows:,}" if rows < 2**53 else f"about {rows:.3g}"
+    what = "query" if len(plan.ucq.slots) == 1 else "join"
+    message = f"the {what} has {number if exact else f'more than {most:,}'} rows"
+    if exact and rows > LARGEST_JOIN:
+        message += f", and {LARGEST_JOIN:,} is the most that can be trained on or scored"
+    else:
+        message += f", and max_joined_rows is {most:,}"
+    found = [m for m in multiplying(plan.ucq, slots) if min(m.left, m.right) > 1][:SHOWN]
+    said = [_said(plan, m) for m in found]
+    hint = "aggregate or filter the tables before"
+    if said:
+        hint = "is a key missing in the join? Else aggregate or filter before it"
+    elif len(plan.ucq.slots) > 1 and not any(block.joins for block in plan.ucq.blocks):
+        said = [f"it is a cross product of {' and '.join(slot.name for slot in plan.ucq.slots)}"]
+    if rows <= LARGEST_JOIN and exact:
+        memory = readable(rows * row_bytes(plan, 1))
+        hint += f"; or WITH (max_joined_rows = {rows}), which takes about {memory} of memory"
+    elif not exact:
+        hint += "; or a larger max_joined_rows in WITH"
+    return ModelError("; ".join([message, *said]), hint=hint)
+
+
+def _said(plan: FederatedPlan, found: Multiplying) -> str:
+    left, right = (plan.ucq.slots[s] for s in (found.join.left, found.join.right))
+    key = found.join.key
+    return (
+        f"by {_written(left, key)} = {_written(right, key)} a row of {left.name} meets "
+        f"{_mean(found.left)} of {right.name} on average, and a row of {right.name} "
+        f"{_mean(found.right)} of {left.name}"
+    )
+
+
+def _mean(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _written(slot: Slot, key: int) -> str:
+    """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`."""
+    select = next(f.select for f in slot.fragments if not f.virtual)
+    parts = [
+        item.this.sql(dialect="duckdb")
+        for item in select.expressions
+        if item.alias_or_name.startswith(f"sqlfl_key_{key}_")
+    ]
+    named = [f"{slot.name}.{part}" if part.isidentifier() else part for part in parts]
+    return named[0] if len(named) == 1 else f"({', '.join(named)})"

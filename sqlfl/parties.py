@@ -1,0 +1,194 @@
+"""The parties that are attached to a federation: their databases, and what serves them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+
+import pyarrow as pa
+
+from sqlfl.attachment import Attachment, Place, Source, Store
+from sqlfl.coordinator_file import CoordinatorFile
+from sqlfl.errors import Error, nearest
+from sqlfl.files import Connection
+from sqlfl.interrupts import deferred
+from sqlfl.party import PartyClient, Secrets
+from sqlfl.planner.federated import FederatedPlan
+from sqlfl.registry import Model
+from sqlfl.remarks import Remarks
+from sqlfl.schema import Client
+from sqlfl.udfs.label_secret import Holders
+
+
+class Parties:
+    """Attaches and detaches; safe to use from several threads.
+
+    file : the coordinator's; None where no model lasts.
+
+    Attributes
+    ----------
+    clients : party -> its clients, in order; replaced as a whole, never changed.
+    handlers : what a transport serves the clients by; grows and shrinks.
+    interrupts : what ends the request that a client is serving.
+    servers : the clients' ends.
+    """
+
+    def __init__(self, file: CoordinatorFile | None) -> None:
+        self._file = file
+        self._secret = secrets.token_bytes(32)
+        self._holders = Holders()
+        self._lock = threading.Lock()
+        self._places: dict[Client, Place] = {}
+        self._opened: dict[str, list[Connection]] = {}
+        self._twins: set[frozenset[Client]] = set()
+        """Pairs of clients of two parties that have the same tables."""
+        self.clients: Mapping[str, tuple[Client, ...]] = {}
+        self.handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
+        self.interrupts: dict[Client, Callable[[], None]] = {}
+        self.servers: dict[Client, PartyClient] = {}
+
+    def attach(
+        self,
+        name: str,
+        source: Source | Sequence[Source],
+        store: Store | Sequence[Store],
+        welcome: Callable[[Sequence[Client]], None],
+    ) -> None:
+        """`welcome` is told of the clients once they can be reached; where it raises, they are not
+        attached. Raises as `Federation.attach` says."""
+        check_name(name, "party name")
+        with self._lock:
+            if self._known(name) is not None:
+                raise Error(
+                    f"a party named {name} is attached already",
+                    hint=f'choose another name, or fed.detach("{name}") first',
+                )
+            self._attach(name, source, store, welcome)
+
+    def _attach(
+        self,
+        name: str,
+        source: Source | Sequence[Source],
+        store: Store | Sequence[Store],
+        welcome: Callable[[Sequence[Client]], None],
+    ) -> None:
+        own = Secrets(self._secret, secrets.token_bytes(32), self._holders)
+        with Attachment(name, source, store, self._file) as attachment:
+            places = {place.client: place for place in attachment.places}
+            servers = {
+                client: PartyClient(
+                    client, place.con, own, place.blocks, place.labels, place.instance
+                )
+                for client, place in places.items()
+            }
+            twins = attachment.twins(self._places)
+            said = Remarks()
+            for text in attachment.remarks():
+                said.add(text)
+            self.handlers |= {client: server.handle for client, server in servers.items()}
+            self.interrupts |= {client: server.interrupt for client, server in servers.items()}
+            try:
+                welcome(tuple(servers))
+            except BaseException:
+                for client in servers:
+                    del self.handlers[client], self.interrupts[client]
+                raise
+            with deferred():
+                self._opened[name] = attachment.opened
+                self._twins |= twins
+                self._places |= places
+                self.servers |= servers
+                self.clients = {**self.clients, name: tuple(servers)}
+
+    def detach(self, name: str, leave: Callable[[Sequence[Client]], None]) -> None:
+        """Forget the party, and close what was opened for it.
+
+        `leave` is told of its clients before; where it raises, all stays. Raises Error where there
+        is no such party, and where a run is in progress at it.
+        """
+        with self._lock:
+            known = self._known(name)
+            if known is None:
+                close = nearest(str(name), self.clients)
+                listed = ", ".join(self.clients) or "none"
+                raise Error(
+                    f"there is no party {name}",
+                    hint=f"did you mean {close}?" if close else f"the parties are: {listed}",
+                )
+            clients = self.clients[known]
+            if any(self.servers[client].working for client in clients):
+                raise Error(
+                    f"party {known} takes part in a statement that another thread runs",
+                    hint="wait for its end",
+                )
+            leave(clients)
+            with deferred(), ExitStack() as stack:
+                self.clients = {n: c for n, c in self.clients.items() if n != known}
+                for con in self._opened.pop(known):
+                    stack.callback(con.close)
+                for client in clients:
+                    del self.handlers[client], self.interrupts[client], self._places[client]
+                    stack.callback(self.servers.pop(client).close)
+                self._twins = {pair for pair in self._twins if pair.isdisjoint(clients)}
+
+    def counted_twice(self, plan: FederatedPlan) -> list[str]:
+        """Unions of tables of two parties that are one table, in words."""
+        found = []
+        for slot in plan.ucq.slots:
+            read = [f for f in slot.fragments if not f.virtual]
+            for place, fragment in enumerate(read):
+                for other in read[:place]:
+                    pair = frozenset((fragment.client, other.client))
+                    if pair in self._twins and fragment.sql == other.sql:
+                        found.append(
+                            f"{slot.name}: parties {other.client.party} and "
+                            f"{fragment.client.party} have one database, so that each row counts "
+                            "twice in the union of their tables"
+                        )
+        return found
+
+    def changed_since(self, model: Model, parties: Iterable[str]) -> list[str]:
+        """Those of the parties that have more or fewer databases than when the model was trained,
+        in words."""
+        known = model.databases or Counter(client.party for client in model.clients)
+        trained = {name.lower(): number for name, number in known.items()}
+        found = []
+        for party in parties:
+            before, now = trained.get(party.lower()), len(self.clients.get(party, ()))
+            if before is None or before == now or not now:
+                continue
+            rows = "rows of the others are missing" if now < before else "so rows of more are taken"
+            found.append(
+                f"party {party} had {_databases(before)} when model {model.name} was trained, and "
+                f"has {_databases(now)} now: {rows}"
+            )
+        return found
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for opened in self._opened.values():
+                for con in opened:
+                    stack.callback(con.close)
+            for server in self.servers.values():
+                stack.callback(server.close)
+
+    def _known(self, name: str) -> str | None:
+        """The party's name as it was given."""
+        return next((n for n in self.clients if n.lower() == str(name).lower()), None)
+
+
+def _databases(number: int) -> str:
+    return "one database" if number == 1 else f"{number} databases"
+
+
+def check_name(name: object, what: str) -> None:
+    """Of a party."""
+    if isinstance(name, str) and name.isidentifier():
+        return
+    hint = "use letters, digits, _"
+    if not isinstance(name, str):
+        hint = 'the name comes first: fed.attach("airline", database)'
+    raise Error(f"{what} {name!r} is not an identifier", hint=hint)

@@ -1,0 +1,136 @@
+"""What is odd about the features of a snapshot's active rows, and the user is warned of."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of, vocabulary_pads
+from sqlfl.udfs.rows import Snapshot
+
+Flags = npt.NDArray[np.uint8]
+Counts = npt.NDArray[np.int64]
+
+NULL = b"n"
+"""The canonical text of a category that is NULL."""
+NEARLY = 0.5
+"""A category for every second joined row, or more, identifies rows."""
+FEWEST = 50
+"""Joined rows of which that is said."""
+SAME = 1e-9
+"""Values that differ by less than this share of their mean (or of 1) are one."""
+
+
+def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Flags, Flags, Flags]:
+    """Per feature: NULL in all rows that count; never NULL and one value in all of them; nearly a
+    category for each of the `joined` rows.
+
+    Of a slot of several clients: this client's rows alone have no other value than the merged
+    statistics have; the others must say the same.
+    """
+    features = encoding.features
+    empty, constant, identifying = (np.zeros(len(features), np.uint8) for _ in range(3))
+    for number, position in categories_of(features):
+        known = encoding.vocabularies[number]
+        alone = len(known) == 1
+        null = alone and _is_null(known[0], encoding.vocabulary_key, number)
+        empty[position], constant[position] = null, alone and not null
+        identifying[position] = joined >= FEWEST and len(known) > NEARLY * joined
+    numeric = [p for p, feature in enumerate(features) if feature.kind != "category"]
+    empty[numeric] = (encoding.missing >= encoding.total) & (encoding.total > 0)
+    candidates: dict[int, range] = {}
+    start = 0
+    for number, position in enumerate(numeric):
+        columns = range(start, start + features[position].width)
+        start = columns.stop
+        if encoding.missing[number] == 0 and np.all(encoding.scale[columns] == 1.0):
+            candidates[position] = columns  # the scale of a constant is 1, and of others as well
+    constant[list(candidates)] = _constant(snapshot, encoding, candidates)
+    return empty, constant, identifying
+
+
+def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
+    """Per feature: NULL in all rows; joined rows whose category the encoding does not know."""
+    features = encoding.features
+    unseen = np.zeros(len(features), np.int64)
+    for number, position in categories_of(features):
+        unseen[position] = _unseen(snapshot, encoding, number, position)
+    present: list[exp.Expr] = []
+    numeric = 0
+    for position, feature in enumerate(features):
+        value: exp.Expr = sql.column(f"x{numeric}")
+        if feature.kind == "category":
+            value = sql.call("nullif", sql.column(f"c{position}"), sql.call("encode", _NULL_TEXT))
+        elif feature.kind == "array":
+            value = sql.call("nullif", sql.column(f"m{position}"), exp.true())
+        numeric += feature.width if feature.kind != "category" else 0
+        present.append(sql.call("count", value))
+    found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, present))[0]
+    return (np.array(found) == 0).astype(np.uint8), unseen
+
+
+_NULL_TEXT = sql.string(NULL.decode())
+
+
+def _is_null(entry: str, key: bytes | None, number: int) -> bool:
+    """Whether an entry of a vocabulary stands for NULL."""
+    if key is None:
+        return entry == NULL.decode()
+    own = vocabulary_key_of(key, number)
+    return bytes.fromhex(entry) == hmac.digest(own, NULL, "sha256")[: keys.TAG_BYTES]
+
+
+def _constant(
+    snapshot: Snapshot, encoding: Encoding, candidates: dict[int, range]
+) -> npt.NDArray[Any]:
+    if not candidates:
+        return np.zeros(0, np.uint8)
+    terms: list[exp.Expr] = []
+    for columns in candidates.values():
+        same = [_same(p, float(encoding.mean[p])) for p in columns]
+        alike = sql.call("bool_and", exp.and_(*same) if len(same) > 1 else same[0])
+        terms.append(sql.call("coalesce", alike, exp.true()))
+    counts = exp.GT(this=sql.column("cnt"), expression=sql.number(0))
+    query = sql.select(snapshot.active_table, terms).where(counts)
+    return np.array(sql.fetch(snapshot.con, query)[0], np.uint8)
+
+
+def _same(column: int, mean: float) -> exp.Expr:
+    given = sql.cast(sql.string(repr(mean)), "DOUBLE")
+    distance = sql.call("abs", sql.minus(sql.column(f"x{column}"), given))
+    largest = sql.cast(sql.string(repr(SAME * max(1.0, abs(mean)))), "DOUBLE")
+    return exp.LTE(this=distance, expression=largest)
+
+
+def _unseen(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> int:
+    """Σ cnt over the rows whose category is in no entry of the vocabulary."""
+    key, vocabulary = encoding.vocabulary_key, encoding.vocabularies[number]
+    entries = [e.encode() if key is None else bytes.fromhex(e) for e in vocabulary]
+    text = sql.column(f"c{position}")
+    groups = (
+        exp.select(sql.named(text, "c"), sql.named(sql.total(sql.column("cnt")), "n"))
+        .from_(snapshot.active_table)
+        .group_by(text.copy())
+        .subquery("g")
+    )
+    entry = sql.column("c", "g") if key is None else keys.tag(sql.column("c", "g"))
+    table = pa.table({"entry": pa.array(entries, pa.binary())})
+    with sql.registered(snapshot.con, snapshot.name("known"), table) as known:
+        query = (
+            exp.select(sql.total(sql.column("n", "g")))
+            .from_(groups)
+            .join(
+                exp.alias_(known, "k", table=True),
+                on=sql.equal(entry, sql.column("entry", "k")),
+                join_type="left",
+            )
+            .where(sql.is_null(sql.column("entry", "k")))
+        )
+        given = None if key is None else vocabulary_pads(key, number)
+        return round(float(sql.fetch(snapshot.con, query, given)[0][0]))
