@@ -65,7 +65,7 @@ class TransportConformance:
         assert seen == [1.0, 2.0, 3.0]
 
     def test_an_unknown_client_is_an_error(self) -> None:
-        with pytest.raises(InternalError, match="b/0"):
+        with pytest.raises(PartyError, match="b/0: it is not attached"):
             self.make({A: doubling}).exchange([(B, encode(residuals(1)))])
 
 
