@@ -10,6 +10,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from sqlfl import printing
+
 DELAY = 2.0
 """Seconds that a statement may take before its bar appears."""
 
@@ -22,7 +24,7 @@ class Progress:
     """
 
     def __init__(self, name: str, epochs: int | None, enabled: bool | None = None) -> None:
-        self._name = name
+        self._name = printing.line(name)
         self._epochs = epochs
         self._started = time.time()
         self._epoch = 0
