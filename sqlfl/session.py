@@ -21,15 +21,17 @@ from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
 from sqlfl.files import Connection
 from sqlfl.interrupts import deferred
-from sqlfl.messages import CLIENT, Finish
+from sqlfl.messages import CLIENT, Finish, Ready
 from sqlfl.network import Network
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.planner import statements as st
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planning import plan_scoring, plan_training
+from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.registry import Model, Registry, facts_to_text
+from sqlfl.replies import Expected, ask
 from sqlfl.result import Result, facts_to_html
 from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
@@ -246,7 +248,7 @@ class Federation:
         models = ", ".join(model.name for model in self._registry.all())
         kind = "federation" if self._file is None else f"federation in {self._file.path.name}"
         kind += "" if self._at is None else f" at {self._at}"
-        return f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>"
+        return line(f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>")
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -334,7 +336,8 @@ class Federation:
             for client in plan.clients:
                 try:
                     channel = Channel(self._transport, self._audit)  # also while closing
-                    channel.exchange({(client, CLIENT): Finish(run, CLIENT)})
+                    request = {(client, CLIENT): Finish(run, CLIENT)}
+                    ask(channel, request, lambda address: Expected(Ready))
                 except PartyError as error:
                     failed = failed or error
         if failed is not None:
