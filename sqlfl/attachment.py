@@ -14,7 +14,7 @@ import duckdb
 
 from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, PartyError
-from sqlfl.files import Connection, may_be_written, open_database, open_or_make, to_path
+from sqlfl.files import Connection, may_be_written, open_or_make, open_source, to_path
 from sqlfl.schema import Client
 from sqlfl.udfs.block_tables import blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
@@ -147,7 +147,7 @@ class Attachment:
         return self._opened(*open_or_make(path))
 
     def _open(self, path: Path, *, read_only: bool = False) -> Connection:
-        return self._opened(open_database(path, read_only=read_only), lambda: None)
+        return self._opened(open_source(path, read_only=read_only), lambda: None)
 
     def _opened(self, con: Connection, undo: Callable[[], None]) -> Connection:
         self.opened.append(con)

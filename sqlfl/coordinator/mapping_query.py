@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +73,7 @@ def run_mapping_query(
     Raises ModelError where the join is larger than the mapping can hold.
     """
     codes = _join_codes(slots, replies)
-    with duckdb.connect() as con:
+    with own_database() as con:
         if memory_limit is not None:
             con.execute("SET memory_limit = ?", [memory_limit])
         for slot in slots:
@@ -98,6 +100,15 @@ def run_mapping_query(
         int(name.removeprefix("slot_")): table.column(name).to_numpy().astype(np.int32, copy=False)
         for name in table.column_names
     }
+
+
+@contextmanager
+def own_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty one. What it puts on disk is in a folder that nobody else can look into, and is gone
+    at the end."""
+    with tempfile.TemporaryDirectory(prefix="sqlfl-") as folder, duckdb.connect() as con:
+        con.execute("SET temp_directory = ?", [folder])
+        yield con
 
 
 def _join_codes(
