@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -229,8 +229,7 @@ def _check(
             f"slot {slot.index}: labels were noised with ε = {own.labels}, planned {epsilon}"
         )
     if protection is None or not slot.features:
-        others = {field.name: getattr(own, field.name) for field in fields(own)}
-        found = [n for n, v in others.items() if n not in ("run", "slot", "labels") and v]
+        found = [name for name in own.forms() if name != "labels" and getattr(own, name)]
         if found:
             raise InternalError(f"slot {slot.index}: releases without a plan: {', '.join(found)}")
         return
