@@ -121,6 +121,7 @@ class Attachment:
         path = to_path(source, "a source")
         if not path.exists():
             raise Error(f"there is no database file {path}")
+        self._refuse_path(path, "the source")
         writes = keeps and self._coordinator is not None and may_be_written(path)
         if not writes:
             return self._open(path, read_only=True)
@@ -144,6 +145,7 @@ class Attachment:
                 f"the store {path} is the source itself",
                 hint="leave store out: blocks are then kept in the source",
             )
+        self._refuse_path(path, "the store")
         return self._opened(*open_or_make(path))
 
     def _open(self, path: Path, *, read_only: bool = False) -> Connection:
@@ -162,11 +164,11 @@ class Attachment:
 
     def _refuse_coordinator(self, con: Connection, what: str) -> None:
         found = current_database(con).path
-        if (
-            self._coordinator is not None
-            and found is not None
-            and os.path.realpath(found) == str(self._coordinator.path)
-        ):
+        if found is not None:
+            self._refuse_path(Path(os.path.realpath(found)), what)
+
+    def _refuse_path(self, path: Path, what: str) -> None:
+        if self._coordinator is not None and path == self._coordinator.path:
             raise Error(
                 f"{what} is the coordinator's own file", hint="choose a database of the party's"
             )
