@@ -88,6 +88,9 @@ class Draft:
         conditions = [f.expression for f in filters]
         select = emit.fragment_select(branch.sources, projections, conditions)
         columns = self.catalog.describe(branch.client, select.sql(dialect="duckdb"))
+        if len(columns) != len(projections):
+            what = f"its reply to describe has {len(columns)} columns of {len(projections)}"
+            raise PartyError(str(branch.client), what)
         return tuple(c.type for c in columns)
 
     def _culprit(

@@ -20,6 +20,7 @@ from sqlfl.planner.rounds import ROUNDS
 from sqlfl.planner.sizes import Size, Symbol
 from sqlfl.planner.towers import Tower, tower_of
 from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.printing import line
 from sqlfl.privacy.specification import Privacy, SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
@@ -137,6 +138,9 @@ class FederatedPlan:
 
     def __str__(self) -> str:
         return explain.text(self)
+
+    def __repr__(self) -> str:
+        return line(f"<sqlfl plan: {self.purpose} {self.kind} {self.name}; print it for EXPLAIN>")
 
     def _repr_html_(self) -> str:
         return explain.html(self)

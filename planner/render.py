@@ -8,6 +8,8 @@ import textwrap
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from sqlfl.printing import line, lines
+
 WIDTH = 116
 GAP = "  "
 JOINED = "\u00a0"
@@ -54,18 +56,20 @@ class Document:
 
 def to_text(document: Document) -> str:
     """Lines of at most WIDTH characters; only SQL may be longer."""
-    lines = [*_wrap(document.title, WIDTH)]
+    document = _printable(document)
+    found = [*_wrap(document.title, WIDTH)]
     for section in document.sections:
-        lines += ["", section.title.upper()]
+        found += ["", section.title.upper()]
         for number, part in enumerate(section.parts):
             if number and not isinstance(section.parts[number - 1], Notes):
-                lines.append("")
-            lines += _part(part)
-    return "\n".join(line.rstrip().replace(JOINED, " ") for line in lines)
+                found.append("")
+            found += _part(part)
+    return "\n".join(text.rstrip().replace(JOINED, " ") for text in found)
 
 
 def to_html(document: Document) -> str:
     """One self-contained element; everything in it is escaped."""
+    document = _printable(document)
     pieces = [f'<div class="sqlfl-plan"><h3>{_escape(document.title)}</h3>']
     for section in document.sections:
         shown = "" if section.folded else " open"
@@ -78,14 +82,33 @@ def to_html(document: Document) -> str:
     return "\n".join([*pieces, "</div>"])
 
 
+def _printable(document: Document) -> Document:
+    """Names of tables and columns may hold anything: all but SQL stays on its line."""
+    sections = (
+        Section(line(s.title), tuple(map(_printable_part, s.parts)), s.folded)
+        for s in document.sections
+    )
+    return Document(line(document.title), tuple(sections))
+
+
+def _printable_part(part: Part) -> Part:
+    match part:
+        case Table(headers, rows):
+            return Table(headers, tuple(tuple(map(line, row)) for row in rows))
+        case Code(caption, text):
+            return Code(line(caption), lines(text))
+        case Notes(items):
+            return Notes(tuple(map(line, items)))
+
+
 def _part(part: Part) -> list[str]:
     if isinstance(part, Table):
         return _table(part)
     if isinstance(part, Notes):
         return [
-            line
+            text
             for item in part.items
-            for line in textwrap.wrap(
+            for text in textwrap.wrap(
                 item, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
             )
         ]
@@ -96,20 +119,20 @@ def _part(part: Part) -> list[str]:
 def _table(table: Table) -> list[str]:
     rows = [table.headers, *table.rows]
     widths = _widths(rows)
-    lines = []
+    found = []
     for number, row in enumerate(rows):
         cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for line in range(max(len(cell) for cell in cells)):
-            lines.append(
+        for place in range(max(len(cell) for cell in cells)):
+            found.append(
                 "  "
                 + GAP.join(
-                    (cell[line] if line < len(cell) else "").ljust(width)
+                    (cell[place] if place < len(cell) else "").ljust(width)
                     for cell, width in zip(cells, widths, strict=True)
                 )
             )
         if number == 0:
-            lines.append("  " + GAP.join("-" * width for width in widths))
-    return lines
+            found.append("  " + GAP.join("-" * width for width in widths))
+    return found
 
 
 def _widths(rows: list[tuple[str, ...]]) -> list[int]:
@@ -136,24 +159,24 @@ def _widths(rows: list[tuple[str, ...]]) -> list[int]:
 
 def _wrap(text: str, width: int) -> list[str]:
     """Broken at spaces; a word that is too long, behind '·', '@', '.', '_' or anywhere."""
-    lines = [""]
+    found = [""]
     for word in text.split(" "):
-        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        joined = f"{found[-1]} {word}" if found[-1] else word
         if len(joined) <= width:
-            lines[-1] = joined
+            found[-1] = joined
             continue
-        if lines[-1]:
-            lines.append("")
+        if found[-1]:
+            found.append("")
         for piece in re.findall(r"[^·@._]*[·@._]|[^·@._]+", word) if len(word) > width else [word]:
             while piece:
-                if len(lines[-1]) + len(piece) <= width:
-                    lines[-1] += piece
+                if len(found[-1]) + len(piece) <= width:
+                    found[-1] += piece
                     break
-                if lines[-1]:
-                    lines.append("")
+                if found[-1]:
+                    found.append("")
                 else:
-                    lines[-1], piece = piece[:width], piece[width:]
-    return [line.rstrip(JOINED) for line in lines]
+                    found[-1], piece = piece[:width], piece[width:]
+    return [part.rstrip(JOINED) for part in found]
 
 
 # Notebooks align cells to the right and give code the font of the text.

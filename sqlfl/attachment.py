@@ -14,7 +14,7 @@ import duckdb
 
 from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, PartyError
-from sqlfl.files import Connection, may_be_written, open_database, open_or_make, to_path
+from sqlfl.files import Connection, may_be_written, open_or_make, open_source, to_path
 from sqlfl.schema import Client
 from sqlfl.sources import database_path, no_source
 from sqlfl.udfs.block_tables import blocks_of, current_database
@@ -184,6 +184,7 @@ class Attachment:
         if not isinstance(source, (str, os.PathLike)):
             raise no_source(source, client.party)
         path = database_path(source, client.party)
+        self._refuse_path(path, "the source")
         writes = keeps and self._coordinator is not None and may_be_written(path)
         if not writes:
             return self._open(path, read_only=True)
@@ -207,10 +208,11 @@ class Attachment:
                 f"the store {path} is the source itself",
                 hint="leave store out: blocks are then kept in the source",
             )
+        self._refuse_path(path, "the store")
         return self._opened(*open_or_make(path))
 
     def _open(self, path: Path, *, read_only: bool = False) -> Connection:
-        return self._opened(open_database(path, read_only=read_only), lambda: None)
+        return self._opened(open_source(path, read_only=read_only), lambda: None)
 
     def _opened(self, con: Connection, undo: Callable[[], None]) -> Connection:
         self.opened.append(con)
@@ -225,11 +227,11 @@ class Attachment:
 
     def _refuse_coordinator(self, con: Connection, what: str) -> None:
         found = current_database(con).path
-        if (
-            self._coordinator is not None
-            and found is not None
-            and os.path.realpath(found) == str(self._coordinator.path)
-        ):
+        if found is not None:
+            self._refuse_path(Path(os.path.realpath(found)), what)
+
+    def _refuse_path(self, path: Path, what: str) -> None:
+        if self._coordinator is not None and path == self._coordinator.path:
             raise Error(
                 f"{what} is the coordinator's own file", hint="choose a database of the party's"
             )

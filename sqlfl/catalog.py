@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
-from sqlfl.schema import Client, Column, Place, Table, tables_from_json
+from sqlfl.replies import Expected, ask, refused
+from sqlfl.schema import Client, Column, Place, Table, tables_from_json, told_type
 from sqlfl.transport.base import Channel
 
 
@@ -36,20 +37,23 @@ class FederationCatalog:
     def _listing(self, client: Client) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
         if client not in self._listings:
             siblings = self._parties[client.party]
-            replies = self._channel.exchange(
-                {(c, CLIENT): ListTables("", CLIENT) for c in siblings}
-            )
-            for (sibling, _), reply in replies.items():
-                assert isinstance(reply, Tables)
-                self._listings[sibling] = tables_from_json(reply.tables)
+            requests = {(c, CLIENT): ListTables("", CLIENT) for c in siblings}
+            replies = ask(self._channel, requests, lambda address: Expected(Tables))
+            for address, reply in replies.items():
+                try:
+                    self._listings[address[0]] = tables_from_json(reply.tables)
+                except ValueError as error:
+                    what = f"is no listing of tables: {error}"
+                    raise refused(address[0], requests[address], what) from None
         return self._listings[client]
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         if (client, select) not in self._columns:
-            request = {(client, CLIENT): Describe("", CLIENT, select)}
-            reply = self._channel.exchange(request)[client, CLIENT]
-            assert isinstance(reply, Columns)
+            address = (client, CLIENT)
+            request = {address: Describe("", CLIENT, select)}
+            reply = ask(self._channel, request, lambda address: Expected(Columns))[address]
             self._columns[client, select] = tuple(
-                Column(name, type_) for name, type_ in zip(reply.names, reply.types, strict=True)
+                Column(name, told_type(type_))
+                for name, type_ in zip(reply.names, reply.types, strict=True)
             )
         return self._columns[client, select]

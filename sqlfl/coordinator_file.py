@@ -8,25 +8,29 @@ and no schema, both are set once, so that the file may have any name.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import secrets
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.errors import Error
-from sqlfl.files import Connection, Identity, open_database, open_or_make, to_path
-from sqlfl.privacy.card import PrivacyReport
-from sqlfl.registry import Cost, Model, ModelBlock
-from sqlfl.schema import Client
+from sqlfl.files import (
+    CLOSED,
+    Connection,
+    Identity,
+    open_database,
+    open_or_make,
+    private_log,
+    to_path,
+)
+from sqlfl.model_document import history_to_bytes, model_from, model_to_json
+from sqlfl.registry import Model
 from sqlfl.transport.base import AUDIT
 
 FORMAT = 1
@@ -35,28 +39,56 @@ read is named, and what is not known is left alone."""
 
 BACKUP = "restore it from a backup"
 
-_SCHEMA = (
-    "CREATE SCHEMA sqlfl",
-    "SET schema = 'sqlfl'",
-    "CREATE TABLE coordinator "
-    "(id VARCHAR, format INTEGER, written_by VARCHAR, created_at TIMESTAMPTZ)",
-    "CREATE TABLE models (name VARCHAR, run VARCHAR, created_at TIMESTAMPTZ, document VARCHAR, "
-    "history BLOB)",
-    'CREATE TABLE audit (seq BIGINT, "at" TIMESTAMPTZ, run VARCHAR, party VARCHAR, client VARCHAR, '
-    'direction VARCHAR, kind VARCHAR, "rows" BIGINT, "columns" BIGINT, bytes BIGINT, '
-    "crosses BOOLEAN DEFAULT true)",
-)
-_OBJECTS = (
-    "SELECT schema_name, table_name FROM duckdb_tables() "
-    "WHERE database_name = current_database() AND NOT internal AND NOT temporary "
-    "UNION ALL SELECT schema_name, view_name FROM duckdb_views() "
-    "WHERE database_name = current_database() AND NOT internal AND NOT temporary ORDER BY ALL"
+_TABLES: Mapping[str, Mapping[str, str]] = {
+    "coordinator": {
+        "id": "VARCHAR",
+        "format": "INTEGER",
+        "written_by": "VARCHAR",
+        "created_at": "TIMESTAMP WITH TIME ZONE",
+    },
+    "models": {
+        "name": "VARCHAR",
+        "run": "VARCHAR",
+        "created_at": "TIMESTAMP WITH TIME ZONE",
+        "document": "VARCHAR",
+        "history": "BLOB",
+    },
+    "audit": {
+        "seq": "BIGINT",
+        "at": "TIMESTAMP WITH TIME ZONE",
+        "run": "VARCHAR",
+        "party": "VARCHAR",
+        "client": "VARCHAR",
+        "direction": "VARCHAR",
+        "kind": "VARCHAR",
+        "rows": "BIGINT",
+        "columns": "BIGINT",
+        "bytes": "BIGINT",
+    },
+}
+"""Columns and their types; audit has `crosses` too, by _MIGRATION."""
+# Who made a file may have put more into it than tables. What is asked before that is known is
+# asked of DuckDB's own functions by their whole names: those of the file may be called as they are.
+_OBJECTS = {
+    "table": "SELECT schema_name, table_name FROM system.main.duckdb_tables() "
+    "WHERE NOT internal AND NOT temporary ORDER BY ALL",
+    "view": "SELECT schema_name, view_name FROM system.main.duckdb_views() "
+    "WHERE NOT internal AND NOT temporary ORDER BY ALL",
+    "function": "SELECT schema_name, function_name FROM system.main.duckdb_functions() "
+    "WHERE NOT internal ORDER BY ALL",
+    "trigger": "SELECT schema_name, trigger_name FROM system.main.duckdb_triggers() "
+    "WHERE NOT temporary ORDER BY ALL",
+}
+_COLUMNS = (
+    "SELECT table_name, column_name, data_type, is_generated FROM system.main.duckdb_columns() "
+    "WHERE NOT internal AND schema_name = 'sqlfl'"
 )
 _APPEND = "INSERT INTO audit BY NAME SELECT * FROM records"
 _AUDIT = (
     'SELECT seq, "at", run, party, client, direction, kind, "rows", "columns", bytes, crosses '
     "FROM audit ORDER BY seq"
 )
+_LAST = "SELECT seq FROM audit ORDER BY seq DESC NULLS LAST LIMIT 1"
 _MIGRATION = "ALTER TABLE audit ADD COLUMN IF NOT EXISTS crosses BOOLEAN DEFAULT true"
 """Files of before lack the column; who wrote them, or writes one now, knew no message at home."""
 
@@ -89,13 +121,13 @@ class CoordinatorFile:
                     f"{self.path} is open in this process already",
                     hint="use the federation that has it, or close() that first",
                 )
-            self._con, undo = open_or_make(self.path)
+            self._con, undo = open_or_make(self.path, CLOSED)
             self._closed = False
             self._identity = Identity(self.path)
             try:
                 self.id = self._begin()
-                (found,) = self._con.execute("SELECT max(seq) FROM audit").fetchall()
-                self.last = int(found[0] or 0)
+                found = self._con.execute(_LAST).fetchall()
+                self.last = int(found[0][0] or 0) if found else 0
             except BaseException as error:
                 self._con.close()
                 undo()
@@ -119,23 +151,25 @@ class CoordinatorFile:
     # -- models -----------------------------------------------------------------------------------
 
     def models(self) -> tuple[Model, ...]:
-        found = self._read("SELECT name, document, history FROM models ORDER BY created_at")
+        found = self._read("SELECT name, run, document, history FROM models ORDER BY created_at")
         return tuple(self._model(**row) for row in found.to_pylist())
 
-    def _model(self, name: str, document: str, history: bytes) -> Model:
+    def _model(self, name: object, run: object, document: object, history: object) -> Model:
         try:
-            return _model(json.loads(document), history, self.kept)
-        except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            model = model_from(document, history, self.kept)
+            if (model.name, model.run) != (name, run):
+                raise ValueError(f"it is the document of {model.name}, run {model.run}")
+            return model
+        except (ValueError, MemoryError) as error:
             raise Error(
-                f"{self.path} is damaged: what it holds of model {name} cannot be read "
-                f"({type(error).__name__})",
+                f"{self.path} is damaged: what it holds of model {name} cannot be read ({error})",
                 hint=f"{BACKUP}; or do without the model: DELETE FROM sqlfl.models WHERE name = "
-                f"{exp.Literal.string(name).sql('duckdb')} in that file",
+                f"{exp.Literal.string(str(name)).sql('duckdb')} in that file",
             ) from error
 
     def put(self, model: Model, previous: Model | None) -> None:
-        document = json.dumps(_document(model), separators=(",", ":"))
-        row = [model.name, model.run, model.created_at, document, _to_bytes(model.history)]
+        document, history = model_to_json(model), history_to_bytes(model.history)
+        row = [model.name, model.run, model.created_at, document, history]
 
         def work(con: Connection) -> None:
             if previous is not None:
@@ -173,11 +207,12 @@ class CoordinatorFile:
 
     def _begin(self) -> str:
         """Make the schema where the file is new, else see whether it can be read; the id."""
-        objects = self._con.execute(_OBJECTS).fetchall()
-        if ("sqlfl", "coordinator") not in objects:
-            if objects:
-                raise self._foreign(objects)
+        objects = {kind: self._con.execute(query).fetchall() for kind, query in _OBJECTS.items()}
+        if ("sqlfl", "coordinator") not in objects["table"] + objects["view"]:
+            if any(objects.values()):
+                raise self._foreign(objects["table"] + objects["view"])
             return self._create()
+        self._check_objects(objects)
         self._con.execute("SET schema = 'sqlfl'")
         rows = self._con.execute("SELECT id, format, written_by FROM coordinator").fetchall()
         if len(rows) != 1 or None in rows[0]:
@@ -196,11 +231,38 @@ class CoordinatorFile:
         self._con.execute(_MIGRATION)
         return str(name)
 
+    def _check_objects(self, objects: Mapping[str, list[Any]]) -> None:
+        """Raises Error where a table of ours is none, or something runs when it is used."""
+        for kind in ("view", "function", "trigger"):
+            for schema, name in objects[kind]:
+                if schema == "sqlfl" and (kind != "view" or name in _TABLES):
+                    raise self._damaged(f"it has a {kind} sqlfl.{name}")
+        found: dict[str, dict[str, str]] = {}
+        for table, column, type_, generated in self._con.execute(_COLUMNS).fetchall():
+            if table in _TABLES and generated:
+                raise self._damaged(f"the column {column} of sqlfl.{table} is generated")
+            found.setdefault(table, {})[column] = type_
+        for table, columns in _TABLES.items():
+            if table not in found:
+                raise self._damaged(f"the table sqlfl.{table} is not there")
+            for column, type_ in columns.items():
+                own = found[table].get(column)
+                if own != type_:
+                    is_ = "is not there" if own is None else f"is {own}, not {type_}"
+                    raise self._damaged(f"the column {column} of sqlfl.{table} {is_}")
+
+    def _damaged(self, what: str) -> Error:
+        return Error(f"{self.path} is damaged, or is not what it seems: {what}", hint=BACKUP)
+
     def _create(self) -> str:
         name = secrets.token_hex(16)
+        private_log(self.path)
         self._con.begin()
-        for statement in _SCHEMA:
-            self._con.execute(statement)
+        self._con.execute("CREATE SCHEMA sqlfl")
+        self._con.execute("SET schema = 'sqlfl'")
+        for table, columns in _TABLES.items():
+            self._con.execute(_definition(table, columns))
+        self._con.execute(_MIGRATION)
         self._con.execute(
             "INSERT INTO coordinator (id, format, written_by, created_at) VALUES (?, ?, ?, ?)",
             [name, FORMAT, self._version, dt.datetime.now(dt.UTC)],
@@ -208,9 +270,11 @@ class CoordinatorFile:
         self._con.commit()
         return name
 
-    def _foreign(self, objects: list[Any]) -> Error:
+    def _foreign(self, objects: Sequence[tuple[str, str]]) -> Error:
         names = [o[1] if o[0] == "main" else ".".join(o) for o in objects if o[0] != "sqlfl"]
-        if not names:
+        if not objects:
+            what = "it has functions or triggers"
+        elif not names:
             what = "it keeps the blocks of a party"
         else:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -238,6 +302,7 @@ class CoordinatorFile:
                     hint="close this federation, put the file back and connect again",
                 )
             try:
+                private_log(self.path)
                 self._con.begin()
                 try:
                     work(self._con)
@@ -261,89 +326,14 @@ class CoordinatorFile:
             return
         except duckdb.Error:
             self._con.close()
-            self._con = open_database(self.path)
+            self._con = open_database(self.path, settings=CLOSED)
             self._con.execute("SET schema = 'sqlfl'")
 
 
-# -- a model as JSON ------------------------------------------------------------------------------
-
-
-def _document(model: Model) -> dict[str, Any]:
-    """All of a model but its history; numbers keep all their bits."""
-    return {
-        "name": model.name,
-        "kind": model.kind,
-        "target": model.target,
-        "target_type": model.target_type,
-        "weight": model.weight,
-        "features": model.features,
-        "algorithm": model.algorithm,
-        "options": dict(model.options),
-        "given": model.given,
-        "sql": model.sql,
-        "run": model.run,
-        "blocks": [asdict(block) for block in model.blocks],
-        "intercept": model.intercept.tolist(),
-        "head": None if model.head is None else model.head.tolist(),
-        "databases": dict(model.databases),
-        "remarks": model.remarks,
-        "classes": model.classes,
-        "metrics": model.metrics,
-        "privacy": str(model.privacy),
-        "privacy_report": json.loads(model.privacy.to_json()),
-        "cost": asdict(model.cost),
-        "interrupted": model.interrupted,
-        "converged": model.converged,
-        "stopped_early": model.stopped_early,
-        "epoch": model.epoch,
-        "created_at": model.created_at.isoformat(),
-        "versions": dict(model.versions),
-    }
-
-
-def _model(document: Mapping[str, Any], history: bytes, kept: str) -> Model:
-    own = {name: document[name] for name in Model.__dataclass_fields__ if name in document}
-    own["features"] = tuple(own["features"])
-    own["given"] = tuple(own["given"])
-    own["remarks"] = tuple(own.get("remarks", ()))
-    own["classes"] = None if own["classes"] is None else tuple(own["classes"])
-    own["options"] = {name: _tuples(value) for name, value in own["options"].items()}
-    own["blocks"] = tuple(_block(block) for block in own["blocks"])
-    own["intercept"] = np.array(own["intercept"], np.float64)
-    if own.get("head") is not None:
-        own["head"] = np.array(own["head"], np.float64)
-    cost = Cost.__dataclass_fields__
-    own["cost"] = Cost(**{name: value for name, value in own["cost"].items() if name in cost})
-    own["privacy"] = _report(document)
-    own["created_at"] = dt.datetime.fromisoformat(own["created_at"])
-    with pa.ipc.open_stream(history) as reader:
-        return Model(**own, history=reader.read_all(), lasting=True, kept=kept)
-
-
-def _report(document: Mapping[str, Any]) -> PrivacyReport:
-    """Files of before, and their readers, have its text only."""
-    found = document.get("privacy_report")
-    if found is None:
-        return PrivacyReport((), (str(document["privacy"]),))
-    return PrivacyReport.from_json(json.dumps(found))
-
-
-def _block(document: Mapping[str, Any]) -> ModelBlock:
-    return ModelBlock(
-        slot=document["slot"],
-        name=document["name"],
-        features=tuple((name, kind, width) for name, kind, width in document["features"]),
-        clients=tuple(Client(item["party"], item["index"]) for item in document["clients"]),
-        tables=tuple(document["tables"]),
-    )
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def _to_bytes(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
+def _definition(table: str, columns: Mapping[str, str]) -> str:
+    definitions = [
+        exp.ColumnDef(this=exp.to_identifier(name, quoted=True), kind=exp.DataType.build(type_))
+        for name, type_ in columns.items()
+    ]
+    schema = exp.Schema(this=exp.table_(table, quoted=True), expressions=definitions)
+    return exp.Create(this=schema, kind="TABLE").sql(dialect="duckdb")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from sqlfl import printing
+
 EXCERPT = 160
 """Characters of a line that an error shows."""
 
@@ -12,13 +14,18 @@ EXCERPT = 160
 class Error(Exception):
     """Base of every error that sqlfl raises on purpose.
 
-    `message` says what was wrong, where, and what was got; `hint` says what to do instead.
+    `message` says what was wrong, where, and what was got; `hint` says what to do instead. Both may
+    be printed, whatever is quoted in them.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = message
-        self.hint = hint
+        self.message = self._printed(message)
+        self.hint = None if hint is None else self._printed(hint)
         super().__init__(self._text())
+
+    @staticmethod
+    def _printed(text: str) -> str:
+        return printing.lines(text)
 
     def _text(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
@@ -31,7 +38,8 @@ class Warning(UserWarning):
 class StatementError(Error):
     """An error at a place of a statement: `line` and `column` count from 1.
 
-    `span` is the half-open range of characters of `sql` that the excerpt marks.
+    `span` is the half-open range of characters of `sql` that the excerpt marks. Names of tables and
+    columns, which may hold line breaks, stay on one line.
     """
 
     def __init__(
@@ -52,12 +60,16 @@ class StatementError(Error):
             self.column = start - (sql.rfind("\n", 0, start) + 1) + 1
         super().__init__(message, hint=hint)
 
+    @staticmethod
+    def _printed(text: str) -> str:
+        return printing.line(text)
+
     def _text(self) -> str:
         if self.sql is None or self.span is None or self.line is None or self.column is None:
             return super()._text()
         start = self.span[0] - self.column + 1
         end = self.sql.find("\n", start)
-        text = self.sql[start:] if end < 0 else self.sql[start:end]
+        text = printing.lines(self.sql[start:] if end < 0 else self.sql[start:end])
         width = max(1, min(self.span[1], start + len(text)) - self.span[0])
         offset = self.column - 1
         if len(text) > EXCERPT:  # a window of the line, with some of what stands before the mark
@@ -103,6 +115,11 @@ class PartyError(Error):
     def __init__(self, party: str, message: str, *, hint: str | None = None) -> None:
         self.party = party
         super().__init__(f"party {party}: {message}", hint=hint)
+
+
+class WireError(Error):
+    """Bytes that came over a border are no message as it is declared. Whoever reads them says whose
+    they are: this class never reaches a user."""
 
 
 class ModelError(Error):

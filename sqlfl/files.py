@@ -1,17 +1,38 @@
-"""Opening DuckDB files, with errors that say what to do; and leaving none behind that failed."""
+"""Opening DuckDB files, with errors that say what to do; and leaving none behind that failed.
+
+What is made here can be read by its owner alone, from the first moment on.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
 
 import duckdb
 
 from sqlfl.errors import Error
 
 Connection = duckdb.DuckDBPyConnection
+Settings: TypeAlias = Mapping[str, str]
+NO_SETTINGS: Settings = MappingProxyType({})
+CLOSED: Settings = MappingProxyType(
+    {
+        "enable_external_access": "false",
+        "autoload_known_extensions": "false",
+        "autoinstall_known_extensions": "false",
+        "allow_community_extensions": "false",
+        "allow_persistent_secrets": "false",
+        "python_enable_replacements": "false",
+        "temp_directory": "",
+        "lock_configuration": "true",
+    }
+)
+"""Of a database that holds data only: nothing in it can reach a file, a network or a variable."""
+PRIVATE = 0o600
 
 
 def to_path(path: object, what: str) -> Path:
@@ -24,39 +45,59 @@ def to_path(path: object, what: str) -> Path:
     return Path(os.path.realpath(text))
 
 
-def open_database(path: Path, *, read_only: bool = False) -> Connection:
+def open_database(
+    path: Path, *, read_only: bool = False, settings: Settings = NO_SETTINGS
+) -> Connection:
     """Open the database file; it must be there if `read_only`, and is else made where it is not.
 
     Raises Error for what is no database, and where it or its folder cannot be used.
     """
-    if path.is_dir():
-        raise Error(f"{path} is a folder", hint="give the path of a file in it")
-    if not path.parent.is_dir():
-        raise Error(f"there is no folder {path.parent}", hint="make it first")
+    _check_place(path)
     try:
-        return duckdb.connect(str(path), read_only=read_only)
+        return duckdb.connect(str(path), read_only=read_only, config=dict(settings))
     except duckdb.Error as error:
         raise _explained(path, error) from error
 
 
-def open_or_make(path: Path) -> tuple[Connection, Callable[[], None]]:
+def open_source(path: Path, *, read_only: bool = False) -> Connection:
+    """Open a party's database. What its queries put on disk where memory does not suffice is
+    encrypted, or the query fails: but where somebody else in this process has it open already,
+    whose settings then hold."""
+    con = open_database(path, read_only=read_only)
+    if con.execute("SELECT count FROM system.main.duckdb_connection_count()").fetchall() == [(1,)]:
+        con.execute("SET temp_file_encryption = true")
+    return con
+
+
+def open_or_make(
+    path: Path, settings: Settings = NO_SETTINGS
+) -> tuple[Connection, Callable[[], None]]:
     """Open the database file to be written; and what takes it away again where this has made it.
 
     That is to be called once the connection is closed. A file of no bytes counts as none, for
     DuckDB would not take it. A new file appears whole, as another process may be at the same: one
-    of the two has it, and nobody removes what the other has made.
+    of the two has it, and nobody removes what the other has made. It is made in a folder that only
+    its owner can look into.
     """
     empty = path.is_file() and path.stat().st_size == 0
     if os.path.lexists(path) and not empty:
-        return open_database(path), lambda: None
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+        return open_database(path, settings=settings), lambda: None
+    _check_place(path)
+    folder = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:
-        open_database(draft).close()
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise Error(f"cannot open {path}: {error.strerror}") from error
+    draft = folder / path.name
+    try:
+        open_database(draft, settings=settings).close()
+        draft.chmod(PRIVATE)
         made = _put_in_place(draft, path, empty)
     except Error as error:
         raise Error(error.message.replace(str(draft), str(path)), hint=error.hint) from error
     finally:
         _remove(draft)
+        folder.rmdir()
 
     def undo() -> None:
         if made:
@@ -64,7 +105,28 @@ def open_or_make(path: Path) -> tuple[Connection, Callable[[], None]]:
         if empty:
             path.touch()
 
-    return open_database(path), undo
+    return open_database(path, settings=settings), undo
+
+
+def private_log(path: str | os.PathLike[str] | None) -> None:
+    """Before something is written into the database `path`: make the log beside it, where there is
+    none, so that who cannot read the database cannot read what is on its way there. DuckDB takes
+    it, and makes one that everybody may read where it finds none."""
+    if path is None:
+        return
+    try:
+        mode = os.stat(path).st_mode & 0o666
+        log = os.open(f"{os.fspath(path)}.wal", os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    except OSError:  # it is there, or nothing can be made there, and DuckDB will say why
+        return
+    os.close(log)
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise Error(f"{path} is a folder", hint="give the path of a file in it")
+    if not path.parent.is_dir():
+        raise Error(f"there is no folder {path.parent}", hint="make it first")
 
 
 def _put_in_place(draft: Path, path: Path, empty: bool) -> bool:

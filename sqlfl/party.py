@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, InternalError, ModelError, PartyError
+from sqlfl.errors import Error, InternalError, ModelError, PartyError, WireError
 from sqlfl.interrupts import stoppable
-from sqlfl.operators.client import check_device, make_operator
+from sqlfl.operators.client import check_device, make_operator, predictions_of
 from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.printing import clipped, lines
 from sqlfl.schema import (
     Client,
     Place,
@@ -33,7 +34,7 @@ from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.write import write
-from sqlfl.wire import decode, encode
+from sqlfl.wire import encode, received
 
 log = logging.getLogger("sqlfl.party")
 
@@ -112,25 +113,34 @@ class PartyClient:
         self._blocks.close()
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
-        """The reply to one request; a failure is a reply too, without data values in its text."""
-        request = decode(data)
+        """The reply to one request; a failure is a reply too, without data values in its text.
+
+        Bytes that are no request are answered with a failure that belongs to none.
+        """
+        try:
+            request = received(data)
+        except WireError as error:
+            log.warning("%s was sent what is no request: %s", self.client, error)
+            text = f"it was sent what is no request: {error.message}"
+            return encode(ms.Failure("", ms.CLIENT, "WireError", text))
         try:
             with self._lock, stoppable(self._stop):
                 self._stop.clear()
                 reply = self._answer(request)
+            return encode(replace(reply, number=request.number))
         except (Error, duckdb.Error) as error:
-            log.info("%s failed on %s: %s", self.client, request.kind, error)
-            text = _safe_text(error, request)
-            reply = ms.Failure(request.run, request.slot, type(error).__name__, text)
+            log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
+            failure = (type(error).__name__, _safe_text(error, request))
         except MemoryError as error:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
-            text = f"its memory does not suffice for {request.kind}"
-            reply = ms.Failure(request.run, request.slot, "MemoryError", text)
+            failure = ("MemoryError", f"its memory does not suffice for {request.kind}")
         except Exception as error:
             log.exception("%s failed on %s", self.client, request.kind)
             text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
-            reply = ms.Failure(request.run, request.slot, "InternalError", text)
-        return encode(reply)
+            failure = ("InternalError", text)
+        name, text = failure
+        text = clipped(lines(text), ms.LONGEST_FAILURE)
+        return encode(ms.Failure(request.run, request.slot, name, text, number=request.number))
 
     # -- dispatch ---------------------------------------------------------------------------------
 
@@ -231,18 +241,24 @@ class PartyClient:
     def _prepare(self, request: ms.Prepare) -> ms.Prepared:
         if request.run in self._runs:
             raise InternalError(f"run {request.run} is prepared already")
-        for item in specifications_from_json(request.specification):
+        slots = specifications_from_json(request.specification)
+        wanted = sum(len(item.fragments) for item in slots)
+        if len(request.fragments) != wanted:
+            raise InternalError(f"{len(request.fragments)} fragments came for {wanted}")
+        for item in slots:
             if item.device is not None:
                 # before anything is computed or leaves
                 check_device(item.device, private=_protected(item))
         run = self._runs[request.run] = RunState(self._cursor())
         try:
-            return self._take_snapshots(request, run)
+            return self._take_snapshots(request, slots, run)
         except BaseException:
             self._end(request.run)
             raise
 
-    def _take_snapshots(self, request: ms.Prepare, run: RunState) -> ms.Prepared:
+    def _take_snapshots(
+        self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
+    ) -> ms.Prepared:
         """All fragments in one transaction, so that the slots' snapshots are of one instant."""
         keys.install(run.cursor)
         secret = keys.derive(self._secrets.federation, request.run, "join")
@@ -250,7 +266,7 @@ class PartyClient:
         null_targets: list[int] = []
         start = 0
         run.cursor.begin()
-        for item in specifications_from_json(request.specification):
+        for item in slots:
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
             snapshot = Snapshot.take(
@@ -292,6 +308,7 @@ class PartyClient:
         return self._counted(request.run, state)
 
     def _weigh(self, request: ms.Weigh, state: SlotState) -> ms.Message:
+        state.check(request, active=state.snapshot.active)
         state.snapshot.weigh(request.counts)
         return self._counted(request.run, state)
 
@@ -317,6 +334,8 @@ class PartyClient:
         if _protected(state.specification) != (configuration.privacy is not None):
             # or exact predictions would have left before anyone looks at what was released
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
+        if state.operator is not None:
+            raise InternalError(f"slot {request.slot} has been started")
         cursor = self._runs[request.run].cursor
         encoding = state.encoded()
         engine = make_engine(state.specification.engine, cursor, state.snapshot, encoding)
@@ -348,7 +367,7 @@ class PartyClient:
             block.theta,
             state.specification.engine,
         )
-        values = block.finish(values).astype(np.float32)
+        values = predictions_of(block.finish(values))
         state.scored = block.encoding
         return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
 
@@ -436,6 +455,12 @@ def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
                 "hint: commit or roll back what changes the schema sqlfl there, and run this again"
             )
         return f"its blocks cannot be written: {error}"  # these run no query over the tables
+    if "crypto module" in str(error):  # see sqlfl.files.open_source
+        return (
+            "its memory does not suffice, and what it would put on disk cannot be encrypted\n"
+            "hint: give it more memory; or attach a connection on which LOAD httpfs has been run, "
+            "which can encrypt"
+        )
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
         "with the party (log sqlfl.party), for it may quote data"

@@ -13,6 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from sqlfl import printing
+
 DELAY = 2.0
 """Seconds that a statement may take before its bar appears."""
 SPAN = 4
@@ -39,7 +41,7 @@ class Progress:
         enabled: bool | None = None,
         tolerance: float = 0.0,
     ) -> None:
-        self._name = name
+        self._name = printing.line(name)
         self._epochs = epochs
         self._tolerance = tolerance
         self._objectives: list[float] = []

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl import printing
 from sqlfl.errors import Error, ModelError, nearest
 from sqlfl.privacy.card import PrivacyReport
 from sqlfl.result import facts_to_html
@@ -105,7 +106,13 @@ class Model:
         return tuple(dict.fromkeys(client for block in self.blocks for client in block.clients))
 
     def facts(self) -> list[tuple[str, str]]:
-        """Name and text of what the model's card shows."""
+        """Name and text of what the model's card shows; only `privacy` has several lines."""
+        return [
+            (printing.line(name), text if name == "privacy" else printing.line(text))
+            for name, text in self._facts()
+        ]
+
+    def _facts(self) -> list[tuple[str, str]]:
         return [
             ("name", self.name),
             ("kind", self.kind),
@@ -337,7 +344,8 @@ class Registry:
 def facts_to_text(facts: list[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in facts)
     indent = "\n" + " " * (width + 2)
-    return "\n".join(f"{name:<{width}}  {indent.join(text.splitlines())}" for name, text in facts)
+    texts = ((name, printing.lines(text).split("\n")) for name, text in facts)
+    return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in texts)
 
 
 def _of_noised(model: Model) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from sqlfl import printing
 from sqlfl.errors import Error
 
 WIDTH = 96
@@ -109,12 +110,12 @@ class Result:
 
     def __repr__(self) -> str:
         if self._text is not None:
-            return self._text
+            return printing.lines(self._text)
         rows = self._table.num_rows
         with duckdb.connect() as con:
-            text = str(con.from_arrow(self._table.slice(0, SHOWN))).rstrip("\n")
-        lines = [text] + [f"the first {SHOWN} of {rows:,} rows"] * (rows > SHOWN)
-        return "\n".join([*lines, *(line for note in self.notes for line in wrap(note, WIDTH))])
+            shown = str(con.from_arrow(self._table.slice(0, SHOWN))).rstrip("\n")
+        text = [printing.lines(shown)] + [f"the first {SHOWN} of {rows:,} rows"] * (rows > SHOWN)
+        return "\n".join([*text, *(line for note in self.notes for line in wrap(note, WIDTH))])
 
     def _repr_html_(self) -> str:
         if self._markup is not None:
@@ -132,8 +133,8 @@ def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:
     """An HTML table of the first `limit` rows, values escaped, with the number of rows below."""
     styles = [_NUMBER if _is_number(field.type) else _TEXT for field in table.schema]
     head = "".join(
-        f'<th scope="col" title="{html.escape(str(field.type))}" '
-        f'style="{style};border-bottom:{_LINE}">{html.escape(field.name)}</th>'
+        f'<th scope="col" title="{_escaped(str(field.type))}" '
+        f'style="{style};border-bottom:{_LINE}">{_escaped(field.name)}</th>'
         for field, style in zip(table.schema, styles, strict=True)
     )
     columns = [_values(column) for column in table.slice(0, limit).columns]
@@ -151,7 +152,7 @@ def table_to_html(table: pa.Table, limit: int = SHOWN) -> str:
 def facts_to_html(facts: Iterable[tuple[str, str]]) -> str:
     """An HTML table of names and texts; a text of several lines keeps its lines."""
     rows = "".join(
-        f'<tr><th scope="row" style="{_FACT};white-space:nowrap">{html.escape(name)}</th>'
+        f'<tr><th scope="row" style="{_FACT};white-space:nowrap">{_escaped(name)}</th>'
         f'<td style="{_FACT};max-width:50em;overflow-wrap:anywhere">{_block(text)}</td></tr>'
         for name, text in facts
     )
@@ -160,8 +161,12 @@ def facts_to_html(facts: Iterable[tuple[str, str]]) -> str:
 
 def _block(text: str) -> str:
     if "\n" not in text:
-        return html.escape(text)
-    return f'<pre style="margin:0;white-space:pre-wrap">{html.escape(text)}</pre>'
+        return _escaped(text)
+    return f'<pre style="margin:0;white-space:pre-wrap">{_escaped(text)}</pre>'
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printing.lines(text))
 
 
 def _count(rows: int, limit: int) -> str:
@@ -175,10 +180,10 @@ def _cell(value: Any, style: str) -> str:
         return f'<td style="{style}">{_NULL}</td>'
     text = _text(value)
     if len(text) <= CLIPPED:
-        return f'<td style="{style}">{html.escape(text)}</td>'
+        return f'<td style="{style}">{_escaped(text)}</td>'
     whole = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
-    shown = html.escape(f"{text[: CLIPPED - 1]}…")
-    return f'<td style="{style}" title="{html.escape(whole)}">{shown}</td>'
+    shown = _escaped(f"{text[: CLIPPED - 1]}…")
+    return f'<td style="{style}" title="{_escaped(whole)}">{shown}</td>'
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:

@@ -19,19 +19,25 @@ import duckdb
 from sqlglot import exp
 
 import sqlfl
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.training import Trained
-from sqlfl.errors import Error, InternalError, ModelError, PartyError
+from sqlfl.errors import Error, ModelError, PartyError
 from sqlfl.interrupts import deferred
-from sqlfl.messages import CLIENT, Collect, Collected, Drop, Keep
+from sqlfl.messages import CLIENT, Collect, Drop, Keep, Ready
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.statements import TrainModel
+from sqlfl.printing import clipped, line
 from sqlfl.privacy.report import report_of
 from sqlfl.privacy.units import tables_of
 from sqlfl.registry import Cost, Model, ModelBlock, Registry
+from sqlfl.replies import Expected, ask
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
 
 log = logging.getLogger("sqlfl.saving")
+
+LONGEST_REASON = 500
+"""Characters that are told of why a client keeps nothing."""
 
 
 class Saving:
@@ -59,11 +65,10 @@ class Saving:
             self._reasons |= dict.fromkeys(clients, "")
             return
         request = Collect("", CLIENT, self._registry.runs())
-        replies = self._channel().exchange({(client, CLIENT): request for client in clients})
+        requests = {(client, CLIENT): request for client in clients}
+        replies = ask(self._channel(), requests, lambda address: expected.collected())
         for (client, _), reply in replies.items():
-            if not isinstance(reply, Collected):
-                raise InternalError(f"client {client} answered collect with {reply.kind}")
-            self._reasons[client] = reply.reason
+            self._reasons[client] = clipped(line(reply.reason), LONGEST_REASON)
 
     def leave(self, clients: Iterable[Client]) -> None:
         """Clients are about to be detached. Error where a temporary model has its part there."""
@@ -147,7 +152,8 @@ class Saving:
         with deferred():
             if model.lasting:
                 request = Keep(model.run, CLIENT, model.run)
-                self._channel().exchange({(client, CLIENT): request for client in model.clients})
+                requests = {(client, CLIENT): request for client in model.clients}
+                ask(self._channel(), requests, lambda address: expected.kept())
             self._audit.flush()  # where this cannot be written, the model could not either
             previous = self._registry.put(model, replace=replace)
             if previous is not None:
@@ -177,7 +183,8 @@ class Saving:
                 if client not in self._reasons:
                     continue
                 try:
-                    self._channel().exchange({(client, CLIENT): Drop(run, CLIENT, run)})
+                    request = {(client, CLIENT): Drop(run, CLIENT, run)}
+                    ask(self._channel(), request, lambda address: Expected(Ready))
                 except PartyError as error:
                     log.warning("the blocks of run %s stay for now: %s", run, error)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from sqlfl.privacy.specification import LabelPrivacy, SlotPrivacy
+from sqlfl.codec import DEEPEST, loads, read
+from sqlfl.errors import InternalError
+from sqlfl.privacy.specification import SlotPrivacy
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,45 +165,36 @@ def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
 
 
 def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
-    return tuple(
-        SlotSpecification(
-            slot=item["slot"],
-            features=tuple(FeatureSpecification(**f) for f in item["features"]),
-            target=item["target"],
-            classes=item["classes"],
-            identifiers=tuple(item["identifiers"]),
-            keys=tuple(
-                KeySpecification(k["index"], tuple(k["types"]), k["nullable"]) for k in item["keys"]
-            ),
-            fragments=tuple(item["fragments"]),
-            shared=item["shared"],
-            secret=item["secret"],
-            engine=item["engine"],
-            links=tuple(item["links"]),
-            weight=item["weight"],
-            split=item["split"],
-            weighted=item["weighted"],
-            warm=None if item["warm"] is None else (item["warm"][0], item["warm"][1]),
-            name=item["name"],
-            seed=item["seed"],
-            device=item.get("device"),
-            base=item.get("base", False),
-            privacy=_slot_privacy(item.get("privacy")),
-        )
-        for item in json.loads(text)
-    )
+    """What `specifications_to_json` wrote. Raises InternalError for anything else."""
+    try:
+        found = read(tuple[SlotSpecification, ...], loads(text))
+        for item in found:
+            _check_specification(item)
+        if len({item.slot for item in found}) < len(found):
+            raise ValueError("a slot is specified twice")
+    except ValueError as error:
+        raise InternalError(f"the specification of a snapshot is none: {error}") from None
+    return tuple(found)
 
 
-def _slot_privacy(item: dict[str, Any] | None) -> SlotPrivacy | None:
-    if item is None:
-        return None
-    label = item["label"]
-    if label is not None:
-        bounds = None if label["bounds"] is None else (label["bounds"][0], label["bounds"][1])
-        classes = tuple(label["classes"])
-        label = LabelPrivacy(**label | {"bounds": bounds, "classes": classes})
-    limits = tuple(None if limit is None else tuple(limit) for limit in item["bounds"])
-    return SlotPrivacy(**item | {"label": label, "bounds": limits})
+def _check_specification(item: SlotSpecification) -> None:
+    """ValueError for numbers that would cost memory, and for what does not go together."""
+    for feature in item.features:
+        if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
+            raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
+    indices = item.fragments
+    if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
+        raise ValueError(f"a fragment beyond {MOST_FRAGMENTS}")
+    if len(set(indices)) < len(indices) or not set(item.links) <= set(indices):
+        raise ValueError("fragments are met twice, or links are none of them")
+    if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
+        raise ValueError(f"slot {item.slot} draws a share of {item.split}")
+    for key in item.keys:
+        for kind in key.types:
+            check_type(kind)
+    own = item.privacy
+    if own is not None and own.statistics != "none" and len(own.bounds) != len(item.features):
+        raise ValueError(f"{len(own.bounds)} bounds of {len(item.features)} features")
 
 
 def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleeting: str = "") -> str:
@@ -223,17 +217,82 @@ def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleetin
 
 
 def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
-    """What `tables_to_json` wrote."""
-    listing = json.loads(text)
+    """What `tables_to_json` wrote. Raises ValueError for anything else."""
+    listing = read(_Listing, loads(text))
+    places = tuple(Place(*place) for place in listing.places)
     tables = tuple(
-        Table(
-            t["schema"],
-            t["name"],
-            tuple(Column(*c) for c in t["columns"]),
-            t["rows"],
-            t["catalog"],
-        )
-        for t in listing["tables"]
+        Table(item.schema, item.name, _columns(item.columns), item.rows, item.catalog)
+        for item in listing.tables
     )
-    places = tuple(Place(*place) for place in listing["places"])
-    return places, tables, str(listing["fleeting"])
+    return places, tables, listing.fleeting
+
+
+@dataclass(frozen=True)
+class _ListedTable:
+    schema: str | None
+    name: str
+    columns: object
+    rows: int | None
+    catalog: str | None
+
+
+@dataclass(frozen=True)
+class _Listing:
+    fleeting: str
+    places: tuple[tuple[str, str, bool, str], ...]
+    tables: tuple[_ListedTable, ...]
+
+
+def _columns(found: object) -> tuple[Column, ...]:
+    """Of pairs of a name and a type; there may be very many, so they are read in one line."""
+    if not isinstance(found, list) or not all(
+        type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is str
+        for pair in found
+    ):
+        raise ValueError("a table's columns must be pairs of a name and a type")
+    told = {kind: told_type(kind) for _, kind in found}
+    return tuple([Column(name, told[kind]) for name, kind in found])
+
+
+def told_type(text: str) -> str:
+    """A type as another party tells it: UNKNOWN, of which there are no features and no keys, for
+    what is not written as DuckDB writes types."""
+    try:
+        check_type(text)
+    except ValueError:
+        return "UNKNOWN"
+    return text
+
+
+def check_type(text: str) -> None:
+    """ValueError for a text that is not written as DuckDB writes types: words, numbers, brackets,
+    and names in quotes. Whether there is such a type is not looked at."""
+    found = _QUOTED.sub("q", text)
+    if (
+        len(text) > LONGEST_TYPE
+        or text[:1] == "'"
+        or not _TYPE.fullmatch(found)
+        or _ODD.search(found)
+    ):
+        raise ValueError(f"{text!r:.60} is no type")
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(found):
+        depth += 1 if bracket == "(" else -1
+        deepest = max(deepest, depth)
+        if depth < 0:
+            break
+    if depth or deepest + found.count("[") > DEEPEST:
+        raise ValueError(f"{text!r:.60} is no type: its brackets do not match, or are too many")
+
+
+KINDS = ("numeric", "boolean", "array", "category")
+"""Of features."""
+WIDEST = 100_000
+"""Elements of a DuckDB array, at most."""
+MOST_FRAGMENTS = 2**16 - 1
+LONGEST_TYPE = 1 << 16
+_QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")
+_TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_ ,()\[\]]*")
+_ODD = re.compile(r"\d{10}|(?<!\w)\(|\[(?!\d{0,9}\])|(?<![\[\d])\]")
+"""Numbers of many digits, brackets after nothing, and square ones around more than a number."""
+_BRACKETS = re.compile(r"[()]")

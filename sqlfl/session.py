@@ -21,7 +21,7 @@ from sqlfl.coordinator.training import train
 from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
 from sqlfl.interrupts import deferred
-from sqlfl.messages import CLIENT, Finish
+from sqlfl.messages import CLIENT, Finish, Ready
 from sqlfl.network import Network
 from sqlfl.parties import Parties, check_name
 from sqlfl.party import PartyClient
@@ -29,9 +29,11 @@ from sqlfl.planner import statements as st
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planning import plan_scoring, plan_training
+from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.registry import Model, Registry, facts_to_text
 from sqlfl.remarks import Remarks
+from sqlfl.replies import Expected, ask
 from sqlfl.result import Result, facts_to_html
 from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
@@ -228,7 +230,7 @@ class Federation:
         models = ", ".join(model.name for model in self._registry.all())
         kind = "federation" if self._file is None else f"federation in {self._file.path.name}"
         kind += "" if self._at is None else f" at {self._at}"
-        return f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>"
+        return line(f"<sqlfl {kind}: parties: {parties or 'none'}; models: {models or 'none'}>")
 
     @property
     def _servers(self) -> dict[Client, PartyClient]:
@@ -351,7 +353,8 @@ class Federation:
             for client in plan.clients:
                 try:
                     channel = Channel(self._transport, self._audit)  # also while closing
-                    channel.exchange({(client, CLIENT): Finish(run, CLIENT)})
+                    request = {(client, CLIENT): Finish(run, CLIENT)}
+                    ask(channel, request, lambda address: Expected(Ready))
                 except PartyError as error:
                     failed = failed or error
         if failed is not None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.operators.client import Operator
 from sqlfl.privacy.specification import LabelPrivacy
 from sqlfl.schema import SlotSpecification
@@ -43,6 +44,12 @@ class SlotState:
     noised_statistics: float = 0.0
     """Noise of the statistics that were measured, relative to their sensitivity; 0 without."""
 
+    def check(self, message: ms.Message, **sizes: int) -> None:
+        """Raises InternalError where the message has others."""
+        fault = mismatch(sizes_of(message), sizes)
+        if fault is not None:
+            raise InternalError(f"{message.kind} of other sizes: {fault}")
+
     def counted(self, vocabulary_key: bytes) -> ms.Message:
         """The answer once it is known what the active rows count: statistics of a shared slot,
         unless public bounds say all."""
@@ -57,6 +64,13 @@ class SlotState:
     def set_encoding(self, message: ms.SetEncoding, vocabulary_key: bytes) -> Encoding:
         """That of the merged statistics of a shared slot."""
         own = self.specification
+        numeric = [feature for feature in own.features if feature.kind != "category"]
+        self.check(
+            message,
+            numeric=sum(feature.width for feature in numeric),
+            features=len(numeric),
+            categories=len(own.features) - len(numeric),
+        )
         if self._encoded_by == "none":
             self.encoding = shared_encoding(own.features, message, vocabulary_key)
         elif self._encoded_by == "noised":

@@ -172,8 +172,10 @@ def test_a_damaged_block(change: str, folder: Path, caplog: pytest.LogCaptureFix
         ("DELETE FROM coordinator", "one row without NULL, and has 0"),
         ("INSERT INTO coordinator FROM coordinator", "one row without NULL, and has 2"),
         ("UPDATE coordinator SET format = NULL", "has 1 with NULL"),
-        ("DROP TABLE audit", r"cannot use .*audit does not exist"),
-        ("DROP TABLE models", "cannot be read"),
+        ("DROP TABLE audit", r"the table sqlfl\.audit is not there.*backup"),
+        ("DROP TABLE models", r"the table sqlfl\.models is not there.*backup"),
+        ("ALTER TABLE models ALTER run TYPE BLOB", r"the column run of sqlfl\.models is BLOB"),
+        ("ALTER TABLE audit DROP seq", r"the column seq of sqlfl\.audit is not there"),
     ],
 )
 def test_a_damaged_coordinators_file(change: str, text: str, folder: Path) -> None:

@@ -81,7 +81,9 @@ def test_the_planner_is_pure() -> None:
 
 
 BOTTOM = [
+    "sqlfl.codec",
     "sqlfl.errors",
+    "sqlfl.printing",
     "sqlfl.schema",
     "sqlfl.option_types",
     "sqlfl.options",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp, parse_one
 
 from sqlfl.errors import Error, ModelError
-from sqlfl.files import Identity
+from sqlfl.files import Identity, private_log
 from sqlfl.udfs import sql
 from sqlfl.udfs.blocks import FORMAT, Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.describe import current_place
@@ -63,6 +63,7 @@ class DatabaseBlocks(MemoryBlocks):
         super().__init__(reason)
         self._con = con
         self._catalog = catalog
+        self._path = path
         self._file = None if path is None else Identity(path)
         self._owner: dict[str, object] = {"coordinator": coordinator, "client": client}
 
@@ -258,6 +259,7 @@ class DatabaseBlocks(MemoryBlocks):
     def _transaction(self) -> Iterator[sql.Connection]:
         with self._reading() as cursor:
             yield cursor
+            private_log(self._path)
             cursor.commit()
 
 

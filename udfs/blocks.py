@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl.codec import loads
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
+from sqlfl.stored_arrow import read_numbers
 from sqlfl.udfs.features import Encoding
 
 Array = npt.NDArray[np.float64]
@@ -78,14 +80,14 @@ class SavedBlock:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SavedBlock:
-        """What `to_bytes` wrote."""
-        with pa.ipc.open_stream(data) as reader:
-            metadata = reader.schema.metadata
-            values = reader.read_next_batch().column(0).to_numpy()
+        """What `to_bytes` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+        table = read_numbers(data, largest_schema=None)
+        metadata = table.schema.metadata or {}
+        values = table.column("theta").to_numpy()
         encoding = Encoding.from_bytes(metadata[b"encoding"])
         name = metadata[b"name"].decode()
         if b"tower" not in metadata:
-            theta = np.array(values, np.float64).reshape(json.loads(metadata[b"shape"]))
+            theta = np.array(values, np.float64).reshape(loads(metadata[b"shape"].decode()))
             return cls(encoding, theta, name)
         tower = TowerShape.from_json(metadata[b"tower"].decode())
         if len(values) != tower.size:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlglot import exp
 
+from sqlfl.codec import loads
 from sqlfl.errors import ModelError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.schema import FeatureSpecification
@@ -138,7 +139,7 @@ class Encoding:
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoding:
         """What `to_bytes` wrote."""
-        fields = json.loads(data)
+        fields = loads(data.decode(), finite=False)
         key = fields["vocabulary_key"]
         return cls(
             features=tuple(FeatureSpecification(**feature) for feature in fields["features"]),

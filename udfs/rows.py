@@ -18,6 +18,7 @@ from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
 from sqlfl.udfs.numbering import content_key, hash_keys, number_rows, tags_of
+from sqlfl.wire_columns import travels
 
 Array = npt.NDArray[Any]
 
@@ -111,6 +112,8 @@ class Snapshot:
         rows: (a,) row ids, strictly ascending; counts: (a,) how often each occurs, at least 1.
         What is not active is dropped, so this is done once.
         """
+        if self.name("ids") not in self._tables:
+            raise InternalError("rows are activated once")
         rows, counts = np.asarray(rows, np.int64), np.asarray(counts, np.int64)
         size = sum(self.rows)
         if len(rows) != len(counts) or np.any(counts < 1):
@@ -264,8 +267,7 @@ class Snapshot:
     def identifiers(self) -> tuple[pa.Array, ...]:
         """The ID columns of the active rows, in the specification's order, as Arrow arrays (a,)."""
         names = [f"id{k}" for k in self.specification.identifiers]
-        query = exp.select(*(sql.column(name) for name in ["r", *names])).from_(self.active_table)
-        table = sql.reader(self.con, query).read_all().combine_chunks()
+        table = self._identifying(names)
         order = np.empty(self.active, np.int64)
         order[table.column("r").to_numpy()] = np.arange(self.active)
         arrays = []
@@ -273,10 +275,25 @@ class Snapshot:
             values = table.column(name).combine_chunks()
             if isinstance(values, pa.ChunkedArray):
                 values = pa.concat_arrays(values.chunks)
-            if pa.types.is_dictionary(values.type):
-                values = values.dictionary_decode()
+            # also that nothing lies under a NULL, or beside the rows
             arrays.append(values.take(pa.array(order)))
         return tuple(arrays)
+
+    def _identifying(self, names: Sequence[str]) -> pa.Table:
+        """r and the ID columns; as text where their type does not travel (UNION, BIGNUM)."""
+        columns: list[exp.Expr] = [sql.column(name) for name in names]
+        wanted = sql.select(self.active_table, [sql.column("r"), *columns])
+        reader = sql.reader(self.con, wanted)
+        odd = [not travels(reader.schema.field(name).type) for name in names]
+        if any(odd):
+            reader.close()
+            columns = [
+                sql.named(sql.text(column), name) if as_text else column
+                for column, name, as_text in zip(columns, names, odd, strict=True)
+            ]
+            wanted = sql.select(self.active_table, [sql.column("r"), *columns])
+            reader = sql.reader(self.con, wanted)
+        return reader.read_all().combine_chunks()
 
     def numbered(self, *values: exp.Expr) -> exp.Expr:
         """16 bytes of HMAC per active row: of its `draw`, of `values` (BLOBs), and of its number

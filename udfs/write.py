@@ -8,9 +8,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Write
+from sqlfl.schema import check_type
 from sqlfl.udfs import sql
 from sqlfl.udfs.rows import Snapshot
 
@@ -36,7 +38,7 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
     columns = [sql.named(chosen[k], name) for k, name in enumerate(request.names)]
     prediction: exp.Expr = sql.column("prediction", "g")
     if request.classes:
-        prediction = sql.cast(prediction, request.type)
+        prediction = sql.cast(prediction, _class_type(request.type))
     columns.append(sql.named(prediction, "prediction"))
     columns += [
         sql.named(sql.column(f"p{k}", "g"), f"probability_{name}")
@@ -57,6 +59,15 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
             con.rollback()  # here: a view of a failed transaction cannot be unregistered
             raise
     return found
+
+
+def _class_type(text: str) -> str:
+    try:
+        check_type(text)
+        sql.cast(exp.Null(), text)
+    except (ValueError, SqlglotError):
+        raise InternalError("the type of the classes is none") from None
+    return text
 
 
 def _make(con: sql.Connection, request: Write, query: exp.Select) -> int:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl.algorithms.answers import Answers, Expect
 from sqlfl.errors import InternalError
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
-    Gram,
     Message,
     PartialGradient,
     Predictions,
     Probe,
-    Ready,
     Residuals,
     SendGram,
     SendPredictions,
+    SetGram,
     Start,
     SumGradient,
 )
@@ -33,19 +33,14 @@ from sqlfl.operators.lou import Address, Members, average, sum_gradients, sum_gr
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.options import EMBEDDING
 from sqlfl.privacy.specification import TrainingPrivacy
+from sqlfl.replies import Channel as Channel
+from sqlfl.replies import ask
 
 Array = npt.NDArray[Any]
-Reply = TypeVar("Reply", bound=Message)
 
 MOMENTUM = 0.9
 ACTIVATION = "relu"
 """Defaults of options of the same names."""
-
-
-class Channel(Protocol):
-    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """One round; raises PartyError."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +230,7 @@ class Conversation:
         self._problem = problem
         self._channel = channel
         self.whole = all_rows(problem.mapping, problem.slots)
+        self._answers = Answers(problem.slots, problem.embedding)
 
     def start(
         self,
@@ -247,11 +243,11 @@ class Conversation:
     ) -> None:
         """`Start` to every client; `local` for towers in ADMM."""
         problem = self._problem
-        requests: dict[Address, Message] = {}
+        configurations: dict[Address, ClientConfiguration] = {}
         rounds = {} if problem.privacy is None else problem.privacy.rounds
         for members in problem.slots:
             for number, address in enumerate(members.addresses):
-                configuration = ClientConfiguration(
+                configurations[address] = ClientConfiguration(
                     algorithm=algorithm,
                     outputs=problem.embedding,
                     rows=problem.mapping.total,
@@ -277,8 +273,12 @@ class Conversation:
                     local_rate=0.0 if local is None else local.rate,
                     privacy=rounds.get(members.slot),
                 )
-                requests[address] = Start(problem.run, members.slot, configuration.to_json())
-        self._expect(self._channel.exchange(requests), Ready)
+        requests = {
+            address: Start(problem.run, address[1], configuration.to_json())
+            for address, configuration in configurations.items()
+        }
+        replies = ask(self._channel, requests, Answers.started)
+        self._answers.begin(requests, configurations, replies)
 
     def predictions(
         self, rows: JoinedRows | None = None, *, training: bool = False
@@ -288,7 +288,7 @@ class Conversation:
         training: by towers that drop units; the next step's values belong to these predictions.
         """
         batch = None if rows is None else rows.rows
-        asked: dict[Address, Message] = {
+        asked = {
             address: SendPredictions(
                 self._problem.run,
                 members.slot,
@@ -299,7 +299,7 @@ class Conversation:
             for members in self._problem.slots
             for address in members.addresses
         }
-        return self._expect(self._channel.exchange(asked), Predictions)
+        return ask(self._channel, asked, self._answers.predictions(rows or self.whole))
 
     def share_grams(self) -> None:
         """Second moments of shared slots, summed; no exchange where there are none."""
@@ -308,12 +308,12 @@ class Conversation:
             return
         run = self._problem.run
         asked = {a: SendGram(run, members.slot) for members in shared for a in members.addresses}
-        replies = self._expect(self._channel.exchange(asked), Gram)
-        sums: dict[Address, Message] = {}
+        replies = ask(self._channel, asked, self._answers.gram)
+        sums: dict[Address, SetGram] = {}
         for members in shared:
             total = sum_grams([replies[address] for address in members.addresses])
             sums |= dict.fromkeys(members.addresses, total)
-        self._expect(self._channel.exchange(sums), Ready)
+        ask(self._channel, sums, self._answers.ready)
 
     def step(
         self,
@@ -341,7 +341,7 @@ class Conversation:
                 told[address[1]],
                 np.zeros(0, np.uint32) if batch is None else batch[address],
             )
-        return self._settle(self._channel.exchange(requests))
+        return self._settle(requests, self._answers.step(following or self.whole))
 
     def probe(self, values: Array) -> Array:
         """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed.
@@ -355,46 +355,42 @@ class Conversation:
             address: Probe(self._problem.run, address[1], aggregate)
             for address, aggregate in self.whole.scatter(sent).items()
         }
-        image = self.whole.gather(self._settle(self._channel.exchange(requests)))
+        image = self.whole.gather(self._settle(requests, self._answers.probe(self.whole)))
         return image if roots is None else image * roots
 
-    def _settle(self, replies: Mapping[Address, Message]) -> dict[Address, Predictions]:
+    def _settle(
+        self, requests: Mapping[Address, Message], answers: Sequence[Expect]
+    ) -> dict[Address, Predictions]:
         """Merges what the clients of shared slots send until every client has predicted."""
         found: dict[Address, Predictions] = {}
-        while True:
-            requests: dict[Address, Message] = {}
-            for members in self._problem.slots:
-                answers = [replies[a] for a in members.addresses if a in replies]
-                for address, answer in zip(members.addresses, answers, strict=False):
-                    if isinstance(answer, Predictions):
-                        found[address] = answer
-                partial = [a.values for a in answers if isinstance(a, PartialGradient)]
-                parts = [a.values for a in answers if isinstance(a, ConsensusPart)]
-                merged: Message | None = None
-                if partial:
-                    merged = SumGradient(self._problem.run, members.slot, sum_gradients(partial))
-                elif parts:
-                    merged = ConsensusAverage(self._problem.run, members.slot, average(parts))
-                if merged is not None:
-                    if len(partial or parts) != len(members.addresses):
-                        raise InternalError(f"slot {members.slot}: its clients differ in reply")
-                    requests |= dict.fromkeys(members.addresses, merged)
+        for expected in answers:
             if not requests:
                 break
-            replies = self._channel.exchange(requests)
-        if len(found) != sum(len(members.addresses) for members in self._problem.slots):
-            raise InternalError("predictions are missing")
+            replies = ask(self._channel, requests, expected)
+            following: dict[Address, Message] = {}
+            for members in self._problem.slots:
+                parts = [replies[a] for a in members.addresses if a in replies]
+                merged = _merged(parts)
+                if merged is None:
+                    found |= {a: replies[a] for a in members.addresses if a in replies}
+                else:
+                    following |= dict.fromkeys(members.addresses, merged)
+            requests = following
         return found
 
     def products(self, replies: Mapping[Address, Predictions]) -> Array:
         """What each slot's first client sent of its block: float64 (slots, k)."""
         return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
 
-    @staticmethod
-    def _expect(replies: Mapping[Address, Message], kind: type[Reply]) -> dict[Address, Reply]:
-        found: dict[Address, Reply] = {}
-        for address, reply in replies.items():
-            if not isinstance(reply, kind):
-                raise InternalError(f"expected {kind.kind}, got {reply.kind}")
-            found[address] = reply
-        return found
+
+def _merged(parts: Sequence[Message]) -> SumGradient | ConsensusAverage | None:
+    """What goes back to the clients of a slot; None where they have predicted."""
+    gradients = [part for part in parts if isinstance(part, PartialGradient)]
+    if gradients:
+        total = sum_gradients([part.values for part in gradients])
+        return SumGradient(gradients[0].run, gradients[0].slot, total)
+    shares = [part for part in parts if isinstance(part, ConsensusPart)]
+    if shares:
+        mean = average([part.values for part in shares])
+        return ConsensusAverage(shares[0].run, shares[0].slot, mean)
+    return None

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
-from sqlfl.errors import InternalError
 from sqlfl.messages import Findings, Message, SendFindings
 from sqlfl.planner.federated import TRAIN, FederatedPlan
 from sqlfl.planner.ucq import CATEGORY, Slot
-from sqlfl.transport.base import Address, Channel
+from sqlfl.replies import Address, Channel, ask
 
 Array = npt.NDArray[Any]
 
@@ -68,15 +68,11 @@ def remark_on_features(
         for slot in towers
         for address in joined.slots[slot.index].addresses
     }
-    replies = channel.exchange(requests)
+    features = {slot.index: len(slot.features) for slot in towers}
+    replies = ask(channel, requests, lambda a: expected.findings(features[a[1]], joined.total))
     silent = _without_match(plan, joined)
     for slot in towers:
-        parts: list[Findings] = []
-        for address in joined.slots[slot.index].addresses:
-            reply = replies[address]
-            if not isinstance(reply, Findings) or len(reply.empty) != len(slot.features):
-                raise InternalError(f"client {address[0]} answered findings with {reply.kind}")
-            parts.append(reply)
+        parts = [replies[address] for address in joined.slots[slot.index].addresses]
         if slot.name not in silent:
             _say(plan, slot, parts, joined.total, remark)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,7 +85,7 @@ def run_mapping_query(
     """
     codes = {slot.slot: _slot_codes(slot, replies) for slot in slots}
     _share_codes(slots, replies, codes)
-    with duckdb.connect() as con:
+    with own_database() as con:
         if memory_limit is not None:
             con.execute("SET memory_limit = ?", [memory_limit])
         for slot in slots:
@@ -118,6 +120,15 @@ def _unordered(sql: str) -> str:
     query = parse_one(sql, dialect=DuckDB)
     query.set("order", None)
     return query.sql(dialect=DuckDB)
+
+
+@contextmanager
+def own_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty one. What it puts on disk is in a folder that nobody else can look into, and is gone
+    at the end."""
+    with tempfile.TemporaryDirectory(prefix="sqlfl-") as folder, duckdb.connect() as con:
+        con.execute("SET temp_directory = ?", [folder])
+        yield con
 
 
 def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:

@@ -9,27 +9,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.join_limits import check_join
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.errors import ModelError
 from sqlfl.messages import (
     CLIENT,
     Activate,
     JoinKeys,
-    Labels,
     Message,
     Prepare,
-    Prepared,
     SendKeys,
     SendLabels,
+    SetEncoding,
     Statistics,
 )
 from sqlfl.operators.lou import merge_classes, merge_noised, merge_statistics
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.privacy.statistics import deviation
-from sqlfl.schema import specifications_to_json
-from sqlfl.transport.base import Address, Channel
+from sqlfl.replies import Address, Channel, ask
+from sqlfl.schema import SlotSpecification, specifications_to_json
 
 Array = npt.NDArray[Any]
 LARGEST_TARGET = 1e30
@@ -47,6 +47,12 @@ class JoinedSlot:
     """int32 (N,): p_i, the active row that each joined row comes from."""
     virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     """int (few,): the active rows that a LEFT JOIN made up, ascending."""
+
+    @property
+    def active(self) -> dict[Address, int]:
+        """Active rows of each client."""
+        counts = np.diff(self.offsets).tolist()
+        return dict(zip(self.addresses, counts, strict=True))
 
     @property
     def made_up(self) -> Array:
@@ -111,17 +117,8 @@ def prepare(
     """
     tell("taking snapshots")
     slots, null_targets = _snapshots(plan, channel, run)
-    requests: dict[Address, Message] = {
-        address: SendKeys(run, slot.slot)
-        for slot in slots
-        if slot.keys
-        for address in slot.addresses
-    }
     tell("joining keys")
-    keys: dict[Address, JoinKeys] = {}
-    for address, reply in channel.exchange(requests).items():
-        assert isinstance(reply, JoinKeys)
-        keys[address] = reply
+    keys = _keys(plan, slots, channel, run)
     limit = plan.options.get("memory_limit")
     mapping = run_mapping_query(
         plan.mapping_sql,
@@ -138,7 +135,7 @@ def prepare(
         protected = {s.index: virtual[s.index] for s in plan.ucq.slots if s.features}
         mapping = limit_fan_out(mapping, protected, plan.privacy.max_fan_out)
     left = len(next(iter(mapping.values())))
-    joined = _activate(slots, mapping, virtual, deviations(plan), channel, run)
+    joined = _activate(plan, slots, mapping, virtual, channel, run)
     return Joined(
         left,
         joined,
@@ -157,6 +154,26 @@ def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[in
         for number, slot in joined.items()
         if number in optional
     }
+
+
+def _keys(
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], channel: Channel, run: str
+) -> dict[Address, JoinKeys]:
+    """Of all clients that join by keys."""
+    rows = {
+        address: counts
+        for slot in slots
+        if slot.keys
+        for address, counts in zip(slot.addresses, slot.fragment_rows, strict=True)
+    }
+    requests = {address: SendKeys(run, address[1]) for address in rows}
+    return ask(channel, requests, lambda a: expected.join_keys(told(plan, a), rows[a]))
+
+
+def told(plan: FederatedPlan, address: Address) -> SlotSpecification:
+    """What the client knows of the slot."""
+    client, slot = address
+    return next(item for item in plan.specifications[client] if item.slot == slot)
 
 
 def _virtual(
@@ -193,19 +210,18 @@ def _unjoined(
 
 
 def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
-    replies = channel.exchange(
-        {
-            (client, CLIENT): Prepare(
-                run, CLIENT, specifications_to_json(specification), plan.fragments_sql(client)
-            )
-            for client, specification in plan.specifications.items()
-        }
-    )
+    fragments = {client: plan.fragments_sql(client) for client in plan.specifications}
+    requests = {
+        (client, CLIENT): Prepare(
+            run, CLIENT, specifications_to_json(specification), fragments[client]
+        )
+        for client, specification in plan.specifications.items()
+    }
+    replies = ask(channel, requests, lambda a: expected.prepared(len(fragments[a[0]])))
     rows: dict[Address, tuple[int, ...]] = {}
     null_targets = 0
     for client, specification in plan.specifications.items():
         reply = replies[client, CLIENT]
-        assert isinstance(reply, Prepared)
         null_targets += int(reply.null_targets.sum())
         start = 0
         for item in specification:
@@ -215,25 +231,25 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
     slots = []
     for slot in plan.ucq.slots:
         addresses = tuple((client, slot.index) for client in slot.clients)
-        fragments = tuple(
+        own = tuple(
             tuple(f.index for f in slot.fragments if f.client == client) for client in slot.clients
         )
         counted = tuple(rows[address] for address in addresses)
-        slots.append(SlotRows(slot.index, addresses, fragments, counted, slot.keys))
+        slots.append(SlotRows(slot.index, addresses, own, counted, slot.keys))
     return tuple(slots), null_targets
 
 
 def _activate(
+    plan: FederatedPlan,
     slots: tuple[SlotRows, ...],
     mapping: dict[int, Array],
     virtual: Mapping[int, Array],
-    noised: Mapping[int, float],
     channel: Channel,
     run: str,
 ) -> dict[int, JoinedSlot]:
     total = len(next(iter(mapping.values())))
     joined: dict[int, JoinedSlot] = {}
-    requests: dict[Address, Message] = {}
+    requests: dict[Address, Activate] = {}
     for slot in slots:
         if slot.slot not in mapping:
             continue
@@ -254,8 +270,14 @@ def _activate(
                 counts[mine].astype(np.uint32),
                 total,
             )
-    replies = channel.exchange(requests)
-    merge_encodings(joined, replies, total, noised, channel, run)
+    counted = {a: float(request.counts.sum()) for a, request in requests.items()}
+    now = {a: not told(plan, a).weighted for a in requests}
+    replies = ask(
+        channel,
+        requests,
+        lambda a: expected.encoded(told(plan, a), counted[a], now=now[a]),
+    )
+    merge_encodings(joined, replies, total, deviations(plan), channel, run)
     return joined
 
 
@@ -277,44 +299,37 @@ def merge_encodings(
     `total` is what the joined rows count; `noised` is of `deviations`: noised statistics are of
     the active rows, each once.
     """
-    requests: dict[Address, Message] = {}
+    requests: dict[Address, SetEncoding] = {}
     for slot in joined.values():
         parts = [r for r in map(replies.get, slot.addresses) if isinstance(r, Statistics)]
         if not parts:
             continue
-        if len(parts) != len(slot.addresses):
-            raise InternalError(f"slot {slot.slot}: statistics from some of its clients only")
         if noised[slot.slot]:
             merged = merge_noised(parts, int(slot.offsets[-1]), noised[slot.slot])
         else:
             merged = merge_statistics(parts, total)
         requests |= dict.fromkeys(slot.addresses, merged)
-    channel.exchange(requests)
+    ask(channel, requests, lambda a: expected.encoding_set(requests[a]))
 
 
 def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
     """The target of every joined row, in clear, from the clients of the target's slot."""
     index = next(slot.index for slot in plan.ucq.slots if slot.target)
     slot = joined.slots[index]
-    replies = channel.exchange({a: SendLabels(run, index) for a in slot.addresses})
-    parts = []
-    for address in slot.addresses:
-        reply = replies[address]
-        assert isinstance(reply, Labels)
-        parts.append(reply)
+    requests = {a: SendLabels(run, index) for a in slot.addresses}
+    type_ = plan.ucq.target_type or "VARCHAR"
+    replies = ask(
+        channel, requests, lambda a: expected.labels(told(plan, a), slot.active[a], type_)
+    )
+    parts = [replies[address] for address in slot.addresses]
     if plan.regression:
         numbers = np.concatenate([part.values for part in parts])
-        if not np.isfinite(numbers).all():
-            raise ModelError(
-                f"target {plan.ucq.target} has NaN or infinite values",
-                hint=f"filter them out: WHERE isfinite({plan.ucq.target})",
-            )
-        if np.abs(numbers).max(initial=0.0) > LARGEST_TARGET:
+        if max(numbers.max(initial=0.0), -numbers.min(initial=0.0)) > LARGEST_TARGET:
             raise ModelError(
                 f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
                 "the 4-byte numbers of messages",
                 hint="divide the target by a power of ten",
             )
         return Targets(numbers[slot.rows], None)
-    classes, codes = merge_classes(parts, plan.ucq.target_type or "VARCHAR")
+    classes, codes = merge_classes(parts, type_)
     return Targets(codes[slot.rows], classes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from sqlfl.planner.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
 from sqlfl.privacy.schedule import slot_rounds
 from sqlfl.privacy.specification import PREDICTION_CLIP, Privacy, SlotRounds
-from sqlfl.transport.base import Address
+from sqlfl.replies import Address, Expected, ask
 
 Array = npt.NDArray[Any]
 
@@ -211,25 +211,37 @@ def check_run(
     """Ask all clients what they have released, and hold it against the plan.
 
     One exchange, before anything is saved; none where the statement asks for no privacy. `told`:
-    those that were sent residuals, and so must have noised a gradient. Raises InternalError where
+    those that were sent residuals, and so must have noised a gradient. Raises PartyError where
     noise, clip or counts are not what the claimed ε is of. With fewer epochs than planned, after
     Ctrl-C or by patience, the ε of the plan is claimed all the same.
     """
     if plan.privacy is None:
         return
     slots = [slot for slot in plan.ucq.slots if slot.features or slot.target]
-    asked: dict[Address, Message] = {
+    asked = {
         address: SendReleases(run, slot.index)
         for slot in slots
         for address in joined.slots[slot.index].addresses
     }
-    replies = channel.exchange(asked)
-    for slot in slots:
-        for address in joined.slots[slot.index].addresses:
-            reply = replies[address]
-            if not isinstance(reply, Releases):
-                raise InternalError(f"client {address[0]} sent {reply.kind}, expected releases")
-            _check(plan, slot, protection, reply, address in told)
+    known = {slot.index: slot for slot in slots}
+
+    def expected(address: Address) -> Expected[Releases]:
+        slot = known[address[1]]
+        return Expected(
+            Releases, fault=lambda own: _fault(plan, slot, protection, own, address in told)
+        )
+
+    ask(channel, asked, expected)
+
+
+def _fault(
+    plan: FederatedPlan, slot: Slot, protection: Protection | None, own: Releases, told: bool
+) -> str | None:
+    try:
+        _check(plan, slot, protection, own, told)
+    except InternalError as error:
+        return f"tells of other releases than were planned: {error.message}"
+    return None
 
 
 def _check(
@@ -241,8 +253,7 @@ def _check(
             f"slot {slot.index}: labels were noised with ε = {own.labels}, planned {epsilon}"
         )
     if protection is None or not slot.features:
-        others = {field.name: getattr(own, field.name) for field in fields(own)}
-        found = [n for n, v in others.items() if n not in ("run", "slot", "labels") and v]
+        found = [name for name in own.forms() if name != "labels" and getattr(own, name)]
         if found:
             raise InternalError(f"slot {slot.index}: releases without a plan: {', '.join(found)}")
         return

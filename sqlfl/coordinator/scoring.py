@@ -11,21 +11,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.algorithms.head import Head
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.preparation import Joined, prepare, targets
+from sqlfl.coordinator.preparation import Joined, prepare, targets, told
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
-from sqlfl.errors import InternalError, ModelError
-from sqlfl.messages import Identifiers, Message, Predictions, Score, SendIdentifiers
+from sqlfl.errors import ModelError
+from sqlfl.messages import Message, Score, SendIdentifiers
 from sqlfl.models.losses import loss_of
 from sqlfl.models.metrics import classification_metrics, regression_metrics
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.into import class_type
+from sqlfl.printing import line, listed
 from sqlfl.privacy.card import upwards
 from sqlfl.privacy.evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.registry import Model
-from sqlfl.transport.base import Address, Channel
+from sqlfl.replies import Address, Channel, ask, refused
 
 Array = npt.NDArray[Any]
 
@@ -117,8 +119,8 @@ def evaluate(
         if unknown:
             raise ModelError(
                 f"target {model.target} has classes that model {model.name} was not trained on: "
-                + ", ".join(unknown),
-                hint=f"the model knows {', '.join(model.classes)}",
+                + listed(unknown),
+                hint=f"the model knows {listed(model.classes)}",
             )
         known = np.array([model.classes.index(text) for text in target.classes])
         metrics = classification_metrics(prediction, known[y], weights)
@@ -138,20 +140,15 @@ def evaluate(
 
 def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str) -> Array:
     """Per joined row: the predicted number (N, 1), or probabilities (N, K)."""
-    requests: dict[Address, Message] = {}
-    for slot, block in plan.blocks.items():
-        for address in joined.slots[slot].addresses:
-            requests[address] = Score(run, slot, model.run, block)
-    replies = channel.exchange(requests)
     head = Head(model.intercept, model.head)
+    active: dict[Address, int] = {}
+    for slot in plan.blocks:
+        active |= joined.slots[slot].active
+    requests = {a: Score(run, a[1], model.run, plan.blocks[a[1]]) for a in active}
+    replies = ask(channel, requests, lambda a: expected.scores(active[a], head.inputs))
     embedding = np.zeros((joined.total, head.inputs))
     for slot in plan.blocks:
-        parts: list[Array] = []
-        for address in joined.slots[slot].addresses:
-            reply = replies[address]
-            if not isinstance(reply, Predictions):
-                raise InternalError(f"client {address[0]} answered score with {reply.kind}")
-            parts.append(reply.values)
+        parts = [replies[address].values for address in joined.slots[slot].addresses]
         embedding += np.concatenate(parts)[joined.slots[slot].rows]
     loss = loss_of(model.kind, 1 if model.classes is None else len(model.classes))
     return loss.predict(head.scores(embedding))
@@ -160,33 +157,35 @@ def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, 
 def _identifiers(
     plan: FederatedPlan, joined: Joined, channel: Channel, run: str
 ) -> list[tuple[str, pa.Array]]:
-    requests: dict[Address, Message] = {
-        address: SendIdentifiers(run, slot.index)
-        for slot in plan.ucq.slots
-        if slot.identifiers
-        for address in joined.slots[slot.index].addresses
-    }
-    replies = channel.exchange(requests)
+    slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.identifiers]
+    active = {address: count for slot in slots for address, count in slot.active.items()}
+    requests = {address: SendIdentifiers(run, address[1]) for address in active}
+    replies = ask(channel, requests, lambda a: expected.identifiers(told(plan, a), active[a]))
     found: dict[int, pa.Array] = {}
     for slot in plan.ucq.slots:
         for position, identifier in enumerate(slot.identifiers):
-            parts: list[pa.Array] = []
-            for address in joined.slots[slot.index].addresses:
-                reply = replies[address]
-                assert isinstance(reply, Identifiers)
-                parts.append(reply.columns[position])
-            column = pa.concat_arrays(_same_type(parts))
+            parts = {
+                address: replies[address].columns[position]
+                for address in joined.slots[slot.index].addresses
+            }
+            column = pa.concat_arrays(_same_type(parts, requests))
             found[identifier] = column.take(pa.array(joined.slots[slot.index].rows))
     return [(item.name, found[number]) for number, item in enumerate(plan.ucq.identifiers)]
 
 
-def _same_type(parts: list[pa.Array]) -> list[pa.Array]:
+def _same_type(
+    parts: Mapping[Address, pa.Array], requests: Mapping[Address, Message]
+) -> list[pa.Array]:
     """Clients may differ in width (INTEGER, BIGINT): the first type that holds all of them."""
-    if len({part.type for part in parts}) == 1:
-        return parts
-    fields = [pa.schema([("x", part.type)]) for part in parts]
-    common = pa.unify_schemas(fields, promote_options="permissive").field("x").type
-    return [part.cast(common) for part in parts]
+    common: pa.DataType | None = None
+    for (client, slot), part in parts.items():
+        fields = [pa.schema([("x", kind)]) for kind in (common or part.type, part.type)]
+        try:
+            common = pa.unify_schemas(fields, promote_options="permissive").field("x").type
+        except pa.ArrowException:
+            what = f"has identifiers of type {part.type}, beside {common}"
+            raise refused(client, requests[client, slot], line(what)) from None
+    return [part if part.type == common else part.cast(common) for part in parts.values()]
 
 
 def class_values(model: Model) -> pa.Array:

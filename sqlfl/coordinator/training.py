@@ -23,14 +23,16 @@ from sqlfl.coordinator.weighting import weigh
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
 from sqlfl.mapping import TableMapping
-from sqlfl.messages import Save
+from sqlfl.messages import Save, Saved
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.operators.lou import Members
 from sqlfl.options import LINEAR, NEURAL
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.ucq import CATEGORY
+from sqlfl.printing import listed
 from sqlfl.progress import Progress
 from sqlfl.registry import Model
+from sqlfl.replies import Expected, ask
 from sqlfl.transport.base import Channel
 
 if TYPE_CHECKING:
@@ -143,8 +145,8 @@ def train(
     check_memory(plan, joined.total, loss.outputs)
     if start is not None and start.classes != target.classes:
         raise ModelError(
-            f"model {start.name} knows the classes {', '.join(start.classes or ())}, and target "
-            f"{plan.ucq.target} has {', '.join(target.classes or ())}",
+            f"model {start.name} knows the classes {listed(start.classes or ())}, and target "
+            f"{plan.ucq.target} has {listed(target.classes or ())}",
             hint="a warm start needs the same classes; leave warm_start out to begin anew",
         )
     joined = weigh(plan, joined, target, channel, run)
@@ -199,14 +201,13 @@ def train(
             raise InternalError(f"{plan.algorithm} made no step")
         check_run(plan, joined, protection, channel, run, watched.told)
         back = step.epoch - kept.step.epoch
-        channel.exchange(
-            {
-                address: Save(run, slot.index, run, plan.name, back)
-                for slot in plan.ucq.slots
-                if slot.features
-                for address in joined.slots[slot.index].addresses
-            }
-        )
+        saving = {
+            address: Save(run, slot.index, run, plan.name, back)
+            for slot in plan.ucq.slots
+            if slot.features
+            for address in joined.slots[slot.index].addresses
+        }
+        ask(channel, saving, lambda address: Expected(Saved))
     held_out = measures.validation_rows
     return Trained(
         intercept=kept.intercept,
@@ -285,7 +286,7 @@ def _loss(plan: FederatedPlan, target: Targets) -> Loss:
         return loss_of(plan.kind, 1)
     if len(target.classes) < 2:
         raise ModelError(
-            f"target {plan.ucq.target} has one class only ({target.classes[0]})",
+            f"target {plan.ucq.target} has one class only ({listed(target.classes)})",
             hint="a classifier needs rows of at least two classes",
         )
     name, type_ = plan.ucq.target, (plan.ucq.target_type or "").split("(")[0]

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import (
     Joined,
-    JoinedSlot,
     Targets,
     Weighting,
     deviations,
     merge_encodings,
+    told,
 )
 from sqlfl.errors import InternalError, ModelError
-from sqlfl.messages import Message, SendSplit, SendWeights, Split, Weigh, Weights
+from sqlfl.messages import SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.ucq import Slot
-from sqlfl.transport.base import Address, Channel
+from sqlfl.printing import listed
+from sqlfl.replies import Address, Channel, Expected, ask
 
 Array = npt.NDArray[Any]
-Reply = TypeVar("Reply", bound=Message)
 LARGEST_WEIGHT = 1e30
 
 
@@ -50,7 +51,7 @@ def weigh(
         target,
     )
     total = float(weighting.weights.sum())
-    requests: dict[Address, Message] = {}
+    requests: dict[Address, Weigh] = {}
     for slot in plan.ucq.slots:
         if slot.features:
             own = joined.slots[slot.index]
@@ -58,7 +59,11 @@ def weigh(
             for number, address in enumerate(own.addresses):
                 part = counts[own.offsets[number] : own.offsets[number + 1]]
                 requests[address] = Weigh(run, slot.index, part, total)
-    replies = channel.exchange(requests)
+    replies = ask(
+        channel,
+        requests,
+        lambda a: expected.encoded(told(plan, a), float(requests[a].counts.sum()), now=True),
+    )
     towers = {slot: joined.slots[slot] for _, slot in requests}
     merge_encodings(towers, replies, total, deviations(plan), channel, run)
     return replace(joined, weighting=weighting)
@@ -70,8 +75,9 @@ def sample_weights(plan: FederatedPlan, joined: Joined, channel: Channel, run: s
     if slot is None:
         return np.ones(joined.total)
     own = joined.slots[slot.index]
-    replies = channel.exchange({a: SendWeights(run, slot.index) for a in own.addresses})
-    values = np.concatenate([answer.values for answer in _answers(own, replies, Weights)])
+    requests = {a: SendWeights(run, slot.index) for a in own.addresses}
+    replies = ask(channel, requests, lambda a: Expected(Weights, {"active": own.active[a]}))
+    values = np.concatenate([replies[address].values for address in own.addresses])
     name = plan.ucq.weight
     refused = (
         (np.isnan(values), "NULL or NaN", f"isfinite({name})", "; for NULL: coalesce(..., 1)"),
@@ -100,23 +106,11 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str)
     if slot is None:
         return np.zeros(joined.total, bool)
     own = joined.slots[slot.index]
-    replies = channel.exchange({a: SendSplit(run, slot.index) for a in own.addresses})
-    drawn = np.concatenate([answer.validation for answer in _answers(own, replies, Split)])
+    requests = {a: SendSplit(run, slot.index) for a in own.addresses}
+    replies = ask(channel, requests, lambda a: Expected(Split, {"active": own.active[a]}))
+    drawn = np.concatenate([replies[address].validation for address in own.addresses])
     validation: Array = drawn.astype(bool)[own.rows]
     return validation
-
-
-def _answers(
-    slot: JoinedSlot, replies: Mapping[Address, Message], kind: type[Reply]
-) -> list[Reply]:
-    """The replies of the slot's clients, in their order."""
-    found: list[Reply] = []
-    for address in slot.addresses:
-        reply = replies[address]
-        if not isinstance(reply, kind):
-            raise InternalError(f"client {address[0]} sent {reply.kind}, expected {kind.kind}")
-        found.append(reply)
-    return found
 
 
 def _weighting(
@@ -144,7 +138,7 @@ def _weighting(
         )
     trained = [name for name, sum_ in zip(target.classes, sums, strict=True) if sum_]
     if len(target.classes) > 1 and len(trained) < 2:
-        found = f"of class {trained[0]} only" if trained else "of no class"
+        found = f"of class {listed(trained)} only" if trained else "of no class"
         raise ModelError(
             f"the rows to train on that weigh anything are {found}{split}",
             hint="a classifier needs rows of at least two classes with a weight above 0",
@@ -193,6 +187,6 @@ def _class_weights(option: object, counts: Array, classes: tuple[str, ...]) -> A
     if unknown:
         raise ModelError(
             f"class_weight names {', '.join(unknown)}, and the target has no such class",
-            hint=f"the classes are {', '.join(classes)}",
+            hint=f"the classes are {listed(classes)}",
         )
     return np.array([given.get(name, 1.0) for name in classes])

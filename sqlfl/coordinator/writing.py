@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
-from sqlfl.errors import InternalError, PartyError
+from sqlfl.errors import PartyError
 from sqlfl.interrupts import deferred
-from sqlfl.messages import CLIENT, Commit, Message, Write, Written
+from sqlfl.messages import CLIENT, Commit, Ready, Write
 from sqlfl.planner import emit
 from sqlfl.planner.into import Into
+from sqlfl.replies import Channel, Expected, ask
 from sqlfl.schema import Client
-from sqlfl.transport.base import Address, Channel
 
 Array = npt.NDArray[Any]
 
@@ -28,18 +29,16 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
     All clients make their tables before any keeps its own. Raises PartyError where one fails; then
     no client has a table, unless it failed on keeping it, which the error says.
     """
-    requests: dict[Address, Message] = {
+    requests = {
         (client, CLIENT): _request(into, client, table, joined, prediction, run)
         for client, table in into.tables
     }
-    written = channel.exchange(requests)
+    written = ask(channel, requests, lambda a: expected.written(len(requests[a].prediction)))
     with deferred():  # a Ctrl-C now would leave some tables, and not others
         _commit(into, channel, run)
     rows: list[dict[str, object]] = []
     for client, table in into.tables:
         reply = written[client, CLIENT]
-        if not isinstance(reply, Written):
-            raise InternalError(f"client {client} answered write with {reply.kind}")
         catalog, schema, last = table
         name = emit.table(last, schema, catalog).sql(dialect="duckdb")
         rows.append(
@@ -51,7 +50,8 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
 
 def _commit(into: Into, channel: Channel, run: str) -> None:
     try:
-        channel.exchange({(client, CLIENT): Commit(run, CLIENT) for client in into.clients})
+        requests = {(client, CLIENT): Commit(run, CLIENT) for client in into.clients}
+        ask(channel, requests, lambda a: Expected(Ready))
     except PartyError as error:
         if len(into.clients) == 1:
             raise

@@ -1,14 +1,16 @@
 """The only types that cross a party's border.
 
 A message is a frozen dataclass. Its fields hold numbers, text, numpy arrays of one or two
-dimensions, Arrow arrays, or tuples of these. `sqlfl.wire` says how it travels; `nbytes` counts its
-values: the size that EXPLAIN discloses.
+dimensions, Arrow arrays, or tuples of these, and each says in its metadata which, of what types and
+sizes, and what its elements must be (`forms`): whoever receives a message checks that (`checks`).
+`sqlfl.wire` says how it travels; `nbytes` counts its values: the size that EXPLAIN discloses.
 """
 
 from __future__ import annotations
 
-from sqlfl.messages.base import CLIENT, Array, Message
+from sqlfl.messages.base import CLIENT, ENVELOPE, Array, Message
 from sqlfl.messages.models import (
+    LONGEST_FAILURE,
     Collect,
     Collected,
     Commit,
@@ -68,7 +70,9 @@ from sqlfl.messages.training import (
 
 __all__ = [
     "CLIENT",
+    "ENVELOPE",
     "KINDS",
+    "LONGEST_FAILURE",
     "Activate",
     "Array",
     "Collect",

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl.errors import InternalError
+from sqlfl.messages.forms import FORM, Form
+
 Array: TypeAlias = npt.NDArray[Any]
 CLIENT = -1
 """The slot of a message that concerns a client as a whole."""
+ENVELOPE = ("run", "slot", "number")
+"""The fields that are no values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Base of all messages; `run` is empty outside a run."""
+    """Base of all messages; `run` is empty outside a run.
+
+    Every other field says its form (`sqlfl.messages.forms`) in its metadata.
+    """
 
     run: str
     slot: int
+    number: int = field(default=0, kw_only=True)
+    """Drawn for each request by who sends it; a reply has that of its request."""
     kind: ClassVar[str]
+
+    @classmethod
+    def forms(cls) -> Mapping[str, Form]:
+        """Of all fields but the envelope's, in order."""
+        found = _FORMS.get(cls)
+        if found is None:
+            found = _FORMS[cls] = MappingProxyType(_forms(cls))
+        return found
+
+    def fault(self) -> str | None:
+        """What is wrong where the fields fit their forms, but not each other."""
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -35,11 +59,24 @@ class Message:
 
     def _payload(self) -> list[Any]:
         values: list[Any] = []
-        for spec in fields(self):
-            if spec.name not in ("run", "slot"):
-                value = getattr(self, spec.name)
-                values.extend(value if isinstance(value, tuple) else (value,))
+        for name in self.forms():
+            value = getattr(self, name)
+            values.extend(value if isinstance(value, tuple) else (value,))
         return values
+
+
+_FORMS: dict[type[Message], Mapping[str, Form]] = {}
+
+
+def _forms(cls: type[Message]) -> dict[str, Form]:
+    found: dict[str, Form] = {}
+    for spec in fields(cls):
+        if spec.name in ENVELOPE:
+            continue
+        if FORM not in spec.metadata:
+            raise InternalError(f"field {spec.name} of message {cls.kind} does not say its form")
+        found[spec.name] = spec.metadata[FORM]
+    return found
 
 
 def _size(value: Any) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from sqlfl.messages.base import Array, Message
+from sqlfl.messages.forms import array, arrays, columns, integer, text, texts
+
+LONGEST_FAILURE = 4000
+"""Characters of what is told of a failure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,11 +18,11 @@ class Save(Message):
     """Coordinator to client: hold this run's block of this slot as (model, slot)."""
 
     kind = "save"
-    model: str
+    model: str = field(metadata=text())
     """The run's id."""
-    name: str
+    name: str = field(metadata=text())
     """The model's name, under which the party's own SQL will know the block."""
-    back: int
+    back: int = field(metadata=integer())
     """Epochs to go back: the block as it was then is kept."""
 
 
@@ -27,7 +31,7 @@ class Saved(Message):
     """Client to coordinator: the block is held; `lasting`: 1 where it outlives the federation."""
 
     kind = "saved"
-    lasting: int
+    lasting: int = field(metadata=integer(most=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +39,7 @@ class Keep(Message):
     """Coordinator to client: write the saved blocks of this model to your database."""
 
     kind = "keep"
-    model: str
+    model: str = field(metadata=text())
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class Drop(Message):
     """Coordinator to client: forget the blocks of this model."""
 
     kind = "drop"
-    model: str
+    model: str = field(metadata=text())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +55,7 @@ class Collect(Message):
     """Coordinator to client, when it is attached: forget the blocks of all but these runs."""
 
     kind = "collect"
-    models: tuple[str, ...]
+    models: tuple[str, ...] = field(metadata=texts("models"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +63,8 @@ class Collected(Message):
     """Client to coordinator: done; and whether blocks can outlive the federation here."""
 
     kind = "collected"
-    lasting: int
-    reason: str
+    lasting: int = field(metadata=integer(most=1))
+    reason: str = field(metadata=text())
     """Why they cannot, to follow the party's name ('is read-only'); empty where they can."""
 
 
@@ -69,8 +73,8 @@ class Score(Message):
     """Coordinator to client: predictions of the active rows by a saved block."""
 
     kind = "score"
-    model: str
-    block: int
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
     """The slot of the model."""
 
 
@@ -84,8 +88,8 @@ class Identifiers(Message):
     """Client to coordinator: the ID columns of the active rows, in clear."""
 
     kind = "identifiers"
-    columns: tuple[pa.Array, ...]
-    """Arrow arrays (a,) of the columns' own types."""
+    columns: tuple[pa.Array, ...] = field(metadata=columns("identifiers", "active"))
+    """Arrow arrays of the columns' own types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,24 +101,31 @@ class Write(Message):
     """
 
     kind = "write"
-    table: tuple[str, ...]
+    table: tuple[str, ...] = field(metadata=texts(3))
     """(database, schema, name)"""
-    names: tuple[str, ...]
+    names: tuple[str, ...] = field(metadata=texts("identifiers"))
     """Of the identifiers' columns, in the order of the query's identifiers."""
-    slots: Array
-    """int32 (k,): the slots that hold identifiers."""
-    rows: tuple[Array, ...]
-    """uint32 (m,) per slot: the active row that each row of the table is of."""
-    prediction: Array
-    """float64 (m,) numbers, or uint32 (m,) places among `classes`."""
-    classes: tuple[str, ...]
+    slots: Array = field(metadata=array("int32", "slots", least=0))
+    """The slots that hold identifiers."""
+    rows: tuple[Array, ...] = field(metadata=arrays("slots", "uint32", "written"))
+    """Per slot: the active row that each row of the table is of."""
+    prediction: Array = field(metadata=array("float64|uint32", "written"))
+    """Numbers, or places among `classes`."""
+    classes: tuple[str, ...] = field(metadata=texts("classes", distinct=True))
     """The model's classes, as text; none for a regression."""
-    type: str
+    type: str = field(metadata=text())
     """The DuckDB type that `prediction` has as a class."""
-    probabilities: Array
-    """float64 (m, K); (m, 0) for a regression"""
-    replace: int
+    probabilities: Array = field(metadata=array("float64", "written", "classes"))
+    replace: int = field(metadata=integer(0, 1))
     """1 where the table may take the place of another."""
+
+    def fault(self) -> str | None:
+        places = self.prediction.dtype.kind == "u"
+        if places != bool(self.classes):
+            return f"{self.prediction.dtype} predictions beside {len(self.classes)} classes"
+        if places and int(self.prediction.max(initial=0)) >= len(self.classes):
+            return f"a prediction that is none of {len(self.classes)} classes"
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +133,7 @@ class Written(Message):
     """Client to coordinator: the table is there, for the run's transaction only."""
 
     kind = "written"
-    rows: int
+    rows: int = field(metadata=integer())
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,5 +155,5 @@ class Failure(Message):
     """Client to coordinator: the request failed; the text has no data values in it."""
 
     kind = "failure"
-    error: str
-    text: str
+    error: str = field(metadata=text())
+    text: str = field(metadata=text())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlfl.messages.base import Message
+from sqlfl.messages.forms import text, texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +20,7 @@ class Tables(Message):
     """Client to coordinator: schemas and tables as JSON (sqlfl.schema.tables_to_json)."""
 
     kind = "tables"
-    tables: str
+    tables: str = field(metadata=text())
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +28,11 @@ class Describe(Message):
     """Coordinator to client: which columns has this SELECT? It is bound, not run."""
 
     kind = "describe"
-    select: str
+    select: str = field(metadata=text())
 
 
 @dataclass(frozen=True, eq=False)
 class Columns(Message):
     kind = "columns"
-    names: tuple[str, ...]
-    types: tuple[str, ...]
+    names: tuple[str, ...] = field(metadata=texts("columns"))
+    types: tuple[str, ...] = field(metadata=texts("columns"))

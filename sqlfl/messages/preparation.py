@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlfl.messages.base import Array, Message
+from sqlfl.messages.forms import array, arrays, integer, real, text, texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -12,19 +13,19 @@ class Prepare(Message):
     """Coordinator to client: take a snapshot of all your fragments, in one transaction."""
 
     kind = "prepare"
-    specification: str
+    specification: str = field(metadata=text())
     """JSON of `SlotSpecification`s, one per slot of this client (sqlfl.schema)."""
-    fragments: tuple[str, ...]
+    fragments: tuple[str, ...] = field(metadata=texts("fragments"))
     """SQL, slot after slot in the order of the specification."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Message):
     kind = "prepared"
-    rows: Array
-    """int64 (fragments,): rows of each fragment's snapshot."""
-    null_targets: Array
-    """int64 (fragments,): rows whose target is NULL; left out unless they are there to match."""
+    rows: Array = field(metadata=array("int64", "fragments", least=0))
+    """Rows of each fragment's snapshot."""
+    null_targets: Array = field(metadata=array("int64", "fragments", least=0))
+    """Rows whose target is NULL; left out unless they are there to match."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +38,12 @@ class JoinKeys(Message):
     """Client to coordinator: the hashed join keys of every row of the snapshot, in row-id order."""
 
     kind = "join_keys"
-    fragment: Array
-    """uint16 (n,): index of the row's fragment in the slot; empty where the client has one."""
-    tags: tuple[Array, ...]
-    """uint8 (u_k, 16) per key of the slot: the distinct tags."""
-    codes: tuple[Array, ...]
-    """uint32 (n,) per key of the slot: the row's tag; u_k where the key is NULL."""
+    fragment: Array = field(metadata=array("uint16", "rows", optional=True))
+    """Index of the row's fragment in the slot; empty where the client has one."""
+    tags: tuple[Array, ...] = field(metadata=arrays("keys", "uint8", "tags[k]", 16, ascending=True))
+    """Per key of the slot: the distinct tags."""
+    codes: tuple[Array, ...] = field(metadata=arrays("keys", "uint32", "rows", most="tags[k]"))
+    """Per key of the slot: the row's tag; the number of tags where the key is NULL."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +51,11 @@ class Activate(Message):
     """Coordinator to client: the rows that occur in the join, and how often."""
 
     kind = "activate"
-    rows: Array
-    """uint32 (a,): row ids, ascending. All later messages are in this order."""
-    counts: Array
-    """uint32 (a,): cnt."""
-    total: int
+    rows: Array = field(metadata=array("uint32", "active", ascending=True))
+    """Row ids. All later messages are in this order."""
+    counts: Array = field(metadata=array("uint32", "active", least=1))
+    """cnt."""
+    total: int = field(metadata=integer())
     """N, joined rows."""
 
 
@@ -63,10 +64,10 @@ class Weigh(Message):
     """Coordinator to client, weighted runs only: what each active row counts from now on."""
 
     kind = "weigh"
-    counts: Array
-    """float64 (a,): sum of the weights of the joined rows that it occurs in; 0 for a row that
-    occurs in validation rows only."""
-    total: float
+    counts: Array = field(metadata=array("float64", "active", least=0))
+    """Sum of the weights of the joined rows that it occurs in; 0 for a row that occurs in
+    validation rows only."""
+    total: float = field(metadata=real(least=0))
     """Σ of the weights of all joined rows."""
 
 
@@ -75,7 +76,7 @@ class Ready(Message):
     """Client to coordinator: done. `width` is the number of encoded columns, or 0."""
 
     kind = "ready"
-    width: int = 0
+    width: int = field(default=0, metadata=integer())
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,18 +89,19 @@ class Statistics(Message):
     """
 
     kind = "statistics"
-    weight: Array
-    """float64 (numeric,): Σ cnt over present values."""
-    mean: Array
-    """float64 (numeric,)"""
-    m2: Array
-    """float64 (numeric,): Σ cnt (x − mean)²."""
-    missing: Array
-    """float64 (numeric features,): Σ cnt over rows where the feature is NULL."""
-    tags: tuple[Array, ...]
-    """uint8 (v, 16) per category feature: keyed hashes of its distinct values."""
-    counts: tuple[Array, ...]
-    """float64 (v,) per category feature: Σ cnt of each."""
+    weight: Array = field(metadata=array("float64", "numeric"))
+    """Σ cnt over present values."""
+    mean: Array = field(metadata=array("float64", "numeric"))
+    m2: Array = field(metadata=array("float64", "numeric"))
+    """Σ cnt (x − mean)²."""
+    missing: Array = field(metadata=array("float64", "features"))
+    """Per numeric feature: Σ cnt over rows where the feature is NULL."""
+    tags: tuple[Array, ...] = field(
+        metadata=arrays("categories", "uint8", "entries[k]", 16, ascending=True)
+    )
+    """Per category feature: keyed hashes of its distinct values."""
+    counts: tuple[Array, ...] = field(metadata=arrays("categories", "float64", "entries[k]"))
+    """Per category feature: Σ cnt of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +112,18 @@ class SetEncoding(Message):
     """
 
     kind = "set_encoding"
-    mean: Array
-    scale: Array
-    """float64 (numeric,): of the imputed column; 1 where it is constant."""
-    missing: Array
-    """float64 (numeric features,): Σ cnt of NULLs over all clients."""
-    tags: tuple[Array, ...]
-    counts: tuple[Array, ...]
-    total: float
+    mean: Array = field(metadata=array("float64", "numeric"))
+    scale: Array = field(metadata=array("float64", "numeric", least=0))
+    """Of the imputed column; 1 where it is constant."""
+    missing: Array = field(metadata=array("float64", "features", least=0))
+    """Σ cnt of NULLs over all clients."""
+    tags: tuple[Array, ...] = field(
+        metadata=arrays("categories", "uint8", "entries[k]", 16, ascending=True)
+    )
+    counts: tuple[Array, ...] = field(
+        metadata=arrays("categories", "float64", "entries[k]", least=0)
+    )
+    total: float = field(metadata=real(least=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +136,17 @@ class Labels(Message):
     """Client to coordinator: the targets of the active rows; one of the two forms is empty."""
 
     kind = "labels"
-    values: Array
-    """float64 (a,): numeric targets."""
-    classes: tuple[str, ...]
+    values: Array = field(metadata=array("float64", "active", optional=True))
+    """Numeric targets."""
+    classes: tuple[str, ...] = field(metadata=texts("classes", distinct=True))
     """Distinct classes at this client, as text in their type's order."""
-    codes: Array
-    """uint32 (a,): index into `classes`."""
+    codes: Array = field(metadata=array("uint32", "active", optional=True, below="classes"))
+    """Index into `classes`."""
+
+    def fault(self) -> str | None:
+        if self.values.size and (self.codes.size or self.classes):
+            return "numbers and classes at once"
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +159,8 @@ class Weights(Message):
     """Client to coordinator: the WEIGHT column of the active rows."""
 
     kind = "weights"
-    values: Array
-    """float64 (a,)"""
+    values: Array = field(metadata=array("float64", "active", finite=False))
+    """NaN where it is NULL."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +173,8 @@ class Split(Message):
     """Client to coordinator: which of the active rows are for validation."""
 
     kind = "split"
-    validation: Array
-    """uint8 (a,): 1 for validation."""
+    validation: Array = field(metadata=array("uint8", "active", most=1))
+    """1 for validation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +189,11 @@ class Findings(Message):
     """Client to coordinator: what the user is warned of. Not asked where features are protected."""
 
     kind = "findings"
-    empty: Array
-    """uint8 (features,): 1 where the feature is NULL in every row that counts."""
-    constant: Array
-    """uint8 (features,): 1 where it has one value, never NULL; in training."""
-    identifying: Array
-    """uint8 (features,): 1 where it is a text with nearly a value for each joined row; in
-    training."""
-    unseen: Array
-    """int64 (features,): joined rows whose category training did not see; in scoring."""
+    empty: Array = field(metadata=array("uint8", "features", most=1))
+    """1 where the feature is NULL in every row that counts."""
+    constant: Array = field(metadata=array("uint8", "features", most=1))
+    """1 where it has one value, never NULL; in training."""
+    identifying: Array = field(metadata=array("uint8", "features", most=1))
+    """1 where it is a text with nearly a value for each joined row; in training."""
+    unseen: Array = field(metadata=array("int64", "features", least=0))
+    """Joined rows whose category training did not see; in scoring."""

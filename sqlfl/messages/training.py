@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sqlfl.messages.base import Array, Message
+from sqlfl.messages.forms import array, integer, real, text
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,7 +15,7 @@ class Start(Message):
     """Coordinator to client: begin training; `configuration` is JSON (ClientConfiguration)."""
 
     kind = "start"
-    configuration: str
+    configuration: str = field(metadata=text())
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,20 +32,23 @@ class Gram(Message):
     """
 
     kind = "gram"
-    numeric: Array
-    """float64 (p, p)"""
-    cross: Array
-    """float64 (q, p)"""
-    rows: Array
-    """uint32 (z,): row of each stored value of the one-hot block's upper triangle."""
-    columns: Array
-    """uint32 (z,)"""
-    values: Array
-    """float64 (z,)"""
-    moments: Array
-    """float64 (p + q,): Σ cnt x."""
-    weight: float
+    numeric: Array = field(metadata=array("float64", "numeric", "numeric"))
+    cross: Array = field(metadata=array("float64", "onehot", "numeric"))
+    rows: Array = field(metadata=array("uint32", "stored", below="onehot"))
+    """Row of each stored value of the one-hot block's upper triangle."""
+    columns: Array = field(metadata=array("uint32", "stored", below="onehot"))
+    values: Array = field(metadata=array("float64", "stored"))
+    moments: Array = field(metadata=array("float64", "columns"))
+    """p + q numbers: Σ cnt x."""
+    weight: float = field(metadata=real(least=0))
     """Σ cnt."""
+
+    def fault(self) -> str | None:
+        if len(self.moments) != len(self.numeric) + len(self.cross):
+            return f"{len(self.moments)} moments of {len(self.numeric)} + {len(self.cross)} columns"
+        if np.any(self.rows > self.columns):
+            return "stored values below the diagonal"
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +61,15 @@ class Residuals(Message):
     """Coordinator to client: what the coordinator aggregated per row, and the step to take."""
 
     kind = "residuals"
-    values: Array
-    """float32 (a or batch rows, d_c): Y, or empty (0, d_c) at the first batch."""
-    coefficients: Array
-    """float64 (k,): scalars of the algorithm (direction, step length)."""
-    batch: Array = field(default_factory=lambda: np.zeros(0, np.uint32))
-    """uint32 (b,): active rows of the next batch (mini-batches only)."""
+    values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
+    """Y of the active rows, or of those of the last batch."""
+    coefficients: Array = field(metadata=array("float64", "coefficients"))
+    """Scalars of the algorithm (direction, step length)."""
+    batch: Array = field(
+        default_factory=lambda: np.zeros(0, np.uint32),
+        metadata=array("uint32", "batch", ascending=True),
+    )
+    """Active rows of the next batch (mini-batches only)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +80,8 @@ class PartialGradient(Message):
     """
 
     kind = "partial_gradient"
-    values: Array
-    """float64 (d, d_c); of a tower (size, 1), as TowerShape.pack has it"""
+    values: Array = field(metadata=array("float64", "parameters", "outputs"))
+    """(d, d_c); of a tower (size, 1), as TowerShape.pack has it"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +89,7 @@ class SumGradient(Message):
     """Coordinator to the clients of a slot: the sum of their partial gradients."""
 
     kind = "sum_gradient"
-    values: Array
+    values: Array = field(metadata=array("float64", "parameters", "outputs", finite=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +97,9 @@ class Predictions(Message):
     """Client to coordinator: one vector per active (or batch) row, and the block's scalars."""
 
     kind = "predictions"
-    values: Array
-    """float32 (a or b, d_c)"""
-    products: Array
-    """float64 (k,): inner products or the penalty of the block; empty at all but one client."""
+    values: Array = field(metadata=array("float32", "rows", "outputs"))
+    products: Array = field(metadata=array("float64", "products"))
+    """Inner products or the penalty of the block; empty at all but one client."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +110,14 @@ class SendPredictions(Message):
     """
 
     kind = "send_predictions"
-    training: int = 0
+    training: int = field(default=0, metadata=integer(most=1))
     """1: with dropout, the residuals of these predictions being what comes next."""
-    batch: Array = field(default_factory=lambda: np.zeros(0, np.uint32))
-    """uint32 (b,): active rows; empty for all of them where `whole`."""
-    whole: int = 1
+    batch: Array = field(
+        default_factory=lambda: np.zeros(0, np.uint32),
+        metadata=array("uint32", "batch", ascending=True),
+    )
+    """Active rows; empty for all of them where `whole`."""
+    whole: int = field(default=1, metadata=integer(most=1))
     """1 for all active rows."""
 
 
@@ -117,8 +126,7 @@ class Probe(Message):
     """Coordinator to client: one power round of the curvature estimate."""
 
     kind = "probe"
-    values: Array
-    """float32 (a, 1)"""
+    values: Array = field(metadata=array("float32", "rows", 1, finite=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +134,8 @@ class ConsensusPart(Message):
     """Client to coordinator: θ_i^q + u_i^q of consensus ADMM (eq. 22-24)."""
 
     kind = "consensus_part"
-    values: Array
-    """float64 (d, d_c); of a tower (size, 1)"""
+    values: Array = field(metadata=array("float64", "parameters", "outputs"))
+    """(d, d_c); of a tower (size, 1)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +143,7 @@ class ConsensusAverage(Message):
     """Coordinator to the clients of a slot: w_i."""
 
     kind = "consensus_average"
-    values: Array
+    values: Array = field(metadata=array("float64", "parameters", "outputs", finite=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,17 +162,17 @@ class Releases(Message):
     """
 
     kind = "releases"
-    labels: float
+    labels: float = field(metadata=real(least=0))
     """The nominal ε of the labels."""
-    statistics: float
+    statistics: float = field(metadata=real(least=0))
     """Noise of the statistics, relative to their sensitivity."""
-    gradients: int
-    clip: float
-    noise: float
+    gradients: int = field(metadata=integer())
+    clip: float = field(metadata=real(least=0))
+    noise: float = field(metadata=real(least=0))
     """Standard deviation in each number of a gradient sum."""
-    predictions: int
-    prediction_clip: float
-    prediction_noise: float
-    moments: int
-    row_bound: float
-    moments_noise: float
+    predictions: int = field(metadata=integer())
+    prediction_clip: float = field(metadata=real(least=0))
+    prediction_noise: float = field(metadata=real(least=0))
+    moments: int = field(metadata=integer())
+    row_bound: float = field(metadata=real(least=0))
+    moments_noise: float = field(metadata=real(least=0))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erf
 
+from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 
 Array = npt.NDArray[Any]
@@ -78,8 +79,8 @@ class TowerShape:
 
     @classmethod
     def from_json(cls, text: str) -> TowerShape:
-        own = json.loads(text)
-        return cls(own["inputs"], tuple(own["hidden"]), own["outputs"], own["activation"])
+        """What `to_json` wrote. Raises ValueError for anything else."""
+        return parse(cls, text)
 
 
 def first_parameters(shape: TowerShape, numeric: int, seed: int, slot: int) -> tuple[Array, ...]:

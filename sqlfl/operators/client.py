@@ -32,6 +32,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.operators.guard import Guard, releases_of
 from sqlfl.operators.lou import gram_to_message, message_to_gram
 from sqlfl.operators.moments import majorant, noised_moments
+from sqlfl.operators.requests import Held
 from sqlfl.operators.steps import (
     AdmmStep,
     ClientConfiguration,
@@ -95,6 +96,7 @@ class ClientOperator:
         self._engine = engine
         self._configuration = own = ClientConfiguration.from_json(configuration)
         self._run, self._slot = run, slot
+        self._held = Held.of(engine, own)
         start = np.zeros((engine.width, own.outputs))
         if theta is not None:
             if theta.shape != start.shape:
@@ -139,7 +141,9 @@ class ClientOperator:
         return (self._kept[-1 - back],)
 
     def handle(self, message: Message) -> Message:
-        """The reply to a training message; InternalError where it does not belong here."""
+        """The reply to a training message; InternalError where it does not belong here, or is of
+        other rows or parameters."""
+        self._held.check(message, self._rows, probing=self._probing)
         match message:
             case SetGram():
                 self._set_gram(message_to_gram(message), self._configuration.clients)
@@ -192,7 +196,7 @@ class ClientOperator:
         gradient = self._engine.gradient(message.values)
         if self._configuration.shared and not self._configuration.consensus:
             self._probing = True
-            return PartialGradient(self._run, self._slot, gradient)
+            return PartialGradient(self._run, self._slot, finite(gradient))
         return self._predictions(self._step.probe(gradient), NOTHING)
 
     def _residuals(self, message: Residuals) -> Message:
@@ -204,8 +208,8 @@ class ClientOperator:
             return self._advance(gradient)
         if isinstance(self._step, ConsensusStep):
             self._inner = 0
-            return ConsensusPart(self._run, self._slot, self._step.part(gradient))
-        return PartialGradient(self._run, self._slot, gradient)
+            return ConsensusPart(self._run, self._slot, finite(self._step.part(gradient)))
+        return PartialGradient(self._run, self._slot, finite(gradient))
 
     def _sum(self, gradient: Array) -> Message:
         if not self._probing:
@@ -218,7 +222,7 @@ class ClientOperator:
             raise InternalError("an average without consensus")
         self._inner += 1
         if self._inner < self._configuration.inner_rounds:
-            return ConsensusPart(self._run, self._slot, self._step.average(mean))
+            return ConsensusPart(self._run, self._slot, finite(self._step.average(mean)))
         vector, products = self._step.settle(mean)
         self._remember()
         return self._predictions(vector, products)
@@ -240,7 +244,7 @@ class ClientOperator:
             values = self._guard.predictions(values, self._rows)
         if not self._configuration.leader:
             products = NOTHING
-        return Predictions(self._run, self._slot, predictions_of(values), products)
+        return Predictions(self._run, self._slot, predictions_of(values), finite(products))
 
 
 class Operator(Protocol):
@@ -319,6 +323,16 @@ def predictions_of(values: Array) -> Array:
             "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
             "diverge, or rows that count nothing in training (for validation, or of weight 0) "
             "have values far beyond those of the others",
+            hint="give a smaller learning_rate, where the statement gives one",
+        )
+    return values
+
+
+def finite(values: Array) -> Array:
+    """Numbers of a block, as they are; ModelError where they are not finite."""
+    if not np.isfinite(values).all():
+        raise ModelError(
+            "its part of the parameters is not finite: the steps diverge",
             hint="give a smaller learning_rate, where the statement gives one",
         )
     return values

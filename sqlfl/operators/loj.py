@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,15 @@ class JoinedRows:
     @property
     def total(self) -> int:
         return self.mapping.total
+
+    @cached_property
+    def sizes(self) -> Mapping[Address, int]:
+        """Rows of each client."""
+        return {
+            address: int(cuts[number + 1] - cuts[number])
+            for members, cuts in zip(self.members, self.cuts, strict=True)
+            for number, address in enumerate(members.addresses)
+        }
 
     def scatter(self, values: Array) -> dict[Address, Array]:
         """Y_i = A_iᵀ V of each client's rows (eq. 13): (N, c) -> float32 (rows, c) per client."""

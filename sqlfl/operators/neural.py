@@ -24,10 +24,11 @@ from sqlfl.messages import (
 from sqlfl.models.neural import Limit, Network, Pass, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import TowerShape, first_parameters, weights_of
-from sqlfl.operators.client import predictions_of
+from sqlfl.operators.client import finite, predictions_of
 from sqlfl.operators.first_layer import make_layer
 from sqlfl.operators.guard import Guard, releases_of
 from sqlfl.operators.local import LocalUpdate, penalised
+from sqlfl.operators.requests import Held
 from sqlfl.operators.steps import ClientConfiguration, Engine
 from sqlfl.privacy.randomness import Entropy, system
 
@@ -63,6 +64,7 @@ class NeuralOperator:
     ) -> None:
         self._configuration = own = ClientConfiguration.from_json(configuration)
         self._run, self._slot = run, slot
+        self._held = Held.of(engine, own)
         shape = own.tower(engine.width)
         if shape is None:
             raise InternalError("a tower without hidden layers")
@@ -130,7 +132,9 @@ class NeuralOperator:
         return self.shape.unpack(flat.copy())
 
     def handle(self, message: Message) -> Message:
-        """The reply to a training message; InternalError where it does not belong here."""
+        """The reply to a training message; InternalError where it does not belong here, or is of
+        other rows or parameters."""
+        self._held.check(message, None if self._pass is None else self._pass.rows)
         match message:
             case SendPredictions():
                 rows = None if message.whole else message.batch
@@ -159,7 +163,7 @@ class NeuralOperator:
         if self._guard is not None:
             gradient = self._guard.gradient(gradient, message.values, self._pass.rows)
         if self._configuration.shared:
-            return PartialGradient(self._run, self._slot, gradient[:, None])
+            return PartialGradient(self._run, self._slot, finite(gradient[:, None]))
         return self._advance(gradient)
 
     def _advance(self, gradient: Array) -> Message:
@@ -190,7 +194,8 @@ class NeuralOperator:
         return self._predictions(None, training=False, step=True)
 
     def _part(self, values: Any) -> ConsensusPart:
-        return ConsensusPart(self._run, self._slot, values.double().cpu().numpy()[:, None])
+        part = finite(values.double().cpu().numpy())
+        return ConsensusPart(self._run, self._slot, part[:, None])
 
     def _settle(self, parameters: Any) -> Message:
         self._flat = parameters.double().cpu().numpy()
@@ -217,4 +222,4 @@ class NeuralOperator:
         weights = weights_of(self.parameters)
         penalty = 0.5 * own.l2 * sum(float(np.vdot(w, w)) for w in weights)
         products = np.array([penalty]) if own.leader else np.zeros(0)
-        return Predictions(self._run, self._slot, values, products)
+        return Predictions(self._run, self._slot, values, finite(products))

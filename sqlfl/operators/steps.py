@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import MEMORY, Basis
 from sqlfl.models.gram import GramMatrix
@@ -131,9 +132,11 @@ class ClientConfiguration:
 
     @classmethod
     def from_json(cls, text: str) -> ClientConfiguration:
-        own = json.loads(text)
-        privacy = None if own["privacy"] is None else RoundPrivacy(**own["privacy"])
-        return cls(**own | {"hidden": tuple(own["hidden"]), "privacy": privacy})
+        """What `to_json` wrote. Raises InternalError for anything else."""
+        try:
+            return parse(cls, text)
+        except ValueError as error:
+            raise InternalError(f"the options of training are none: {error}") from None
 
 
 class ClientStep(Protocol):

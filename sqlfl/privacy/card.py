@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from textwrap import wrap
-from typing import Any
 
+from sqlfl import printing
+from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 
 NONE = "none"
@@ -92,14 +92,14 @@ class PrivacyReport:
             lines += [line for release in self.releases for line in _item(_sentence(release))]
             lines += ["", "What this rests on, and what is not protected:"]
             lines += [line for text in self.assumptions for line in _item(text)]
-        return "\n".join(lines)
+        return printing.lines("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{html.escape(text)}</p>" for text in self.promises)
+        said = "".join(f"<p>{_escaped(text)}</p>" for text in self.promises)
         head = "".join(f'<th scope="col" style="{_CELL}">{name}</th>' for name in HEADERS)
         rows = "".join(
             "<tr>"
-            + "".join(f'<td style="{_CELL}">{html.escape(cell)}</td>' for cell in release.cells)
+            + "".join(f'<td style="{_CELL}">{_escaped(cell)}</td>' for cell in release.cells)
             + "</tr>"
             for release in self.releases
         )
@@ -107,7 +107,7 @@ class PrivacyReport:
             f'<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.4em 0">'
             f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
         )
-        listed = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
+        listed = "".join(f"<li>{_escaped(text)}</li>" for text in self.assumptions)
         return said + (table if rows else "") + (f"<ul>{listed}</ul>" if listed else "")
 
     def to_json(self) -> str:
@@ -117,20 +117,12 @@ class PrivacyReport:
     def from_json(cls, text: str) -> PrivacyReport:
         """What `to_json` wrote, of this version or a later one, whose further fields are left out.
 
-        Raises ValueError, KeyError or TypeError where it is nothing of the kind.
+        Raises ValueError where it is nothing of the kind.
         """
-        found = json.loads(text)
         try:
-            releases = tuple(_release(item) for item in found["releases"])
+            return parse(cls, text, finite=False, strict=False)
         except InternalError as error:
-            raise ValueError(str(error)) from error
-        return cls(
-            releases,
-            tuple(map(str, found["promises"])),
-            tuple(map(str, found["assumptions"])),
-            tuple(map(str, found["noised"])),
-            tuple(map(str, found.get("summary", ()))),
-        )
+            raise ValueError(error.message) from error
 
 
 def upwards(value: float) -> str:
@@ -146,9 +138,8 @@ def upwards(value: float) -> str:
     return f"{digits * 10 ** max(unit, 0)}" if unit >= 0 else f"{digits / 10**-unit:g}"
 
 
-def _release(item: Mapping[str, Any]) -> Release:
-    names = Release.__dataclass_fields__
-    return Release(**{name: value for name, value in item.items() if name in names})
+def _escaped(text: str) -> str:
+    return html.escape(printing.line(text))
 
 
 def _sentence(release: Release) -> str:

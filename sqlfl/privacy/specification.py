@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-Bounds: TypeAlias = "tuple[float, float] | tuple[str, ...]"
+Bounds: TypeAlias = tuple[float, float] | tuple[str, ...]
 """Of a feature: least and largest value, or all categories; public."""
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")

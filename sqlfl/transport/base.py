@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from sqlfl.errors import InternalError, PartyError
-from sqlfl.messages import Failure, Message
+from sqlfl.errors import InternalError, PartyError, WireError
+from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message
 from sqlfl.network import Network
+from sqlfl.printing import clipped, lines
+from sqlfl.replies import refused
 from sqlfl.schema import Client
-from sqlfl.wire import decode, encode
+from sqlfl.wire import encode, received
 
 Address: TypeAlias = tuple[Client, int]
 """A client and a slot; slot `sqlfl.messages.CLIENT` for the client as a whole."""
@@ -42,6 +45,7 @@ class AuditRecord:
     direction: str
     """'down' to the client, 'up' from it."""
     kind: str
+    """UNREADABLE for what is no message; its bytes are all that came."""
     rows: int
     columns: int
     bytes: int
@@ -67,6 +71,7 @@ AUDIT = pa.schema(
 """The fields of AuditRecord, as columns."""
 
 
+UNREADABLE = "unreadable"
 CHUNK = 5000
 """Records of an audit in memory that are Python objects at most."""
 
@@ -110,19 +115,33 @@ class Audit:
         return client.party.lower() != self._at
 
     def add(self, client: Client, direction: str, message: Message) -> None:
-        rows, columns = message.shape
+        self._add(client, direction, message.run, message.kind, message.shape, message.nbytes)
+
+    def add_unreadable(self, client: Client, run: str, size: int) -> None:
+        """A reply of so many bytes that is no message."""
+        self._add(client, "up", run, UNREADABLE, (0, 0), size)
+
+    def _add(
+        self,
+        client: Client,
+        direction: str,
+        run: str,
+        kind: str,
+        shape: tuple[int, int],
+        size: int,
+    ) -> None:
         with self._lock:
             record = AuditRecord(
                 seq=self._next,
                 at=dt.datetime.now(dt.UTC),
-                run=message.run or None,
+                run=run or None,
                 party=client.party,
                 client=str(client),
                 direction=direction,
-                kind=message.kind,
-                rows=rows,
-                columns=columns,
-                bytes=message.nbytes,
+                kind=kind,
+                rows=shape[0],
+                columns=shape[1],
+                bytes=size,
                 crosses=self.crosses(client),
             )
             if self._log is None and len(self.records) >= CHUNK:
@@ -179,41 +198,61 @@ class Channel:
         self.comm_seconds = None if network is None else 0.0
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """One round. Raises PartyError for the first client, in order, that failed."""
+        """One round. Raises PartyError for the first client, in order, that failed, or whose reply
+        is no message or none to this request. All that came is in the audit then, too."""
         if not requests:
             return {}
         if self._check is not None:
             self._check()
-        order = list(requests)
-        sizes = {client: 0 for client, _ in order if self._audit.crosses(client)}
-        for client, slot in order:
-            message = requests[client, slot]
+        sizes = {client: 0 for client, _ in requests if self._audit.crosses(client)}
+        asked: dict[Address, Message] = {}
+        for (client, slot), message in requests.items():
             if message.slot != slot:
                 raise InternalError(f"{message.kind} for slot {message.slot} sent to slot {slot}")
             self._audit.add(client, "down", message)
+            # nobody who does not see the request knows it, and it tells of no other request
+            asked[client, slot] = replace(message, number=secrets.randbits(63))
             if client in sizes:
                 sizes[client] += message.nbytes
                 self.bytes_down += message.nbytes
         answers = self._transport.exchange(
-            [(address[0], encode(requests[address])) for address in order]
+            [(client, encode(message)) for (client, _), message in asked.items()]
         )
         self.rounds += 1
-        replies = {a: decode(data) for a, data in zip(order, answers, strict=True)}
-        for (client, _), reply in replies.items():
+        replies: dict[Address, Message] = {}
+        problems: list[PartyError] = []
+        for (address, request), data in zip(asked.items(), answers, strict=True):
+            client = address[0]
+            try:
+                reply = received(data)
+            except WireError as error:
+                self._audit.add_unreadable(client, request.run, len(data))
+                problems.append(refused(client, request, f"cannot be read: {error.message}"))
+                continue
             self._audit.add(client, "up", reply)
             if client in sizes:
                 sizes[client] += reply.nbytes
                 self.bytes_up += reply.nbytes
+            problem = _problem(client, request, reply)
+            if problem is not None:
+                problems.append(problem)
+            replies[address] = reply
         if self._network is not None and self.comm_seconds is not None:
             self.comm_seconds += self._network.seconds(sizes.values())
-        _raise_first((a[0], reply) for a, reply in replies.items())
+        if problems:
+            raise problems[0]
         return replies
 
 
-def _raise_first(replies: Iterable[tuple[Client, Message]]) -> None:
-    for client, reply in replies:
-        if isinstance(reply, Failure):
-            raise PartyError(str(client), reply.text)
+def _problem(client: Client, request: Message, reply: Message) -> PartyError | None:
+    """Why a reply is none to this request."""
+    if isinstance(reply, Failure):
+        return PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE))
+    for name in ENVELOPE:
+        if getattr(reply, name) != getattr(request, name):
+            what = "exchange" if name == "number" else name
+            return refused(client, request, f"is one of another {what}")
+    return None
 
 
 Handler: TypeAlias = Callable[[pa.Buffer], pa.Buffer]

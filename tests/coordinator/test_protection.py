@@ -22,7 +22,7 @@ from sqlfl.coordinator.protection import (
     protect,
 )
 from sqlfl.coordinator.training import train
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration
@@ -364,7 +364,7 @@ def test_releases_that_were_not_planned_are_found(database: Open) -> None:
             (1, {"row_bound": 9.0}),
             (0, {"statistics": 1.0}),
         ):
-            with pytest.raises(InternalError):
+            with pytest.raises(PartyError):
                 check(slot, **changes)
 
 
@@ -394,7 +394,7 @@ def test_releases_without_a_plan_are_found(database: Open) -> None:
         check_run(plan, joined, None, Clients(honest), "other", ())
         for slot, changes in ((0, {"labels": 0.0}), (1, {"gradients": 1}), (1, {"noise": 0.1})):
             replies = honest | {slot: replace(honest[slot], **changes)}
-            with pytest.raises(InternalError):
+            with pytest.raises(PartyError):
                 check_run(plan, joined, None, Clients(replies), "other", ())
 
 
@@ -417,7 +417,7 @@ def test_a_client_that_releases_otherwise_has_no_model(
         monkeypatch.setattr(Guard, "counts", more)
     with sqlfl.connect() as fed:
         federation(fed, database)
-        with pytest.raises(InternalError, match="not planned"):
+        with pytest.raises(PartyError, match="not planned"):
             fed.sql(
                 "TRAIN MODEL m USING logistic_regression TARGET y WITH (epochs = 2) "
                 f"PRIVACY (epsilon = 8, {BOUNDS}) FROM ({QUERY.format('JOIN')})"

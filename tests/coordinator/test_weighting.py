@@ -57,10 +57,17 @@ class Answers:
             case SendSplit():
                 return Split(message.run, message.slot, self.split[rows])
             case Weigh() if message.slot == 0:
+                total = float(message.counts.sum())
+                missing = min(0.5, total)
                 return Statistics(
-                    message.run, 0, np.full(4, 2.0), np.arange(4.0), np.full(4, 8.0),
-                    np.array([0.5, 0.0]), (np.zeros((0, 16), np.uint8),), (np.zeros(0),),
+                    message.run, 0, total - np.array([missing, 0.0, 0.0, 0.0]), np.arange(4.0),
+                    np.full(4, 8.0), np.array([missing, 0.0]), (np.zeros((1, 16), np.uint8),),
+                    (np.array([total]),),
                 )  # fmt: skip
+            case SetEncoding():
+                indicators = np.count_nonzero(message.missing > 0)
+                width = len(message.mean) + indicators + sum(map(len, message.tags))
+                return Ready(message.run, message.slot, int(width))
         return Ready(message.run, message.slot)
 
     def sent(self, kind: type[Message]) -> dict[Address, Message]:

@@ -100,5 +100,5 @@ def test_batches_within_an_epoch_are_no_epochs() -> None:
 
 
 def test_a_step_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises(InternalError, match="21 coefficients"):
+    with pytest.raises(InternalError, match="coefficients is 21, expected 22"):
         operator("lbfgs").handle(Residuals("run", 3, np.zeros((4, 1), np.float32), np.zeros(21)))

@@ -28,9 +28,8 @@ def residuals(number: int, slot: int = 0) -> Residuals:
 def doubling(data: pa.Buffer) -> pa.Buffer:
     message = decode(data)
     assert isinstance(message, Residuals)
-    return encode(
-        PartialGradient(message.run, message.slot, 2.0 * message.values.astype(np.float64))
-    )
+    values = 2.0 * message.values.astype(np.float64)
+    return encode(PartialGradient(message.run, message.slot, values, number=message.number))
 
 
 class TransportConformance:

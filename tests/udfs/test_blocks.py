@@ -196,6 +196,21 @@ def test_what_the_owner_has_put_into_the_schema_stays(con: duckdb.DuckDBPyConnec
     assert con.execute("FROM sqlfl.mine").fetchall() == [(1,)]
 
 
+def test_a_view_of_the_tables_name_is_not_read(con: duckdb.DuckDBPyConnection) -> None:
+    """Whatever columns it has: its SQL would be run."""
+    blocks = blocks_of(con, "c", "a/0")
+    blocks.save("r", 0, "m", block())
+    blocks.keep("r")
+    con.execute("ALTER TABLE sqlfl.blocks RENAME TO mine")
+    con.execute(
+        "CREATE VIEW sqlfl.blocks AS SELECT * REPLACE (error('run') AS run) FROM sqlfl.mine"
+    )
+    again = blocks_of(con, "c", "a/0")
+    assert again.load("r", 0) is None
+    again.collect(())
+    again.drop("r")
+
+
 def test_a_keep_that_fails_writes_nothing(con: duckdb.DuckDBPyConnection) -> None:
     blocks = blocks_of(con, "c", "a/0")
     before = state(con)

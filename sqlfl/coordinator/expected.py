@@ -1,0 +1,188 @@
+"""What each reply before and after the rounds must be, for `sqlfl.replies.ask`: by the plan, by
+what the party said before, and by the join.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.messages import (
+    Collected,
+    Findings,
+    Identifiers,
+    JoinKeys,
+    Labels,
+    Predictions,
+    Prepared,
+    Ready,
+    Saved,
+    SetEncoding,
+    Statistics,
+    Written,
+)
+from sqlfl.replies import Expected
+from sqlfl.schema import SlotSpecification
+
+Array = npt.NDArray[Any]
+
+LARGEST = np.iinfo(np.int32).max
+"""Rows of a client that can be numbered."""
+ROUNDING = 1e-6
+"""Relative, of sums over rows."""
+CLASSES = {
+    re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?"): r"-?[0-9]+",
+    re.compile(r"DECIMAL.*"): r"-?[0-9]+([.][0-9]+)?",
+    re.compile(r"FLOAT|DOUBLE|REAL"): r"-?([0-9]+([.][0-9]*)?(e[-+]?[0-9]+)?|inf)",
+    re.compile(r"BIGNUM"): r"-?[0-9]+",
+    re.compile(r"BOOLEAN"): r"true|false",
+}
+"""How DuckDB writes the values of a type that is no text."""
+
+
+def prepared(fragments: int) -> Expected[Prepared]:
+    def fault(reply: Prepared) -> str | None:
+        rows = int(reply.rows.sum(dtype=np.float64))
+        return f"has {rows} rows; at most {LARGEST} can be numbered" if rows > LARGEST else None
+
+    return Expected(Prepared, {"fragments": fragments}, fault)
+
+
+def join_keys(item: SlotSpecification, rows: Sequence[int]) -> Expected[JoinKeys]:
+    """rows: of each fragment of the slot at the client."""
+
+    def fault(reply: JoinKeys) -> str | None:
+        if len(item.fragments) == 1:
+            if reply.fragment.size:
+                return "tells fragments where there is one"
+        else:
+            counts = np.bincount(reply.fragment, minlength=max(item.fragments) + 1)
+            expected = np.zeros(len(counts), np.int64)
+            expected[list(item.fragments)] = rows
+            if not np.array_equal(counts, expected):
+                return "has other rows of its fragments than it prepared"
+        for key, tags, codes in zip(item.keys, reply.tags, reply.codes, strict=True):
+            if len(tags) > len(codes):
+                return f"has {len(tags)} tags of {len(codes)} rows"
+            if not key.nullable and codes.size and int(codes.max()) >= len(tags):
+                return "has NULL in a key that cannot be NULL"
+        return None
+
+    return Expected(JoinKeys, {"rows": sum(rows), "keys": len(item.keys)}, fault)
+
+
+def encoded(item: SlotSpecification, counts: float, *, now: bool) -> Expected[Any]:
+    """Once it is known what active rows count, `counts` in all at the client; `now`: for good."""
+    privacy = item.privacy
+    how = "none" if privacy is None else privacy.statistics
+    if not (now and item.shared and how != "bounds"):
+        return Expected(Ready)
+    numeric = [feature for feature in item.features if feature.kind != "category"]
+    categories = [k for k, feature in enumerate(item.features) if feature.kind == "category"]
+    sizes = {
+        "numeric": sum(feature.width for feature in numeric),
+        "features": len(numeric),
+        "categories": len(categories),
+    }
+    if privacy is None or how == "none":
+        return Expected(Statistics, sizes, lambda reply: _inconsistent(item, reply, counts))
+    for number, position in enumerate(categories):
+        listed = privacy.bounds[position]
+        if listed is not None:
+            sizes[f"entries[{number}]"] = len(listed)
+    return Expected(Statistics, sizes)
+
+
+def _inconsistent(item: SlotSpecification, reply: Statistics, counts: float) -> str | None:
+    """Exact sums over the same rows: none is negative, and parts add up to all."""
+    slack = ROUNDING * max(counts, 1e-300)
+    parts = (reply.weight, reply.m2, reply.missing, *reply.counts)
+    if any(part.size and part.min() < 0 for part in parts):
+        return "has negative sums of squares or counts"
+    start = 0
+    numeric = [feature for feature in item.features if feature.kind != "category"]
+    for feature, missing in zip(numeric, reply.missing, strict=True):
+        sums = reply.weight[start : start + feature.width] + missing
+        start += feature.width
+        whole = feature.kind != "array"  # of whose elements some may be NULL besides
+        if sums.max(initial=0.0) > counts + slack or (whole and sums.min() < counts - slack):
+            return f"counts rows of {feature.name} that are not {counts:g}"
+    for found in reply.counts:
+        if abs(found.sum() - counts) > slack:
+            return f"counts categories of {found.sum():g} rows, and there are {counts:g}"
+    return None
+
+
+def encoding_set(message: SetEncoding) -> Expected[Ready]:
+    """The clients know as many columns as follow from what they were sent."""
+    indicators = int(np.count_nonzero(message.missing > 0))
+    width = len(message.mean) + indicators + sum(len(tags) for tags in message.tags)
+
+    def fault(reply: Ready) -> str | None:
+        return f"has {reply.width} encoded columns, of {width}" if reply.width != width else None
+
+    return Expected(Ready, fault=fault)
+
+
+def labels(item: SlotSpecification, active: int, type_: str) -> Expected[Labels]:
+    """type_: the target's DuckDB type."""
+    label = None if item.privacy is None else item.privacy.label
+    forms = (form for kind, form in CLASSES.items() if kind.fullmatch(type_.upper()))
+    written = re.compile(next(forms, "(?s).*"))
+
+    def fault(reply: Labels) -> str | None:
+        found = reply.codes if item.classes else reply.values
+        if len(found) != active or (reply.values.size and item.classes):
+            return f"has {len(found)} labels of {active} rows"
+        if not item.classes:
+            return "has classes of numbers" if reply.codes.size or reply.classes else None
+        if label is not None and reply.classes != label.classes:
+            return "has other classes than those that are public"
+        if label is None and not np.bincount(reply.codes, minlength=len(reply.classes)).all():
+            return "has classes that no row is of"
+        if not all(map(written.fullmatch, reply.classes)):
+            return f"has classes that are no {type_}"
+        return None
+
+    return Expected(Labels, {}, fault)
+
+
+def scores(active: int, outputs: int) -> Expected[Predictions]:
+    return Expected(Predictions, {"rows": active, "outputs": outputs, "products": 0})
+
+
+def findings(features: int, joined: int) -> Expected[Findings]:
+    """joined: rows of the join."""
+
+    def fault(reply: Findings) -> str | None:
+        most = int(reply.unseen.max(initial=0))
+        return f"counts {most} joined rows of {joined}" if most > joined else None
+
+    return Expected(Findings, {"features": features}, fault)
+
+
+def identifiers(item: SlotSpecification, active: int) -> Expected[Identifiers]:
+    return Expected(Identifiers, {"identifiers": len(item.identifiers), "active": active})
+
+
+def written(rows: int) -> Expected[Written]:
+    def fault(reply: Written) -> str | None:
+        return f"has {reply.rows} rows, of {rows}" if reply.rows != rows else None
+
+    return Expected(Written, fault=fault)
+
+
+def kept() -> Expected[Saved]:
+    """Of blocks that were to be written."""
+    return Expected(Saved, fault=lambda own: None if own.lasting else "says that it does not last")
+
+
+def collected() -> Expected[Collected]:
+    def fault(reply: Collected) -> str | None:
+        return None if bool(reply.lasting) != bool(reply.reason) else "does not say why"
+
+    return Expected(Collected, fault=fault)

@@ -1,0 +1,222 @@
+"""Whether a message is of its declared form: types, sizes, and what its elements must be.
+
+`sizes_of` costs a few microseconds whatever the arrays hold; `fault_of` goes over them, without a
+copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl import wire_columns
+from sqlfl.errors import WireError
+from sqlfl.messages.base import Array, Message
+from sqlfl.messages.forms import (
+    LARGEST_NUMBER,
+    Columns,
+    Form,
+    Number,
+    Numbers,
+    Several,
+    Size,
+    Text,
+    Texts,
+    Values,
+)
+
+Sizes = dict[str, int]
+MOST = 2**31 - 1
+"""Of an axis: rows of a table beyond that cannot be joined."""
+ITEM = "[k]"
+
+
+def sizes_of(message: Message) -> Sizes:
+    """The number that each name of a size stands for in the message.
+
+    Raises WireError where a field is not of its form, or one name would stand for two numbers.
+    """
+    sizes: Sizes = {}
+    for name, form in message.forms().items():
+        try:
+            _measure(getattr(message, name), form, sizes)
+        except ValueError as error:
+            raise WireError(f"{message.kind}.{name} {error}") from None
+    return sizes
+
+
+def shapes_of(message: Message) -> Sizes:
+    """The same of the arrays of a message that is known to be of its form."""
+    sizes: Sizes = {}
+    for name, form in message.forms().items():
+        if isinstance(form, Numbers):
+            shape = getattr(message, name).shape
+            named = zip(form.shape, shape, strict=False)
+            sizes |= {size: found for size, found in named if isinstance(size, str)}
+    return sizes
+
+
+def fault_of(message: Message, sizes: Mapping[str, int]) -> str | None:
+    """What is wrong with the elements of the message's arrays, or None."""
+    for name, form in message.forms().items():
+        value = getattr(message, name)
+        found = None
+        if isinstance(form, Numbers):
+            found = _fault(value, form.values, sizes, 0)
+        elif isinstance(form, Several):
+            own = (_fault(v, form.item.values, sizes, k) for k, v in enumerate(value))
+            found = next((fault for fault in own if fault), None)
+        elif isinstance(form, Columns):
+            found = next((fault for fault in map(wire_columns.fault_of, value) if fault), None)
+        elif isinstance(form, Texts) and form.distinct and len(set(value)) < len(value):
+            found = "names one twice"
+        if found:
+            return f"{message.kind}.{name} {found}"
+    found = message.fault()
+    return None if found is None else f"{message.kind} has {found}"
+
+
+def mismatch(sizes: Mapping[str, int], expected: Mapping[str, int]) -> str | None:
+    """How sizes differ from those that are known: the first that does, or None."""
+    for name, number in expected.items():
+        if sizes.get(name, number) != number:
+            return f"{name} is {sizes[name]}, expected {number}"
+    return None
+
+
+def _measure(value: Any, form: Form, sizes: Sizes) -> None:
+    match form:
+        case Number():
+            _check_number(value, form)
+        case Text():
+            if not isinstance(value, str):
+                raise ValueError(f"must be text, got {_named(value)}")
+        case Texts():
+            _check_tuple(value, form.count, sizes)
+            if not all(isinstance(item, str) for item in value):
+                raise ValueError("must hold text")
+        case Numbers():
+            _check_array(value, form, sizes, 0)
+        case Several():
+            _check_tuple(value, form.count, sizes)
+            for number, item in enumerate(value):
+                _check_array(item, form.item, sizes, number)
+        case Columns():
+            _check_tuple(value, form.count, sizes)
+            for item in value:
+                if not isinstance(item, pa.Array):
+                    raise ValueError(f"must hold Arrow arrays, got {_named(item)}")
+                _bind(sizes, form.rows, len(item), 0)
+
+
+def _check_number(value: Any, form: Number) -> None:
+    kinds = (int, np.integer) if form.whole else (int, float, np.integer, np.floating)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise ValueError(f"must be {'an integer' if form.whole else 'a number'}, got {value!r:.40}")
+    least = -LARGEST_NUMBER if form.least is None and form.whole else form.least
+    most = LARGEST_NUMBER if form.most is None and form.whole else form.most
+    low, high = least is None or value >= least, most is None or value <= most
+    if not (low and high and math.isfinite(value)):
+        bounds = f"from {least}" + ("" if most is None else f" to {most}")
+        wanted = "finite" if least is None else bounds
+        raise ValueError(f"must be {wanted}, got {value!r:.40}")
+
+
+def _check_tuple(value: Any, count: Size, sizes: Sizes) -> None:
+    if not isinstance(value, tuple):
+        raise ValueError(f"must be a tuple, got {_named(value)}")
+    _bind(sizes, count, len(value), 0)
+
+
+def _check_array(value: Any, form: Numbers, sizes: Sizes, number: int) -> None:
+    if not isinstance(value, np.ndarray):
+        raise ValueError(f"must be an array, got {_named(value)}")
+    if value.dtype.name not in form.types or not value.dtype.isnative:
+        raise ValueError(f"must be {' or '.join(form.types)}, got {value.dtype}")
+    if form.optional and value.shape == (0,) * len(form.shape):
+        return
+    if value.ndim != len(form.shape):
+        raise ValueError(f"must have {len(form.shape)} dimensions, got the shape {value.shape}")
+    for size, found in zip(form.shape, value.shape, strict=True):
+        _bind(sizes, size, found, number)
+
+
+def _bind(sizes: Sizes, size: Size, found: int, number: int) -> None:
+    if found > MOST:
+        raise ValueError(f"is too large: {found} where at most {MOST} can be")
+    if isinstance(size, str):
+        size = _of_item(size, number)
+        known = sizes.setdefault(size, found)
+    else:
+        known = size
+    if known != found:
+        raise ValueError(f"has {found} where {size} is {known}")
+
+
+def _of_item(size: str, number: int) -> str:
+    return f"{size[: -len(ITEM)]}[{number}]" if size.endswith(ITEM) else size
+
+
+def _number_of(limit: Size, sizes: Mapping[str, int], number: int) -> float:
+    return sizes[_of_item(limit, number)] if isinstance(limit, str) else limit
+
+
+def _fault(value: Array, form: Values, sizes: Mapping[str, int], number: int) -> str | None:
+    if not value.size:
+        return None
+    if form.ascending and not _ascending(value):
+        return "is not strictly ascending"
+    floating = value.dtype.kind == "f"
+    if floating and form.least == 0 and form.finite and _from_zero(value):
+        return None
+    if floating and form.finite and not _finite(value):
+        return "is not finite"
+    if form.least is not None and not (value.dtype.kind == "u" and form.least <= 0):
+        low = value.min()
+        if not low >= form.least:
+            return f"has {low}, at least {form.least:g} is allowed"
+    if form.most is not None or form.below is not None:
+        high = value.max()
+        if form.most is not None and not high <= _number_of(form.most, sizes, number):
+            return f"has {high}, beyond {_number_of(form.most, sizes, number):g}"
+        if form.below is not None and not high < _number_of(form.below, sizes, number):
+            return f"has {high}, of {_number_of(form.below, sizes, number):g}"
+    return None
+
+
+def _from_zero(value: Array) -> bool:
+    """Finite numbers from 0 up, for certain: as unsigned integers they are below infinity's bits,
+    and what is negative or NaN is not."""
+    bits = value.view(f"u{value.dtype.itemsize}")
+    infinity = np.array(np.inf, value.dtype).view(bits.dtype)
+    return bool(bits.max() < infinity)
+
+
+def _finite(value: Array) -> bool:
+    flat = value.reshape(-1)
+    # one pass, and no array of answers: the sum of squares is finite for no others; where it is
+    # not, it may have overflown
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.dot(flat, flat)):
+            return True
+    return bool(np.isfinite(flat.min()) and np.isfinite(flat.max()))
+
+
+def _ascending(value: Array) -> bool:
+    if value.ndim == 1:
+        return bool((value[1:] > value[:-1]).all())
+    words = np.ascontiguousarray(value).view(">u8")  # as big-endian numbers bytes compare in order
+    first = words[:, 0].astype(np.uint64)
+    if (first[1:] > first[:-1]).all():
+        return True
+    second = words[:, 1].astype(np.uint64)
+    equal = first[1:] == first[:-1]
+    return bool(((first[1:] > first[:-1]) | (equal & (second[1:] > second[:-1]))).all())
+
+
+def _named(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,130 @@
+"""What a field of a message holds, said once, beside the field; `sqlfl.wire` holds messages to it.
+
+A form is plain data. Sizes have names: in a message a name stands for one number wherever it
+occurs, and `name[k]` for a number of its own in the k-th item of a field that has several. Who
+knows such a number beforehand compares (sqlfl.replies, and the party with what it is asked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+Size: TypeAlias = int | str
+"""Of an axis, or of how many there are: a number, or the name of one."""
+
+LONGEST_TEXT = 1 << 24
+"""Bytes of one text in UTF-8."""
+LARGEST_NUMBER = 2**63 - 1
+FORM = "form"
+"""The key of a field's metadata."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """What the elements of an array must be."""
+
+    finite: bool = False
+    least: float | None = None
+    most: Size | None = None
+    below: Size | None = None
+    ascending: bool = False
+    """Strictly: each is met once. Rows of bytes are compared byte by byte."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number, always finite."""
+
+    whole: bool
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class Text:
+    """At most LONGEST_TEXT bytes of UTF-8."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Several texts."""
+
+    count: Size
+    distinct: bool = False
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """An array."""
+
+    types: tuple[str, ...]
+    """numpy's names of those that it may have."""
+    shape: tuple[Size, ...]
+    values: Values
+    optional: bool = False
+    """It may have no elements instead."""
+
+
+@dataclass(frozen=True)
+class Several:
+    """Several arrays."""
+
+    count: Size
+    item: Numbers
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Several Arrow arrays of any type that `sqlfl.wire_columns` carries."""
+
+    count: Size
+    rows: Size
+
+
+Form: TypeAlias = Number | Text | Texts | Numbers | Several | Columns
+Metadata: TypeAlias = Mapping[Any, Any]
+
+
+def integer(least: int = 0, most: int = LARGEST_NUMBER) -> Metadata:
+    return _metadata(Number(True, least, most))
+
+
+def real(least: float | None = None, most: float | None = None) -> Metadata:
+    return _metadata(Number(False, least, most))
+
+
+def text() -> Metadata:
+    return _metadata(Text())
+
+
+def texts(count: Size, *, distinct: bool = False) -> Metadata:
+    return _metadata(Texts(count, distinct))
+
+
+def array(
+    types: str, *shape: Size, optional: bool = False, finite: bool = True, **values: Any
+) -> Metadata:
+    """`types`: one, or several with | between them. `values`: fields of `Values`."""
+    return _metadata(_numbers(types, shape, optional, finite, values))
+
+
+def arrays(count: Size, types: str, *shape: Size, finite: bool = True, **values: Any) -> Metadata:
+    """`count` arrays of such a form."""
+    return _metadata(Several(count, _numbers(types, shape, False, finite, values)))
+
+
+def columns(count: Size, rows: Size) -> Metadata:
+    return _metadata(Columns(count, rows))
+
+
+def _numbers(
+    types: str, shape: tuple[Size, ...], optional: bool, finite: bool, values: Mapping[str, Any]
+) -> Numbers:
+    return Numbers(tuple(types.split("|")), shape, Values(finite=finite, **values), optional)
+
+
+def _metadata(form: Form) -> Metadata:
+    return MappingProxyType({FORM: form})

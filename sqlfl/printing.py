@@ -1,0 +1,46 @@
+"""Text of others as it may be printed: what would steer a terminal, or turn a line, is shown.
+
+Names of tables and columns, categories, class labels and error texts come from a party, and may
+hold anything: escape sequences, line breaks, overrides of the direction of writing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_NEWLINE, _TAB = 0x0A, 0x09
+_UNSEEN = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF,
+           *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))  # fmt: skip
+_LINE = (
+    {code: chr(0x2400 + code) for code in range(0x20)}
+    | {0x7F: "\u2421"}
+    | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+    | dict.fromkeys(_UNSEEN, "\ufffd")
+    | dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
+)
+_LINES = {code: shown for code, shown in _LINE.items() if code not in (_NEWLINE, _TAB)}
+
+
+def line(text: str) -> str:
+    """`text` on one line, character for character: control characters as the symbols of their
+    names (␛ for escape, ␊ for a line break), what turns the direction of writing as �."""
+    return text if _plain(text) else text.translate(_LINE)
+
+
+def lines(text: str) -> str:
+    """The same, but line breaks and tabs stay."""
+    return text if _plain(text) else text.translate(_LINES)
+
+
+def listed(names: Iterable[str]) -> str:
+    """All of them on one line."""
+    return line(", ".join(names))
+
+
+def clipped(text: str, longest: int) -> str:
+    """At most so many characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
