@@ -22,6 +22,17 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.endings import (
+    BEFORE,
+    EARLY,
+    EARLY_REASON,
+    INTERRUPTED,
+    INTERRUPTED_REASON,
+    LIMIT,
+    STILL,
+    Ending,
+    untold,
+)
 from sqlfl.errors import Error
 from sqlfl.files import Connection, Identity, open_database, open_or_make, to_path
 from sqlfl.privacy.card import PrivacyReport
@@ -292,6 +303,7 @@ def _document(model: Model) -> dict[str, Any]:
         "cost": asdict(model.cost),
         "interrupted": model.interrupted,
         "converged": model.converged,
+        "ending": asdict(model.ending),
         "stopped_early": model.stopped_early,
         "epoch": model.epoch,
         "created_at": model.created_at.isoformat(),
@@ -312,9 +324,22 @@ def _model(document: Mapping[str, Any], history: bytes, kept: str) -> Model:
     cost = Cost.__dataclass_fields__
     own["cost"] = Cost(**{name: value for name, value in own["cost"].items() if name in cost})
     own["privacy"] = _report(document)
+    own["ending"] = _ending(document)
     own["created_at"] = dt.datetime.fromisoformat(own["created_at"])
     with pa.ipc.open_stream(history) as reader:
         return Model(**own, history=reader.read_all(), lasting=True, kept=kept)
+
+
+def _ending(document: Mapping[str, Any]) -> Ending:
+    """Files of before say only whether the changes of the objective had become small."""
+    found = document.get("ending")
+    if found is not None:
+        return Ending(**found)
+    if document["interrupted"]:
+        return untold(INTERRUPTED, INTERRUPTED_REASON)
+    if document["stopped_early"]:
+        return untold(EARLY, EARLY_REASON)
+    return untold(STILL if document["converged"] else LIMIT, BEFORE)
 
 
 def _report(document: Mapping[str, Any]) -> PrivacyReport:
