@@ -126,6 +126,11 @@ def vectors(slot: Slot, client: Client, outputs: Size | int = sym.OUTPUTS) -> Am
     return numbers(sym.of_client("active", slot, client) * outputs, 4)
 
 
+def exact_vectors(slot: Slot, client: Client) -> Amount:
+    """An 8-byte number per active row and output."""
+    return numbers(sym.of_client("active", slot, client) * sym.OUTPUTS, 8)
+
+
 def partial(run: Run, parameters: Size) -> Reply:
     what = "Xᵀ Y" if run.tower is None else "of all parameters"
     what = f"partial gradient {what} of its own rows"
@@ -189,7 +194,72 @@ def lbfgs(run: Run) -> list[Exchange]:
         return predictions(slot, client, what, vectors(slot, client), LBFGS_PRODUCTS)
 
     found = [start(run), *first_predictions(run), *grams(run)]
-    return [*found, *step(run, "iteration", sym.ROUNDS + 1, sent, answer)]
+    found += step(run, "iteration", sym.ROUNDS + 1 + -1 * sym.EXACT, sent, answer)
+    return [*found, *exact_iterations(run), *proof(run, exact=False)]
+
+
+def exact_iterations(run: Run) -> list[Exchange]:
+    """What lbfgs exchanges where 4-byte numbers do not do."""
+
+    def sent(slot: Slot, client: Client) -> Call:
+        call = residuals(slot, client, exact_vectors(slot, client), LBFGS_COEFFICIENTS)
+        return replace(call, request="exact_residuals", sent=f"{call.sent}, in 8 bytes")
+
+    def answer(slot: Slot, client: Client) -> Reply:
+        what = "X P g of active rows, in 8 bytes"
+        what += "; inner products of the block" if client == slot.clients[0] else ""
+        reply = predictions(slot, client, what, exact_vectors(slot, client), LBFGS_PRODUCTS)
+        return ("exact_predictions", *reply[1:])
+
+    times = sym.EXACT + sym.RENEWALS
+    return [scores(run, "renewal", sym.RENEWALS), *step(run, "renewal", times, sent, answer)]
+
+
+def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange:
+    """h of all active rows, as the blocks stand."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            if not exact:
+                reply = predicted(run, slot, client, f"{outputs_of(run)} of active rows")
+                calls.append(asked(slot, client, "which rows: all", NOTHING, reply))
+                continue
+            what = f"{outputs_of(run)} of active rows, in 8 bytes"
+            what += "; penalty of the block" if client == slot.clients[0] else ""
+            reply = predictions(slot, client, what, exact_vectors(slot, client), PENALTY)
+            bare = Call(client, slot.index, "send_exact_predictions", "", NOTHING, "", "", NOTHING)
+            calls.append(replied(bare, ("exact_predictions", *reply[1:])))
+    return exchange(phase, times, calls)
+
+
+def proof(run: Run, *, exact: bool = True) -> list[Exchange]:
+    """How large the gradient is in the end, at refreshed scores. Of towers it would prove nothing;
+    of protected rows it is not told."""
+    if run.tower is not None or run.protected:
+        return []
+
+    def sent(slot: Slot, client: Client) -> Call:
+        what = "Y, the residuals summed per row"
+        amount = vectors(slot, client)
+        return Call(client, slot.index, "send_slope", what, amount, "", "", NOTHING)
+
+    def answer(slot: Slot, client: Client) -> Reply:
+        if client != slot.clients[0]:
+            return "slope", "", NOTHING
+        what, count = "norm of the objective's gradient by the block", 1
+        if measured(run, slot):
+            what, count = f"{what}, as it is and by its second moments", 2
+        return "slope", what, numbers(count, 8)
+
+    refreshed = scores(run, "proof", sym.PROOFS, exact=exact)
+    return [refreshed, *step(run, "proof", sym.PROOFS, sent, answer)]
+
+
+def measured(run: Run, slot: Slot) -> bool:
+    """The client has the slot's second moments, or makes them, as ClientConfiguration.metric."""
+    if run.options["algorithm"] == "sgd":
+        return len(slot.clients) == 1 and run.options["l2"] == 0.0
+    return len(slot.clients) == 1 or run.options.get("union") != "consensus"
 
 
 def admm(run: Run) -> list[Exchange]:
@@ -207,8 +277,8 @@ def admm(run: Run) -> list[Exchange]:
         return predicted(run, slot, client, f"{outputs_of(run)} of active rows")
 
     if not consensus:
-        return [*found, *step(run, "epoch", sym.ROUNDS, sent, answer)]
-    return [*found, *consensus_epochs(run, sent, answer)]
+        return [*found, *step(run, "epoch", sym.ROUNDS, sent, answer), *proof(run)]
+    return [*found, *consensus_epochs(run, sent, answer), *proof(run)]
 
 
 def consensus_epochs(
@@ -290,7 +360,7 @@ def sgd(run: Run) -> list[Exchange]:
     if run.options.get("batch_size") or (run.tower is not None and not run.protected):
         between = sym.STEPS + -1 * sym.ROUNDS
         found += step(run, "batch", between, next_batch, batch_rows)
-    return found
+    return [*found, *proof(run)]
 
 
 def dropping(run: Run) -> Exchange:

@@ -33,7 +33,8 @@ class Symbol:
 class Size:
     """A polynomial in symbols; immutable, compared by value.
 
-    Terms print in descending degree, then by name: `4·a[f@airline/0]·d_c + 8`.
+    Terms print in descending degree, then by name, those that are taken off last:
+    `4·a[f@airline/0]·d_c + 8`.
     """
 
     __slots__ = ("_terms",)
@@ -109,7 +110,7 @@ class Size:
 
     def __str__(self) -> str:
         text = ""
-        for monomial, coefficient in self._terms.items():
+        for monomial, coefficient in sorted(self._terms.items(), key=lambda term: term[1] < 0):
             sign = "-" if coefficient < 0 else "+"
             text += f" {sign} " if text else sign.strip("+")
             text += _product(monomial, abs(coefficient))

@@ -56,6 +56,20 @@ ROLES: dict[str, tuple[str, str]] = {
     ),
     "rounds": ("T", "epochs that were run (lbfgs: iterations that moved the model)"),
     "steps": ("S", "batches that were run, over all epochs"),
+    "exact": (
+        "E",
+        "iterations in 8-byte numbers: of joins whose tables' columns nearly cancel, or of a loss "
+        "that nearly vanishes; of others 0",
+    ),
+    "renewals": (
+        "F",
+        "times that all scores and the gradient were asked for anew in 8-byte numbers: 0 where no "
+        "iteration needs them",
+    ),
+    "proofs": (
+        "V",
+        "times that the gradient was measured in the end: 1, or 0 where training was stopped",
+    ),
     "probes": ("P", "power rounds of the curvature estimate"),
     "run": ("r", "bytes of the name of a training run, under which its blocks are kept"),
     "schema_text": ("s[client]", "bytes of names of schemas, tables, columns, and types, as JSON"),
@@ -70,6 +84,9 @@ JOINED = Size(Symbol("N", "joined"))
 OUTPUTS = Size(Symbol("d_c", "outputs"))
 ROUNDS = Size(Symbol("T", "rounds"))
 STEPS = Size(Symbol("S", "steps"))
+EXACT = Size(Symbol("E", "exact"))
+RENEWALS = Size(Symbol("F", "renewals"))
+PROOFS = Size(Symbol("V", "proofs"))
 RUN = Size(Symbol("r", "run"))
 PROBES = Size(Symbol("P", "probes"))
 

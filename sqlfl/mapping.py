@@ -38,6 +38,10 @@ class SlotMapping:
         self._check(values, self.size)
         return values[joined] if self._identity else np.take(values, self.rows[joined], axis=0)
 
+    def columns(self, values: Array, joined: slice) -> Array:
+        """A_i h of some joined rows, which lie in the last axis: (c, n_i) -> (c, b)."""
+        return values[:, joined] if self._identity else values[:, self.rows[joined]]
+
     def scatter(self, values: Array) -> Array:
         """A_iᵀ g: (N, c) -> (n_i, c) float64; sums over G_i(r) in the order of joined rows."""
         self._check(values, len(self.rows))

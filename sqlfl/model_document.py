@@ -16,6 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl.codec import parse
+from sqlfl.endings import (
+    BEFORE,
+    EARLY,
+    EARLY_REASON,
+    INTERRUPTED,
+    INTERRUPTED_REASON,
+    LIMIT,
+    STILL,
+    Ending,
+    untold,
+)
 from sqlfl.options import BUILT_KINDS
 from sqlfl.privacy.card import PrivacyReport
 from sqlfl.registry import Cost, Model, ModelBlock
@@ -52,6 +63,7 @@ class _Document:
     versions: Mapping[str, str]
     head: tuple[tuple[float, ...], ...] | None = None
     privacy_report: object = None
+    ending: Ending | None = None
     databases: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
@@ -66,6 +78,7 @@ def model_to_json(model: Model) -> str:
         "privacy": str(model.privacy),
         "privacy_report": json.loads(model.privacy.to_json()),
         "cost": asdict(model.cost),
+        "ending": asdict(model.ending),
         "created_at": model.created_at.isoformat(),
         "versions": dict(model.versions),
         "databases": dict(model.databases),
@@ -93,7 +106,7 @@ def model_from(document: object, history: object, kept: str) -> Model:
     if not isinstance(document, str):
         raise ValueError("no document")
     found = parse(_Document, document, finite=False, strict=False)
-    own: dict[str, Any] = {name: getattr(found, name) for name in _PLAIN}
+    own: dict[str, Any] = {name: getattr(found, name) for name in _PLAIN if name != "converged"}
     table = read_numbers(history)
     created = dt.datetime.fromisoformat(found.created_at)
     if "epoch" not in table.column_names or not table.num_rows:
@@ -107,6 +120,7 @@ def model_from(document: object, history: object, kept: str) -> Model:
         intercept=_numbers(found.intercept),
         head=None if found.head is None else _numbers(found.head),
         privacy=_report(found),
+        ending=_ending(found),
         cost=found.cost,
         created_at=created,
         versions=found.versions,
@@ -115,6 +129,17 @@ def model_from(document: object, history: object, kept: str) -> Model:
         lasting=True,
         kept=kept,
     )
+
+
+def _ending(found: _Document) -> Ending:
+    """Files of before say only whether the changes of the objective had become small."""
+    if found.ending is not None:
+        return found.ending
+    if found.interrupted:
+        return untold(INTERRUPTED, INTERRUPTED_REASON)
+    if found.stopped_early:
+        return untold(EARLY, EARLY_REASON)
+    return untold(STILL if found.converged else LIMIT, BEFORE)
 
 
 def _report(found: _Document) -> PrivacyReport:

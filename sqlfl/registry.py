@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl import printing
+from sqlfl.endings import Ending
 from sqlfl.errors import Error, ModelError, nearest
 from sqlfl.privacy.card import PrivacyReport
 from sqlfl.result import facts_to_html
@@ -79,7 +80,8 @@ class Model:
     """What was released of the training, to whom, and what holds of it."""
     cost: Cost
     interrupted: bool
-    converged: bool
+    ending: Ending
+    """Why the training ended, and what is known of how far the model is from the best one."""
     stopped_early: bool
     """The option patience ended the training."""
     epoch: int
@@ -99,6 +101,12 @@ class Model:
     head: npt.NDArray[np.float64] | None = None
     """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
     where that sum is, with the intercept, the scores."""
+
+    @property
+    def converged(self) -> bool:
+        """The gradient at the end of the run proves that the objective is at its minimum, up to
+        1e-6 of it, or up to `tolerance` where that is more."""
+        return self.ending.converged
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -125,6 +133,8 @@ class Model:
             ("algorithm", self.algorithm),
             ("options", self._options()),
             ("epochs", self._epochs()),
+            ("converged", f"{'yes' if self.converged else 'no'}: {self.ending.reason}"),
+            *self._gradient(),
             ("exchanges", str(self.cost.exchanges)),
             ("bytes", f"{self.cost.bytes_up:,} up, {self.cost.bytes_down:,} down"),
             ("seconds", f"{self.cost.seconds:.3g}"),
@@ -167,14 +177,12 @@ class Model:
 
     def _epochs(self) -> str:
         made = self.history.column("epoch")[-1].as_py()
-        if self.interrupted:
-            ending = "interrupted"
-        elif self.stopped_early:
-            ending = "stopped early"
-        else:
-            ending = "converged" if self.converged else "stopped at the limit of epochs"
         kept = "" if self.epoch == made else f"; the parameters are those of epoch {self.epoch}"
-        return f"{made} ({ending}{kept})"
+        return f"{made} ({self.ending.short}{kept})"
+
+    def _gradient(self) -> list[tuple[str, str]]:
+        norm = self.ending.gradient
+        return [] if norm is None else [("gradient norm", f"{norm:.3g}")]
 
     def plot(self, x: str = "epoch") -> Figure:
         """The objective and the metric along the training, as a matplotlib Figure.

@@ -64,7 +64,7 @@ def refused(client: Client, request: Message, what: str) -> PartyError:
 
 
 def _checked(client: Client, request: Message, reply: Any, expected: Expected[Reply]) -> Reply:
-    if not isinstance(reply, expected.kind):
+    if type(reply) is not expected.kind:
         what = f"is {reply.kind}, expected {expected.kind.kind}"
         raise refused(client, request, what)
     fault = mismatch(sizes_of(reply), expected.sizes)

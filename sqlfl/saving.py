@@ -249,7 +249,7 @@ def model_of(
             last["comm_seconds"],
         ),
         interrupted=trained.interrupted,
-        converged=trained.converged,
+        ending=trained.ending,
         stopped_early=trained.stopped_early,
         epoch=trained.epoch,
         created_at=dt.datetime.now(dt.UTC),

@@ -272,6 +272,8 @@ FITTING = (
         np.ones((2, 0)), 0,
     ),
     ms.SendFindings("run", 0),
+    ms.SendExactPredictions("run", 0),
+    ms.SendSlope("run", 0, ONES),
 )  # fmt: skip
 """What it would answer, but for what comes in between."""
 OUTCOMES = ("received", "WireError", "answered", "Failure")

@@ -374,6 +374,16 @@ CASES: dict[str, Case] = {
         instead(lambda r: ms.PartialGradient("", 0, np.zeros((1, 1)))), party="home"),
     "predictions of other rows of a batch": Case(
         "batches", "predictions", but(values=longer), party="home", at=3),
+    "a slope of other lengths": Case("batches", "slope", but(squares=longer), party="home"),
+    "a slope that is no number": Case("batches", "slope", but(squares=at(0, NAN)), party="home"),
+    "a slope below 0": Case("batches", "slope", but(squares=at(0, -1.0)), party="home"),
+    "predictions for a slope": Case(
+        "batches", "slope",
+        instead(lambda r: ms.Predictions("", 0, np.zeros((40, 1), np.float32), np.zeros(1)))),
+    "exact predictions for others": Case(
+        "train", "predictions",
+        instead(lambda r: ms.ExactPredictions("", 0, r.values.astype(float), r.products)),
+        party="home"),
     "a part of other columns": Case("consensus", "consensus_part", but(values=shorter)),
     "a part that is no number": Case("consensus", "consensus_part", but(values=at(0, NAN))),
     "a part once more": Case(

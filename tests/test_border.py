@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.messages import (
     Activate,
+    ExactResiduals,
     Identifiers,
     Labels,
     Message,
@@ -144,6 +145,10 @@ def value_of_run(
             if k == kind and client == symbol.client and symbol.slot in (None, slot)
         ]
 
+    def most_of(kind: str) -> int:
+        """Times that any client was sent it for a slot."""
+        return max((len(m) for place, m in found.items() if place[2] == kind), default=0)
+
     usual = rows if plan.tower is None else neural_batch(rows)
     batches = -(-rows // min(int(str(plan.options.get("batch_size") or usual)), rows))
     asked = [m for m in here("send_predictions") if isinstance(m, SendPredictions)]
@@ -163,6 +168,12 @@ def value_of_run(
             return Fraction(rows, max(1, epochs))
         case "first_listed":
             return Fraction(sum(m.batch.size for m in dropped), max(1, epochs))
+        case "exact":
+            return steps_in_8_bytes(found)
+        case "renewals":
+            return most_of("send_exact_predictions")
+        case "proofs":
+            return most_of("send_slope")
         case "probes":
             return max(len(messages) for place, messages in found.items() if place[2] == "probe")
         case "run":
@@ -195,6 +206,17 @@ def value_of_run(
             }
             return sent
     raise AssertionError(f"no value for {symbol}")
+
+
+def steps_in_8_bytes(found: dict[Place, list[Message]]) -> int:
+    """Iterations that moved the blocks: in those that only ask anew, all coefficients are 0."""
+    counts = {
+        sum(bool(m.coefficients.any()) for m in messages if isinstance(m, ExactResiduals))
+        for (_, _, kind, _), messages in found.items()
+        if kind == "exact_residuals"
+    }
+    (count,) = counts or {0}
+    return count
 
 
 ALGORITHMS = (

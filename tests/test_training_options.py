@@ -532,7 +532,9 @@ def test_the_best_epoch_is_kept_however_training_ends(monkeypatch, algorithm: st
         p = predicted(fed, noise.source)[:, 0]
     losses = model.history.column("valid_loss").to_pylist()
     assert model.metrics["valid_loss"] == min(losses)
-    assert model.epoch == 1 + losses.index(min(losses)) < len(losses)
+    assert model.epoch == 1 + losses.index(min(losses))
+    # lbfgs has its optimum in so few iterations that its last may well be the best
+    assert model.epoch < len(losses) or algorithm == "lbfgs"
     assert not model.stopped_early
     error = 0.5 * (p - noise.y) ** 2
     for rows, name in ((held, "valid_loss"), (~held, "loss")):
@@ -546,7 +548,9 @@ def test_patience_that_lasts_changes_nothing(whole) -> None:
     with federation(whole) as fed:
         fed.sql(statement(kind, query(kind), "w", validation_fraction=0.3, patience=500, **TIGHT))
         model = fed.model("m")
-    assert model.converged
+    assert model.ending.short == "converged"
+    # of an earlier epoch, which the validation rows preferred, nothing is known
+    assert model.converged == (model.epoch == model.history.num_rows)
     assert not model.stopped_early
 
 
@@ -681,10 +685,12 @@ def test_plans_of_these_statements_are_explained(whole, options: dict) -> None:
     kind = "logistic_regression"
     with federation(whole, 2) as fed:
         fed.sql(statement(kind, query(kind), "w"))
-        text = str(fed.sql("EXPLAIN " + statement(kind, query(kind), "w", **options)))
+        given = statement(kind, query(kind), "w", **options)
+        text = str(fed.sql("EXPLAIN " + given))
+        phases = {exchange.phase for exchange in fed.explain(given).exchanges}
         for name in options:
             assert name in text
-        assert ("send_predictions" in text) == ("warm_start" in options)
+        assert ("warm start" in phases) == ("warm_start" in options)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,18 @@ from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Array, Index, check_theta, check_values
 
+_SMALL = 1 << 20
+"""Numbers of the centred columns up to which they are held densely, where categories are few."""
+_FEW = 64
+"""One-hot columns that are few."""
 _ROWS = 16384
 """Rows that are handled at once where a weighted copy is needed."""
 
 
 class ArraysEngine:
-    """Numeric columns as a dense matrix, categories as a sparse one with a 1 per known value."""
+    """Numeric columns as a dense matrix, categories as a sparse one with a 1 per known value; of
+    small tables all columns centred, as a dense matrix, since taking a batch of rows of a sparse
+    one costs more than their products."""
 
     name = "arrays"
 
@@ -33,26 +39,36 @@ class ArraysEngine:
         self.counts, self._numeric, self._onehot = found.counts, found.numeric, found.onehot
         end_encode(snapshot)
         self._has_onehot = self.width > self.numeric
+        self._dense: Array | None = None
+        if not self._has_onehot:
+            self._dense = self._numeric
+        elif self.rows * self.width <= _SMALL and self.width - self.numeric <= _FEW:
+            onehot = self._onehot.toarray() - self.centre[self.numeric :]
+            self._dense = np.hstack([self._numeric, onehot])
 
     def predict(self, theta: Array, batch: Index | None = None) -> Array:
         theta = check_theta(self, theta)
+        if self._dense is not None:
+            dense = self._dense if batch is None else self._dense[batch]
+            return np.asarray(dense @ theta)
         numeric = self._numeric if batch is None else self._numeric[batch]
         h = numeric @ theta[: self.numeric]
-        if self._has_onehot:
-            onehot = self._onehot if batch is None else self._onehot[batch]
-            h += onehot @ theta[self.numeric :]
-            h -= self.centre @ theta
+        onehot = self._onehot if batch is None else self._onehot[batch]
+        h += onehot @ theta[self.numeric :]
+        h -= self.centre @ theta
         return h
 
     def gradient(self, values: Array, batch: Index | None = None) -> Array:
         values = check_values(self, values, batch)
+        if self._dense is not None:
+            dense = self._dense if batch is None else self._dense[batch]
+            return np.asarray(dense.T @ values)
         gradient = np.empty((self.width, values.shape[1]))
         numeric = self._numeric if batch is None else self._numeric[batch]
         np.matmul(numeric.T, values, out=gradient[: self.numeric])
-        if self._has_onehot:
-            onehot = self._onehot if batch is None else self._onehot[batch]
-            gradient[self.numeric :] = onehot.T @ values
-            gradient -= np.outer(self.centre, values.sum(axis=0))
+        onehot = self._onehot if batch is None else self._onehot[batch]
+        gradient[self.numeric :] = onehot.T @ values
+        gradient -= np.outer(self.centre, values.sum(axis=0))
         return gradient
 
     def gram(self) -> GramMatrix:
@@ -86,6 +102,7 @@ class ArraysEngine:
 
     def close(self) -> None:
         """Let go of the matrices; the engine cannot be used any more."""
+        self._dense = None
         self._numeric = np.empty((0, self.numeric))
         self._onehot = sparse.csr_array((0, self.width - self.numeric))
         self.counts = np.empty(0)

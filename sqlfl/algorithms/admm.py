@@ -23,6 +23,7 @@ from sqlfl.algorithms.base import (
     Step,
 )
 from sqlfl.algorithms.divergence import column_means, relative
+from sqlfl.algorithms.evidence import conclusion
 from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.algorithms.warm import beginning, cold
 from sqlfl.mapping import CHUNK
@@ -49,9 +50,10 @@ class Admm:
     union = 'exact' sums second moments once and partial gradients each epoch, 'consensus' runs
     `inner_rounds` rounds per epoch at shared slots. Where the objective and the steps both grow
     from one epoch to the next, r rises to M (in consensus, whose θ-updates are inexact, to 4M).
-    Converged: the objective changed by at most `tolerance` of itself, and curvature/2 · mean
-    ‖H − z‖² is as small. A row of weight w has the penalty ρ w, so that its z-step is that of any
-    row. A warm start begins with λ = ∂ℓ(H), which it has at the optimum.
+    It ends where the objective changed by at most `tolerance` of itself, and curvature/2 · mean
+    ‖H − z‖² is as small; whether that is convergence the gradient says (`evidence.conclusion`). A
+    row of weight w has the penalty ρ w, so that its z-step is that of any row. A warm start begins
+    with λ = ∂ℓ(H), which it has at the optimum.
     """
 
     def __init__(self, problem: Problem, channel: Channel) -> None:
@@ -71,6 +73,7 @@ class Admm:
         self._begin = cold(problem)
         self._intercept: Array = self._begin.intercept
         self._scores: Array = self._begin.scores
+        self.first = 0.0
         self._dual = np.zeros_like(self._scores)
         self._rho = problem.number("rho", 0.0)
         self._adapting = 0 if self._rho > 0.0 else ADAPTING
@@ -123,18 +126,24 @@ class Admm:
         problem = self._problem
         tolerance = problem.number("tolerance", 0.0 if self._private else TOLERANCE["admm"])
         objective = first = problem.value(self._scores) + self._begin.penalty
+        self.first = first
+        epochs = int(problem.number("epochs", EPOCHS["admm"]))
         moved = np.inf
-        for epoch in range(1, int(problem.number("epochs", EPOCHS["admm"])) + 1):
+        for epoch in range(1, epochs + 1):
             scores, before, moved_before = self._scores, objective, moved
             residual, penalty = self._epoch()
             loss = problem.value(self._scores)
             objective = loss + penalty
             moved = problem.norm(self._scores - scores)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
-            converged = relative(change, objective, first) <= tolerance
-            converged = converged and (tolerance > 0.0 or not self._private)
-            yield Step(epoch, objective, loss, converged)
-            if converged:
+            change = relative(change, objective, first)
+            still = change <= tolerance and (tolerance > 0.0 or not self._private)
+            ending = None
+            if still or epoch == epochs:
+                talk, intercept = self._conversation, self._intercept
+                ending = conclusion(problem, talk, still, intercept, first)
+            yield Step(epoch, objective, loss, None if ending is None else ending.gradient, ending)
+            if ending is not None:
                 return
             if epoch <= self._adapting:
                 usual = self._usual_rho()

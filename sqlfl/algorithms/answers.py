@@ -12,11 +12,13 @@ from typing import Any, TypeAlias
 from sqlfl.errors import InternalError
 from sqlfl.messages import (
     ConsensusPart,
+    ExactPredictions,
     Gram,
     Message,
     PartialGradient,
     Predictions,
     Ready,
+    Slope,
 )
 from sqlfl.models.basis import products_length
 from sqlfl.operators.loj import JoinedRows
@@ -103,48 +105,75 @@ class Answers:
         """Of these rows, without a step."""
         return lambda address: self._predicted(address, rows, PENALTY, self._outputs)
 
-    def step(self, following: JoinedRows) -> list[Expect]:
+    def exact_predictions(self, rows: JoinedRows) -> Callable[[Address], Expected[Any]]:
+        """The same in 8-byte numbers."""
+        return lambda address: self._predicted(address, rows, PENALTY, self._outputs, exact=True)
+
+    def step(self, following: JoinedRows, *, exact: bool = False) -> list[Expect]:
         """To a step and to what is merged of it, exchange by exchange; predictions of the rows
         `following` at the end."""
         first = next(iter(self._clients.values()))
         lbfgs = first.configuration.algorithm == "lbfgs"
         products = products_length(first.configuration.memory) if lbfgs else PENALTY
-        return self._merged(following, products, self._outputs, None)
+
+        def last(address: Address) -> Expected[Any]:
+            return self._predicted(address, following, products, self._outputs, exact=exact)
+
+        return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
 
     def probe(self, rows: JoinedRows) -> list[Expect]:
         """To a power round, likewise; consensus has none to merge."""
-        return self._merged(rows, 0, 1, PartialGradient)
+        merging = {a: c.merging for a, c in self._clients.items()}
+        merging |= {a: (k, 0) for a, (k, _) in merging.items() if k is not PartialGradient}
+        return self._merged(merging, 1, lambda a: self._predicted(a, rows, 0, 1))
+
+    def slopes(self) -> list[Expect]:
+        """To a gradient that is measured; that of several clients is summed first."""
+        merging = {a: (PartialGradient, int(c.shared)) for a, c in self._clients.items()}
+
+        def last(address: Address) -> Expected[Any]:
+            own = self._of(address)
+            return Expected(Slope, {"squares": own.products(1 + int(own.configuration.metric))})
+
+        return self._merged(merging, self._outputs, last)
 
     def _merged(
-        self, rows: JoinedRows, products: int, outputs: int, only: type[Message] | None
+        self,
+        merging: Mapping[Address, tuple[type[Message], int]],
+        outputs: int,
+        last: Expect,
     ) -> list[Expect]:
-        often = {
-            address: number if only in (None, kind) else 0
-            for address, (kind, number) in ((a, c.merging) for a, c in self._clients.items())
-        }
+        """merging: what each client sends to be merged, and how often, before its `last` reply."""
 
         def at(exchange: int) -> Expect:
             def expected(address: Address) -> Expected[Any]:
-                if exchange >= often[address]:
-                    return self._predicted(address, rows, products, outputs)
-                client = self._of(address)
-                parameters, wide = client.parameters
-                sizes = {"parameters": parameters, "outputs": 1 if outputs == 1 else wide}
-                return Expected(client.merging[0], sizes)
+                kind, often = merging[address]
+                if exchange >= often:
+                    return last(address)
+                parameters, wide = self._of(address).parameters
+                return Expected(
+                    kind, {"parameters": parameters, "outputs": 1 if outputs == 1 else wide}
+                )
 
             return expected
 
-        return [at(exchange) for exchange in range(max(often.values()) + 1)]
+        return [at(exchange) for exchange in range(max(n for _, n in merging.values()) + 1)]
 
     def _predicted(
-        self, address: Address, rows: JoinedRows, products: int, outputs: int
-    ) -> Expected[Predictions]:
+        self,
+        address: Address,
+        rows: JoinedRows,
+        products: int,
+        outputs: int,
+        *,
+        exact: bool = False,
+    ) -> Expected[Any]:
         sizes = {
             "rows": rows.sizes[address],
             "outputs": outputs,
             "products": self._of(address).products(products),
         }
-        return Expected(Predictions, sizes)
+        return Expected(ExactPredictions if exact else Predictions, sizes)
 
     def _of(self, address: Address) -> _Client:
         if address not in self._clients:

@@ -11,19 +11,25 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.algorithms.answers import Answers, Expect
+from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
+    ExactPredictions,
+    ExactResiduals,
     Message,
     PartialGradient,
     Predictions,
     Probe,
     Residuals,
+    SendExactPredictions,
     SendGram,
     SendPredictions,
+    SendSlope,
     SetGram,
+    Slope,
     Start,
     SumGradient,
 )
@@ -147,6 +153,15 @@ class Problem:
             return 1.0
         return max(1.0, float(np.abs(self.targets).max(initial=0.0)))
 
+    @cached_property
+    def class_shares(self) -> tuple[float, ...]:
+        """Probabilities of the best constant scores of a softmax over several classes; () of other
+        losses."""
+        if self.outputs < 2:
+            return ()
+        constant = self.loss.initial_intercept(self.targets, self.shares)
+        return tuple(float(p) for p in self.loss.predict(constant[None, :])[0])
+
     def value(self, scores: Array) -> float:
         """The (weighted) mean loss."""
         return self.loss.value(scores, self.targets, self.shares)
@@ -185,8 +200,15 @@ class Step:
     """Mean loss and penalty at the parameters that the clients hold now."""
     loss: float
     """Mean loss."""
-    converged: bool
-    """The last step: `tolerance` is met, or float32 messages allow no further decrease."""
+    gradient: float | None = None
+    """‖∂objective/∂θ‖ over all blocks, where the method has it."""
+    ending: Ending | None = None
+    """Of the last step: why there is no further one."""
+
+    @property
+    def converged(self) -> bool:
+        """The gradient proves that this is the optimum."""
+        return self.ending is not None and self.ending.converged
 
 
 class Algorithm(Protocol):
@@ -206,6 +228,11 @@ class Algorithm(Protocol):
 
     @property
     def scores(self) -> Array: ...
+
+    @property
+    def first(self) -> float:
+        """The objective before the first step, once `steps` has begun."""
+        ...
 
     def start(self) -> None: ...
 
@@ -256,6 +283,7 @@ class Conversation:
                     leader=number == 0,
                     l2=problem.l2,
                     curvature=problem.loss.curvature,
+                    shares=problem.class_shares if algorithm == "lbfgs" else (),
                     rho=rho,
                     consensus=consensus and members.shared,
                     inner_rounds=inner_rounds,
@@ -301,6 +329,28 @@ class Conversation:
         }
         return ask(self._channel, asked, self._answers.predictions(rows or self.whole))
 
+    def exact_predictions(self) -> dict[Address, ExactPredictions]:
+        """h of all rows in 8-byte numbers, as the blocks stand, and their penalties: one exchange.
+
+        What follows in lbfgs is exact too, until residuals come in 4-byte numbers again.
+        """
+        asked = {
+            address: SendExactPredictions(self._problem.run, members.slot)
+            for members in self._problem.slots
+            for address in members.addresses
+        }
+        return ask(self._channel, asked, self._answers.exact_predictions(self.whole))
+
+    def slopes(self, values: Array) -> list[Array]:
+        """Norms of the gradient of each slot's block, Y from `values` (N, d_c): as `Slope` has
+        them. One exchange, and for shared slots one more."""
+        requests: dict[Address, Message] = {
+            address: SendSlope(self._problem.run, address[1], aggregate)
+            for address, aggregate in self.whole.scatter(values).items()
+        }
+        replies: dict[Address, Slope] = self._settle(requests, self._answers.slopes())
+        return [replies[members.addresses[0]].squares for members in self._problem.slots]
+
     def share_grams(self) -> None:
         """Second moments of shared slots, summed; no exchange where there are none."""
         shared = [members for members in self._problem.slots if members.shared]
@@ -321,27 +371,31 @@ class Conversation:
         values: Array,
         coefficients: Array,
         following: JoinedRows | None = None,
+        *,
+        exact: bool = False,
     ) -> dict[Address, Predictions]:
         """Every block's step from the joined rows' `values` (N or B, d_c).
 
         coefficients: (k,) for all blocks, or (slots, k).
         `rows` are those of the last predictions, `following` those to be predicted next. One
-        exchange, and for shared slots one more (consensus: one per inner round).
+        exchange, and for shared slots one more (consensus: one per inner round). `exact`: in
+        8-byte numbers, there and back.
         """
         batch = (following or self.whole).rows
         slots = self._problem.slots
         own = np.broadcast_to(coefficients, (len(slots), np.shape(coefficients)[-1]))
         told = {members.slot: own[number] for number, members in enumerate(slots)}
         requests: dict[Address, Message] = {}
-        for address, aggregate in rows.scatter(values).items():
-            requests[address] = Residuals(
+        kind = ExactResiduals if exact else Residuals
+        for address, aggregate in rows.scatter(values, exact=exact).items():
+            requests[address] = kind(
                 self._problem.run,
                 address[1],
                 aggregate,
                 told[address[1]],
                 np.zeros(0, np.uint32) if batch is None else batch[address],
             )
-        return self._settle(requests, self._answers.step(following or self.whole))
+        return self._settle(requests, self._answers.step(following or self.whole, exact=exact))
 
     def probe(self, values: Array) -> Array:
         """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed.
@@ -360,9 +414,10 @@ class Conversation:
 
     def _settle(
         self, requests: Mapping[Address, Message], answers: Sequence[Expect]
-    ) -> dict[Address, Predictions]:
-        """Merges what the clients of shared slots send until every client has predicted."""
-        found: dict[Address, Predictions] = {}
+    ) -> dict[Address, Any]:
+        """Merges what the clients of shared slots send until every client has given the last of
+        these answers."""
+        found: dict[Address, Any] = {}
         for expected in answers:
             if not requests:
                 break

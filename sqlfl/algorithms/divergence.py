@@ -18,6 +18,9 @@ LARGEST_OF_ALL = 1e34
 """The same, whatever the target: sums of so large residuals still fit the float32 of messages."""
 GROWTH = 1e6
 """By how much the objective may exceed that before the first step, or 1 where that is less."""
+WORSE = 2.0
+"""By how much the objective of a model that is kept may exceed that of where training began, or of
+the best constant; of classifiers half the entropy of a blind guess comes on top."""
 
 
 def check_scores(
@@ -53,10 +56,36 @@ def check_objective(
         )
 
 
+def check_kept(problem: Problem, objective: float, first: float, hint: str) -> None:
+    """Raise ModelError where a model is worse than none: than the best constant, and than what
+    training began with (`first`).
+
+    Epochs in between may be as bad. Nothing is raised of protected features: what their noise does
+    to a model is no divergence.
+    """
+    if problem.privacy is not None:
+        return
+    constant = problem.loss.initial_intercept(problem.targets, problem.shares)
+    alone = problem.value(np.tile(constant, (problem.mapping.total, 1)))
+    guess = 0.0
+    if problem.targets.dtype.kind != "f":
+        guess = 0.5 * float(np.log(max(problem.outputs, 2)))
+    if not objective <= WORSE * max(alone, first) + guess:
+        raise ModelError(
+            f"the steps diverge: the objective ended at {objective:.3g}, and the best constant has "
+            f"{alone:.3g}",
+            hint=hint,
+        )
+
+
 def relative(change: float, objective: float, first: float) -> float:
     """`change` against the objective, or against 1e-12 of the first one where it vanishes."""
-    scale = max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny)
-    return float(change / scale)
+    return float(change / scale_of(objective, first))
+
+
+def scale_of(objective: float, first: float) -> float:
+    """What changes and gaps of the objective are measured against; `first`: it at the start."""
+    return float(max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny))
 
 
 def column_means(values: Array) -> Array:

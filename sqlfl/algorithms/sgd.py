@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl import endings
 from sqlfl.algorithms.base import Channel, Conversation, Problem, Step
 from sqlfl.algorithms.divergence import check_objective, check_scores, relative
+from sqlfl.algorithms.evidence import conclusion
 from sqlfl.algorithms.noised import Drowned
 from sqlfl.algorithms.rates import (
     Rates,
@@ -28,6 +30,7 @@ from sqlfl.algorithms.rates import (
     usual_rates,
 )
 from sqlfl.algorithms.warm import beginning, cold
+from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.operators.loj import JoinedRows, batch_of
@@ -52,9 +55,10 @@ class Sgd:
     without it. Else it comes from the curvature (`estimated_rates`); in batches, unless there is a
     `schedule`, it then falls over the epochs as 1/(1 + (epoch − 1)/4), the intercept's too.
 
-    Converged: only with all rows and no dropout, where the objective fell by at most `tolerance` of
-    itself; with momentum or Adam, which swing, where it changed by no more for as many epochs as
-    they average over. Raises ModelError where the steps diverge.
+    It ends before the last epoch only with all rows and no dropout, where the objective fell by at
+    most `tolerance` of itself; with momentum or Adam, which swing, where it changed by no more for
+    as many epochs as they average over; whether that is convergence the gradient says
+    (`evidence.conclusion`). Raises ModelError where the steps diverge.
 
     Weights: batches are of rows that weigh something, and a batch's gradient is its weighted mean.
     The B of estimated steps is the rows of a batch that count, (Σ w)² / Σ w²: where weights differ
@@ -75,6 +79,7 @@ class Sgd:
         self._begin = cold(problem)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores: Array = self._begin.scores
+        self.first = 0.0
         self._optimizers = [
             optimizer_of(problem.optimizer, problem.momentum) for _ in self._head.parameters
         ]
@@ -139,6 +144,7 @@ class Sgd:
         tolerance = problem.number("tolerance", TOLERANCE["sgd"])
         epochs = self._epochs
         objective = first = problem.value(self._scores) + self._begin.penalty
+        self.first = first
         still = 0
         for epoch in range(1, epochs + 1):
             penalty = self._epoch(step_factor(self._schedule, self._decay, epoch, epochs))
@@ -149,10 +155,18 @@ class Sgd:
             change = relative(before - objective, objective, first)
             calm = (abs(change) if self._swings else change) <= tolerance
             still = still + 1 if calm and (self._swings or change >= 0.0) else 0
-            converged = not self._random and not self._lasts and still >= self._memory
-            yield Step(epoch, objective, loss, converged)
-            if converged:
+            ended = not self._random and not self._lasts and still >= self._memory
+            ending = self._ending(ended, first) if ended or epoch == epochs else None
+            yield Step(epoch, objective, loss, None if ending is None else ending.gradient, ending)
+            if ending is not None:
                 return
+
+    def _ending(self, still: bool, first: float) -> Ending:
+        """Of towers nothing is proved."""
+        problem = self._problem
+        if problem.hidden:
+            return endings.untold(endings.STILL if still else endings.LIMIT, endings.TOWERS)
+        return conclusion(problem, self._conversation, still, self._head.intercept, first)
 
     @property
     def _lasts(self) -> bool:

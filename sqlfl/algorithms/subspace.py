@@ -1,191 +1,241 @@
-"""The exact search of L-BFGS: over a step length of every block, and the intercept."""
+"""The subspace that a step of lbfgs is searched in, and the exact search there.
+
+A block's part of the subspace is spanned by X̃ P g of its last gradients and, where some of them are
+no longer held, X̃ s of its last steps; the lengths along all of them are free in every block, and so
+is the intercept. Of quadratic losses this is a block Krylov method: what several blocks do against
+each other is found in the same step as what each of them does alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sqlfl.algorithms.base import Problem
-from sqlfl.errors import InternalError
+from sqlfl.algorithms.search import mean_along
 from sqlfl.models.basis import IMAGE, MEMORY, newest
 
 Array = npt.NDArray[Any]
 
-CHUNK = 1 << 17
-"""Joined rows whose predictions along all directions are held at once."""
+FLOAT32 = 2.0**-25
+"""Rounding of a 4-byte number, relative to it, about."""
+WORK = 1 << 30
+"""Products of directions, row by row and output by output, that one look at the curvature may take:
+joins with very many rows are searched in fewer directions."""
+LEAST = 3
+"""Directions of each block that are searched at least."""
+HELD = 1 << 24
+"""Numbers up to which all directions' joined rows are held during a search."""
 
-
-DISTINCT = 1e-4
-"""Relative eigenvalue below which blocks' directions count as the same: its root bounds how much of
-the float32 rounding of X̃ P g a step can amplify, and so how far H here and θ there can part."""
-
-
-ROUNDING = 1e-14
-"""Relative decrease that is taken for rounding: what follows it would follow noise."""
-
-
-class Predicted:
-    """X̃ P g, X̃ s and X̃ P y per row of every slot, the slots one after the other: float32."""
-
-    def __init__(self, problem: Problem, memory: int = MEMORY) -> None:
-        self._mapping = problem.mapping
-        self._memory = memory
-        self._bounds = np.cumsum(problem.mapping.sizes)[:-1]
-        self._image: Array | None = None
-        self._steps: dict[int, Array] = {}
-        self._differences: dict[int, Array] = {}
-        self._combined = np.zeros((0, problem.outputs))
-
-    def renew(self, slots: list[Array], iteration: int) -> None:
-        """Takes X̃ P g of every slot."""
-        image = np.concatenate(slots)
-        if self._image is not None:
-            position = int(newest(iteration, self._memory)[5])
-            self._differences[position] = image - self._image
-        self._image = image
-
-    def combine(self, direction: Array) -> None:
-        """Forms X̃ d of every slot, `direction` (3 + 3m,) in the basis."""
-        if self._image is None:
-            raise InternalError("a direction without predictions")
-        self._combined = np.zeros(self._image.shape)
-        for position, values in {IMAGE: self._image, **self._steps, **self._differences}.items():
-            if direction[position] != 0.0:
-                self._combined += direction[position] * values
-
-    def along(self, rows: slice) -> Array:
-        """H_d of some joined rows, by slot: (slots, rows, d_c)."""
-        slots = np.split(self._combined, self._bounds)
-        pairs = zip(slots, self._mapping.slots, strict=True)
-        return np.stack([values[mapping.rows[rows]] for values, mapping in pairs])
-
-    def move(self, lengths: Array, iteration: int) -> Array:
-        """The change of H, (N, d_c), by a step of `lengths` (slots,); keeps X̃ s of it.
-
-        `iteration` is that of the last gradient.
-        """
-        moved = np.repeat(lengths, self._mapping.sizes)[:, None] * self._combined
-        self._steps[int(newest(iteration + 1, self._memory)[3])] = moved.astype(np.float32)
-        return self._mapping.gather_sum(np.split(moved, self._bounds))
+Key = tuple[str, int]
+"""'gradient' or 'step', and the iteration that it came with."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lengths:
-    """Of a step: α of each block (blocks,), and what the intercept moves by (d_c,)."""
+class Image:
+    """X̃ v of a vector v of every block."""
 
-    blocks: Array
-    intercept: Array
+    slots: tuple[Array, ...]
+    """Of each slot (d_c, n_i)."""
+    squares: Array
+    """Of each slot the mean square over the joined rows: (slots,). 0 of exact ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Directions of a search, the same for every block."""
+
+    parts: tuple[Mapping[Key, float], ...]
+    """Of each the images that it is made of."""
+    coefficients: Array
+    """Of each what it is in the blocks' basis (sqlfl.models.basis): (ways, 3 + 3m)."""
+
+
+class Images:
+    """Of P g and of the steps, as the clients sent them: in float32, until `forget`.
+
+    `noise` says how much of what the steps made of H is rounding.
+    """
+
+    def __init__(self, problem: Problem, memory: int = MEMORY) -> None:
+        mapping = problem.mapping
+        self._mapping = mapping
+        self._memory = memory
+        self._counts = [mapping.counts(n) / max(mapping.total, 1) for n in range(len(mapping))]
+        rows = max(mapping.total * problem.outputs, 1)
+        self._most = max(LEAST, int(math.sqrt(WORK / rows) / max(len(mapping), 1)))
+        self._images: dict[Key, Image] = {}
+        self._iteration = -1
+        self._dropped = False
+        """Some image that steps were made of is no longer held."""
+        self._exact = False
+        self.noise = 0.0
+        """Mean square of the rounding of H that the steps so far have left."""
+
+    def forget(self) -> None:
+        """What comes is float64, and H has been refreshed; what was there is no longer used."""
+        self._images.clear()
+        self._exact, self._dropped, self.noise = True, False, 0.0
+
+    def renew(self, slots: Sequence[Array], iteration: int) -> None:
+        """Takes X̃ P g of every slot, (n_i, d_c)."""
+        self._iteration = iteration
+        self._keep("gradient", iteration, [np.ascontiguousarray(values.T) for values in slots])
+        oldest = iteration - self._memory
+        gone = [key for key in self._images if key[1] < oldest + (key[0] == "step")]
+        for key in gone:
+            self._dropped = self._dropped or key[0] == "gradient"
+            del self._images[key]
+
+    def _keep(self, kind: str, iteration: int, slots: Sequence[Array]) -> None:
+        squares = np.zeros(len(slots))
+        if not self._exact:
+            counted = zip(slots, self._counts, strict=True)
+            squares = np.array([np.einsum("cr,cr,r->", v, v, counts) for v, counts in counted])
+        self._images[kind, iteration] = Image(tuple(slots), squares)
+
+    def ways(self, direction: Array) -> Ways:
+        """The directions of the next search; `direction` (3 + 3m,) is that of the two-loop
+        recursion, which stands for those that would be too many."""
+        newest_first = sorted(self._images, key=lambda key: (-key[1], key[0]))
+        wanted = [key for key in newest_first if key[0] == "gradient" or self._dropped]
+        if len(wanted) <= self._most:
+            found = [self._basis(key) for key in wanted]
+            return Ways(tuple({key: 1.0} for key in wanted), np.array(found))
+        some = newest_first[: self._most - 1]
+        found = [direction, *(self._basis(key) for key in some)]
+        parts = (self._parts(direction), *({key: 1.0} for key in some))
+        return Ways(parts, np.array(found))
+
+    def _basis(self, key: Key) -> Array:
+        """An image's vector in the blocks' basis: a step, or P g less the differences since."""
+        found = np.zeros(3 + 3 * self._memory)
+        kind, iteration = key
+        if kind == "step":
+            found[newest(iteration, self._memory)[3]] = 1.0
+            return found
+        found[IMAGE] = 1.0
+        for later in range(iteration + 1, self._iteration + 1):
+            found[newest(later, self._memory)[5]] = -1.0
+        return found
+
+    def _parts(self, direction: Array) -> dict[Key, float]:
+        """The images that make the image of a direction in the blocks' basis."""
+        found = {("gradient", self._iteration): float(direction[IMAGE])}
+        for iteration in range(self._iteration - self._memory + 1, self._iteration + 1):
+            places = newest(iteration, self._memory)
+            along, across = float(direction[places[3]]), float(direction[places[5]])
+            if along:
+                found["step", iteration] = along
+            if across:
+                for number, sign in ((iteration, 1.0), (iteration - 1, -1.0)):
+                    key = ("gradient", number)
+                    found[key] = found.get(key, 0.0) + sign * across
+        return found
+
+    def along(self, ways: Ways, rows: slice) -> Array:
+        """Of some joined rows, slot after slot, in each of them way after way:
+        (slots · ways, d_c, rows)."""
+        slots = enumerate(self._mapping.slots)
+        return np.concatenate(
+            [
+                [
+                    sum(w * slot.columns(self._images[k].slots[n], rows) for k, w in part.items())
+                    for part in ways.parts
+                ]
+                for n, slot in slots
+            ]
+        )
+
+    def step(self, ways: Ways, lengths: Array) -> tuple[Array, ...]:
+        """X̃ s of every slot (d_c, n_i), of a step of `lengths` (slots, ways)."""
+        found = []
+        for number, own in enumerate(lengths):
+            weights: dict[Key, float] = {}
+            for length, part in zip(own, ways.parts, strict=True):
+                for key, weight in part.items():
+                    weights[key] = weights.get(key, 0.0) + float(length) * weight
+            used = [(w, self._images[key].slots[number]) for key, w in weights.items() if w]
+            shape = self._images["gradient", self._iteration].slots[number].shape
+            total = np.zeros(shape)
+            for weight, values in used:
+                total += weight * values
+            found.append(total)
+        return tuple(found)
+
+    def gathered(self, step: Sequence[Array]) -> Array:
+        """What a step changes H by: (N, d_c)."""
+        return self._mapping.gather_sum([values.T for values in step])
+
+    def rounding(self, ways: Ways, lengths: Array) -> float:
+        """What a step of `lengths` (slots, ways) adds to `noise`."""
+        own = [
+            sum(w * w * self._images[key].squares for key, w in part.items()) for part in ways.parts
+        ]
+        return float(FLOAT32**2 * np.sum(lengths**2 * np.array(own).T))
+
+    def move(self, step: Sequence[Array], rounding: float) -> None:
+        """The clients make a step with the image `step`, of which so much is `rounding`."""
+        self.noise += rounding
+        kept = step if self._exact else [values.astype(np.float32) for values in step]
+        self._keep("step", self._iteration + 1, kept)
 
 
 class Restriction:
-    """φ(α) = the objective after a step of α along every block's part of d, and of the intercept.
+    """φ(α) = the objective after a step of α along every block's ways, and of the intercept.
 
-    scores: H (N, d_c); slope and curvature (blocks,) of the penalty.
+    scores: H (N, d_c); slope (slots, ways) and curvature (slots, ways, ways) of the penalty along
+    each block's ways. α holds the slots' lengths, slot after slot, then the intercept's.
     """
 
     def __init__(
-        self, problem: Problem, scores: Array, predicted: Predicted, slope: Array, curvature: Array
+        self,
+        problem: Problem,
+        scores: Array,
+        images: Images,
+        ways: Ways,
+        slope: Array,
+        curvature: Array,
     ) -> None:
         self._problem = problem
         self._scores = scores
-        self._predicted = predicted
+        self._images = images
+        self._ways = ways
         self._slope = slope
         self._curvature = curvature
+        self._held: dict[int, Array] | None = None
+        if slope.size * scores.size <= HELD:
+            self._held = {}
         self.size = slope.size + problem.outputs
-        """Numbers in α: the blocks' first."""
+        self.quadratic = problem.loss.quadratic
 
-    def lengths(self, steps: Array) -> Lengths:
-        return Lengths(steps[: self._slope.size], steps[self._slope.size :])
+    def lengths(self, steps: Array) -> tuple[Array, Array]:
+        """Of the blocks (slots, ways), and of the intercept (d_c,)."""
+        return steps[: self._slope.size].reshape(self._slope.shape), steps[self._slope.size :]
 
-    def at(self, steps: Array) -> tuple[float, Array, Array]:
-        """φ, its gradient and its Hessian at α = `steps`."""
-        value, slope, curvature = mean_along(
-            self._problem, self._scores, self._predicted.along, steps
-        )
-        blocks = self.lengths(steps).blocks
-        pulled = self._curvature * blocks
-        value += float(blocks @ (self._slope + 0.5 * pulled))
-        slope[: blocks.size] += self._slope + pulled
-        curvature[: blocks.size, : blocks.size] += np.diag(self._curvature)
+    def at(self, steps: Array, *, bend: bool = True) -> tuple[float, Array, Array]:
+        """φ, its gradient and, where it is to `bend`, its Hessian at α = `steps`."""
+        found = mean_along(self._problem, self._scores, self._along, steps, bend=bend)
+        value, slope, curvature = found
+        blocks, _ = self.lengths(steps)
+        pulled = np.einsum("sij,sj->si", self._curvature, blocks)
+        value += float(np.vdot(blocks, self._slope + 0.5 * pulled))
+        slope[: blocks.size] += (self._slope + pulled).reshape(-1)
+        if bend:
+            ways = self._slope.shape[1]
+            for number, own in enumerate(self._curvature):
+                part = slice(number * ways, (number + 1) * ways)
+                curvature[part, part] += own
         return value, slope, curvature
 
-
-def mean_along(
-    problem: Problem, scores: Array, along: Callable[[slice], Array], steps: Array
-) -> tuple[float, Array, Array]:
-    """φ(α) = mean loss at H + Σ_k α_k D_k, its gradient and Hessian at α = `steps`.
-
-    The directions are `along` (k − d_c, rows, d_c) of a slice of the joined rows, and after these
-    a constant for each output.
-    """
-    total, size = len(scores), len(steps)
-    value, slope, curvature = 0.0, np.zeros(size), np.zeros((size, size))
-    for start in range(0, total, CHUNK):
-        rows = slice(start, min(start + CHUNK, total))
-        count = rows.stop - rows.start
-        shares = None if problem.shares is None else problem.shares[rows]
-        share = count / total if shares is None else float(shares.sum()) / total
-        if share == 0.0:
-            continue
-        constants = np.eye(problem.outputs)[:, None, :].repeat(count, axis=1)
-        directions = np.concatenate([along(rows), constants])
-        targets = problem.targets[rows]
-        part = problem.loss.along(scores[rows], directions, targets, steps, shares)
-        value += share * part[0]
-        slope += share * part[1]
-        curvature += share * part[2]
-    return value, slope, curvature
-
-
-class Convex(Protocol):
-    """A convex function of `size` numbers, with its gradient and Hessian."""
-
-    size: int
-
-    def at(self, steps: Array) -> tuple[float, Array, Array]: ...
-
-
-def exact_search(function: Convex) -> Array:
-    """The minimum of `function`, from 0, by damped Newton steps: (size,).
-
-    Zeros where rounding hides any decrease.
-    """
-    steps = np.zeros(function.size)
-    value, slope, curvature = function.at(steps)
-    start, first = value, 0.0
-    for number in range(50):
-        move = newton_step(slope, curvature)
-        decrement = -float(slope @ move)
-        first = first if number else decrement
-        if not decrement > max(1e-12 * first, ROUNDING * abs(start)):
-            break
-        size = 1.0
-        trial = function.at(steps + move)
-        while trial[0] > value - 1e-4 * size * decrement and size > 1e-6:
-            size *= 0.5
-            trial = function.at(steps + size * move)
-        if not trial[0] < value:
-            break
-        steps = steps + size * move
-        value, slope, curvature = trial
-    return steps if value < start else np.zeros(function.size)
-
-
-def newton_step(slope: Array, curvature: Array) -> Array:
-    """−curvature⁺ slope: of directions that do the same, or nothing, the shortest step.
-
-    A curvature below the least normal number is none: of losses that far from their bend, no step
-    can be told.
-    """
-    diagonal = np.diag(curvature)
-    scale = np.full(len(diagonal), np.inf)
-    bent = diagonal >= np.finfo(np.float64).tiny
-    scale[bent] = np.sqrt(diagonal[bent])
-    scaled = curvature / np.outer(scale, scale)
-    move: Array = np.linalg.lstsq(scaled, -slope / scale, rcond=DISTINCT)[0]
-    step: Array = move / scale
-    return step
+    def _along(self, rows: slice) -> Array:
+        if self._held is None:
+            return self._images.along(self._ways, rows)
+        if rows.start not in self._held:
+            self._held[rows.start] = self._images.along(self._ways, rows)
+        return self._held[rows.start]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sqlfl import endings
 from sqlfl.algorithms.base import Channel, Conversation, Local, Problem, Step
 from sqlfl.algorithms.divergence import check_objective, check_scores, relative
 from sqlfl.algorithms.head import fitted, proximal
@@ -54,9 +55,9 @@ class TowerAdmm:
     smaller ρ than the default is given up, and ρ r is M times the curvature bound; after every
     further one twice as much.
 
-    Slots of several clients take `inner_rounds` rounds of consensus. Converged: the objective
-    changed by at most `tolerance` of itself, and curvature/2 · mean ‖E − z‖² ‖W₀‖² is as small.
-    Raises ModelError where local steps are so long that training diverges all the same.
+    Slots of several clients take `inner_rounds` rounds of consensus. It ends early where the
+    objective changed by at most `tolerance` of itself, and curvature/2 · mean ‖E − z‖² ‖W₀‖² is as
+    small. Raises ModelError where local steps are so long that training diverges all the same.
 
     With Problem.privacy the noise of the predictions would pass for growth and for correlation:
     r is M, ρ r at least M times the curvature bound, as after growth, and neither follows what is
@@ -70,6 +71,7 @@ class TowerAdmm:
         self._begin = cold(problem)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores: Array = self._begin.scores
+        self.first = 0.0
         self._dual = np.zeros_like(self._embedding)
         self._rho = problem.number("rho", 0.0)
         """0 where it follows the curvature."""
@@ -120,17 +122,23 @@ class TowerAdmm:
         problem = self._problem
         tolerance = problem.number("tolerance", 0.0 if self._private else TOLERANCE["admm"])
         objective = first = problem.value(self._scores) + self._begin.penalty
-        for epoch in range(1, int(problem.number("epochs", NEURAL_EPOCHS["admm"])) + 1):
+        self.first = first
+        epochs = int(problem.number("epochs", NEURAL_EPOCHS["admm"]))
+        for epoch in range(1, epochs + 1):
             before = objective
             residual, penalty = self._epoch()
             loss = problem.value(self._scores)
             objective = loss + penalty
             check_objective(problem, objective, first, "the towers", HINT, self._head.stretch)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
-            converged = relative(change, objective, first) <= tolerance
-            converged = converged and (tolerance > 0.0 or not self._private)
-            yield Step(epoch, objective, loss, converged)
-            if converged:
+            still = relative(change, objective, first) <= tolerance
+            still = still and (tolerance > 0.0 or not self._private)
+            ending = None
+            if still or epoch == epochs:
+                short = endings.STILL if still else endings.LIMIT
+                ending = endings.untold(short, endings.TOWERS)
+            yield Step(epoch, objective, loss, ending=ending)
+            if ending is not None:
                 return
             if not self._private:
                 self._adapt(relative(objective - before, objective, first) > GROWTH)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sqlfl.algorithms.base import Conversation, Problem
 from sqlfl.algorithms.head import Head, first_head
-from sqlfl.algorithms.subspace import exact_search, mean_along
+from sqlfl.algorithms.search import exact_search, mean_along
 
 Array = npt.NDArray[Any]
 
@@ -79,9 +79,10 @@ class _Constants:
         self._problem = problem
         self._scores = scores
         self.size = problem.outputs
+        self.quadratic = problem.loss.quadratic
 
-    def at(self, steps: Array) -> tuple[float, Array, Array]:
-        return mean_along(self._problem, self._scores, self._no_directions, steps)
+    def at(self, steps: Array, *, bend: bool = True) -> tuple[float, Array, Array]:
+        return mean_along(self._problem, self._scores, self._no_directions, steps, bend=bend)
 
     def _no_directions(self, rows: slice) -> Array:
-        return np.zeros((0, rows.stop - rows.start, self._problem.outputs))
+        return np.zeros((0, self._problem.outputs, rows.stop - rows.start))

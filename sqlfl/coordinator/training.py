@@ -13,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl import endings
 from sqlfl.algorithms import ALGORITHMS, Algorithm, Problem, Step
+from sqlfl.algorithms.divergence import check_kept
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.weighting import weigh
+from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
 from sqlfl.mapping import TableMapping
@@ -52,10 +55,12 @@ HISTORY = pa.schema(
         ("bytes_down", pa.int64()),
         ("comm_seconds", pa.float64()),
         ("seconds", pa.float64()),
+        ("gradient_norm", pa.float64()),
     ]
 )
 
 
+STEPS = "leave the step options (learning_rate, rho) at their defaults, or use algorithm = 'lbfgs'"
 MOST_NUMBERS = 50
 """Values of a target with decimals that may be classes."""
 
@@ -71,13 +76,14 @@ class Trained:
     classes: tuple[str, ...] | None
     history: pa.Table
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
-    `valid_loss` is the mean loss of the validation rows, without penalty."""
+    `valid_loss` is the mean loss of the validation rows, without penalty. `gradient_norm` is NULL
+    where it was not measured."""
     metrics: dict[str, float | int | None]
     """`rows`, null_targets, unjoined and unjoined_<table> of each LEFT JOIN, with max_fan_out
     `dropped`, objective and loss of the training rows and the metrics of the model's kind; where
     there is a split, `valid_rows`, `valid_loss` and valid_<metric>."""
     interrupted: bool
-    converged: bool
+    ending: Ending
     stopped_early: bool
     """The option patience ended it."""
     epoch: int
@@ -176,14 +182,14 @@ def train(
                     "bytes_down": channel.bytes_down,
                     "comm_seconds": channel.comm_seconds,
                     "seconds": time.perf_counter() - started,
+                    "gradient_norm": step.gradient,
                 }
             )
             progress.epoch(step.epoch, step.objective)
             if not math.isfinite(step.objective):
                 raise ModelError(
                     f"training with {plan.algorithm} diverged in epoch {step.epoch}",
-                    hint="leave the step options (learning_rate, rho) at their defaults, or use "
-                    "algorithm = 'lbfgs'",
+                    hint=STEPS,
                 )
             valid_loss = measured.get("valid_loss")
             if patience and valid_loss is None:
@@ -194,11 +200,13 @@ def train(
                 )
             if not patience or kept is None or kept.is_beaten_by(valid_loss):
                 kept = Candidate.of(algorithm, step, valid_loss)
-            stopped = not step.converged and 0 < patience <= step.epoch - kept.step.epoch
+            stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
             if stopped or interrupt.is_set():
                 break
         if step is None or kept is None:
             raise InternalError(f"{plan.algorithm} made no step")
+        if not interrupt.is_set():
+            check_kept(problem, kept.step.objective, algorithm.first, STEPS)
         check_run(plan, joined, protection, channel, run, watched.told)
         back = step.epoch - kept.step.epoch
         saving = {
@@ -226,12 +234,21 @@ def train(
             **measures.final(kept.scores),
         },
         interrupted=interrupt.is_set(),
-        converged=step.converged,
+        ending=_ending(step, kept.step, interrupt.is_set()),
         stopped_early=stopped,
         epoch=kept.step.epoch,
         calibration=None if protection is None else protection.calibration,
         dropped=joined.dropped,
     )
+
+
+def _ending(last: Step, kept: Step, interrupted: bool) -> Ending:
+    """Of the run whose `last` step this was."""
+    if last.ending is not None:
+        return last.ending if last is kept else endings.kept_earlier(last.ending, kept.epoch)
+    if interrupted:
+        return endings.untold(endings.INTERRUPTED, endings.INTERRUPTED_REASON)
+    return endings.untold(endings.EARLY, endings.EARLY_REASON)
 
 
 def _limited(plan: FederatedPlan) -> bool:

@@ -103,6 +103,51 @@ class Predictions(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class ExactResiduals(Residuals):
+    """The same in 8-byte numbers, where columns of several tables nearly cancel (lbfgs).
+
+    The reply, or that to the sum of partial gradients, is `ExactPredictions`.
+    """
+
+    kind = "exact_residuals"
+    values: Array = field(metadata=array("float64", "rows", "outputs", finite=False))
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPredictions(Predictions):
+    """The same in 8-byte numbers."""
+
+    kind = "exact_predictions"
+    values: Array = field(metadata=array("float64", "rows", "outputs"))
+
+
+@dataclass(frozen=True, eq=False)
+class SendExactPredictions(Message):
+    """Coordinator to client: predictions h of all active rows as the block stands, in 8 bytes."""
+
+    kind = "send_exact_predictions"
+
+
+@dataclass(frozen=True, eq=False)
+class SendSlope(Message):
+    """Coordinator to client: how large is the objective's gradient by the block as it stands?"""
+
+    kind = "send_slope"
+    values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
+    """Y of all active rows, at the predictions that the client sent last."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slope(Message):
+    """Client to coordinator: norms of g = Xᵀ Y / N + l2 θ; by one client of the slot."""
+
+    kind = "slope"
+    squares: Array = field(metadata=array("float64", "squares", least=0))
+    """‖g‖², and gᵀP g with P the inverse of the block's second moments; (1,) where the client does
+    not have the slot's, (0,) of all clients but the first."""
+
+
+@dataclass(frozen=True, eq=False)
 class SendPredictions(Message):
     """Coordinator to client: predictions h of rows as the block stands, without a step.
 

@@ -41,6 +41,14 @@ def newest(iteration: int, memory: int = MEMORY) -> Array:
     return np.array([0, 1, 2, 3 + position, 3 + memory + position, 3 + 2 * memory + position])
 
 
+def sent(directions: Array) -> Array:
+    """Steps of the blocks, (blocks, 3 + 3m) in their basis, as `Basis.move` takes them: (blocks,
+    2 + 2m) with α = 1."""
+    m = (directions.shape[1] - 3) // 3
+    own = [np.ones((len(directions), 1)), directions[:, [IMAGE]], directions[:, 3 : 3 + m]]
+    return np.concatenate([*own, directions[:, 3 + 2 * m :]], axis=1)
+
+
 class Basis:
     """The vectors of one block; `precondition` applies P to a (d, c) array."""
 

@@ -15,6 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.errors import InternalError
+from sqlfl.models.proximal import (
+    log_sum,
+    logistic_proximal,
+    picked,
+    sigmoid,
+    softmax_proximal,
+)
 
 Array = npt.NDArray[Any]
 
@@ -48,11 +55,19 @@ class Loss(Protocol):
         targets: Array,
         steps: Array,
         weights: Array | None = None,
+        *,
+        bend: bool = True,
     ) -> tuple[float, Array, Array]:
         """φ, its gradient (k,) and Hessian (k, k) of φ(α) = mean ℓ(H + Σ_k α_k D_k; y) at `steps`.
 
-        directions: (k, N, d_c); steps: (k,)
+        directions: (j, d_c, N); steps: (k,), k = j, or j + d_c: then a constant for each output
+        follows the directions. Without `bend` no Hessian is formed: (0, 0).
         """
+        ...
+
+    @property
+    def quadratic(self) -> bool:
+        """Its curvature is the same everywhere."""
         ...
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
@@ -97,13 +112,20 @@ class Squared:
         targets: Array,
         steps: Array,
         weights: Array | None = None,
+        *,
+        bend: bool = True,
     ) -> tuple[float, Array, Array]:
-        ways = directions[:, :, 0]
-        residual = scores[:, 0] + steps @ ways - targets
+        ways = directions[:, 0]
+        residual = _moved(scores[:, 0], ways, steps) - targets
         n = _total(residual, weights)
         pulled = _times(residual, weights)
-        value = 0.5 * float(pulled @ residual) / n
-        return value, ways @ pulled / n, _times(ways, weights) @ ways.T / n
+        slope = _against(ways, pulled, len(steps)) / n
+        curvature = _second_moments(ways, weights, len(steps)) / n if bend else NO_CURVATURE
+        return 0.5 * float(pulled @ residual) / n, slope, curvature
+
+    @property
+    def quadratic(self) -> bool:
+        return True
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         return (targets[:, None] + rho * points) / (1.0 + rho)
@@ -131,7 +153,7 @@ class Logistic:
         return _logistic_value(h, _softplus(h)[0], targets, weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
-        return _rows_times(_sigmoid(scores) - targets[:, None], weights)
+        return _rows_times(sigmoid(scores) - targets[:, None], weights)
 
     def along(
         self,
@@ -140,22 +162,29 @@ class Logistic:
         targets: Array,
         steps: Array,
         weights: Array | None = None,
+        *,
+        bend: bool = True,
     ) -> tuple[float, Array, Array]:
-        ways = directions[:, :, 0]
-        h = scores[:, 0] + steps @ ways
-        softplus, p = _softplus(h)
+        ways = directions[:, 0]
+        h = _moved(scores[:, 0], ways, steps)
+        bent, p = _softplus(h)
         n = _total(h, weights)
-        return (
-            _logistic_value(h, softplus, targets, weights),
-            ways @ _times(p - targets, weights) / n,
-            (ways * _times(p * (1.0 - p), weights)) @ ways.T / n,
-        )
+        value = _logistic_value(h, bent, targets, weights)
+        slope = _against(ways, _times(p - targets, weights), len(steps)) / n
+        if not bend:
+            return value, slope, NO_CURVATURE
+        p *= 1.0 - p
+        return value, slope, _second_moments(ways, _times(p, weights), len(steps)) / n
+
+    @property
+    def quadratic(self) -> bool:
+        return False
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         z = np.empty((len(points), 1))
         for start in range(0, len(z), CHUNK):
             rows = slice(start, start + CHUNK)
-            z[rows, 0] = _logistic_prox(points[rows, 0], targets[rows].astype(np.float64), rho)
+            z[rows, 0] = logistic_proximal(points[rows, 0], targets[rows].astype(np.float64), rho)
         return z
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
@@ -167,7 +196,7 @@ class Logistic:
         return np.array([np.log(p / (1.0 - p))])
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
-        p = _sigmoid(scores[:, 0])
+        p = sigmoid(scores[:, 0])
         return float(_times(p, weights) @ (1.0 - p)) / _total(p, weights)
 
     def predict(self, scores: Array) -> Array:
@@ -187,11 +216,11 @@ class Softmax:
     curvature: float = 0.5
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
-        logarithm, _ = _log_sum(scores.T)
-        return _mean(logarithm - _pick(scores.T, targets), weights)
+        logarithm, _ = log_sum(scores.T)
+        return _mean(logarithm - picked(scores.T, targets), weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
-        _, p = _log_sum(scores.T)
+        _, p = log_sum(scores.T)
         p[targets.astype(np.intp), np.arange(len(scores))] -= 1.0
         return _times(p, weights).T
 
@@ -202,21 +231,40 @@ class Softmax:
         targets: Array,
         steps: Array,
         weights: Array | None = None,
+        *,
+        bend: bool = True,
     ) -> tuple[float, Array, Array]:
-        ways = np.ascontiguousarray(np.swapaxes(directions, 1, 2))
-        count, n = len(ways), _total(scores, weights)
-        h = scores.T + np.tensordot(steps, ways, 1)
-        logarithm, p = _log_sum(h)
-        shares = ways * p
+        count, classes, rows = len(directions), self.outputs, len(scores)
+        ways = directions.reshape(count, classes * rows)
+        n = _total(scores, weights)
+        h = (steps[:count] @ ways).reshape(classes, rows) + scores.T
+        constants = len(steps) > count
+        if constants:
+            h += steps[count:, None]
+        logarithm, p = log_sum(h)
+        value = _mean(logarithm - picked(h, targets), weights)
+        pulled = np.array(p)
+        pulled[targets.astype(np.intp), np.arange(rows)] -= 1.0
+        pulled = _times(pulled, weights)
+        slope = ways @ pulled.reshape(-1)
+        if constants:
+            slope = np.concatenate([slope, pulled.sum(axis=1)])
+        if not bend:
+            return value, slope / n, NO_CURVATURE
+        shares = directions * p
         mean = shares.sum(axis=1)
-        picked = np.array([_mean(_pick(way, targets), weights) for way in ways])
-        square = _times(shares, weights).reshape(count, -1) @ ways.reshape(count, -1).T
-        average = mean.mean(axis=1) if weights is None else mean @ weights / n
-        return (
-            _mean(logarithm - _pick(h, targets), weights),
-            average - picked,
-            (square - _times(mean, weights) @ mean.T) / n,
-        )
+        weighted = _times(mean, weights)
+        own = _times(shares, weights).reshape(ways.shape) @ ways.T - weighted @ mean.T
+        if not constants:
+            return value, slope / n, own / n
+        chances = _times(p, weights)
+        cross = _times(shares, weights).sum(axis=2) - weighted @ p.T
+        free = np.diag(chances.sum(axis=1)) - chances @ p.T
+        return value, slope / n, np.block([[own, cross], [cross.T, free]]) / n
+
+    @property
+    def quadratic(self) -> bool:
+        return False
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
         z = np.empty(points.shape)
@@ -224,7 +272,7 @@ class Softmax:
         for start in range(0, len(z), size):
             rows = slice(start, start + size)
             v = np.array(points[rows].T, np.float64, order="C")
-            z[rows] = _softmax_prox(v, targets[rows].astype(np.intp), rho).T
+            z[rows] = softmax_proximal(v, targets[rows].astype(np.intp), rho).T
         return z
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
@@ -238,16 +286,44 @@ class Softmax:
         return centred
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
-        _, p = _log_sum(scores.T)
+        _, p = log_sum(scores.T)
         square = np.vdot(p, _times(p, weights)) / _total(scores, weights)
         return float(1.0 - square) / max(self.outputs - 1, 1)
 
     def predict(self, scores: Array) -> Array:
-        return _log_sum(scores.T)[1].T
+        return log_sum(scores.T)[1].T
 
 
 CHUNK = 1 << 14
 """Scores in one piece of a proximal step: few enough for the processor's cache."""
+
+
+NO_CURVATURE = np.zeros((0, 0))
+
+
+def _moved(scores: Array, ways: Array, steps: Array) -> Array:
+    """Scores (n,) after `steps` along `ways` (j, n), and by a constant where there is one more."""
+    moved: Array = scores + steps[: len(ways)] @ ways
+    if len(steps) > len(ways):
+        moved += steps[-1]
+    return moved
+
+
+def _against(ways: Array, values: Array, size: int) -> Array:
+    """Inner products of `ways` (j, n), and of the constant 1 where `size` is more, with (n,)."""
+    found: Array = ways @ values
+    return found if size == len(ways) else np.append(found, values.sum())
+
+
+def _second_moments(ways: Array, weights: Array | None, size: int) -> Array:
+    """Those of `ways`, and of the constant 1 where `size` is more: (size, size)."""
+    weighted = _times(ways, weights)
+    own: Array = weighted @ ways.T
+    if size == len(ways):
+        return own
+    cross = weighted.sum(axis=1)[:, None]
+    total = np.array([[_total(ways.T, weights)]])
+    return np.block([[own, cross], [cross.T, total]])
 
 
 def _times(values: Array, weights: Array | None) -> Array:
@@ -271,11 +347,10 @@ def _mean(values: Array, weights: Array | None) -> float:
     return float(weights @ values / weights.sum())
 
 
-def _logistic_value(h: Array, softplus: Array, targets: Array, weights: Array | None) -> float:
-    y = targets.astype(np.float64)
-    if weights is None:
-        return float(np.sum(softplus) - y @ h) / len(h)
-    return float(weights @ (softplus - y * h)) / float(weights.sum())
+def _logistic_value(h: Array, bent: Array, targets: Array, weights: Array | None) -> float:
+    """`bent`: log(1 + exp(−|h|)), to which a score of the wrong sign adds its size."""
+    wrong = np.maximum(np.where(targets > 0, -h, h), 0.0)
+    return _mean(bent + wrong, weights)
 
 
 def _class_sums(targets: Array, weights: Array, classes: int) -> Array:
@@ -289,18 +364,10 @@ def _floored(sums: Array, rows: int) -> Array:
 
 
 def _softplus(h: Array) -> tuple[Array, Array]:
-    """log(1 + exp(h)) and its derivative σ(h)."""
+    """log(1 + exp(−|h|)), and σ(h)."""
     e = np.exp(-np.abs(h))
-    positive = h >= 0.0
-    p = np.where(positive, 1.0, e) / (1.0 + e)
-    return np.log1p(e) + np.where(positive, h, 0.0), p
-
-
-def _sigmoid(h: Array) -> Array:
-    e = np.exp(-np.abs(h))
-    p: Array = np.where(h >= 0.0, 1.0, e)
-    p /= 1.0 + e
-    return p
+    p = np.where(h >= 0.0, 1.0, e) / (1.0 + e)
+    return np.log1p(e), p
 
 
 def _sigmoids(h: Array) -> tuple[Array, Array]:
@@ -310,102 +377,6 @@ def _sigmoids(h: Array) -> tuple[Array, Array]:
     small = e * large
     positive = h >= 0.0
     return np.where(positive, small, large), np.where(positive, large, small)
-
-
-def _log_sum(scores: Array) -> tuple[Array, Array]:
-    """log Σ exp over classes (N,), and the softmax (d_c, N): rows of `scores` are classes."""
-    top = scores.max(axis=0)
-    p = np.exp(np.subtract(scores, top, order="C"))
-    total = p.sum(axis=0)
-    p /= total
-    return np.log(total) + top, p
-
-
-def _pick(scores: Array, targets: Array) -> Array:
-    picked: Array = scores[targets.astype(np.intp), np.arange(scores.shape[1])]
-    return picked
-
-
-def _logistic_prox(v: Array, y: Array, rho: float) -> Array:
-    """The root of σ(z) − y + ρ(z − v) = 0 for each of (n,) rows.
-
-    It is between v and v + (y − σ(v))/ρ: Newton steps that leave the shrinking bracket are replaced
-    by its middle, and so is every third long one, since in the flat tails Newton walks by ones.
-    """
-    slack = (y - _sigmoid(v)) / rho
-    low, high = np.minimum(v, v + slack), np.maximum(v, v + slack)
-    z = v + 0.5 * slack
-    found = np.empty_like(z)
-    active = np.arange(len(z))
-    for iteration in range(100):
-        p = _sigmoid(z)
-        f = p - y + rho * (z - v)
-        high = np.where(f > 0, z, high)
-        low = np.where(f > 0, low, z)
-        proposal = z - f / (p * (1.0 - p) + rho)
-        poor = (proposal < low) | (proposal > high)
-        if iteration % 3 == 2:
-            poor |= np.abs(proposal - z) > 0.1
-        proposal = np.where(poor, 0.5 * (low + high), proposal)
-        # a Newton step of 1e-7 leaves an error of about 1e-14
-        limit = np.where(poor, 1e-12, 1e-7) * (1.0 + np.abs(proposal))
-        moving = np.abs(proposal - z) > limit
-        z = proposal
-        left = np.count_nonzero(moving)
-        if left == 0:
-            break
-        if 2 * left < len(z):
-            found[active] = z
-            active, z, v, y = active[moving], z[moving], v[moving], y[moving]
-            low, high = low[moving], high[moving]
-    found[active] = z
-    return found
-
-
-def _softmax_prox(v: Array, y: Array, rho: float) -> Array:
-    """Damped Newton steps on ℓ(z; y) + ρ/2 ‖z − v‖², rows being classes: (d_c, n)."""
-    found = np.empty_like(v)
-    active = np.arange(v.shape[1])
-    z = v
-    value, p = _prox_value(z, v, y, rho)
-    for _ in range(60):
-        f = p + rho * (z - v)
-        f[y, np.arange(len(y))] -= 1.0
-        # (diag(p + ρ) − p pᵀ)⁻¹ f by Sherman-Morrison
-        inverse = 1.0 / (p + rho)
-        newton, u = inverse * f, inverse * p
-        remainder = rho * np.sum(u, axis=0)  # 1 − pᵀ diag(p + ρ)⁻¹ p without cancellation
-        newton += u * (np.sum(p * newton, axis=0) / remainder)
-        decrement = np.sum(f * newton, axis=0)
-        # the decrement is a square: a step of 1e-7 leaves an error of about 1e-14
-        moving = decrement > np.maximum(1e-15 * min(rho, 1.0), 1e-18 * (1.0 + np.abs(value)))
-        start = value + 1e-14 * (1.0 + np.abs(value))
-        z = z - newton
-        value, p = _prox_value(z, v, y, rho)
-        length = 1.0
-        worse = np.flatnonzero(value > start - 1e-4 * decrement)
-        while len(worse) and length > 2.0**-40:
-            length *= 0.5
-            z[:, worse] += length * newton[:, worse]
-            shorter = _prox_value(z[:, worse], v[:, worse], y[worse], rho)
-            value[worse], p[:, worse] = shorter
-            limit = start[worse] - 1e-4 * length * decrement[worse]
-            worse = worse[shorter[0] > limit]
-        left = np.count_nonzero(moving)
-        if left == 0:
-            break
-        if 2 * left < len(active):
-            found[:, active] = z
-            active, y, value = active[moving], y[moving], value[moving]
-            z, v, p = z[:, moving], v[:, moving], p[:, moving]
-    found[:, active] = z
-    return found
-
-
-def _prox_value(z: Array, v: Array, y: Array, rho: float) -> tuple[Array, Array]:
-    logarithm, p = _log_sum(z)
-    value: Array = logarithm - _pick(z, y) + 0.5 * rho * np.sum((z - v) ** 2, axis=0)
-    return value, p
 
 
 def loss_of(kind: str, classes: int) -> Loss:

@@ -153,6 +153,15 @@ class Network:
             np.ascontiguousarray(values), dtype=self.layer.dtype, device=self.layer.device
         )
 
+    def numpy(self, values: Tensor) -> Array:
+        """In float64."""
+        found: Array = values.double().cpu().numpy()
+        return found
+
+    def index(self, rows: Array) -> Tensor:
+        """`rows`, of any type of integers, to take them of tensors."""
+        return torch.tensor(np.asarray(rows, np.int64), device=self.layer.device)
+
     def unpack(self, parameters: Tensor) -> list[Tensor]:
         """W₁, b₁, …, W_out, as views."""
         sizes = [int(np.prod(shape)) for shape in self.shape.shapes]

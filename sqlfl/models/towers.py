@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 
 Array = npt.NDArray[Any]
+Values: TypeAlias = Any
+"""A numpy array, or a tensor of torch."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,45 @@ class TowerShape:
     def from_json(cls, text: str) -> TowerShape:
         """What `to_json` wrote. Raises ValueError for anything else."""
         return parse(cls, text)
+
+
+class TowerPass(Protocol):
+    """One pass forward of some rows, and the way back."""
+
+    @property
+    def rows(self) -> Array | None:
+        """None for all."""
+        ...
+
+    def outputs(self) -> Values:
+        """h (n, outputs)"""
+        ...
+
+    def backward(self, values: Values, limit: Any = None) -> Values:
+        """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), each row's part bounded by a `limit`."""
+        ...
+
+
+class Tower(Protocol):
+    """A tower over the rows of one client, in numpy or torch; its parameters are flat (size,)."""
+
+    shape: TowerShape
+
+    def tensor(self, values: Array) -> Values:
+        """As the tower computes with them."""
+        ...
+
+    def numpy(self, values: Values) -> Array:
+        """In float64, from what the tower computes with."""
+        ...
+
+    def index(self, rows: Array) -> Values:
+        """`rows`, to take them of what the tower computes with."""
+        ...
+
+    def forward(self, parameters: Values, rows: Array | None, draw: int | None = None) -> TowerPass:
+        """`draw`: with units dropped, by this seed; nothing is where no unit ever drops."""
+        ...
 
 
 def first_parameters(shape: TowerShape, numeric: int, seed: int, slot: int) -> tuple[Array, ...]:

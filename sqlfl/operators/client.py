@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,16 +15,21 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
+    ExactPredictions,
+    ExactResiduals,
     Message,
     PartialGradient,
     Predictions,
     Probe,
     Ready,
     Residuals,
+    SendExactPredictions,
     SendGram,
     SendPredictions,
     SendReleases,
+    SendSlope,
     SetGram,
+    Slope,
     SumGradient,
 )
 from sqlfl.models.gram import GramMatrix
@@ -108,7 +113,10 @@ class ClientOperator:
         self._rows: Array | None = None
         """Of the last predictions, whose residuals come next; None for all."""
         self._next: Array | None = None
-        self._probing = False
+        self._summed: Callable[[Array], Message] = self._advance
+        """What is made of the sum of the partial gradients that comes next."""
+        self._exact = False
+        """The last residuals came in 8-byte numbers, and so do the predictions after them."""
         self._inner = 0
         self._guard: Guard | None = None
         self._norms = NOTHING
@@ -143,15 +151,22 @@ class ClientOperator:
     def handle(self, message: Message) -> Message:
         """The reply to a training message; InternalError where it does not belong here, or is of
         other rows or parameters."""
-        self._held.check(message, self._rows, probing=self._probing)
+        self._held.check(message, self._rows, probing=self._summed == self._probed)
         match message:
             case SetGram():
                 self._set_gram(message_to_gram(message), self._configuration.clients)
                 return Ready(self._run, self._slot, self._engine.width)
             case SendPredictions():
                 self._rows = None if message.whole else message.batch
+                self._exact = False
                 theta = self._step.theta
                 return self._predictions(theta, penalty(theta, self._configuration))
+            case SendExactPredictions() if self._guard is None:
+                self._rows, self._exact = None, True
+                theta = self._step.theta
+                return self._predictions(theta, penalty(theta, self._configuration))
+            case SendSlope() if self._guard is None:
+                return self._measure(message.values)
             case SendGram():
                 return gram_to_message(self._gram(), self._run, self._slot)
             case SendReleases():
@@ -161,7 +176,7 @@ class ClientOperator:
             case Residuals():
                 return self._residuals(message)
             case SumGradient():
-                return self._sum(message.values)
+                return self._summed(message.values)
             case ConsensusAverage():
                 return self._average(message.values)
         raise InternalError(f"message {message.kind} is no part of training")
@@ -194,28 +209,39 @@ class ClientOperator:
 
     def _probe(self, message: Probe) -> Message:
         gradient = self._engine.gradient(message.values)
-        if self._configuration.shared and not self._configuration.consensus:
-            self._probing = True
-            return PartialGradient(self._run, self._slot, finite(gradient))
+        if self._configuration.consensus:
+            return self._probed(gradient)
+        return self._shared(gradient, self._probed)
+
+    def _probed(self, gradient: Array) -> Message:
         return self._predictions(self._step.probe(gradient), NOTHING)
+
+    def _shared(self, gradient: Array, then: Callable[[Array], Message]) -> Message:
+        """What `then` makes of the slot's gradient, which several clients have first to sum."""
+        if not self._configuration.shared:
+            return then(gradient)
+        self._summed = then
+        return PartialGradient(self._run, self._slot, finite(gradient))
+
+    def _measure(self, values: Array) -> Message:
+        if self._configuration.metric and not self._step.needs_gram:
+            self._step.set_gram(self._engine.gram())
+        return self._shared(self._engine.gradient(values), self._slope)
+
+    def _slope(self, gradient: Array) -> Message:
+        squares = self._step.slope(gradient) if self._configuration.leader else NOTHING
+        return Slope(self._run, self._slot, finite(squares))
 
     def _residuals(self, message: Residuals) -> Message:
         self._step.begin(message.coefficients)
+        self._exact = isinstance(message, ExactResiduals)
         gradient = self._gradient(message.values)
         some = self._configuration.algorithm == "sgd" and message.coefficients[2] == 0.0
         self._next = message.batch if some else None
-        if not self._configuration.shared:
-            return self._advance(gradient)
         if isinstance(self._step, ConsensusStep):
             self._inner = 0
             return ConsensusPart(self._run, self._slot, finite(self._step.part(gradient)))
-        return PartialGradient(self._run, self._slot, finite(gradient))
-
-    def _sum(self, gradient: Array) -> Message:
-        if not self._probing:
-            return self._advance(gradient)
-        self._probing = False
-        return self._predictions(self._step.probe(gradient), NOTHING)
+        return self._shared(gradient, self._advance)
 
     def _average(self, mean: Array) -> Message:
         if not isinstance(self._step, ConsensusStep):
@@ -244,7 +270,10 @@ class ClientOperator:
             values = self._guard.predictions(values, self._rows)
         if not self._configuration.leader:
             products = NOTHING
-        return Predictions(self._run, self._slot, predictions_of(values), finite(products))
+        products = finite(products)
+        if self._exact:
+            return ExactPredictions(self._run, self._slot, exact_predictions_of(values), products)
+        return Predictions(self._run, self._slot, predictions_of(values), products)
 
 
 class Operator(Protocol):
@@ -317,7 +346,16 @@ def check_device(name: str, *, private: bool = False) -> None:
 def predictions_of(values: Array) -> Array:
     """`values` as messages carry them, in float32; ModelError where they are not finite in it."""
     with np.errstate(over="ignore", invalid="ignore"):
-        values = values.astype(np.float32)
+        return _finite(values.astype(np.float32))
+
+
+def exact_predictions_of(values: Array) -> Array:
+    """`values` in float64; ModelError where they would not fit float32 either."""
+    predictions_of(values)
+    return np.asarray(values, np.float64)
+
+
+def _finite(values: Array) -> Array:
     if not np.isfinite(values).all():
         raise ModelError(
             "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
@@ -341,7 +379,7 @@ def finite(values: Array) -> Array:
 def _step(configuration: ClientConfiguration, engine: Engine, theta: Array) -> ClientStep:
     match configuration.algorithm:
         case "sgd":
-            return SgdStep(configuration, theta)
+            return SgdStep(configuration, theta, engine.centre)
         case "lbfgs" if configuration.privacy is not None:
             raise InternalError("lbfgs searches and multiplies exactly: it cannot be private")
         case "lbfgs":

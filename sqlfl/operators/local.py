@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sqlfl.interrupts import checkpoint
-from sqlfl.models.neural import Limit, Network, Tensor, seed_of
+from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.models.towers import TowerShape, local_rounds
+from sqlfl.models.towers import Tower, TowerShape, Values, local_rounds
 from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration, Engine
 
@@ -49,7 +48,7 @@ class LocalUpdate:
 
     def __init__(
         self,
-        network: Network,
+        network: Tower,
         configuration: ClientConfiguration,
         engine: Engine,
         seed: int,
@@ -77,38 +76,38 @@ class LocalUpdate:
         self._start = self._local = network.tensor(np.zeros(0))
         self._metric = self._dual = network.tensor(np.zeros(network.shape.size))
 
-    def begin(self, parameters: Tensor, values: Tensor, weight: float) -> None:
+    def begin(self, parameters: Values, values: Values, weight: float) -> None:
         """An update from `parameters` (size,), with V (a, outputs) and ρr."""
         self._start = self._local = parameters
         self._values, self._weight = values, weight
         self._anchor = self._network.forward(parameters, None).outputs()
 
-    def minimise(self) -> Tensor:
+    def minimise(self) -> Values:
         """The new parameters (size,), at the only client of the slot."""
         return self._steps(self._start, LEAST, None)
 
-    def part(self) -> Tensor:
+    def part(self) -> Values:
         """The first inner round of an epoch: θ^q + u^q."""
         shape = self._network.shape
-        arrays = shape.unpack(self._start.double().cpu().numpy())
+        arrays = shape.unpack(self._network.numpy(self._start))
         weight = self._weight / self._configuration.clients
         self._metric = self._network.tensor(weight * sensitivities(shape, arrays, self._centre))
         return self._inner(self._start)
 
-    def average(self, mean: Tensor) -> Tensor:
+    def average(self, mean: Values) -> Values:
         """u^q ← u^q + θ^q − w; the next θ^q + u^q."""
         self._dual = self._dual + self._metric * (self._local - mean)
         return self._inner(mean)
 
-    def settle(self, mean: Tensor) -> None:
+    def settle(self, mean: Values) -> None:
         """The last inner round: all clients take θ = w."""
         self._dual = self._dual + self._metric * (self._local - mean)
 
-    def _inner(self, mean: Tensor) -> Tensor:
+    def _inner(self, mean: Values) -> Values:
         self._local = self._steps(self._local, LEAST_INNER, mean)
         return self._local + self._dual / self._metric
 
-    def _steps(self, start: Tensor, least: int, mean: Tensor | None) -> Tensor:
+    def _steps(self, start: Values, least: int, mean: Values | None) -> Values:
         own = self._configuration
         if not len(self._rows):
             if mean is None:
@@ -128,7 +127,8 @@ class LocalUpdate:
                 if step % batches == 0:
                     order = np.array_split(generator.permutation(self._rows), batches)
                 batch = order[step % batches]
-            gradient = self._gradient(parameters, batch, seed_of(self._seed, self._updates, step))
+            draw = seed_of(self._seed, self._updates, step) if own.dropout > 0.0 else None
+            gradient = self._gradient(parameters, batch, draw)
             gradient = gradient + self._penalty * parameters
             if mean is not None:
                 gradient = gradient + self._metric * (parameters - mean) + self._dual
@@ -136,19 +136,19 @@ class LocalUpdate:
             parameters = self._optimizer.step(parameters, gradient, rate)
         return parameters
 
-    def _gradient(self, parameters: Tensor, batch: Array, draw: int) -> Tensor:
+    def _gradient(self, parameters: Values, batch: Array, draw: int | None) -> Values:
         """Of the sum over the client's rows, estimated from a batch of them."""
         own = self._configuration
         rows = None if len(batch) == len(self._anchor) else batch
         forward = self._network.forward(parameters, rows, draw)
-        chosen = slice(None) if rows is None else torch.tensor(batch, device=self._anchor.device)
+        chosen = slice(None) if rows is None else self._network.index(batch)
         moved = forward.outputs() - self._anchor[chosen]
         slopes = self._values[chosen] / own.rows
         slopes = slopes + (self._weight / own.total) * self._counts[chosen] * moved
         share = len(self._rows) / len(batch)
         if self._guard is None:
             return forward.backward(slopes * share)
-        found = forward.backward(slopes * own.rows, self._limit).cpu().numpy()
+        found = self._network.numpy(forward.backward(slopes * own.rows, self._limit))
         # whether a row takes part is a matter of the join: its slope may be 0 for what it holds
         noised = self._guard.gradient(found, self._taking[batch], batch)
         return self._network.tensor(noised * (share / own.rows))

@@ -42,17 +42,20 @@ class JoinedRows:
             for number, address in enumerate(members.addresses)
         }
 
-    def scatter(self, values: Array) -> dict[Address, Array]:
-        """Y_i = A_iᵀ V of each client's rows (eq. 13): (N, c) -> float32 (rows, c) per client."""
+    def scatter(self, values: Array, *, exact: bool = False) -> dict[Address, Array]:
+        """Y_i = A_iᵀ V of each client's rows (eq. 13): (N, c) -> (rows, c) per client, float32, or
+        where it is to be `exact` float64."""
         found: dict[Address, Array] = {}
         for slot, (members, cuts) in enumerate(zip(self.members, self.cuts, strict=True)):
-            aggregate = self.mapping.scatter(slot, values).astype(np.float32)
+            aggregate = self.mapping.scatter(slot, values)
+            if not exact:
+                aggregate = aggregate.astype(np.float32)
             for number, address in enumerate(members.addresses):
                 found[address] = aggregate[cuts[number] : cuts[number + 1]]
         return found
 
     def concatenate(self, replies: Mapping[Address, Predictions]) -> list[Array]:
-        """h_i of every slot, its clients' one after the other: float32 (rows, c)."""
+        """h_i of every slot, its clients' one after the other: (rows, c), of the messages' type."""
         slots = []
         for members, cuts in zip(self.members, self.cuts, strict=True):
             parts = [replies[address].values for address in members.addresses]

@@ -21,11 +21,12 @@ from sqlfl.messages import (
     SendReleases,
     SumGradient,
 )
-from sqlfl.models.neural import Limit, Network, Pass, seed_of
+from sqlfl.models.neural import Limit, Network, seed_of
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.models.towers import TowerShape, first_parameters, weights_of
+from sqlfl.models.perceptron import Perceptron, suits
+from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
 from sqlfl.operators.client import finite, predictions_of
-from sqlfl.operators.first_layer import make_layer
+from sqlfl.operators.first_layer import EngineLayer, make_layer
 from sqlfl.operators.guard import Guard, releases_of
 from sqlfl.operators.local import LocalUpdate, penalised
 from sqlfl.operators.requests import Held
@@ -82,15 +83,17 @@ class NeuralOperator:
             )
         self._flat = self.shape.pack(parameters)[:, 0]
         self._penalised = penalised(self.shape)
-        layer = make_layer(engine, own.device, private=own.privacy is not None)
-        self._network = Network(self.shape, layer, own.dropout)
+        self._network: Tower
         self._guard: Guard | None = None
         self._limit: Limit | None = None
         if own.privacy is not None:
             from sqlfl.models.per_row import RowLimit  # loads opacus
 
             self._guard = Guard(own.privacy, engine.rows, entropy)
-            self._limit = RowLimit(self._network, self._guard.factors)
+            network = torch_network(self.shape, engine, own)
+            self._network, self._limit = network, RowLimit(network, self._guard.factors)
+        else:
+            self._network = network_of(self.shape, engine, own)
         self._optimizer = optimizer_of(own.optimizer, own.momentum)
         self._local: LocalUpdate | None = None
         match own.algorithm:
@@ -103,7 +106,7 @@ class NeuralOperator:
                 pass
             case _:
                 raise InternalError(f"towers are not trained by {own.algorithm!r}")
-        self._pass: Pass | None = None
+        self._pass: TowerPass | None = None
         """Of the last predictions, whose residuals come next."""
         self._coefficients = np.zeros(3)
         self._next: Array | None = None
@@ -159,7 +162,7 @@ class NeuralOperator:
         self._coefficients = message.coefficients
         self._next = message.batch if message.coefficients[2] == 0.0 else None
         slopes = self._pass.backward(self._network.tensor(message.values), self._limit)
-        gradient: Array = slopes.double().cpu().numpy()
+        gradient = self._network.numpy(slopes)
         if self._guard is not None:
             gradient = self._guard.gradient(gradient, message.values, self._pass.rows)
         if self._configuration.shared:
@@ -194,11 +197,10 @@ class NeuralOperator:
         return self._predictions(None, training=False, step=True)
 
     def _part(self, values: Any) -> ConsensusPart:
-        part = finite(values.double().cpu().numpy())
-        return ConsensusPart(self._run, self._slot, part[:, None])
+        return ConsensusPart(self._run, self._slot, finite(self._network.numpy(values))[:, None])
 
     def _settle(self, parameters: Any) -> Message:
-        self._flat = parameters.double().cpu().numpy()
+        self._flat = self._network.numpy(parameters)
         return self._predictions(None, training=False, step=True)
 
     # -- both -------------------------------------------------------------------------------------
@@ -211,11 +213,11 @@ class NeuralOperator:
         if step and rows is None and own.keep:
             self._kept.append(self._flat)
         draw = None
-        if training:
+        if training and own.dropout > 0.0:
             self._draws += 1
             draw = seed_of(own.seed, self._slot, own.number, 2, self._draws)
         self._pass = self._network.forward(self._network.tensor(self._flat), rows, draw)
-        found = self._pass.outputs().cpu().numpy()
+        found = self._network.numpy(self._pass.outputs())
         if self._guard is not None:
             found = self._guard.predictions(found, rows)
         values = predictions_of(found)
@@ -223,3 +225,19 @@ class NeuralOperator:
         penalty = 0.5 * own.l2 * sum(float(np.vdot(w, w)) for w in weights)
         products = np.array([penalty]) if own.leader else np.zeros(0)
         return Predictions(self._run, self._slot, values, finite(products))
+
+
+def network_of(shape: TowerShape, engine: Engine, configuration: ClientConfiguration) -> Tower:
+    """In numpy where that is faster, else by torch. Raises ModelError where the device is not
+    there."""
+    network = torch_network(shape, engine, configuration)
+    on_device = not isinstance(network.layer, EngineLayer)
+    if on_device or configuration.dropout > 0.0 or not suits(shape, engine.rows):
+        return network
+    return Perceptron(shape, engine)
+
+
+def torch_network(shape: TowerShape, engine: Engine, configuration: ClientConfiguration) -> Network:
+    own = configuration
+    layer = make_layer(engine, own.device, private=own.privacy is not None)
+    return Network(shape, layer, own.dropout)

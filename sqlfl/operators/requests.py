@@ -18,6 +18,7 @@ from sqlfl.messages import (
     Probe,
     Residuals,
     SendPredictions,
+    SendSlope,
     SetGram,
     SumGradient,
 )
@@ -77,6 +78,8 @@ class Held:
                 return {"columns": self.width, "numeric": self.numeric}
             case Probe():
                 return {"rows": self.active}
+            case SendSlope():
+                return {"rows": self.active, "outputs": self.outputs}
             case Residuals():
                 return {
                     "rows": rows, "outputs": self.outputs, "coefficients": self.coefficients
@@ -100,5 +103,7 @@ def _check_options(own: ClientConfiguration) -> None:
         value = getattr(own, name)
         if not (math.isfinite(value) and value >= 0):
             raise InternalError(f"option {name} is {value}, and must be finite, from 0 up")
+    if own.shares and (len(own.shares) != own.outputs or not all(0 < p < 1 for p in own.shares)):
+        raise InternalError(f"shares of {own.outputs} classes are {own.shares!s:.60}")
     if len(own.hidden) > 100 or not all(1 <= width <= MOST for width in own.hidden):
         raise InternalError(f"hidden layers of {own.hidden!s:.60}")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from scipy import sparse
 from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import MEMORY, Basis
+from sqlfl.models.class_solver import ClassSolver
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.solver import BlockSolver
@@ -83,6 +84,8 @@ class ClientConfiguration:
     l2: float
     curvature: float
     """Of the loss."""
+    shares: tuple[float, ...] = ()
+    """lbfgs: of the classes of a softmax, by which blocks are preconditioned."""
     rho: float = 0.0
     """admm: ρ of the power rounds."""
     consensus: bool = False
@@ -120,6 +123,14 @@ class ClientConfiguration:
     @property
     def shared(self) -> bool:
         return self.clients > 1
+
+    @property
+    def metric(self) -> bool:
+        """A client that is asked for the slope has the second moments of the slot, or makes them:
+        in sgd where there is no l2 by which the norm alone would tell enough."""
+        if self.algorithm == "sgd":
+            return not self.shared and self.l2 == 0.0
+        return not self.consensus
 
     def tower(self, width: int) -> TowerShape | None:
         """Over `width` encoded columns; None where the block is linear."""
@@ -162,6 +173,11 @@ class ClientStep(Protocol):
         """One power round: (d, 1) -> (d, 1)."""
         ...
 
+    def slope(self, gradient: Array) -> Array:
+        """Of Σ_r x̃_r Y[r] over the slot, Y the residuals at θ: ‖g‖², and gᵀP g where the step has
+        the slot's second moments: (2,) or (1,)."""
+        ...
+
 
 class SgdStep:
     """θ ← θ − η (X̃ᵀY / B + l2 θ), or the optimizer's step with that gradient.
@@ -171,9 +187,11 @@ class SgdStep:
 
     needs_gram = False
 
-    def __init__(self, configuration: ClientConfiguration, theta: Array) -> None:
+    def __init__(self, configuration: ClientConfiguration, theta: Array, centre: Array) -> None:
         self._configuration = configuration
         self._theta = theta
+        self._centre = centre
+        self._solver: Metric | None = None
         self._optimizer = optimizer_of(configuration.optimizer, configuration.momentum)
         self._rate, self._batch = 0.0, 1.0
 
@@ -182,7 +200,8 @@ class SgdStep:
         return self._theta
 
     def set_gram(self, gram: GramMatrix) -> None:
-        raise InternalError("sgd takes no second moments")
+        """For the slope alone."""
+        self._solver = metric(self._configuration, gram, self._centre)
 
     def begin(self, coefficients: Array) -> None:
         self._rate, self._batch = float(coefficients[0]), float(coefficients[1])
@@ -195,6 +214,9 @@ class SgdStep:
     def probe(self, gradient: Array) -> Array:
         return gradient / self._configuration.rows
 
+    def slope(self, gradient: Array) -> Array:
+        return _squares(self._configuration, self._theta, gradient, self._solver)
+
 
 class LbfgsStep:
     """θ ← θ + α d, then g and P g with P = (curvature/N X̃ᵀCX̃ + l2 I)⁻¹; see models.basis."""
@@ -204,7 +226,7 @@ class LbfgsStep:
     def __init__(self, configuration: ClientConfiguration, theta: Array, centre: Array) -> None:
         self._configuration = configuration
         self._centre = centre
-        self._solver: BlockSolver | None = None
+        self._solver: Metric | None = None
         self._basis = Basis(theta, self._solve, configuration.memory)
 
     @property
@@ -212,8 +234,7 @@ class LbfgsStep:
         return self._basis.theta
 
     def set_gram(self, gram: GramMatrix) -> None:
-        own = self._configuration
-        self._solver = BlockSolver(gram, self._centre, own.total, own.curvature, own.l2)
+        self._solver = metric(self._configuration, gram, self._centre)
 
     def _solve(self, values: Array) -> Array:
         if self._solver is None:
@@ -230,6 +251,9 @@ class LbfgsStep:
 
     def probe(self, gradient: Array) -> Array:
         raise InternalError("lbfgs has no power rounds")
+
+    def slope(self, gradient: Array) -> Array:
+        return _squares(self._configuration, self._basis.theta, gradient, self._solver)
 
 
 class AdmmStep:
@@ -268,6 +292,13 @@ class AdmmStep:
     def probe(self, gradient: Array) -> Array:
         own = self._configuration
         return self._solver(own.rho).solve(gradient * (own.rho / own.rows))
+
+    def slope(self, gradient: Array) -> Array:
+        own = self._configuration
+        solver = None
+        if own.metric and self._gram is not None:
+            solver = metric(own, self._gram, self._centre)
+        return _squares(own, self._theta, gradient, solver)
 
     def _ridge(self, weight: float) -> float | Array:
         return self._configuration.l2
@@ -356,6 +387,32 @@ class ConsensusStep(AdmmStep):
         self._local = anchor - self._solver(self._weight).solve(slope)
         local: Array = self._local + self._dual / metric
         return local
+
+
+Metric: TypeAlias = BlockSolver | ClassSolver
+
+
+def metric(configuration: ClientConfiguration, gram: GramMatrix, centre: Array) -> Metric:
+    """P⁻¹ = curvature/N X̃ᵀCX̃ + l2 I, or with a curvature of each class: the metric in which blocks
+    are preconditioned and measured."""
+    own = configuration
+    if own.shares:
+        return ClassSolver(gram, centre, own.total, own.shares, own.l2)
+    return BlockSolver(gram, centre, own.total, own.curvature, own.l2)
+
+
+def _squares(
+    configuration: ClientConfiguration,
+    theta: Array,
+    gradient: Array,
+    solver: Metric | None,
+) -> Array:
+    """‖g‖² and, where there is a `solver`, gᵀP g of g = gradient/N + l2 θ."""
+    g = gradient / configuration.rows + configuration.l2 * theta
+    found = [float(np.vdot(g, g))]
+    if solver is not None:
+        found.append(float(np.vdot(g, solver.solve(g))))
+    return np.array(found)
 
 
 def penalty(theta: Array, configuration: ClientConfiguration) -> Array:

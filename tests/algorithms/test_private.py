@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from sqlfl import endings
 from sqlfl.algorithms import ALGORITHMS, Algorithm, Step
 from sqlfl.algorithms.rates import public_rates
-from sqlfl.algorithms.subspace import newton_step
+from sqlfl.algorithms.search import Newton
 from sqlfl.errors import ModelError
+from sqlfl.messages import SendSlope, Slope
 from sqlfl.privacy.schedule import row_bound, slot_rounds
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
 from tests.algorithms.harness import Join, MemoryChannel, block_of, random_join, train
@@ -231,8 +233,8 @@ def test_noise_alone_does_not_diverge(kind: str, name: str, options: dict) -> No
 
 def test_no_step_follows_from_a_curvature_that_has_vanished() -> None:
     """As that of a logistic loss where noise has taken all scores far out."""
-    assert newton_step(np.array([-0.1]), np.array([[2.5e-316]])) == 0.0
-    found = newton_step(np.array([-0.1, 2.0]), np.diag([0.0, 4.0]))
+    assert Newton(np.array([[2.5e-316]])).step(np.array([-0.1])) == 0.0
+    found = Newton(np.diag([0.0, 4.0])).step(np.array([-0.1, 2.0]))
     np.testing.assert_array_equal(found, [0.0, -0.5])
 
 
@@ -277,5 +279,10 @@ def test_the_intercept_of_exact_predictions_is_clipped_and_noised() -> None:
 def test_a_tolerance_is_of_noised_scores_and_ends_the_run(name: str) -> None:
     join = random_join(l2=0.1, **SMALL)
     found = run(join, name, around(TINY), epochs=400, tolerance=1e-4)
-    assert found.steps[-1].converged
+    ending = found.steps[-1].ending
+    assert ending is not None
+    assert ending.short == endings.STILL
     assert len(found.steps) < 400
+    # the gradient is an exact function of what is protected: nobody asks for it
+    assert (ending.converged, ending.gradient, ending.gap) == (False, None, None)
+    assert not any(isinstance(m, SendSlope | Slope) for m in found.channel.sent)

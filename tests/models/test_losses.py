@@ -35,17 +35,37 @@ def test_gradient_is_the_slope_of_the_value(loss: Loss) -> None:
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 def test_derivatives_along_directions(loss: Loss) -> None:
     scores, y = sample(loss)
-    ways = np.random.default_rng(1).normal(size=(3, *scores.shape))
+    ways = np.random.default_rng(1).normal(size=(3, *scores.T.shape))
     steps = np.array([0.7, -0.2, 0.1])
     value, slope, curvature = loss.along(scores, ways, y, steps)
-    assert value == pytest.approx(loss.value(scores + np.tensordot(steps, ways, 1), y))
+    assert value == pytest.approx(loss.value(scores + np.tensordot(steps, ways, 1).T, y))
     for k, unit in enumerate(1e-5 * np.eye(3)):
         ahead = loss.along(scores, ways, y, steps + unit)
         back = loss.along(scores, ways, y, steps - unit)
         assert slope[k] == pytest.approx((ahead[0] - back[0]) / 2e-5, rel=1e-6, abs=1e-9)
         expected = (ahead[1] - back[1]) / 2e-5
         np.testing.assert_allclose(curvature[k], expected, rtol=1e-6, atol=1e-9)
-        assert curvature[k, k] <= loss.curvature * np.mean(np.sum(ways[k] ** 2, axis=1)) + 1e-12
+        assert curvature[k, k] <= loss.curvature * np.mean(np.sum(ways[k] ** 2, axis=0)) + 1e-12
+    flat = loss.along(scores, ways, y, steps, bend=False)
+    assert flat[0] == value
+    np.testing.assert_array_equal(flat[1], slope)
+    assert flat[2].size == 0
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_constants_are_directions_that_need_not_be_written(loss, weighted, count) -> None:
+    rng = np.random.default_rng(4)
+    scores, y = sample(loss)
+    w = rng.random(len(y)) if weighted else None
+    ways = rng.normal(size=(count, *scores.T.shape))
+    constants = np.eye(loss.outputs)[:, :, None] * np.ones(len(y))
+    steps = rng.normal(size=count + loss.outputs)
+    found = loss.along(scores, ways, y, steps, w)
+    expected = loss.along(scores, np.concatenate([ways, constants]), y, steps, w)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("rho", [1e-3, 0.25, 3.0])
@@ -88,13 +108,13 @@ def test_a_weight_is_a_repetition(loss: Loss) -> None:
     rng = np.random.default_rng(3)
     scores, y = sample(loss, 60)
     weights = rng.integers(0, 4, 60)
-    ways, steps = rng.normal(size=(3, *scores.shape)), np.array([0.7, -0.2, 0.1])
+    ways, steps = rng.normal(size=(3, *scores.T.shape)), np.array([0.7, -0.2, 0.1])
     many = np.repeat(np.arange(60), weights)
     for scale in (1.0, 1e-7, 1e9):
         w = scale * weights
         assert loss.value(scores, y, w) == pytest.approx(loss.value(scores[many], y[many]))
         found = loss.along(scores, ways, y, steps, w)
-        expected = loss.along(scores[many], ways[:, many], y[many], steps)
+        expected = loss.along(scores[many], ways[:, :, many], y[many], steps)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(
@@ -125,6 +145,14 @@ def test_extreme_scores_and_one_class(loss: Loss) -> None:
     assert np.isfinite(loss.predict(scores)).all()
     assert np.isfinite(loss.initial_intercept(y)).all()
     assert np.isfinite(loss.prox(scores, y, 0.25)).all()
+
+
+def test_the_loss_of_scores_that_are_right_by_far_vanishes() -> None:
+    """Without the rounding of what large scores would leave of a difference."""
+    scores, y = np.array([[1e4], [-1e4], [40.0]]), np.array([1, 0, 1])
+    assert Logistic().value(scores, y) == pytest.approx(np.exp(-40.0) / 3, rel=1e-12)
+    wrong = Logistic().value(-scores, y)
+    assert wrong == pytest.approx((2e4 + 40.0) / 3, rel=1e-15)
 
 
 def test_links() -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from sqlfl.errors import InternalError
-from sqlfl.messages import ConsensusAverage, Finish, Residuals, SendPredictions
+from sqlfl.messages import (
+    ConsensusAverage,
+    Finish,
+    Residuals,
+    SendPredictions,
+    SumGradient,
+)
 from sqlfl.operators.client import ClientConfiguration, ClientOperator
 from tests.algorithms.harness import DenseEngine
 
@@ -48,7 +54,7 @@ def test_a_shared_slot_needs_its_second_moments_first() -> None:
     client = operator("lbfgs", clients=2)
     client.handle(Residuals("run", 3, np.zeros((4, 1), np.float32), np.zeros(22)))
     with pytest.raises(InternalError, match="second moments are missing"):
-        client._sum(np.zeros((2, 1)))
+        client.handle(SumGradient("run", 3, np.zeros((2, 1))))
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "lbfgs", "admm"])

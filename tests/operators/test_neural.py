@@ -461,7 +461,7 @@ def test_a_client_without_rows_takes_part_in_consensus() -> None:
     reply = empty.handle(residuals(np.zeros((0, 1)), 1.0))
     assert isinstance(reply, ConsensusPart)
     assert empty._local is not None
-    metric = empty._local._metric.numpy()[:, None]
+    metric = np.asarray(empty._local._metric)[:, None]
     weights = empty.shape.pack([np.full(s, float(len(s) == 2)) for s in empty.shape.shapes])
     np.testing.assert_allclose(reply.values, metric * start / (metric + 0.25 * weights))
 

@@ -202,20 +202,32 @@ def test_sizes_of_a_shared_slot_with_the_gram() -> None:
     assert up["labels"] == "8·a[c@bank/0]"
     assert up["gram"] == "8·p[c]^2 + 8·p[c]·q[c] + 8·p[c] + 8·q[c] + 16·z[c@bank/0] + 8"
     assert down["set_gram"] == "8·p[c]^2 + 8·p[c]·q[c] + 8·p[c] + 8·q[c] + 16·z[c] + 8"
-    assert up["partial_gradient"] == "8·T·d[c]·d_c + 8·d[c]·d_c"
-    assert up["predictions"] == "4·T·a[c@bank/0]·d_c + 4·a[c@bank/0]·d_c + 1584·T + 1584"
+    # T iterations and the first gradient, F that are asked for anew, V in the end
+    gradients = "8·F·d[c]·d_c + 8·T·d[c]·d_c + 8·V·d[c]·d_c + 8·d[c]·d_c"
+    assert up["partial_gradient"] == gradients
+    rows = "a[c@bank/0]·d_c"
+    assert up["predictions"] == (
+        f"4·T·{rows} + 4·V·{rows} + 4·{rows} + 1584·T + 8·V + 1584 - 4·E·{rows} - 1584·E"
+    )
+    assert up["exact_predictions"] == f"8·E·{rows} + 16·F·{rows} + 1584·E + 1592·F"
+    assert down["exact_residuals"] == f"8·E·{rows} + 8·F·{rows} + 176·E + 176·F"
+    assert up["slope"] == "16·V"
     second = plan.totals()[BANK_1, 0, "predictions", UP][1]
-    assert str(second) == "4·T·a[c@bank/1]·d_c + 4·a[c@bank/1]·d_c"
+    rows = "a[c@bank/1]·d_c"
+    assert str(second) == f"4·T·{rows} + 4·V·{rows} + 4·{rows} - 4·E·{rows}"
     assert kinds(plan, 1, UP).keys() == {"join_keys"}
 
 
 def test_admm_sums_gradients_or_runs_consensus() -> None:
     exact = kinds(plans.train(plans.cards(), "linear_regression", ADMM), 0, UP)
     assert {"gram", "partial_gradient"} <= exact.keys()
-    assert exact["partial_gradient"] == "8·T·d[c]·d_c + 8·P·d[c]"
+    assert exact["partial_gradient"] == "8·T·d[c]·d_c + 8·V·d[c]·d_c + 8·P·d[c]"
+    assert exact["slope"] == "16·V"
     plan = plans.train(plans.cards(), "linear_regression", CONSENSUS)
     consensus = kinds(plan, 0, UP)
-    assert {"gram", "partial_gradient"}.isdisjoint(consensus)
+    assert "gram" not in consensus
+    assert consensus["partial_gradient"] == "8·V·d[c]·d_c"  # of the norm in the end alone
+    assert consensus["slope"] == "8·V"
     assert consensus["consensus_part"] == "80·T·d[c]·d_c"
     assert kinds(plan, 0, DOWN)["consensus_average"] == "80·T·d[c]·d_c"
     assert consensus["predictions"] == "4·T·a[c@bank/0]·d_c + 4·P·a[c@bank/0] + 8·T"
@@ -268,8 +280,10 @@ def test_gradients_of_towers_have_all_parameters(
 def test_towers_predict_once_before_they_step() -> None:
     plan = plans.train(plans.cards(), "mlp_regressor")
     assert kinds(plan, 0, DOWN)["send_predictions"] == "16"
-    full = "4·S·b[c@bank/0]·d_c + 4·T·a[c@bank/0]·d_c - 4·T·b[c@bank/0]·d_c"
-    assert kinds(plan, 0, UP)["predictions"] == f"{full} + 4·a[c@bank/0]·d_c + 8·S + 8"
+    assert kinds(plan, 0, UP)["predictions"] == (
+        "4·S·b[c@bank/0]·d_c + 4·T·a[c@bank/0]·d_c + 4·a[c@bank/0]·d_c + 8·S + 8"
+        " - 4·T·b[c@bank/0]·d_c"
+    )
     admm = plans.train(plans.cards(), "mlp_regressor", plans.LOCAL)
     assert kinds(admm, 2, UP)["predictions"] == (
         "4·T·a[p@airline/0]·d_c + 4·a[p@airline/0]·d_c + 8·T + 8"
@@ -325,9 +339,9 @@ def test_a_warm_start_asks_for_predictions() -> None:
     made = plan(
         "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "run"
     )
-    assert kinds(made, 0, DOWN)["send_predictions"] == "16"
+    assert kinds(made, 0, DOWN)["send_predictions"] == "16·V + 16"
     cold = plans.train(plans.cards(), "linear_regression")
-    assert "send_predictions" not in kinds(cold, 0, DOWN)
+    assert kinds(cold, 0, DOWN)["send_predictions"] == "16·V"  # to measure the gradient at
 
 
 def test_a_seed_numbers_the_rows_of_training() -> None:

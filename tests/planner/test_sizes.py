@@ -34,7 +34,7 @@ def sizes(draw: st.DrawFn) -> Size:
         (Size(A) * D * 4, "4·a[f@airline/0]·d_c"),
         (8 + 4 * Size(A) * D, "4·a[f@airline/0]·d_c + 8"),
         (Size(T) + 1, "T + 1"),
-        (Size(A) + -1 * Size(T), "-T + a[f@airline/0]"),
+        (Size(A) + -1 * Size(T), "a[f@airline/0] - T"),
         (Size(D) * D * 8 + Size(D), "8·d_c^2 + d_c"),
         (Size(A) + -1 * Size(A), "0"),
     ],

@@ -20,6 +20,7 @@ from sqlfl.models.neural import Network
 from sqlfl.models.towers import TowerShape
 from sqlfl.operators.first_layer import EngineLayer
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs import arrays
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.keys import derive
 from sqlfl.udfs.predict import make_engine, score
@@ -464,3 +465,13 @@ class TestSqlEngine(EngineConformance):
 
 class TestArraysEngine(EngineConformance):
     name = "arrays"
+
+
+class TestSparseArraysEngine(EngineConformance):
+    """As of tables that are not small: categories stay codes."""
+
+    name = "arrays"
+
+    @pytest.fixture(autouse=True)
+    def no_table_is_small(self, monkeypatch) -> None:
+        monkeypatch.setattr(arrays, "_SMALL", 0)

@@ -1,0 +1,155 @@
+"""What the gradient proves: by how much the objective can be above its minimum.
+
+The clients tell the squared norms of their blocks' gradients, at scores that were refreshed from
+the parameters that they hold, and at the intercept that is best for these. With b minimised out
+the objective is convex in θ, and
+
+  l2-strongly so:                                   gap ≤ ‖g‖² / 2 l2;
+  with μ P⁻¹ ≤ ∇², P⁻¹ the blocks' second moments:  gap ≤ gᵀP g / 2 μ   (near the minimum).
+
+The first holds whatever the tables are. For the second μ is `RESOLVED`, times the loss's curvature
+at the scores over its bound: the least eigenvalue that is reckoned with. Of two tables' squared
+loss, it is 1 − ρ with ρ their largest canonical correlation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl import endings
+from sqlfl.algorithms.base import Conversation, Problem
+from sqlfl.algorithms.divergence import scale_of
+from sqlfl.algorithms.search import ROUNDING
+from sqlfl.algorithms.warm import best_constants
+from sqlfl.endings import Ending
+
+Array = npt.NDArray[Any]
+
+RESOLVED = 1e-8
+"""Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of the parameters that the clients hold."""
+
+    scores: Array
+    """H (N, d_c), refreshed from them."""
+    loss: float
+    objective: float
+    gradient: float
+    """‖g‖ over all blocks."""
+    gap: float
+    """Bound of (objective − minimum) / objective; infinite where nothing bounds it."""
+    separable: bool
+    """There is no minimum."""
+
+    def proves(self, tolerance: float) -> bool:
+        return not self.separable and self.gap <= max(tolerance, endings.CERTAIN)
+
+    def ending(self, tolerance: float, short: str, why: str) -> Ending:
+        """'converged' where that is proved, or else why the run ended."""
+        if self.separable:
+            return endings.separable(self.gradient)
+        if self.proves(tolerance):
+            return endings.converged(self.gradient, self.gap)
+        return endings.unproven(short, why, self.gradient, self.gap)
+
+
+def conclusion(
+    problem: Problem, conversation: Conversation, still: bool, intercept: Array, first: float
+) -> Ending:
+    """How gradient descent or ADMM ended, by one examination: at the last epoch, or where `still`
+    the objective changed by at most `tolerance`. Of protected rows nothing is asked."""
+    short = endings.STILL if still else endings.LIMIT
+    why = endings.STILL_REASON if still else endings.LIMIT_REASON
+    if problem.privacy is not None:
+        return endings.untold(short, endings.PRIVATE)
+    found = examine(problem, conversation, intercept, first)
+    return found.ending(problem.number("tolerance", 0.0), short, why)
+
+
+def examine(
+    problem: Problem,
+    conversation: Conversation,
+    intercept: Array,
+    first: float,
+    *,
+    exact: bool = True,
+    reference: float | None = None,
+) -> Evidence:
+    """Asks the clients: an exchange for predictions, `exact` or in 4-byte numbers, and one for the
+    norms, two where slots are shared. first: the objective before the first step; reference: as in
+    `bound`, the loss's bound of it by default."""
+    replies = conversation.exact_predictions() if exact else conversation.predictions()
+    penalty = float(conversation.products(replies).sum())
+    scores = conversation.whole.gather(replies)
+    scores += intercept
+    at_best = scores + best_constants(problem, scores)
+    squares = conversation.slopes(problem.residuals(at_best))
+    curvature = problem.loss.curvature if reference is None else reference
+    return weighed(problem, scores, at_best, penalty, squares, first, curvature)
+
+
+def weighed(
+    problem: Problem,
+    scores: Array,
+    at_best: Array,
+    penalty: float,
+    squares: Sequence[Array],
+    first: float,
+    reference: float,
+) -> Evidence:
+    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `at_best`,
+    which differ from `scores` by the intercept only."""
+    loss = problem.value(scores)
+    objective = loss + penalty
+    euclidean = sum(float(found[0]) for found in squares)
+    known = all(len(found) == 2 for found in squares)
+    preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
+    gap = bound(problem, at_best, euclidean, preconditioned, reference)
+    gap += max(loss - problem.value(at_best), 0.0)
+    return Evidence(
+        scores=scores,
+        loss=loss,
+        objective=objective,
+        gradient=float(np.sqrt(euclidean)),
+        gap=gap / scale_of(objective, first) + ROUNDING,
+        separable=problem.l2 == 0.0 and _separable(problem, scores),
+    )
+
+
+def bound(
+    problem: Problem, scores: Array, euclidean: float, preconditioned: float, reference: float
+) -> float:
+    """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
+    loss."""
+    found = np.inf
+    if problem.l2 > 0.0:
+        found = euclidean / (2.0 * problem.l2)
+    bend = problem.loss.mean_curvature(scores, problem.shares) / reference
+    if preconditioned == 0.0:
+        return 0.0
+    if bend > 0.0:
+        found = min(found, preconditioned / (2.0 * RESOLVED * bend))
+    return float(found)
+
+
+def _separable(problem: Problem, scores: Array) -> bool:
+    """Every row that counts has its own class's score above all others: then so has any multiple of
+    the scores, and their loss falls to 0."""
+    if problem.targets.dtype.kind == "f":
+        return False
+    rows = slice(None) if problem.training is None else problem.training
+    found, codes = scores[rows], problem.targets[rows].astype(np.intp)
+    if problem.outputs == 1:
+        return bool(np.all(np.where(codes == 1, found[:, 0], -found[:, 0]) > 0.0))
+    own = found[np.arange(len(codes)), codes]
+    others = np.array(found)
+    others[np.arange(len(codes)), codes] = -np.inf
+    return bool(np.all(own > others.max(axis=1)))

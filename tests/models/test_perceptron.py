@@ -1,0 +1,79 @@
+"""Towers in numpy against torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sqlfl.errors import InternalError
+from sqlfl.models import perceptron
+from sqlfl.models.neural import Network
+from sqlfl.models.perceptron import Perceptron, derivative, suits
+from sqlfl.models.towers import TowerShape
+from sqlfl.operators.first_layer import EngineLayer
+from tests.algorithms.harness import DenseEngine
+
+SHAPES = [
+    TowerShape(5, (4,), 1, "relu"),
+    TowerShape(3, (4, 2), 3, "tanh"),
+    TowerShape(7, (3, 5, 2), 2, "relu"),
+    TowerShape(0, (2,), 1, "tanh"),
+]
+BATCHES = [None, np.array([2, 0, 5, 2]), np.zeros(0, np.uint32)]
+
+
+def engine_of(width: int, rows: int = 12) -> DenseEngine:
+    x = np.random.default_rng(3).normal(size=(rows, width))
+    return DenseEngine(x, np.ones(rows), np.full(width, 0.2), 0)
+
+
+@pytest.mark.parametrize("rows", BATCHES, ids=["all", "batch", "none"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_both_ways_are_those_of_torch(shape: TowerShape, rows: np.ndarray | None) -> None:
+    rng = np.random.default_rng(1)
+    engine = engine_of(shape.inputs)
+    own, torch = Perceptron(shape, engine), Network(shape, EngineLayer(engine), 0.0)
+    parameters = rng.normal(size=shape.size)
+    values = rng.normal(size=(12 if rows is None else len(rows), shape.outputs))
+    found = []
+    for network in (own, torch):
+        forward = network.forward(network.tensor(parameters), rows)
+        outputs = network.numpy(forward.outputs())
+        found.append((outputs, network.numpy(forward.backward(network.tensor(values)))))
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == np.float64
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_where_a_unit_has_no_slope() -> None:
+    """At 0 relu's is that of torch."""
+    np.testing.assert_array_equal(derivative("relu", np.array([0.0, -0.0, 2.0])), [0, 0, 1])
+    shape = TowerShape(2, (3,), 1, "relu")
+    engine = engine_of(2)
+    parameters, values = np.zeros(shape.size), np.ones((12, 1))
+    networks = (Perceptron(shape, engine), Network(shape, EngineLayer(engine), 0.0))
+    one, other = (
+        n.numpy(n.forward(n.tensor(parameters), None).backward(n.tensor(values))) for n in networks
+    )
+    np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_torchs() -> None:
+    small = TowerShape(2, (16, 8), 1, "relu")
+    assert suits(small, perceptron.SMALL // 24)
+    assert not suits(small, perceptron.SMALL // 24 + 1)
+    gelu = TowerShape(2, (4,), 1, "gelu")
+    assert not suits(gelu, 1)
+    with pytest.raises(InternalError, match="torch's"):
+        Perceptron(gelu, engine_of(2))
+    with pytest.raises(InternalError, match="gelu"):
+        derivative("gelu", np.zeros(1))
+
+
+def test_what_does_not_fit() -> None:
+    shape = TowerShape(3, (4,), 2, "tanh")
+    with pytest.raises(InternalError, match="over 3 columns, of 5"):
+        Perceptron(shape, engine_of(5))
+    forward = Perceptron(shape, engine_of(3)).forward(np.zeros(shape.size), None)
+    with pytest.raises(InternalError, match=r"\(12, 2\)"):
+        forward.backward(np.zeros((12, 1)))
