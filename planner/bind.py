@@ -6,16 +6,19 @@ What one client can answer alone and is not a select-project-join goes to it who
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
 from sqlfl.errors import PartyError, PlanError
-from sqlfl.planner.columns import unify_blocks, with_column_aliases
+from sqlfl.planner import emit
+from sqlfl.planner.chains import chain_of
+from sqlfl.planner.columns import distinct, unify_blocks, with_column_aliases
+from sqlfl.planner.ctes import Environment, with_ctes
 from sqlfl.planner.joins import Joiner, State, renamed
-from sqlfl.planner.names import Scope, Tables
-from sqlfl.planner.push import Pusher, strip_parties
+from sqlfl.planner.names import Tables
+from sqlfl.planner.parsing import is_from, joins_of
+from sqlfl.planner.push import Pusher
 from sqlfl.planner.refusals import Refusal, has_outer_join, refusals
 from sqlfl.planner.relations import (
     Block,
@@ -30,28 +33,13 @@ from sqlfl.planner.relations import (
     substituted,
     with_filters,
 )
+from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.stars import expand_star, is_star
-from sqlfl.schema import Catalog, Client
+from sqlfl.schema import Catalog, Client, Table
 
 MOST_BLOCKS = 1024
-
-
-@dataclass(frozen=True)
-class Cte:
-    query: exp.Query
-    columns: tuple[str, ...]
-    environment: Mapping[str, Cte]
-    node: exp.CTE
-    recursive: bool
-
-    @property
-    def calls_itself(self) -> bool:
-        names = {t.name.lower() for t in self.query.find_all(exp.Table) if not t.db}
-        return self.recursive and self.node.alias.lower() in names
-
-
-Environment = Mapping[str, Cte]
+ROWID = "rowid"
 
 
 class Binder:
@@ -73,8 +61,10 @@ class Binder:
         `derived` says that only its outputs can be referred to.
         """
         if not isinstance(query, exp.Query):
-            raise plan_error("expected a SELECT over tables of parties", self.sql, query)
-        known = self._with(query, environment or {})
+            raise self._no_select(query)
+        if environment is None:
+            self._refuse_marks(query)
+        known = with_ctes(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
             return self.bind(query.this, known, derived)
         blocker = next(refusals(query), None) or self._distinct_union(query)
@@ -91,9 +81,34 @@ class Binder:
             return self._union(query, known, derived)
         if not isinstance(query, exp.Select):
             raise plan_error("expected a SELECT over tables of parties", self.sql, query)
-        return self._select(query, known)
+        try:
+            return self._select(query, known)
+        except PlanError as error:
+            return (self._whole_or(error, query, known),)
 
     # -- refusals ----------------------------------------------------------------------------------
+
+    def _refuse_marks(self, query: exp.Query) -> None:
+        """Relations and sources are called so while the query is worked on."""
+        for node in query.find_all(exp.Identifier):
+            if emit.MARKED.fullmatch(node.name):
+                raise plan_error(
+                    f"the name {node.name} is taken by the planner itself",
+                    self.sql,
+                    node,
+                    "give it another alias; call a column otherwise in a view",
+                )
+
+    def _no_select(self, query: exp.Expr) -> PlanError:
+        if _finds_columns(query):
+            return plan_error(
+                "PIVOT without the values makes a column of each that it finds: the plan would "
+                "have to know them",
+                self.sql,
+                query,
+                "list the values: PIVOT ... ON column IN (...)",
+            )
+        return plan_error("expected a SELECT over tables of parties", self.sql, query)
 
     def _distinct_union(self, query: exp.Query) -> Refusal | None:
         if not isinstance(query, exp.SetOperation):
@@ -128,19 +143,11 @@ class Binder:
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def _with(self, query: exp.Query, environment: Environment) -> Environment:
-        with_ = query.args.get("with_")
-        if with_ is None:
-            return environment
-        known = dict(environment)
-        recursive = bool(with_.args.get("recursive"))
-        for cte in with_.expressions:
-            names = tuple(cte.alias_column_names)
-            known[cte.alias.lower()] = Cte(cte.this, names, dict(known), cte, recursive)
-        return known
-
     def _whole(self, query: exp.Query, known: Environment, client: Client) -> Block:
         """The query as one source of one relation."""
+        for pivot in query.find_all(exp.Pivot):
+            if _finds_columns(pivot):
+                raise self._no_select(pivot)
         local = self.pusher.local(query, known)
         try:
             columns = self.catalog.describe(client, local.sql(dialect="duckdb"))
@@ -148,10 +155,24 @@ class Binder:
             message = f"{client.party} cannot bind this query: {_said(error)}"
             raise plan_error(message, self.sql, query) from error
         item = exp.Subquery(this=local)
-        source = Source(self._id("@"), item, "q", (client.party,), None)
-        names = tuple(c.name for c in columns)
-        relation, outputs = self._relation("q", span_of(query, self.sql), names, [(client, source)])
-        return Block((relation,), Group(relation.ids), outputs, span=span_of(query, self.sql))
+        names = distinct([column.name for column in columns])
+        reserved = frozenset(name.lower() for name in names) | self.tables.schemas([client])
+        source = Source(self._id("@"), item, "q", (client.party,), None, reserved)
+        span = span_of(query, self.sql)
+        relation, outputs = self._relation("q", span, names, [(client, source)])
+        written = zip(outputs, columns, strict=True)
+        shown = tuple(replace(output, name=column.name) for output, column in written)
+        return Block((relation,), Group(relation.ids), shown, span=span)
+
+    def _whole_or(self, error: PlanError, query: exp.Query, known: Environment) -> Block:
+        """A query of one client that cannot be taken apart, as its database takes it."""
+        try:
+            client = self.pusher.only_client(query, known)
+            if client is not None:
+                return self._whole(query, known, client)
+        except PlanError:
+            pass
+        raise error
 
     def _together(self, query: exp.Query, known: Environment, client: Client) -> tuple[Block, ...]:
         """The query as one relation, with the LEFT JOINs in its FROM; else as one source."""
@@ -217,88 +238,130 @@ class Binder:
         from_ = select.args.get("from_")
         if from_ is None:
             raise plan_error("the SELECT reads no table: FROM is missing", self.sql, select)
-        states = self._from(from_.this, select.args.get("joins") or [], known)
+        states = self._from(from_.this, select.args.get("joins") or [], known, None)
         return tuple(self._block(select, state, known) for state in states)
 
     def _block(self, select: exp.Select, state: State, known: Environment) -> Block:
-        scope = Scope(state.items, self.sql)
+        scope = state.scope(self.sql)
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
-        for projection in select.expressions:
+        for place, projection in enumerate(select.expressions):
+            later = frozenset(p.alias.lower() for p in select.expressions[place:] if p.alias)
+            named = scope.with_aliases(written, later)
             if is_star(projection):
-                outputs.extend(expand_star(projection, scope, self.pusher, known))
+                outputs.extend(expand_star(projection, named, self.pusher, known))
                 continue
-            term = self.pusher.term(projection.unalias(), scope, known, written)
+            term = self.pusher.term(projection.unalias(), named, known)
             name = projection.alias or _derived_name(projection)
             outputs.append(Output(name, term))
-            written.append((name, term))
+            if projection.alias:
+                written.append((name, term))
         where = select.args.get("where")
         tree = state.tree
         if where is not None:
-            condition = self.pusher.term(where.this, scope, known, written)
+            condition = self.pusher.term(where.this, scope.with_aliases(written), known)
             tree = replace(tree, conditions=(*tree.conditions, condition))
         span = span_of(select, self.sql)
         return Block(state.relations, tree, tuple(outputs), state.items, span)
 
     # -- FROM --------------------------------------------------------------------------------------
 
-    def _from(self, first: exp.Expr, joins: list[exp.Join], known: Environment) -> list[State]:
-        states = self._item(first, known)
+    def _from(
+        self,
+        first: exp.Expr,
+        joins: list[exp.Join],
+        known: Environment,
+        outer: Scope | None,
+    ) -> list[State]:
+        """`outer` is what stands before this FROM, where it stands in parentheses."""
+        states = self._item(first, known, outer)
         for join in joins:
-            others = self._item(join.this, known)
-            self.joiner.check(states, others, join)
-            if len(states) * len(others) > MOST_BLOCKS:
-                raise plan_error(
-                    f"the joins of unions make more than {MOST_BLOCKS} blocks", self.sql, join.this
-                )
-            states = [self.joiner.join(a, b, join, known) for a in states for b in others]
+            own = any(joins_of(join.this))  # their ON may name what stands before
+            others = [] if own else self._item(join.this, known, outer)
+            joined = []
+            for state in states:
+                if own:
+                    before = outer if join.side.upper() == "RIGHT" else state.scope(self.sql, outer)
+                    others = self._item(join.this, known, before)
+                self.joiner.check(states, others, join)
+                joined += [self.joiner.join(state, b, join, known, outer) for b in others]
+                if len(joined) > MOST_BLOCKS:
+                    raise plan_error(
+                        f"the joins of unions make more than {MOST_BLOCKS} blocks",
+                        self.sql,
+                        join.this,
+                    )
+            states = joined
         return states
 
-    def _item(self, node: exp.Expr, known: Environment) -> list[State]:
+    def _item(self, node: exp.Expr, known: Environment, outer: Scope | None) -> list[State]:
         nested = node.args.get("joins") or []
         if nested:
             bare = node.copy()
             bare.set("joins", None)
-            return self._from(bare, nested, known)
-        if isinstance(node, exp.Subquery) and _is_from(node.this):
-            states = self._item(node.this, known)
-            return states if not node.alias else [renamed(s, node) for s in states]
+            return self._from(bare, nested, known, outer)
+        if isinstance(node, exp.Subquery) and is_from(node.this):
+            states = self._item(node.this, known, outer)
+            return states if not node.alias else [renamed(s, node, self.sql) for s in states]
         if isinstance(node, exp.Subquery):
-            return self._derived(node, node.this, self._with(node, known), ())
+            return self._derived(node, node.this, with_ctes(node, known), ())
         if not isinstance(node, exp.Table):
             raise plan_error("FROM joins tables of parties: party.table", self.sql, node)
         if not node.db:
             cte = known.get(node.name.lower())
-            if cte is not None and cte.calls_itself:
+            if cte is None:
+                raise self.pusher.nameless(node)
+            if cte.calls_itself:
                 return [self._recursive_cte(node, known)]
-            if cte is not None:
-                return self._derived(node, cte.query, cte.environment, cte.columns)
-            raise plan_error(
-                f"table {node.name} has no party",
-                self.sql,
-                node,
-                f"write party.{node.name}; the parties are {', '.join(self.tables.parties())}",
-            )
+            return self._derived(node, cte.query, cte.environment, cte.columns)
         return [self._base(node)]
 
     def _base(self, node: exp.Table) -> State:
         parts: list[tuple[Client, Source]] = []
         clients = self.tables.clients(node)
         found = [(client, self.tables.table(node, client)) for client in clients]
-        names = [c.name for c in found[0][1].columns]
         for client, table in found:
             paths = self.tables.paths(client, table)
             item = self.tables.emitted(client, table)
-            source = Source(self._id("@"), item, table.name, paths[0], table.rows, paths[1:])
+            names = {c.name.lower() for c in table.columns} | self.tables.schemas([client])
+            source = Source(
+                self._id("@"), item, table.name, paths[0], table.rows, frozenset(names), paths[1:]
+            )
             parts.append((client, source))
-            own = {c.name.lower() for c in table.columns}
-            names = [n for n in names if n.lower() in own]
+        common, lacking = self._columns(found)
+        hidden = _hidden(found)
         span = span_of(node, self.sql)
-        relation, outputs = self._relation(node.alias_or_name, span, tuple(names), parts)
-        shown = with_column_aliases(outputs, tuple(node.alias_column_names))
+        relation, outputs = self._relation(node.alias_or_name, span, (*common, *hidden), parts)
+        outputs, unseen = outputs[: len(common)], outputs[len(common) :]
+        aliases = node.alias_column_names
+        if aliases and lacking:
+            name, client_ = lacking[0]
+            raise plan_error(
+                f"columns get other names by their order, and {client_} lacks {name}",
+                self.sql,
+                node,
+                "name them in a derived table: FROM (SELECT a AS b FROM party.table) AS t",
+            )
+        shown = with_column_aliases(outputs, aliases, node, self.sql)
         path = () if node.alias else tuple(part.name for part in node.parts)
-        items = (Item(node.alias_or_name, shown, path),)
-        return State((relation,), Group(relation.ids), items)
+        item_ = Item(
+            node.alias_or_name, shown, path, lacking, tuple((o.name, o.term) for o in unseen)
+        )
+        return State((relation,), Group(relation.ids), (item_,))
+
+    def _columns(
+        self, found: list[tuple[Client, Table]]
+    ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """The columns that all clients have, and for others one of those that lack it."""
+        all_ = {c.name.lower(): c.name for _, table in reversed(found) for c in table.columns}
+        own = [{c.name.lower() for c in table.columns} for _, table in found]
+        common = [c.name for c in found[0][1].columns if all(c.name.lower() in o for o in own)]
+        lacking = []
+        for folded, name in all_.items():
+            away = [client for (client, _), o in zip(found, own, strict=True) if folded not in o]
+            if away:
+                lacking.append((name, self.tables.owner(away[0])))
+        return tuple(common), tuple(lacking)
 
     def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
         query = exp.select("*").from_(exp.to_table(node.name, dialect="duckdb"))
@@ -312,7 +375,7 @@ class Binder:
             )
         block = self._whole(query, known, client)
         relation = replace(block.relations[0], name=node.alias_or_name)
-        shown = with_column_aliases(block.outputs, tuple(node.alias_column_names))
+        shown = with_column_aliases(block.outputs, node.alias_column_names, node, self.sql)
         return State((relation,), Group(relation.ids), (Item(node.alias_or_name, shown),))
 
     def _derived(
@@ -329,7 +392,7 @@ class Binder:
             relations = block.relations
             if len(relations) == 1 and name:
                 relations = (replace(relations[0], name=name),)
-            shown = with_column_aliases(block.outputs, aliases)
+            shown = with_column_aliases(block.outputs, aliases, node, self.sql)
             states.append(State(relations, block.tree, (Item(name, shown),)))
         return states
 
@@ -352,11 +415,22 @@ class Binder:
         return Block((relation,), Group(relation.ids), outputs, span=span)
 
 
-def _is_from(node: exp.Expr) -> bool:
-    """Whether it is a table or joins, in parentheses or not, and no SELECT."""
-    if isinstance(node, exp.Subquery):
-        return bool(node.args.get("joins")) or _is_from(node.this)
-    return isinstance(node, exp.Table)
+def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:
+    """Columns that the database adds to a table; not to a view, which has no size."""
+    own = {c.name.lower() for _, table in found for c in table.columns}
+    whole = len(found) == 1 and found[0][1].rows is not None
+    return (ROWID,) if whole and ROWID not in own else ()
+
+
+def _finds_columns(query: exp.Expr) -> bool:
+    """Whether it is a PIVOT whose columns are named after values of the table."""
+    if not isinstance(query, exp.Pivot) or query.args.get("unpivot"):
+        return False
+    return (
+        bool(query.expressions)
+        and not query.args.get("fields")
+        and not all(isinstance(column, exp.In) for column in query.expressions)
+    )
 
 
 def _said(error: PartyError) -> str:
@@ -364,8 +438,7 @@ def _said(error: PartyError) -> str:
 
 
 def _derived_name(projection: exp.Expr) -> str:
-    if isinstance(projection, exp.Column):
-        return projection.name
-    if isinstance(projection, exp.Dot):
-        return str(projection.expression.name)
-    return strip_parties(projection).sql(dialect="duckdb")
+    chain = chain_of(projection.unnest())
+    if chain is not None and not chain.is_method:
+        return chain.parts[-1]
+    return projection.sql(dialect="duckdb")

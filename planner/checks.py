@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from sqlfl.planner.bind import Binder
 from sqlfl.planner.draft import Draft
-from sqlfl.planner.names import Scope, nearest
+from sqlfl.planner.names import nearest
 from sqlfl.planner.refusals import function_name, is_volatile
 from sqlfl.planner.relations import Block, Branch, Output, Relation, Term, column
 from sqlfl.planner.statements import Path
@@ -106,7 +106,6 @@ def _located(draft: Draft, block: Block) -> Block:
 def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Block:
     name = str(path)
     if len(path.parts) == 2:
-        node = exp.column(path.parts[1], table=path.parts[0])
         items = [i for i in block.items if i.name.lower() == path.parts[0].lower()]
         term = items[0].find(path.parts[1]) if len(items) == 1 else None
         if term is None:
@@ -116,8 +115,7 @@ def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Blo
                 path.span,
                 nearest(name, names) or "write alias.column, with an alias of FROM",
             )
-        found = Scope(tuple(items), draft.sql).resolve(node)
-        output = Output(name, Term(found, path.span))
+        output = Output(name, Term(term.expression.copy(), path.span))
         return replace(block, identifiers=(*block.identifiers, output))
     matches = [i for i, r in enumerate(block.relations) if _holds(r, path)]
     if len(matches) != 1:

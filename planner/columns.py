@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -9,21 +10,38 @@ from sqlglot import exp
 from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.relations import Block, Output, Term
+from sqlfl.planner.spans import plan_error
 from sqlfl.schema import Catalog
 
 
 def with_column_aliases(
-    outputs: tuple[Output, ...], aliases: tuple[str, ...]
+    outputs: Sequence[Output], aliases: Sequence[str], where: exp.Expr, sql: str
 ) -> tuple[tuple[str, Term], ...]:
     """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
-    names = [*aliases, *(o.name for o in outputs[len(aliases) :])]
+    if len(aliases) > len(outputs):
+        raise plan_error(
+            f"{len(aliases)} names are given to {len(outputs)} columns",
+            sql,
+            where,
+            "give as many as there are columns, or fewer",
+        )
+    names = distinct([*aliases, *(o.name for o in outputs[len(aliases) :])])
+    return tuple((name, output.term) for name, output in zip(names, outputs, strict=True))
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as DuckDB tells columns of a derived table apart: k, k_1, k_2."""
     seen: dict[str, int] = {}
-    shown = []
-    for name, output in zip(names, outputs, strict=False):
-        number = seen.get(name.lower(), 0)
-        seen[name.lower()] = number + 1
-        shown.append((f"{name}_{number}" if number else name, output.term))
-    return tuple(shown)
+    found = []
+    for name in names:
+        free, number = name, seen.get(name.lower(), 0)
+        while free.lower() in seen:
+            number += 1
+            free = f"{name}_{number}"
+        seen[name.lower()] = number
+        seen.setdefault(free.lower(), 0)
+        found.append(free)
+    return tuple(found)
 
 
 def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple[Block, ...]:

@@ -10,6 +10,7 @@ from sqlglot.errors import ParseError as SqlglotParseError
 from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.errors import ParseError, nearest
+from sqlfl.planner.parsing import group_joins
 from sqlfl.planner.statements import (
     DescribeModel,
     DropModel,
@@ -333,6 +334,7 @@ class _Reader(Tokens):
             raise self.fail(f"expected a query, got {self.sql[span[0] : span[1]]}", span=span)
         for node in found[0].find_all(exp.Bracket):
             node.set("offset", DuckDB.INDEX_OFFSET)  # written from 1, as DuckDB's own
+        group_joins(found[0])
         return found[0]
 
     def _misparsed(self, error: SqlglotParseError) -> ParseError:

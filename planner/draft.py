@@ -84,7 +84,7 @@ class Draft:
     ) -> tuple[str, ...]:
         projections = [(e, f"c{i}") for i, e in enumerate(expressions)]
         conditions = [f.expression for f in filters]
-        select = emit.fragment_select(branch.sources, projections, conditions)
+        select = emit.fragment_select(branch.sources, projections, conditions, alone=True)
         columns = self.catalog.describe(branch.client, select.sql(dialect="duckdb"))
         return tuple(c.type for c in columns)
 

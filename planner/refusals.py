@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.planner.parsing import items_of, joins_of
+
 # duckdb_functions(): aggregates that sqlglot does not know for such, and volatile functions
 _AGGREGATES = """
 arbitrary arg_max_null arg_max_nulls_last arg_min_null arg_min_nulls_last bitstring_agg
@@ -94,13 +96,11 @@ def _functions(select: exp.Query) -> Iterator[Refusal]:
 
 
 def _joins(select: exp.Query) -> Iterator[Refusal]:
-    first = select.args.get("from_")
-    joins = [j for j in own_nodes(select) if isinstance(j, exp.Join)]
-    for join in joins:
+    for join in joins_of(select):
         found = _join(join)
         if found is not None:
             yield Refusal(found[0], join.this if join.this.find(exp.Identifier) else join, found[1])
-    for item in ([first.this] if first is not None else []) + [j.this for j in joins]:
+    for item in items_of(select):
         if isinstance(item, exp.Lateral):
             yield Refusal("LATERAL", item, "join on an equality instead")
         elif isinstance(item, exp.Unnest | exp.Values) or (
@@ -108,7 +108,7 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
         ):
             what = "VALUES" if isinstance(item, exp.Values) else "a table function"
             yield Refusal(what, item, "FROM joins tables of parties: party.table")
-        if isinstance(item, exp.Table) and item.args.get("sample"):
+        if isinstance(item, exp.Table | exp.Subquery) and item.args.get("sample"):
             yield Refusal("a sample", item, _INSIDE)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("pivots"):
             yield Refusal("PIVOT", item, _INSIDE)
@@ -133,8 +133,7 @@ def _join(join: exp.Join) -> tuple[str, str] | None:
 
 def has_outer_join(select: exp.Query) -> bool:
     """Whether its FROM has a LEFT or RIGHT JOIN."""
-    joins = (j for j in own_nodes(select) if isinstance(j, exp.Join))
-    return any(join.side.upper() in ("LEFT", "RIGHT") for join in joins)
+    return any(join.side.upper() in ("LEFT", "RIGHT") for join in joins_of(select))
 
 
 _CHECKS: tuple[Callable[[exp.Query], Iterator[Refusal]], ...] = (_joins, _clauses, _functions)

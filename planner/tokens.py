@@ -9,17 +9,19 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError
+from sqlfl.planner.parsing import Parser as NamingParser
 from sqlfl.planner.statements import Span, Word
 
 QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
 class Dialect(DuckDB):
-    """DuckDB's, except that no keyword swallows the rest of the text as one command, and that
-    the index of `a[1]` stays as it is written.
+    """DuckDB's, except that no keyword swallows the rest of the text as one command, that names
+    stay as they are written, and so does the index of `a[1]`.
     """
 
     INDEX_OFFSET = 0
+    Parser = NamingParser
 
     class Tokenizer(DuckDB.Tokenizer):
         COMMANDS: ClassVar[set[TokenType]] = set()

@@ -1,0 +1,131 @@
+"""What names inside of a subquery refer to: its own tables first, then what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from sqlfl.planner.chains import chain_of
+from sqlfl.planner.columns import distinct
+from sqlfl.planner.scopes import LONGEST, Scope
+
+Columns: TypeAlias = tuple[str, ...] | None
+"""Names of columns in order; None where they are not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    """An item of the FROM of a subquery."""
+
+    name: str
+    columns: Callable[[], Columns]
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    """In lower case, other ways of writing its name: the ends of `party.schema.table`."""
+    native: tuple[exp.Expr, ...] = ()
+    """What its own database calls it, where it has `paths`."""
+    hidden: tuple[str, ...] = ()
+    """Columns that no star shows."""
+
+    def goes_by(self, words: Sequence[str]) -> bool:
+        return tuple(words) in self.paths or [*words] == [self.name.lower()]
+
+
+def with_aliases(columns: Columns, aliases: Sequence[str]) -> Columns:
+    """The columns as `AS t(a, b)` calls them, repeated names numbered."""
+    return None if columns is None else distinct([*aliases, *columns[len(aliases) :]])
+
+
+@dataclass(frozen=True)
+class Match:
+    """A name is of an inner FROM."""
+
+    item: Inner | None = None
+    words: int = 0
+    """How many words before the column name the item."""
+
+
+UNSURE = Match()
+"""It may be: the columns of an item are not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The items that a place of a subquery sees, and what is around them."""
+
+    items: tuple[Inner, ...]
+    outer: Frame | Scope | None
+    aliases: frozenset[str] = frozenset()
+    """In lower case, outputs of the SELECT that may be named; they go before names of outside."""
+    within_aggregates: bool = True
+    """They may be named in the arguments of aggregates too."""
+
+    def with_aliases(self, names: frozenset[str]) -> Frame:
+        return replace(self, aliases=names)
+
+    def find(self, parts: Sequence[str]) -> Match | None:
+        """What the words are here, looked up as DuckDB does; None where they are nothing."""
+        words = [part.lower() for part in parts]
+        unsure = False
+        for length in range(min(LONGEST, len(words) - 1), 0, -1):
+            for item in self.items:
+                if item.goes_by(words[:length]):
+                    known = _known(item)
+                    unsure |= known is None
+                    if known is not None and words[length] in known:
+                        return Match(item, length)
+        for item in self.items:
+            known = _known(item)
+            unsure |= known is None
+            if known is not None and words[0] in known:
+                return Match(item)
+        if len(words) == 1:
+            named = (item for item in self.items if item.name.lower() == words[0])
+            row = next(named, None)
+            if row is not None or words[0] in self.aliases:
+                return Match(row)
+        return UNSURE if unsure else None
+
+
+def _known(item: Inner) -> frozenset[str] | None:
+    columns = item.columns()
+    if columns is None:
+        return None
+    return frozenset(name.lower() for name in (*columns, *item.hidden))
+
+
+# -- columns of a SELECT ---------------------------------------------------------------------------
+
+
+def outputs_of(select: exp.Select, items: Sequence[Inner], merged: bool) -> Columns:
+    """The names of the SELECT's columns; None where only its database knows them."""
+    names: list[str] = []
+    for place, projection in enumerate(select.expressions):
+        found = _output(projection, items, merged, f"\0{place}")
+        if found is None:
+            return None
+        names += found
+    return tuple(names)
+
+
+def _output(
+    projection: exp.Expr, items: Sequence[Inner], merged: bool, unnamed: str
+) -> Sequence[str] | None:
+    if isinstance(projection, exp.Star):
+        parts = [item.columns() for item in items]
+        plain = not merged and not any(projection.args.values())
+        return None if not plain or None in parts else [n for part in parts for n in part or ()]
+    if isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star):
+        words = [part.name.lower() for part in projection.parts[:-1]]
+        found = [item for item in items if item.goes_by(words)]
+        plain = len(found) == 1 and not any(projection.this.args.values())
+        return found[0].columns() if plain else None
+    if isinstance(projection, exp.Alias):
+        return [projection.alias]
+    if projection.find(exp.Star, exp.Columns, exp.Explode, exp.Unnest, exp.PositionalColumn):
+        return None
+    chain = chain_of(projection.unnest())
+    named = chain is not None and not chain.is_method
+    return [chain.parts[-1] if chain is not None and named else unnamed]

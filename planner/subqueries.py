@@ -1,0 +1,380 @@
+"""Queries made ready for the one client that runs them: tables as its database calls them, names
+from outside replaced by what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
+
+from sqlglot import exp
+
+from sqlfl.errors import PartyError
+from sqlfl.planner.chains import Chain, chain_of, column_of, with_links
+from sqlfl.planner.columns import distinct
+from sqlfl.planner.ctes import Environment, local_names
+from sqlfl.planner.emit import NAMES_MARK
+from sqlfl.planner.frames import UNSURE, Columns, Frame, Inner, outputs_of, with_aliases
+from sqlfl.planner.located import Located, Outputs, set_path
+from sqlfl.planner.parsing import is_from
+from sqlfl.planner.refusals import is_aggregate, own_nodes
+from sqlfl.planner.scopes import Scope
+from sqlfl.planner.spans import plan_error
+
+if TYPE_CHECKING:
+    from sqlfl.planner.push import Pusher
+
+_WITHOUT = ("qualify", "limit", "offset")
+"""Clauses in which names of outside go before outputs of the SELECT."""
+Local: TypeAlias = Mapping[str, Outputs]
+"""Columns of the CTEs that are defined in the query itself, by name in lower case."""
+
+
+def localized(
+    pusher: Pusher, query: exp.Query, known: Environment, outer: Scope | None
+) -> exp.Query:
+    """The query as its one client runs it: without party names, with the CTEs that it reads.
+
+    Names that its own tables do not have are looked up in `outer`, which is what stands around it;
+    None for a query that goes to its client for itself. Raises PlanError where it cannot be told
+    whether a name is its own.
+    """
+    own = query.copy()
+    if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
+        own = own.this
+    tables = Located(pusher.tables, set(local_names(own)))
+    tables.read(own, known)
+    tables.rename()
+    names = _Names(pusher, tables)
+    for hoisted in tables.hoisted.values():
+        hoisted.outputs = names.query(hoisted.node.this, {}, None)
+    names.query(own, {}, outer)
+    tables.hoist(own)
+    own.meta[NAMES_MARK] = tables.names()
+    return own
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Names:
+    pusher: Pusher
+    tables: Located
+
+    def query(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Outputs:
+        """Resolve the names of a query; gives its columns."""
+        local = self._with(node, local, outer)
+        if isinstance(node, exp.Subquery):
+            return self.query(node.this, local, outer)
+        if isinstance(node, exp.SetOperation):
+            left = self.query(node.left, local, outer)
+            self.query(node.right, local, outer)
+            return self._asked(node) if node.args.get("by_name") else left
+        if isinstance(node, exp.Select):
+            return self._select(node, local, outer)
+        self._below(node, Frame((), outer), local, frozenset())
+        return self._asked(node)
+
+    def _with(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Local:
+        with_ = node.args.get("with_")
+        if with_ is None:
+            return local
+        known = dict(local)
+        recursive = bool(with_.args.get("recursive"))
+        for cte in with_.expressions:
+            aliases = tuple(cte.alias_column_names)
+            inside = dict(known)
+            if recursive:  # the columns of one that calls itself are those of its first part
+                found: list[Outputs] = []
+                inside[cte.alias.lower()] = _late(found, aliases)
+                found.append(self.query(cte.this, inside, outer))
+                known[cte.alias.lower()] = _late(found, aliases)
+            else:
+                known[cte.alias.lower()] = _late([self.query(cte.this, inside, outer)], aliases)
+        return known
+
+    def _select(self, node: exp.Select, local: Local, outer: Frame | Scope | None) -> Outputs:
+        from_, joins = node.args.get("from_"), node.args.get("joins") or []
+        items: tuple[Inner, ...] = ()
+        if from_ is not None:
+            self._tell_apart(from_.this, joins)
+            items = self._from(from_.this, joins, local, outer)
+        aliases = frozenset(p.alias.lower() for p in node.expressions if isinstance(p, exp.Alias))
+        plain = Frame(items, outer)
+        named = plain.with_aliases(aliases)
+        done = [from_, *joins, node.args.get("with_")]
+        for child in list(node.iter_expressions()):
+            if any(child is other for other in done):
+                continue
+            frame = replace(named, within_aggregates=child.arg_key != "having")
+            self._one(child, plain if child.arg_key in _WITHOUT else frame, local, frozenset())
+        self._refuse_lifted(node)
+        merged = any(j.args.get("using") or j.method for j in node.find_all(exp.Join))
+        return cache(lambda: outputs_of(node, items, merged) or self._asked(node)())
+
+    def _refuse_lifted(self, node: exp.Select) -> None:
+        """To SQL, an aggregate over columns of outside alone is one of the query outside."""
+        for part in own_nodes(node):
+            call = part.this if isinstance(part, exp.Filter) else part
+            if not is_aggregate(call) or isinstance(part.parent, exp.Filter | exp.Window):
+                continue
+            columns = [c for c in part.find_all(exp.Column) if isinstance(c.this, exp.Identifier)]
+            if columns and all(column.table.startswith("#") for column in columns):
+                raise plan_error(
+                    "an aggregate over columns of outside is none of the subquery, but of the "
+                    "query around it",
+                    self.pusher.sql,
+                    part,
+                    "aggregate a column of the subquery's own tables",
+                )
+
+    # -- FROM --------------------------------------------------------------------------------------
+
+    def _from(
+        self,
+        first: exp.Expr,
+        joins: Sequence[exp.Join],
+        local: Local,
+        outer: Frame | Scope | None,
+    ) -> tuple[Inner, ...]:
+        """The items; each sees those before it, and `outer` behind them."""
+        items = self._item(first, local, outer)
+        for join in joins:
+            before = Frame(items, outer) if items else outer
+            more = self._item(join.this, local, before)
+            on = join.args.get("on")
+            items = (*items, *more)
+            if on is not None:
+                self._one(on, Frame(items, outer), local, frozenset())
+        return items
+
+    def _item(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> tuple[Inner, ...]:
+        items = self._alone(node, local, outer)
+        for join in node.args.get("joins") or []:
+            more = self._item(join.this, local, Frame(items, outer))
+            items = (*items, *more)
+            if join.args.get("on") is not None:
+                self._one(join.args["on"], Frame(items, outer), local, frozenset())
+        return items
+
+    def _alone(
+        self, node: exp.Expr, local: Local, outer: Frame | Scope | None
+    ) -> tuple[Inner, ...]:
+        """The item without the joins that hang on it."""
+        items = self._unpivoted(node, local, outer)
+        pivots = node.args.get("pivots")
+        if pivots:
+            return (Inner(pivots[-1].alias or node.alias_or_name, self._all(node)),)
+        return items
+
+    def _unpivoted(
+        self, node: exp.Expr, local: Local, outer: Frame | Scope | None
+    ) -> tuple[Inner, ...]:
+        name, aliases = node.alias_or_name, tuple(node.alias_column_names)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.UDTF):
+            return self._alone(node.this, local, outer)
+        if isinstance(node, exp.Table) and not isinstance(node.this, exp.Func):
+            return (self._table(node, local),)
+        if isinstance(node, exp.Subquery) and is_from(node.this):
+            items = self._item(node.this, local, outer)
+            return (_joined(node, items),) if node.alias else items
+        if isinstance(node, exp.Subquery):
+            columns = self.query(node, local, outer)
+            return (Inner(name, lambda: with_aliases(columns(), aliases)),)
+        if isinstance(node, exp.Lateral) and isinstance(node.this, exp.Subquery):
+            columns = self.query(node.this, local, outer)
+            return (Inner(name, lambda: with_aliases(columns(), aliases)),)
+        self._below(node, Frame((), outer), local, frozenset())
+        series = _series(node)
+        if series is None:
+            return (Inner(name, self._all(node)),)
+        shown = aliases or (node.alias or series,)
+        second = node.args.get("offset") or node.args.get("ordinality")
+        if second:
+            shown = (*shown, second.name if isinstance(second, exp.Expr) else "ordinality")
+        return (Inner(name, lambda: shown, hidden=() if aliases else (series,)),)
+
+    def _table(self, node: exp.Table, local: Local) -> Inner:
+        name, aliases = node.alias_or_name, tuple(node.alias_column_names)
+        placed, cte = self.tables.placed.get(id(node)), self.tables.named.get(id(node))
+        if placed is not None:
+            found = tuple(c.name for c in placed.table.columns)
+            paths, native = (frozenset(), ()) if node.alias else (placed.paths, tuple(node.parts))
+            hidden = () if placed.table.rows is None else ("rowid",)
+            return Inner(name, lambda: with_aliases(found, aliases), paths, native, hidden)
+        if cte is not None:
+            hoisted = self.tables.hoisted.get(cte)
+            inner = cte.columns
+            outputs = (lambda: None) if hoisted is None else hoisted.outputs
+            return Inner(name, lambda: with_aliases(with_aliases(outputs(), inner), aliases))
+        outputs = local.get(node.name.lower(), lambda: None)
+        return Inner(name, lambda: with_aliases(outputs(), aliases))
+
+    def _tell_apart(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
+        """Write tables of one name in one FROM with their schemas."""
+        found = [p for p in self.tables.placed.values() if not p.node.alias]
+        within = {id(table) for node in (first, *joins) for table in _beside(node)}
+        found = [placed for placed in found if id(placed.node) in within]
+        names = [placed.table.name.lower() for placed in found]
+        for placed, name in zip(found, names, strict=True):
+            if names.count(name) > 1:
+                emitted = self.pusher.tables.emitted(placed.client, placed.table, located=True)
+                set_path(placed.node, emitted.parts)
+
+    def _all(self, item: exp.Expr) -> Outputs:
+        """The columns of an item that only its database knows."""
+        own = item.copy()
+        if own.args.get("joins"):
+            own.set("joins", None)
+        return self._asked(exp.select("*").from_(own, copy=False))
+
+    def _asked(self, query: exp.Expr) -> Outputs:
+        def ask() -> Columns:
+            client = self.tables.client
+            if client is None or any(c.table.startswith("#") for c in query.find_all(exp.Column)):
+                return None
+            own = query.copy()
+            if isinstance(own, exp.Query):
+                self.tables.hoist(own)
+            try:
+                found = self.pusher.tables.catalog.describe(client, own.sql(dialect="duckdb"))
+            except PartyError:
+                return None
+            return tuple(column.name for column in found)
+
+        return cache(ask)
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def _below(self, parent: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
+        if isinstance(parent, exp.Lambda):
+            bound |= {variable.name.lower() for variable in parent.expressions}
+        for child in list(parent.iter_expressions()):
+            self._one(child, frame, local, bound)
+
+    def _one(self, child: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
+        if not frame.within_aggregates and is_aggregate(child):
+            frame = frame.with_aliases(frozenset())
+        chain = chain_of(child)
+        if chain is not None:
+            self._name(child, chain, frame, local, bound)
+        elif isinstance(child, exp.Column) and isinstance(child.this, exp.Star):
+            self._star(child, frame)
+        elif isinstance(child, exp.Query):
+            self.query(child, local, frame)
+        elif isinstance(child, exp.Comprehension):
+            variables = (child.args.get(key) for key in ("expression", "position"))
+            inside = bound | {v.name.lower() for v in variables if isinstance(v, exp.Expr)}
+            for key in ("this", "iterator", "condition"):
+                part = child.args.get(key)
+                if isinstance(part, exp.Expr):
+                    self._one(part, frame, local, bound if key == "iterator" else inside)
+        else:
+            self._below(child, frame, local, bound)
+
+    def _star(self, node: exp.Column, frame: Frame) -> None:
+        """`party.table.*`; before a star DuckDB takes one word."""
+        words = [part.name.lower() for part in node.parts[:-1]]
+        if len(words) > 1:
+            item = next((i for i in frame.items if i.goes_by(words)), None)
+            if item is not None and item.native:
+                node.replace(column_of([item.native[-1], node.this]))
+
+    def _name(
+        self, child: exp.Expr, chain: Chain, frame: Frame, local: Local, bound: frozenset[str]
+    ) -> None:
+        for link in chain.links:
+            self._below(link, frame, local, bound)
+        first = chain.parts[0].lower()
+        if first in bound and len(chain.words) == 1 and not chain.is_method:
+            return
+        at: Frame | Scope | None = frame
+        while isinstance(at, Frame):
+            match = at.find(chain.parts)
+            if match is UNSURE:
+                self._refuse_unsure(child, chain, at)
+                return
+            if match is not None:
+                if match.item is not None and match.words > 1:
+                    words = [*match.item.native, *chain.words[match.words :]]
+                    child.replace(_linked(column_of(words), chain.links))
+                return
+            if at is frame and first in bound:
+                return
+            at = at.outer
+        if at is None:
+            return
+        found = at.lookup(chain, child)
+        if found is None:
+            return  # a function's schema, or nothing: its database will tell
+        if chain.is_method:
+            self.pusher.refuse_method(chain, child)
+        whole = child
+        while isinstance(whole.parent, exp.Paren):
+            whole = whole.parent
+        placed = self.pusher.placed(with_links(found, chain.links), child)
+        child.replace(placed)
+        if isinstance(whole.parent, exp.Select) and not chain.is_method:
+            # the column keeps its name
+            shown = placed if whole is child else whole
+            shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
+
+    def _refuse_unsure(self, child: exp.Expr, chain: Chain, frame: Frame) -> None:
+        """Only where something outside has the name too."""
+        at = frame.outer
+        while isinstance(at, Frame):
+            at = at.outer
+        if at is not None and at.lookup(chain, child) is not None:
+            raise plan_error(
+                f"it cannot be told whether {chain.written} is a column of the subquery's own FROM",
+                self.pusher.sql,
+                child,
+                "give its tables aliases with columns, AS t(a, b), and write alias.column",
+            )
+
+
+def _beside(item: exp.Expr) -> Iterator[exp.Table]:
+    """The tables of an item or a join, without those in subqueries."""
+    if isinstance(item, exp.Table):
+        yield item
+    for child in [item.this, *(item.args.get("joins") or [])]:
+        if isinstance(child, exp.Join | exp.Table) or (
+            isinstance(child, exp.Subquery) and is_from(child.this)
+        ):
+            yield from _beside(child)
+
+
+def _joined(node: exp.Subquery, items: Sequence[Inner]) -> Inner:
+    """Joins in parentheses, with an alias."""
+
+    def columns() -> Columns:
+        parts = [item.columns() for item in items]
+        if any(part is None for part in parts):
+            return None
+        names = distinct([name for part in parts for name in part or ()])
+        return with_aliases(names, node.alias_column_names)
+
+    return Inner(node.alias, columns)
+
+
+def _series(node: exp.Expr) -> str | None:
+    """What the one column of `unnest`, `range` or `generate_series` is called; None for others."""
+    inner = node.this if isinstance(node, exp.Table | exp.Lateral) else node
+    if isinstance(inner, exp.GenerateSeries):
+        return "range" if inner.args.get("is_end_exclusive") else "generate_series"
+    return "unnest" if isinstance(inner, exp.Unnest) else None
+
+
+def _late(outputs: Sequence[Outputs], aliases: Sequence[str]) -> Outputs:
+    """The columns of a CTE, once they are known."""
+    return lambda: with_aliases(outputs[0](), aliases) if outputs else None
+
+
+def _linked(target: exp.Expr, links: Sequence[exp.Expr]) -> exp.Expr:
+    if links:
+        target = exp.Paren(this=target)  # before a call DuckDB reads two words only
+    for link in links:
+        target = exp.Dot(this=target, expression=link.copy())
+    return target
