@@ -36,7 +36,7 @@ from sqlfl.planner.relations import (
 from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.stars import expand_star, is_star
-from sqlfl.schema import Catalog, Client, Table
+from sqlfl.schema import Catalog, Client, Table, folded
 
 MOST_BLOCKS = 1024
 ROWID = "rowid"
@@ -80,7 +80,7 @@ class Binder:
         if isinstance(query, exp.SetOperation):
             return self._union(query, known, derived)
         if not isinstance(query, exp.Select):
-            raise plan_error("expected a SELECT over tables of parties", self.sql, query)
+            raise self._no_select(query)
         try:
             return self._select(query, known)
         except PlanError as error:
@@ -108,7 +108,12 @@ class Binder:
                 query,
                 "list the values: PIVOT ... ON column IN (...)",
             )
-        return plan_error("expected a SELECT over tables of parties", self.sql, query)
+        return plan_error(
+            "expected a SELECT over tables of parties",
+            self.sql,
+            query,
+            "SELECT ... FROM party.table, with joins and UNION ALL",
+        )
 
     def _distinct_union(self, query: exp.Query) -> Refusal | None:
         if not isinstance(query, exp.SetOperation):
@@ -153,10 +158,11 @@ class Binder:
             columns = self.catalog.describe(client, local.sql(dialect="duckdb"))
         except PartyError as error:
             message = f"{client.party} cannot bind this query: {_said(error)}"
-            raise plan_error(message, self.sql, query) from error
+            hint = f"try it in the database of {client.party}, with its own tables' names"
+            raise plan_error(message, self.sql, query, hint) from error
         item = exp.Subquery(this=local)
         names = distinct([column.name for column in columns])
-        reserved = frozenset(name.lower() for name in names) | self.tables.schemas([client])
+        reserved = frozenset(folded(name) for name in names) | self.tables.schemas([client])
         source = Source(self._id("@"), item, "q", (client.party,), None, reserved)
         span = span_of(query, self.sql)
         relation, outputs = self._relation("q", span, names, [(client, source)])
@@ -194,7 +200,7 @@ class Binder:
     ) -> tuple[Relation, tuple[Output, ...]]:
         id_ = self._id("#")
         branches = tuple(
-            Branch(c, (s,), {(id_, n.lower()): column(n, s.id) for n in columns}) for c, s in parts
+            Branch(c, (s,), {(id_, folded(n)): column(n, s.id) for n in columns}) for c, s in parts
         )
         outputs = tuple(Output(n, Term(column(n, id_), span)) for n in columns)
         return Relation((id_,), name, span, branches), outputs
@@ -217,27 +223,44 @@ class Binder:
                     f"{len(names)} and {len(block.outputs)}",
                     self.sql,
                     query.right,
+                    "select the same columns in each part, in the same order",
                 )
             outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
             found.append(replace(block, outputs=tuple(outputs)))
         return tuple(found)
 
     def _by_name(self, block: Block, names: list[str], place: exp.Expr) -> Block:
-        own = {o.name.lower(): o for o in block.outputs}
-        if {n.lower() for n in names} != set(own):
-            odd = sorted({n.lower() for n in names} ^ set(own))
+        own = {folded(o.name): o for o in block.outputs}
+        for given in (names, [o.name for o in block.outputs]):
+            compared = [folded(name) for name in given]
+            twice = next((name for name in compared if compared.count(name) > 1), None)
+            if twice is not None:
+                raise plan_error(
+                    f"a part of a UNION ALL BY NAME has two columns {twice}",
+                    self.sql,
+                    place,
+                    "give one of them another name",
+                )
+        if {folded(n) for n in names} != set(own):
+            odd = sorted({folded(n) for n in names} ^ set(own))
             raise plan_error(
                 f"the parts of a UNION ALL BY NAME must have the same columns; "
                 f"not in both: {', '.join(odd)}",
                 self.sql,
                 place,
+                "select them in each part: NULL AS column where there is none",
             )
-        return replace(block, outputs=tuple(own[n.lower()] for n in names))
+        return replace(block, outputs=tuple(own[folded(n)] for n in names))
 
     def _select(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
         from_ = select.args.get("from_")
         if from_ is None:
-            raise plan_error("the SELECT reads no table: FROM is missing", self.sql, select)
+            raise plan_error(
+                "the SELECT reads no table: FROM is missing",
+                self.sql,
+                select,
+                "SELECT ... FROM party.table",
+            )
         states = self._from(from_.this, select.args.get("joins") or [], known, None)
         return tuple(self._block(select, state, known) for state in states)
 
@@ -246,7 +269,7 @@ class Binder:
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
         for place, projection in enumerate(select.expressions):
-            later = frozenset(p.alias.lower() for p in select.expressions[place:] if p.alias)
+            later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
             named = scope.with_aliases(written, later)
             if is_star(projection):
                 outputs.extend(expand_star(projection, named, self.pusher, known))
@@ -290,6 +313,7 @@ class Binder:
                         f"the joins of unions make more than {MOST_BLOCKS} blocks",
                         self.sql,
                         join.this,
+                        "join fewer unions, or make each one table in a party's database",
                     )
             states = joined
         return states
@@ -306,9 +330,14 @@ class Binder:
         if isinstance(node, exp.Subquery):
             return self._derived(node, node.this, with_ctes(node, known), ())
         if not isinstance(node, exp.Table):
-            raise plan_error("FROM joins tables of parties: party.table", self.sql, node)
+            raise plan_error(
+                "FROM joins tables of parties: party.table",
+                self.sql,
+                node,
+                "make it a table or a view in a party's database",
+            )
         if not node.db:
-            cte = known.get(node.name.lower())
+            cte = known.get(folded(node.name))
             if cte is None:
                 raise self.pusher.nameless(node)
             if cte.calls_itself:
@@ -323,7 +352,7 @@ class Binder:
         for client, table in found:
             paths = self.tables.paths(client, table)
             item = self.tables.emitted(client, table)
-            names = {c.name.lower() for c in table.columns} | self.tables.schemas([client])
+            names = {folded(c.name) for c in table.columns} | self.tables.schemas([client])
             source = Source(
                 self._id("@"), item, table.name, paths[0], table.rows, frozenset(names), paths[1:]
             )
@@ -353,12 +382,12 @@ class Binder:
         self, found: list[tuple[Client, Table]]
     ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """The columns that all clients have, and for others one of those that lack it."""
-        all_ = {c.name.lower(): c.name for _, table in reversed(found) for c in table.columns}
-        own = [{c.name.lower() for c in table.columns} for _, table in found]
-        common = [c.name for c in found[0][1].columns if all(c.name.lower() in o for o in own)]
+        all_ = {folded(c.name): c.name for _, table in reversed(found) for c in table.columns}
+        own = [{folded(c.name) for c in table.columns} for _, table in found]
+        common = [c.name for c in found[0][1].columns if all(folded(c.name) in o for o in own)]
         lacking = []
-        for folded, name in all_.items():
-            away = [client for (client, _), o in zip(found, own, strict=True) if folded not in o]
+        for key, name in all_.items():
+            away = [client for (client, _), o in zip(found, own, strict=True) if key not in o]
             if away:
                 lacking.append((name, self.tables.owner(away[0])))
         return tuple(common), tuple(lacking)
@@ -404,7 +433,7 @@ class Binder:
             filtered = with_filters(block.relations[0], block.tree.conditions)
             for branch in filtered.branches:
                 columns = {
-                    (id_, o.name.lower()): substituted(o.term, branch).expression
+                    (id_, folded(o.name)): substituted(o.term, branch).expression
                     for o in block.outputs
                 }
                 branches.append(replace(branch, columns=columns))
@@ -417,7 +446,7 @@ class Binder:
 
 def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:
     """Columns that the database adds to a table; not to a view, which has no size."""
-    own = {c.name.lower() for _, table in found for c in table.columns}
+    own = {folded(c.name) for _, table in found for c in table.columns}
     whole = len(found) == 1 and found[0][1].rows is not None
     return (ROWID,) if whole and ROWID not in own else ()
 

@@ -93,7 +93,15 @@ def check_outputs(draft: Draft) -> Draft:
 
 
 def locate_identifiers(draft: Draft) -> Draft:
-    """The columns of the ID clause, each found in every block."""
+    """The columns of the ID clause, each found in every block; none twice."""
+    seen: set[tuple[str, ...]] = set()
+    for path in draft.identifiers:
+        folded = tuple(part.lower() for part in path.parts)
+        if folded in seen:
+            raise draft.error(
+                f"identifier {path} is given twice", path.span, "name it once: it is one column"
+            )
+        seen.add(folded)
     return draft.each_block(lambda block: _located(draft, block))
 
 

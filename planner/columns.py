@@ -11,7 +11,7 @@ from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.relations import Block, Output, Term
 from sqlfl.planner.spans import plan_error
-from sqlfl.schema import Catalog
+from sqlfl.schema import Catalog, folded
 
 
 def with_column_aliases(
@@ -34,12 +34,12 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     seen: dict[str, int] = {}
     found = []
     for name in names:
-        free, number = name, seen.get(name.lower(), 0)
-        while free.lower() in seen:
+        free, number = name, seen.get(folded(name), 0)
+        while folded(free) in seen:
             number += 1
             free = f"{name}_{number}"
-        seen[name.lower()] = number
-        seen.setdefault(free.lower(), 0)
+        seen[folded(name)] = number
+        seen.setdefault(folded(free), 0)
         found.append(free)
     return tuple(found)
 

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
+from sqlfl.schema import folded
+
 
 @dataclass(frozen=True, eq=False)
 class Cte:
@@ -32,7 +34,7 @@ class Cte:
     @property
     def inside(self) -> Environment:
         """What its own query can name."""
-        own = {self.name.lower(): self} if self.recursive else {}
+        own = {folded(self.name): self} if self.recursive else {}
         return {**self.environment, **own}
 
 
@@ -49,7 +51,7 @@ def with_ctes(query: exp.Expr, environment: Environment) -> Environment:
     recursive = bool(with_.args.get("recursive"))
     for cte in with_.expressions:
         names = tuple(cte.alias_column_names)
-        known[cte.alias.lower()] = Cte(cte.this, names, dict(known), cte, recursive)
+        known[folded(cte.alias)] = Cte(cte.this, names, dict(known), cte, recursive)
     return known
 
 
@@ -66,9 +68,9 @@ def tables_of(
     if with_ is not None:
         recursive = bool(with_.args.get("recursive"))
         for cte in with_.expressions:
-            inside = {**known, cte.alias.lower(): None} if recursive else known
+            inside = {**known, folded(cte.alias): None} if recursive else known
             yield from tables_of(cte.this, inside)
-            known[cte.alias.lower()] = None
+            known[folded(cte.alias)] = None
     if isinstance(node, exp.Table):
         yield from _table(node, known)
     for child in node.iter_expressions():
@@ -90,11 +92,11 @@ def _table(
     if node.db or isinstance(node.this, exp.Func):
         yield node, None
     elif isinstance(node.this, exp.Identifier):
-        if node.name.lower() not in known:
+        if folded(node.name) not in known:
             raise Nameless(node)
-        yield node, known[node.name.lower()]
+        yield node, known[folded(node.name)]
 
 
 def local_names(node: exp.Expr) -> frozenset[str]:
     """In lower case, of all CTEs that are defined in the query or below."""
-    return frozenset(cte.alias.lower() for cte in node.find_all(exp.CTE))
+    return frozenset(folded(cte.alias) for cte in node.find_all(exp.CTE))

@@ -12,6 +12,7 @@ from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.errors import InternalError
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
+from sqlfl.schema import folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.relations import LeftOn, Source
@@ -44,7 +45,7 @@ _KEYWORDS = frozenset(_RESERVED.split())
 
 def identifier(name: str) -> exp.Identifier:
     """The name, quoted only where DuckDB needs it."""
-    plain = _PLAIN.fullmatch(name) is not None and name.lower() not in _KEYWORDS
+    plain = _PLAIN.fullmatch(name) is not None and folded(name) not in _KEYWORDS
     return exp.to_identifier(name, quoted=not plain)
 
 
@@ -157,12 +158,12 @@ class _Names:
         outputs: Sequence[str],
         alone: bool,
     ) -> None:
-        taken = {name.lower() for name in outputs}
+        taken = {folded(name) for name in outputs}
         taken |= {name for source in sources for name in source.names}
         for expression in (*expressions, *(source.item for source in sources)):
             for node in expression.walk():
                 if isinstance(node, exp.Identifier) and not node.name.startswith(MARKS):
-                    taken.add(node.name.lower())
+                    taken.add(folded(node.name))
                 taken |= node.meta_get(NAMES_MARK) or frozenset()
         self._aliases = {source.id: _free(source.name, taken) for source in sources}
         self._columns: dict[str, dict[str, exp.Alias]] = {}
@@ -172,7 +173,7 @@ class _Names:
                 own = self._columns.setdefault(column.table, {})
                 name = f"sqlfl_column_{len(own)}"
                 shown = exp.Alias(this=exp.column(column.this.copy()), alias=identifier(name))
-                own.setdefault(column.name.lower(), shown)
+                own.setdefault(folded(column.name), shown)
 
     def item(self, source: Source) -> exp.Expr:
         item: exp.Expr = source.item.copy()
@@ -191,14 +192,14 @@ class _Names:
                 node.set("table", None)
             elif alias is not None:
                 if columns is not None:
-                    node.set("this", identifier(columns[node.name.lower()].alias))
+                    node.set("this", identifier(columns[folded(node.name)].alias))
                 node.set("table", identifier(alias))
         return expression
 
 
 def _free(name: str, taken: set[str]) -> str:
     """An alias that starts like the name, and is not among those that are taken: it is now."""
-    letter = next((c for c in name.lower() if c.isascii() and c.isalpha()), "t")
+    letter = next((c for c in folded(name) if c.isascii() and c.isalpha()), "t")
     alias, number = letter, 1
     while alias in taken:
         number += 1

@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlfl.planner.chains import chain_of
 from sqlfl.planner.columns import distinct
 from sqlfl.planner.scopes import LONGEST, Scope
+from sqlfl.schema import folded
 
 Columns: TypeAlias = tuple[str, ...] | None
 """Names of columns in order; None where they are not known."""
@@ -30,7 +31,7 @@ class Inner:
     """Columns that no star shows."""
 
     def goes_by(self, words: Sequence[str]) -> bool:
-        return tuple(words) in self.paths or [*words] == [self.name.lower()]
+        return tuple(words) in self.paths or [*words] == [folded(self.name)]
 
 
 def with_aliases(columns: Columns, aliases: Sequence[str]) -> Columns:
@@ -67,7 +68,7 @@ class Frame:
 
     def find(self, parts: Sequence[str]) -> Match | None:
         """What the words are here, looked up as DuckDB does; None where they are nothing."""
-        words = [part.lower() for part in parts]
+        words = [folded(part) for part in parts]
         unsure = False
         for length in range(min(LONGEST, len(words) - 1), 0, -1):
             for item in self.items:
@@ -82,7 +83,7 @@ class Frame:
             if known is not None and words[0] in known:
                 return Match(item)
         if len(words) == 1:
-            named = (item for item in self.items if item.name.lower() == words[0])
+            named = (item for item in self.items if folded(item.name) == words[0])
             row = next(named, None)
             if row is not None or words[0] in self.aliases:
                 return Match(row)
@@ -93,7 +94,7 @@ def _known(item: Inner) -> frozenset[str] | None:
     columns = item.columns()
     if columns is None:
         return None
-    return frozenset(name.lower() for name in (*columns, *item.hidden))
+    return frozenset(folded(name) for name in (*columns, *item.hidden))
 
 
 # -- columns of a SELECT ---------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def _output(
         plain = not merged and not any(projection.args.values())
         return None if not plain or None in parts else [n for part in parts for n in part or ()]
     if isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star):
-        words = [part.name.lower() for part in projection.parts[:-1]]
+        words = [folded(part.name) for part in projection.parts[:-1]]
         found = [item for item in items if item.goes_by(words)]
         plain = len(found) == 1 and not any(projection.this.args.values())
         return found[0].columns() if plain else None

@@ -29,6 +29,7 @@ from sqlfl.planner.relations import (
 from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.statements import Span
+from sqlfl.schema import folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.ctes import Environment
@@ -105,9 +106,9 @@ class Joiner:
         """The columns that are joined by their name, once each."""
         found: dict[str, _Pair] = {}
         for name, spot in self._using(left, right, join):
-            if name.lower() not in found:
+            if folded(name) not in found:
                 sides = [self._side(s, name, spot) for s in (left, right)]
-                found[name.lower()] = _Pair(name, sides[0], sides[1], span_of(spot, self.sql))
+                found[folded(name)] = _Pair(name, sides[0], sides[1], span_of(spot, self.sql))
         return list(found.values())
 
     def _using(
@@ -115,10 +116,10 @@ class Joiner:
     ) -> list[tuple[str, exp.Identifier | exp.Expr]]:
         if join.method.upper() != "NATURAL":
             return [(u.name, u) for u in join.args.get("using") or []]
-        own = {shown.name.lower() for shown in right.scope(self.sql).shown()}
+        own = {folded(shown.name) for shown in right.scope(self.sql).shown()}
         names = [shown.name for shown in left.scope(self.sql).shown()]
         self._refuse_lacking(left, right, join)
-        common = [n for n in dict.fromkeys(names) if n.lower() in own]
+        common = [n for n in dict.fromkeys(names) if folded(n) in own]
         if not common:
             raise plan_error(
                 "NATURAL JOIN finds no column that both sides have", self.sql, join.this,
@@ -129,10 +130,10 @@ class Joiner:
     def _refuse_lacking(self, left: State, right: State, join: exp.Join) -> None:
         """Where one client lacks a column, it is not told whether NATURAL joins on it."""
         for one, other in ((left, right), (right, left)):
-            known = {n.lower() for i in other.items for n, _ in (*i.columns, *i.lacking)}
+            known = {folded(n) for i in other.items for n, _ in (*i.columns, *i.lacking)}
             for item in one.items:
                 for name, client in item.lacking:
-                    if name.lower() in known:
+                    if folded(name) in known:
                         raise plan_error(
                             f"NATURAL JOIN on {name}: {item.name} does not have it at {client}",
                             self.sql,
@@ -213,12 +214,12 @@ class _Pair:
 def _merged(left: State, right: State, pairs: Sequence[_Pair], side: str) -> tuple[Merged, ...]:
     """The columns that USING has made, of both sides and of this join."""
     before = (*left.merged, *_moved(right.merged, len(left.items)))
-    names = {pair.name.lower() for pair in pairs}
-    kept = tuple(m for m in before if m.name.lower() not in names)
+    names = {folded(pair.name) for pair in pairs}
+    kept = tuple(m for m in before if folded(m.name) not in names)
     made = []
     items = (*left.items, *right.items)
     for pair in pairs:
-        old = [m for m in before if m.name.lower() == pair.name.lower()]
+        old = [m for m in before if folded(m.name) == folded(pair.name)]
         within = {place for m in old for place in m.items}
         for part, start in ((left, 0), (right, len(left.items))):
             if not any(start <= place < start + len(part.items) for m in old for place in m.items):

@@ -12,7 +12,7 @@ from sqlfl.planner import emit
 from sqlfl.planner.ctes import Cte, Environment, local_names, tables_of
 from sqlfl.planner.frames import Columns
 from sqlfl.planner.names import Tables
-from sqlfl.schema import Client, Table
+from sqlfl.schema import Client, Table, folded
 
 Outputs: TypeAlias = Callable[[], Columns]
 """The columns of a query, asked of its database where only that knows them."""
@@ -66,7 +66,7 @@ class Located:
                 client = self.tables.clients(table)[0]
                 found = self.tables.table(table, client)
                 paths = (
-                    tuple(p.lower() for p in path) for path in self.tables.paths(client, found)
+                    tuple(folded(p) for p in path) for path in self.tables.paths(client, found)
                 )
                 ends = frozenset(p[n:] for p in paths for n in range(len(p) - 1))
                 self.placed[id(table)] = Placed(table, client, found, ends)
@@ -75,10 +75,10 @@ class Located:
         if cte in self._names:
             return
         name, number = cte.name, 1
-        while name.lower() in self.taken:
+        while folded(name) in self.taken:
             number += 1
             name = f"{cte.name}_{number}"
-        self.taken.add(name.lower())
+        self.taken.add(folded(name))
         self._names[cte] = name
         node = cte.node.copy()
         node.args["alias"].set("this", emit.identifier(name))
@@ -90,7 +90,7 @@ class Located:
         """Call the tables as their client does, with a schema where a CTE has the same name."""
         for placed in self.placed.values():
             emitted = self.tables.emitted(
-                placed.client, placed.table, placed.table.name.lower() in self.taken
+                placed.client, placed.table, folded(placed.table.name) in self.taken
             )
             set_path(placed.node, emitted.parts)
 
@@ -108,7 +108,7 @@ class Located:
 
     def names(self) -> frozenset[str]:
         """In lower case: columns of the tables, schemas and databases of their clients."""
-        columns = {c.name.lower() for p in self.placed.values() for c in p.table.columns}
+        columns = {folded(c.name) for p in self.placed.values() for c in p.table.columns}
         clients = {placed.client for placed in self.placed.values()}
         return frozenset(columns) | self.tables.schemas(clients)
 
@@ -120,7 +120,7 @@ class Located:
 
 
 def _rename(table: exp.Table, name: str) -> None:
-    if table.name.lower() != name.lower():
+    if folded(table.name) != folded(name):
         if not table.alias:
             table.set("alias", exp.TableAlias(this=table.this.copy()))
         table.set("this", emit.identifier(name))

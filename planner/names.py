@@ -11,7 +11,7 @@ from sqlfl.errors import nearest as nearest_name
 from sqlfl.planner import emit
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Span
-from sqlfl.schema import Catalog, Client, Place, Table
+from sqlfl.schema import Catalog, Client, Place, Table, folded
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -142,7 +142,7 @@ class Tables:
     def schemas(self, clients: Iterable[Client]) -> frozenset[str]:
         """Names of the schemas and databases of clients, in lower case."""
         places = (place for client in clients for place in self.places(client))
-        return frozenset(name.lower() for place in places for name in (place.catalog, place.schema))
+        return frozenset(folded(name) for place in places for name in (place.catalog, place.schema))
 
     def asked(self) -> tuple[Client, ...]:
         """The clients of the tables that were looked up so far."""
@@ -177,4 +177,4 @@ def _same(left: object, right: object) -> bool:
     """Equal but for case: names, or tuples of them."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return all(_same(a, b) for a, b in zip(left, right, strict=True))
-    return str(left).lower() == str(right).lower()
+    return folded(str(left)) == folded(str(right))

@@ -14,7 +14,7 @@ from sqlfl.planner.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.relations import CLIENT_MARK, Term, fitted
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.subqueries import localized
-from sqlfl.schema import Client
+from sqlfl.schema import Client, folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.scopes import Scope
@@ -65,7 +65,7 @@ class Pusher:
     def _check_function(self, table: exp.Table) -> None:
         function = table.this
         name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
-        if name.lower() not in LOCAL_TABLE_FUNCTIONS:
+        if folded(name) not in LOCAL_TABLE_FUNCTIONS:
             raise plan_error(
                 f"the table function {name.lower()} reads no party's table",
                 self.sql,
@@ -102,7 +102,7 @@ class Pusher:
     def is_schema(self, chain: Chain) -> bool:
         """Whether the words before a call name a schema, or a database and a schema."""
         schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
-        return all(part.lower() in schemas for part in chain.parts)
+        return all(folded(part) in schemas for part in chain.parts)
 
     def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
         """Where DuckDB takes what stands before a call for something else than the column."""
@@ -137,7 +137,7 @@ class _Expression:
     def resolve(self, parent: exp.Expr, bound: frozenset[str]) -> None:
         """Replace the names below `parent`; `bound` are variables of lambdas around it."""
         if isinstance(parent, exp.Lambda):
-            bound |= {variable.name.lower() for variable in parent.expressions}
+            bound |= {folded(variable.name) for variable in parent.expressions}
         for child in list(parent.iter_expressions()):
             self._one(child, bound)
 
@@ -163,7 +163,7 @@ class _Expression:
     def _comprehension(self, node: exp.Comprehension, bound: frozenset[str]) -> None:
         """`[this FOR expression, position IN iterator IF condition]`"""
         variables = (node.args.get(key) for key in ("expression", "position"))
-        inside = bound | {v.name.lower() for v in variables if isinstance(v, exp.Expr)}
+        inside = bound | {folded(v.name) for v in variables if isinstance(v, exp.Expr)}
         for key in ("this", "iterator", "condition"):
             part = node.args.get(key)
             if isinstance(part, exp.Expr):
@@ -173,11 +173,11 @@ class _Expression:
         for link in chain.links:
             self.resolve(link, bound)
         first = chain.words[0]
-        if first.name.lower() in bound and len(chain.words) == 1 and not chain.is_method:
+        if folded(first.name) in bound and len(chain.words) == 1 and not chain.is_method:
             child.replace(first.copy())
             return
         found = self.scope.near(chain, child)
-        if found is None and first.name.lower() in bound:
+        if found is None and folded(first.name) in bound:
             child.replace(_variable(chain))
             return
         if found is None:

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from sqlfl.planner.emit import identifier
 from sqlfl.planner.statements import Span
-from sqlfl.schema import Client
+from sqlfl.schema import Client, folded
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""
@@ -110,7 +110,7 @@ class Item:
     def find(self, name: str) -> Term | None:
         """The column `item.name`."""
         known = (*self.columns, *self.hidden)
-        return next((t for n, t in known if n.lower() == name.lower()), None)
+        return next((t for n, t in known if folded(n) == folded(name)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +248,7 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
         if guarded is not None:
             case.replace(fitted(guarded, case.parent, holder))
     for node in list(holder.find_all(exp.Column)):
-        found = columns.get((node.table, node.name.lower()))
+        found = columns.get((node.table, folded(node.name)))
         if found is not None:
             node.replace(fitted(found.copy(), node.parent, holder))
     result: exp.Expr = holder.this

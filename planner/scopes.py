@@ -13,6 +13,7 @@ from sqlfl.planner.names import nearest
 from sqlfl.planner.relations import Item, Merged, Term
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Span
+from sqlfl.schema import folded
 
 LONGEST = 4
 """Words before a column: party.catalog.schema.table."""
@@ -68,19 +69,19 @@ class Scope:
         return None
 
     def _alias(self, name: str, where: exp.Expr | Span) -> exp.Expr | None:
-        if name.lower() in self.later:
+        if folded(name) in self.later:
             raise plan_error(
                 f"column {name} is named before it is defined",
                 self.sql,
                 where,
                 "define it further to the left, or write out what it stands for",
             )
-        named = (term for n, term in reversed(self.aliases) if n.lower() == name.lower())
+        named = (term for n, term in reversed(self.aliases) if folded(n) == folded(name))
         return next((term.expression.copy() for term in named), None)
 
     def bare(self, name: str, where: exp.Expr | Span) -> Term | None:
         """The column `name`, written alone; one that USING made goes before others."""
-        made = [m for m in self.merged if m.name.lower() == name.lower()]
+        made = [m for m in self.merged if folded(m.name) == folded(name)]
         if len(made) == 1:
             return made[0].term
         if made:
@@ -116,15 +117,15 @@ class Scope:
 
     def named(self, words: Sequence[str]) -> list[int]:
         """Places of the items that go by the words, `alias` or the end of `party.schema.table`."""
-        wanted = tuple(word.lower() for word in words)
+        wanted = tuple(folded(word) for word in words)
         return [
             place
             for place, item in enumerate(self.items)
             if wanted
             == (
-                (item.name.lower(),)
+                (folded(item.name),)
                 if len(wanted) == 1
-                else tuple(part.lower() for part in item.path[-len(wanted) :])
+                else tuple(folded(part) for part in item.path[-len(wanted) :])
             )
         ]
 
@@ -134,12 +135,12 @@ class Scope:
         A column that USING made stands where the first item has it that is not `excluded`: pairs
         of an item and a column in lower case.
         """
-        made = {(place, m.name.lower()): m for m in self.merged for place in m.items}
+        made = {(place, folded(m.name)): m for m in self.merged for place in m.items}
         seen: list[Merged] = []
         for place, item in enumerate(self.items):
             for name, term in item.columns:
-                merged = made.get((place, name.lower()))
-                if (place, name.lower()) in excluded or merged in seen:
+                merged = made.get((place, folded(name)))
+                if (place, folded(name)) in excluded or merged in seen:
                     continue
                 if merged is not None:
                     seen.append(merged)
@@ -189,7 +190,7 @@ class Scope:
         scopes = list(self._chain())
         items = [item for scope in scopes for item in scope.items]
         name, table = chain.words[-1].name, chain.words[-2].name if len(chain.words) > 1 else ""
-        owners = [i for i in items if table and i.name.lower() == table.lower()]
+        owners = [i for i in items if table and folded(i.name) == folded(table)]
         if table and not owners:
             hint = nearest(table, (i.name for i in items))
             return plan_error(
@@ -220,7 +221,7 @@ class Shown:
 
 
 def _lacks(item: Item, name: str) -> str | None:
-    return next((client for n, client in item.lacking if n.lower() == name.lower()), None)
+    return next((client for n, client in item.lacking if folded(n) == folded(name)), None)
 
 
 def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:

@@ -12,6 +12,7 @@ from sqlfl.planner.push import Pusher
 from sqlfl.planner.relations import Item, Output, Term
 from sqlfl.planner.scopes import Scope, Shown
 from sqlfl.planner.spans import plan_error, span_of
+from sqlfl.schema import folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.ctes import Environment
@@ -40,7 +41,7 @@ class _Star:
         left_out = self._listed(star.args.get("except_") or [], places)
         renames = star.args.get("rename") or []
         names = {e: self._listed([e.this], places) for e in renames}
-        replaced = {e.alias.lower(): e for e in star.args.get("replace") or []}
+        replaced = {folded(e.alias): e for e in star.args.get("replace") or []}
         self._refuse_both(star)
         for name, expression in replaced.items():
             self._refuse_none(name, expression, self._columns(name, places))
@@ -51,12 +52,12 @@ class _Star:
         for shown in self._shown(places, left_out):
             term = Term(shown.term.expression.copy(), span)
             name = shown.name
-            if name.lower() in replaced:
-                if name.lower() in used:
+            if folded(name) in replaced:
+                if folded(name) in used:
                     continue  # DuckDB shows it once, however many tables have it
-                used.add(name.lower())
-                term = pusher.term(replaced[name.lower()].this, self.scope, known)
-            pair = (shown.item, name.lower())
+                used.add(folded(name))
+                term = pusher.term(replaced[folded(name)].this, self.scope, known)
+            pair = (shown.item, folded(name))
             name = next((e.alias for e, pairs in names.items() if pair in pairs), name)
             found.append(Output(name, term))
         return found
@@ -91,7 +92,7 @@ class _Star:
             Shown(place, name, term)
             for place in places
             for name, term in self.scope.items[place].columns
-            if (place, name.lower()) not in left_out
+            if (place, folded(name)) not in left_out
         ]
 
     def _listed(self, written: list[exp.Expr], places: list[int]) -> frozenset[tuple[int, str]]:
@@ -107,7 +108,7 @@ class _Star:
 
     def _columns(self, name: str, places: list[int]) -> set[tuple[int, str]]:
         items = {place: self.scope.items[place] for place in places}
-        return {(p, name.lower()) for p, item in items.items() if name.lower() in _names(item)}
+        return {(p, folded(name)) for p, item in items.items() if folded(name) in _names(item)}
 
     def _refuse_none(self, name: str, node: exp.Expr, pairs: set[tuple[int, str]]) -> None:
         if not pairs:
@@ -125,7 +126,7 @@ class _Star:
             for node in star.args.get(key) or []:
                 place = {"replace": node.args.get("alias"), "rename": node.this}.get(key, node)
                 written = place.parts if isinstance(place, exp.Column) else [place]
-                words = tuple(word.name.lower() for word in written)
+                words = tuple(folded(word.name) for word in written)
                 if any(_same_column(words, other) for other in seen):
                     raise plan_error(
                         f"EXCLUDE, REPLACE and RENAME name column {'.'.join(words)} twice",
@@ -140,7 +141,7 @@ class _Star:
             item = self.scope.items[place]
             away: dict[str, list[str]] = {}
             for name, client in item.lacking:
-                if (place, name.lower()) not in left_out:
+                if (place, folded(name)) not in left_out:
                     away.setdefault(client, []).append(name)
             if away:
                 listed = "; ".join(f"{c} lacks {', '.join(names)}" for c, names in away.items())
@@ -163,7 +164,7 @@ class _Star:
 
 
 def _names(item: Item) -> set[str]:
-    return {name.lower() for name, _ in (*item.columns, *item.lacking)}
+    return {folded(name) for name, _ in (*item.columns, *item.lacking)}
 
 
 def _same_column(words: tuple[str, ...], others: tuple[str, ...]) -> bool:

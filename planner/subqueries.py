@@ -21,6 +21,7 @@ from sqlfl.planner.parsing import is_from
 from sqlfl.planner.refusals import is_aggregate, own_nodes
 from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error
+from sqlfl.schema import folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.push import Pusher
@@ -88,11 +89,11 @@ class _Names:
             inside = dict(known)
             if recursive:  # the columns of one that calls itself are those of its first part
                 found: list[Outputs] = []
-                inside[cte.alias.lower()] = _late(found, aliases)
+                inside[folded(cte.alias)] = _late(found, aliases)
                 found.append(self.query(cte.this, inside, outer))
-                known[cte.alias.lower()] = _late(found, aliases)
+                known[folded(cte.alias)] = _late(found, aliases)
             else:
-                known[cte.alias.lower()] = _late([self.query(cte.this, inside, outer)], aliases)
+                known[folded(cte.alias)] = _late([self.query(cte.this, inside, outer)], aliases)
         return known
 
     def _select(self, node: exp.Select, local: Local, outer: Frame | Scope | None) -> Outputs:
@@ -101,7 +102,7 @@ class _Names:
         if from_ is not None:
             self._tell_apart(from_.this, joins)
             items = self._from(from_.this, joins, local, outer)
-        aliases = frozenset(p.alias.lower() for p in node.expressions if isinstance(p, exp.Alias))
+        aliases = frozenset(folded(p.alias) for p in node.expressions if isinstance(p, exp.Alias))
         plain = Frame(items, outer)
         named = plain.with_aliases(aliases)
         done = [from_, *joins, node.args.get("with_")]
@@ -209,7 +210,7 @@ class _Names:
             inner = cte.columns
             outputs = (lambda: None) if hoisted is None else hoisted.outputs
             return Inner(name, lambda: with_aliases(with_aliases(outputs(), inner), aliases))
-        outputs = local.get(node.name.lower(), lambda: None)
+        outputs = local.get(folded(node.name), lambda: None)
         return Inner(name, lambda: with_aliases(outputs(), aliases))
 
     def _tell_apart(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
@@ -217,7 +218,7 @@ class _Names:
         found = [p for p in self.tables.placed.values() if not p.node.alias]
         within = {id(table) for node in (first, *joins) for table in _beside(node)}
         found = [placed for placed in found if id(placed.node) in within]
-        names = [placed.table.name.lower() for placed in found]
+        names = [folded(placed.table.name) for placed in found]
         for placed, name in zip(found, names, strict=True):
             if names.count(name) > 1:
                 emitted = self.pusher.tables.emitted(placed.client, placed.table, located=True)
@@ -250,7 +251,7 @@ class _Names:
 
     def _below(self, parent: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
         if isinstance(parent, exp.Lambda):
-            bound |= {variable.name.lower() for variable in parent.expressions}
+            bound |= {folded(variable.name) for variable in parent.expressions}
         for child in list(parent.iter_expressions()):
             self._one(child, frame, local, bound)
 
@@ -266,7 +267,7 @@ class _Names:
             self.query(child, local, frame)
         elif isinstance(child, exp.Comprehension):
             variables = (child.args.get(key) for key in ("expression", "position"))
-            inside = bound | {v.name.lower() for v in variables if isinstance(v, exp.Expr)}
+            inside = bound | {folded(v.name) for v in variables if isinstance(v, exp.Expr)}
             for key in ("this", "iterator", "condition"):
                 part = child.args.get(key)
                 if isinstance(part, exp.Expr):
@@ -276,7 +277,7 @@ class _Names:
 
     def _star(self, node: exp.Column, frame: Frame) -> None:
         """`party.table.*`; before a star DuckDB takes one word."""
-        words = [part.name.lower() for part in node.parts[:-1]]
+        words = [folded(part.name) for part in node.parts[:-1]]
         if len(words) > 1:
             item = next((i for i in frame.items if i.goes_by(words)), None)
             if item is not None and item.native:
@@ -287,7 +288,7 @@ class _Names:
     ) -> None:
         for link in chain.links:
             self._below(link, frame, local, bound)
-        first = chain.parts[0].lower()
+        first = folded(chain.parts[0])
         if first in bound and len(chain.words) == 1 and not chain.is_method:
             return
         at: Frame | Scope | None = frame

@@ -12,6 +12,7 @@ from sqlfl.planner.draft import Draft
 from sqlfl.planner.fusion import Groups
 from sqlfl.planner.relations import Block, Branch, Equality, Output, Relation, Term
 from sqlfl.planner.ucq import ARRAY
+from sqlfl.schema import folded
 
 
 def unify_branches(draft: Draft) -> Draft:
@@ -30,7 +31,7 @@ def _unified(draft: Draft, block: Block) -> Block:
             for term in terms:
                 for node in term.expression.find_all(exp.Column):
                     if node.table in relation.ids:
-                        used.setdefault((node.table, node.name.lower()), Term(node, term.span))
+                        used.setdefault((node.table, folded(node.name)), Term(node, term.span))
             relation = _unified_relation(draft, relation, used)
         relations.append(relation)
     return replace(block, relations=tuple(relations))

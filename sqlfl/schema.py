@@ -8,6 +8,13 @@ from typing import Any, Protocol
 
 from sqlfl.privacy.specification import LabelPrivacy, SlotPrivacy
 
+_FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def folded(name: str) -> str:
+    """The name as DuckDB compares it: A to Z as a to z, all other letters as they are."""
+    return name.translate(_FOLDED)
+
 
 @dataclass(frozen=True, eq=False)
 class Client:

@@ -285,3 +285,13 @@ def test_repeated_columns_are_numbered_as_by_the_database() -> None:
     with duckdb.connect() as con:
         found = con.sql(f"SELECT * FROM (SELECT {query}) q").columns
     assert list(distinct(names)) == found
+
+
+def test_letters_are_alike_as_to_the_database() -> None:
+    con = database('CREATE TABLE w("Ä" INT, "ä" INT, "B" INT); INSERT INTO w VALUES (1, 2, 3);')
+    catalog = homonyms.SizedCatalog({"p": (con,)})
+    ucq = plan(catalog, 'SELECT "Ä" AS one, q."ä" AS two, b AS three FROM p.w q')
+    assert planned_rows(ucq, catalog.databases) == [("1", "2", "3")]
+    with pytest.raises(PlanError):
+        plan(catalog, 'SELECT "ö", "Ö" FROM (SELECT "Ä" AS "Ö" FROM p.w) q')
+    con.close()
