@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sqlfl.planner.relations import operand
-from sqlfl.planner.tokens import Dialect
 
 
 @dataclass(frozen=True)
@@ -75,15 +74,10 @@ _WRAPPERS = (exp.Order, exp.Distinct, exp.Limit, exp.IgnoreNulls, exp.RespectNul
 
 
 def _called(target: exp.Expr, call: exp.Expr) -> exp.Expr:
-    arguments = call.expressions if isinstance(call, exp.Anonymous) else []
-    if (
-        isinstance(call, exp.Anonymous)
-        and isinstance(call.this, str)
-        and not any(isinstance(argument, _WRAPPERS) for argument in arguments)
-    ):
-        try:
-            return exp.func(call.this, target, *arguments, dialect=Dialect)
-        except ValueError:  # as many arguments as sqlglot does not know of
-            return exp.Anonymous(this=call.this, expressions=[target.copy(), *call.expressions])
+    made = call.copy()
+    arguments = made.expressions
+    if isinstance(made, exp.Anonymous) and not any(isinstance(a, _WRAPPERS) for a in arguments):
+        made.set("expressions", [target.copy(), *arguments])
+        return made
     # `x.list(ORDER BY y)`: what stands in the parentheses is no argument to put another before
-    return exp.Dot(this=exp.Paren(this=target.copy()), expression=call.copy())
+    return exp.Dot(this=exp.Paren(this=target.copy()), expression=made)

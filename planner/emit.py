@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.errors import InternalError
+from sqlfl.planner.parsing import BARE
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
 from sqlfl.schema import folded
 
@@ -166,6 +167,7 @@ class _Names:
                     taken.add(folded(node.name))
                 taken |= node.meta_get(NAMES_MARK) or frozenset()
         self._aliases = {source.id: _free(source.name, taken) for source in sources}
+        self._hidden = frozenset(name for source in sources for name in source.names)
         self._columns: dict[str, dict[str, exp.Alias]] = {}
         """Of sources that show these columns only: each under a name of its own."""
         for column in (c for e in expressions for c in e.find_all(exp.Column)) if alone else ():
@@ -194,6 +196,12 @@ class _Names:
                 if columns is not None:
                     node.set("this", identifier(columns[folded(node.name)].alias))
                 node.set("table", identifier(alias))
+        for call in [n for n in expression.walk() if n.meta_get(BARE) in self._hidden]:
+            # a column of a source is called like the call; within a SELECT it is out of sight
+            own = exp.select(call.copy()).subquery()
+            if call is expression:
+                return own
+            call.replace(own)
         return expression
 
 

@@ -7,7 +7,8 @@ words, may lose fields of the latter, and has a comma and a JOIN in one flat lis
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from sqlglot import exp
 from sqlglot.parsers.duckdb import DuckDBParser
@@ -15,13 +16,67 @@ from sqlglot.tokenizer_core import TokenType
 
 COMMA = "sqlfl_comma"
 """Key in the meta of a join: it was written as a comma."""
+BARE = "sqlfl_bare"
+"""Key in the meta of a call: the word that it was written as, which may also be a column."""
+VALUES = frozenset(
+    [
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "localtime",
+        "localtimestamp",
+        "session_user",
+        "user",
+    ]
+)
+"""Words that DuckDB takes for calls where no column and no output is called so."""
 
 _DECORATIONS = (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 """What may stand around the call of a method: `x.sum() FILTER (...) OVER (...)`."""
 
 
+def _bare(kind: type[exp.Expr], word: str) -> exp.Expr:
+    made = kind()
+    if made.sql(dialect="duckdb").lower() != word:  # current_user() is no column
+        made = exp.column(exp.to_identifier(word))
+    made.meta[BARE] = word
+    return made
+
+
 class Parser(DuckDBParser):
     """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` whatever x is."""
+
+    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
+    """None by the name of what stands before a bracket: it may be a column called `list`."""
+    NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {
+        token: partial(_bare, kind, token.name.lower())
+        for token, kind in DuckDBParser.NO_PAREN_FUNCTIONS.items()
+    }
+    """What says itself what it was written as, or a column."""
+
+    def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
+        word = this.this if isinstance(this, exp.Column) and len(this.parts) == 1 else None
+        if isinstance(word, exp.Identifier) and not word.quoted and word.name.upper() == "ARRAY":
+            this = None  # ARRAY[1, 2]: no column can be called so without quotes
+        found: exp.Expr | None = super()._parse_bracket(this)
+        return found
+
+    def _parse_interval(
+        self, require_interval: bool = True, parse_function_unit: bool = True
+    ) -> exp.Add | exp.Interval | None:
+        if self._curr.token_type == TokenType.INTERVAL and not self._starts_interval():
+            return None  # a column of that name
+        found: Any = super()._parse_interval(require_interval, parse_function_unit)
+        return found  # type: ignore[no-any-return]
+
+    def _starts_interval(self) -> bool:
+        kinds = (TokenType.STRING, TokenType.NUMBER, TokenType.L_PAREN, TokenType.IDENTIFIER)
+        following = self._next
+        return following.token_type in kinds or following.text.replace("_", "a").isalnum()
 
     def _replace_lambda(self, node: exp.Expr | None, expressions: list[exp.Expr]) -> Any:
         return node

@@ -56,8 +56,9 @@ def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def is_aggregate(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Anonymous):
-        return node.name.lower() in AGGREGATES
+    if isinstance(node, exp.Anonymous):  # a method's name is not looked up by sqlglot
+        known = exp.FUNCTION_BY_NAME.get(node.name.upper(), exp.Anonymous)
+        return node.name.lower() in AGGREGATES or issubclass(known, exp.AggFunc)
     return isinstance(node, exp.AggFunc)
 
 

@@ -17,7 +17,7 @@ from sqlfl.planner.ctes import Environment, local_names
 from sqlfl.planner.emit import NAMES_MARK
 from sqlfl.planner.frames import UNSURE, Columns, Frame, Inner, outputs_of, with_aliases
 from sqlfl.planner.located import Located, Outputs, set_path
-from sqlfl.planner.parsing import is_from
+from sqlfl.planner.parsing import VALUES, is_from
 from sqlfl.planner.refusals import is_aggregate, own_nodes
 from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error
@@ -302,7 +302,7 @@ class _Names:
                     words = [*match.item.native, *chain.words[match.words :]]
                     child.replace(_linked(column_of(words), chain.links))
                 return
-            if at is frame and first in bound:
+            if at is frame and (first in bound or (len(chain.words) == 1 and first in VALUES)):
                 return
             at = at.outer
         if at is None:
