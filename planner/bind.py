@@ -16,7 +16,7 @@ from sqlfl.planner.columns import unify_blocks, with_column_aliases
 from sqlfl.planner.joins import Joiner, State, renamed
 from sqlfl.planner.names import Scope, Tables
 from sqlfl.planner.push import Pusher, strip_parties
-from sqlfl.planner.refusals import Refusal, has_outer_join, refusals
+from sqlfl.planner.refusals import HINTS, Refusal, has_hints, has_outer_join, refusals
 from sqlfl.planner.relations import (
     Block,
     Branch,
@@ -30,8 +30,11 @@ from sqlfl.planner.relations import (
     substituted,
     with_filters,
 )
+from sqlfl.planner.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, has_calls
+from sqlfl.planner.several import unrolled
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.stars import expand_star, is_star
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Catalog, Client
 
 MOST_BLOCKS = 1024
@@ -57,12 +60,17 @@ Environment = Mapping[str, Cte]
 class Binder:
     """Binds one query; numbers its relations and sources."""
 
-    def __init__(self, sql: str, catalog: Catalog) -> None:
+    def __init__(self, sql: str, catalog: Catalog, careful: bool = False) -> None:
+        """`careful`: each SELECT asks at once whether its columns are one value per row."""
         self.sql = sql
         self.catalog = catalog
         self.tables = Tables(catalog, sql)
         self.pusher = Pusher(self.tables, sql)
         self.joiner = Joiner(self.pusher, sql)
+        self.asker = Asker(catalog)
+        self.careful = careful
+        self.claims: list[Term] = []
+        """Terms over several relations that must be one value per row."""
         self._numbers = itertools.count()
 
     def bind(
@@ -79,9 +87,10 @@ class Binder:
             return self.bind(query.this, known, derived)
         blocker = next(refusals(query), None) or self._distinct_union(query)
         outer = has_outer_join(query)
-        if blocker is not None or self._recursive(query) or outer:
+        hinted = isinstance(query, exp.Select) and has_hints(query)
+        if blocker is not None or self._recursive(query) or outer or hinted:
             client = self.pusher.only_client(query, known)
-            if client is not None and blocker is None and outer and not derived:
+            if client is not None and not (blocker or hinted) and outer and not derived:
                 return self._together(query, known, client)
             if client is not None:
                 return (self._whole(query, known, client),)
@@ -91,7 +100,7 @@ class Binder:
             return self._union(query, known, derived)
         if not isinstance(query, exp.Select):
             raise plan_error("expected a SELECT over tables of parties", self.sql, query)
-        return self._select(query, known)
+        return self._asked(query, known) if self.careful or hinted else self._select(query, known)
 
     # -- refusals ----------------------------------------------------------------------------------
 
@@ -143,7 +152,7 @@ class Binder:
         """The query as one source of one relation."""
         local = self.pusher.local(query, known)
         try:
-            columns = self.catalog.describe(client, local.sql(dialect="duckdb"))
+            columns = self.catalog.describe(client, to_sql(local))
         except PartyError as error:
             message = f"{client.party} cannot bind this query: {_said(error)}"
             raise plan_error(message, self.sql, query) from error
@@ -158,6 +167,8 @@ class Binder:
         try:
             assert isinstance(query, exp.Select)
             blocks = self._select(query, known)
+            if self.careful and any(self._others(query, block) for block in blocks):
+                return (self._whole(query, known, client),)
         except PlanError:
             return (self._whole(query, known, client),)
         if len(blocks) == 1 and all(r.client == client for r in blocks[0].relations):
@@ -238,7 +249,59 @@ class Binder:
             condition = self.pusher.term(where.this, scope, known, written)
             tree = replace(tree, conditions=(*tree.conditions, condition))
         span = span_of(select, self.sql)
-        return Block(state.relations, tree, tuple(outputs), state.items, span)
+        sorted_by = self._order(select, scope, known, written)
+        relations, several = claimed(state.relations, [*outputs, *sorted_by])
+        self.claims += several
+        return Block(relations, tree, tuple(outputs), state.items, span)
+
+    # -- functions ---------------------------------------------------------------------------------
+
+    def _asked(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+        """As `_select`, the parties having said what its functions are."""
+        blocks = self._select(select, known)
+        found = [self._others(select, block) for block in blocks]
+        if not any(found):
+            return blocks
+        client = self.pusher.only_client(select, known)
+        if client is not None:
+            return (self._whole(select, known, client),)
+        done = [
+            (unrolled(block, [o for o, _ in others], self._id) if others else block)
+            if all(kind == ROWS for _, kind in others)
+            else None
+            for block, others in zip(blocks, found, strict=True)
+        ]
+        made = tuple(block for block in done if block is not None)
+        if len(made) == len(blocks):
+            return made
+        output, kind = next(others[0] for b, others in zip(done, found, strict=True) if b is None)
+        raise self._refuse(Refusal(kind, output.term.span, HINTS[kind]), select, known)
+
+    def _order(
+        self,
+        select: exp.Select,
+        scope: Scope,
+        known: Environment,
+        written: list[tuple[str, Term]],
+    ) -> list[Output]:
+        """What ORDER BY computes: rows need no order, but an aggregate there makes one of them."""
+        order = select.args.get("order")
+        if order is None:
+            return []
+        called = [ordered.this for ordered in order.expressions if has_calls(ordered.this)]
+        return [Output("", self.pusher.term(node, scope, known, written)) for node in called]
+
+    def _others(self, select: exp.Select, block: Block) -> list[tuple[Output, str]]:
+        """Its columns that are not one value per row, and what they are."""
+        written = [(o.name, o.term) for o in block.outputs]
+        scope = Scope(block.items, self.sql)
+        columns = [*block.outputs, *self._order(select, scope, {}, written)]
+        kinds = (
+            (output, self.asker.kind_over(block.relations, output.term))
+            for output in columns
+            if has_calls(output.term.expression)
+        )
+        return [(output, kind) for output, kind in kinds if kind not in (SCALAR, UNBOUND)]
 
     # -- FROM --------------------------------------------------------------------------------------
 
@@ -368,4 +431,4 @@ def _derived_name(projection: exp.Expr) -> str:
         return projection.name
     if isinstance(projection, exp.Dot):
         return str(projection.expression.name)
-    return strip_parties(projection).sql(dialect="duckdb")
+    return to_sql(strip_parties(projection))

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
-from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.errors import InternalError
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
+from sqlfl.planner.writing import Dialect, to_sql
 
 if TYPE_CHECKING:
     from sqlfl.planner.relations import LeftOn, Source
@@ -54,7 +54,7 @@ def table(name: str, schema: str | None = None, catalog: str | None = None) -> e
 
 
 def cast(expression: exp.Expr, type_: str) -> exp.Cast:
-    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=DuckDB))
+    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=Dialect))
 
 
 ROW = "sqlfl_row"
@@ -91,7 +91,7 @@ def fragment_select(
     shown = [(expression.copy(), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
     for condition in filters:
-        kept.setdefault(condition.sql(dialect=DuckDB), condition.copy())
+        kept.setdefault(to_sql(condition), condition.copy())
     edges = {e.id: [t.expression for t in e.on] for s in sources for e in s.lefts}
     everything = [*(e for e, _ in shown), *kept.values(), *(e for on in edges.values() for e in on)]
     aliases = _aliases(sources, everything)

@@ -21,6 +21,7 @@ from sqlfl.planner.relations import (
     substituted,
 )
 from sqlfl.planner.unions import Shared
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Client
 
 
@@ -39,7 +40,7 @@ class Written:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        sql = self.select.sql(dialect="duckdb")
+        sql = to_sql(self.select)
         return self.client, sql, self.virtual, self.links, self.repeat
 
 

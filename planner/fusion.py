@@ -292,7 +292,8 @@ class _Fusion:
             if left.absorbed and set(left.all) <= set(members):
                 sources += self._taken(left, (), parts, whole)
         filters = tuple(f for i in core for f in parts[i].branches[0].filters)
-        branch = replace(whole, sources=tuple(sources), filters=filters)
+        claims = tuple(c for i in members for c in parts[i].branches[0].claims)
+        branch = replace(whole, sources=tuple(sources), filters=filters, claims=claims)
         ids = tuple(id_ for i in (*core, *optional) for id_ in parts[i].ids)
         name = "_".join(self.old.relations[i].name for i in members)
         return Relation(ids, name, parts[core[0]].span, (branch,))

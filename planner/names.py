@@ -13,6 +13,7 @@ from sqlfl.planner import emit
 from sqlfl.planner.relations import Item, Term
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Span
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Catalog, Client, Place, Table
 
 
@@ -213,7 +214,7 @@ class Scope:
             return None
         if len(terms) > 1:
             raise plan_error(
-                f"column {node.sql(dialect='duckdb')} is ambiguous: "
+                f"column {to_sql(node)} is ambiguous: "
                 f"{len(items)} tables go by the name {'.'.join(parts[:length])}",
                 self.sql,
                 node,
@@ -241,7 +242,7 @@ class Scope:
         return None if term is None else term.expression.copy()
 
     def _unknown(self, node: exp.Column) -> PlanError:
-        written = node.sql(dialect="duckdb")
+        written = to_sql(node)
         owners = [i for i in self.items if node.table and i.name.lower() == node.table.lower()]
         if node.table and not owners:
             hint = nearest(node.table, (i.name for i in self.items))

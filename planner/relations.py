@@ -50,6 +50,8 @@ class Source:
     rows: int | None
     others: tuple[tuple[str, ...], ...] = ()
     """Other paths that name it."""
+    copies: bool = False
+    """A row of its table may stand in several of its rows."""
     lefts: tuple[LeftOn, ...] = ()
     """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
 
@@ -63,6 +65,8 @@ class Branch:
     columns: Mapping[tuple[str, str], exp.Expr]
     """(relation id, column in lower case) -> expression over the sources."""
     filters: tuple[Term, ...] = ()
+    claims: tuple[exp.Expr, ...] = ()
+    """Expressions over the sources that must be one value per row; see `scalars`."""
 
 
 @dataclass(frozen=True)
