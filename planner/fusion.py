@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlfl.errors import PlanError
 from sqlfl.planner.draft import Draft
+from sqlfl.planner.equalities import equality
 from sqlfl.planner.nulls import rejects_nulls
 from sqlfl.planner.relations import (
     PRESENT,
@@ -346,12 +347,11 @@ def _with_present_column(relation: Relation) -> Relation:
 
 def equality_sides(draft: Draft, block: Block, term: Term) -> tuple[Term, Term] | None:
     """Both sides of an equality between two parts of the block."""
-    expression = term.expression
-    if not isinstance(expression, exp.EQ):
+    equal = equality(term.expression)
+    if equal is None:
         return None
     left, right = (
-        Term(side, span_of(side, draft.sql) or term.span)
-        for side in (expression.left, expression.right)
+        Term(side, span_of(side, draft.sql) or term.span) for side in (equal.left, equal.right)
     )
     reads = set(block.reads(left)), set(block.reads(right))
     return (left, right) if all(reads) and not reads[0] & reads[1] else None
