@@ -5,21 +5,21 @@ What one client can answer alone and is not a select-project-join goes to it who
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError
+from sqlfl.errors import PlanError
 from sqlfl.planner import emit
 from sqlfl.planner.chains import chain_of
-from sqlfl.planner.columns import distinct, unify_blocks, with_column_aliases
+from sqlfl.planner.clock import Clock
+from sqlfl.planner.columns import named_alike, unify_blocks, with_column_aliases
 from sqlfl.planner.ctes import Environment, with_ctes
 from sqlfl.planner.joins import Joiner, State, renamed
 from sqlfl.planner.names import Tables
 from sqlfl.planner.parsing import is_from, joins_of
 from sqlfl.planner.push import Pusher
-from sqlfl.planner.refusals import Refusal, has_outer_join, refusals
+from sqlfl.planner.refusals import HINTS, Refusal, has_hints, has_outer_join, refusals
 from sqlfl.planner.relations import (
     Block,
     Branch,
@@ -27,16 +27,19 @@ from sqlfl.planner.relations import (
     Item,
     Output,
     Relation,
-    Source,
     Term,
     column,
     substituted,
     with_filters,
 )
+from sqlfl.planner.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, has_calls
 from sqlfl.planner.scopes import Scope
+from sqlfl.planner.several import unrolled
+from sqlfl.planner.sources import Sources
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.stars import expand_star, is_star
-from sqlfl.schema import Catalog, Client, Table, folded
+from sqlfl.planner.writing import to_sql
+from sqlfl.schema import Catalog, Client, folded
 
 MOST_BLOCKS = 1024
 ROWID = "rowid"
@@ -45,13 +48,18 @@ ROWID = "rowid"
 class Binder:
     """Binds one query; numbers its relations and sources."""
 
-    def __init__(self, sql: str, catalog: Catalog) -> None:
+    def __init__(self, sql: str, catalog: Catalog, clock: Clock, careful: bool = False) -> None:
+        """`careful`: each SELECT asks at once whether its columns are one value per row."""
         self.sql = sql
         self.catalog = catalog
         self.tables = Tables(catalog, sql)
-        self.pusher = Pusher(self.tables, sql)
+        self.pusher = Pusher(self.tables, sql, clock)
         self.joiner = Joiner(self.pusher, sql)
-        self._numbers = itertools.count()
+        self.asker = Asker(catalog)
+        self.careful = careful
+        self.claims: list[Term] = []
+        """Terms over several relations that must be one value per row."""
+        self.sources = Sources(self.pusher, sql)
 
     def bind(
         self, query: exp.Query, environment: Environment | None = None, derived: bool = False
@@ -61,7 +69,7 @@ class Binder:
         `derived` says that only its outputs can be referred to.
         """
         if not isinstance(query, exp.Query):
-            raise self._no_select(query)
+            raise self.sources.no_select(query)
         if environment is None:
             self._refuse_marks(query)
         known = with_ctes(query, environment or {})
@@ -69,20 +77,22 @@ class Binder:
             return self.bind(query.this, known, derived)
         blocker = next(refusals(query), None) or self._distinct_union(query)
         outer = has_outer_join(query)
-        if blocker is not None or self._recursive(query) or outer:
+        hinted = isinstance(query, exp.Select) and has_hints(query)
+        if blocker is not None or self._recursive(query) or outer or hinted:
             client = self.pusher.only_client(query, known)
-            if client is not None and blocker is None and outer and not derived:
+            if client is not None and not (blocker or hinted) and outer and not derived:
                 return self._together(query, known, client)
             if client is not None:
-                return (self._whole(query, known, client),)
+                return (self.sources.whole(query, known, client),)
             if blocker is not None:
                 raise self._refuse(blocker, query, known)
         if isinstance(query, exp.SetOperation):
             return self._union(query, known, derived)
         if not isinstance(query, exp.Select):
-            raise self._no_select(query)
+            raise self.sources.no_select(query)
         try:
-            return self._select(query, known)
+            asked = self.careful or hinted
+            return self._asked(query, known) if asked else self._select(query, known)
         except PlanError as error:
             return (self._whole_or(error, query, known),)
 
@@ -98,22 +108,6 @@ class Binder:
                     node,
                     "give it another alias; call a column otherwise in a view",
                 )
-
-    def _no_select(self, query: exp.Expr) -> PlanError:
-        if _finds_columns(query):
-            return plan_error(
-                "PIVOT without the values makes a column of each that it finds: the plan would "
-                "have to know them",
-                self.sql,
-                query,
-                "list the values: PIVOT ... ON column IN (...)",
-            )
-        return plan_error(
-            "expected a SELECT over tables of parties",
-            self.sql,
-            query,
-            "SELECT ... FROM party.table, with joins and UNION ALL",
-        )
 
     def _distinct_union(self, query: exp.Query) -> Refusal | None:
         if not isinstance(query, exp.SetOperation):
@@ -148,34 +142,12 @@ class Binder:
 
     # -- queries -----------------------------------------------------------------------------------
 
-    def _whole(self, query: exp.Query, known: Environment, client: Client) -> Block:
-        """The query as one source of one relation."""
-        for pivot in query.find_all(exp.Pivot):
-            if _finds_columns(pivot):
-                raise self._no_select(pivot)
-        local = self.pusher.local(query, known)
-        try:
-            columns = self.catalog.describe(client, local.sql(dialect="duckdb"))
-        except PartyError as error:
-            message = f"{client.party} cannot bind this query: {_said(error)}"
-            hint = f"try it in the database of {client.party}, with its own tables' names"
-            raise plan_error(message, self.sql, query, hint) from error
-        item = exp.Subquery(this=local)
-        names = distinct([column.name for column in columns])
-        reserved = frozenset(folded(name) for name in names) | self.tables.schemas([client])
-        source = Source(self._id("@"), item, "q", (client.party,), None, reserved)
-        span = span_of(query, self.sql)
-        relation, outputs = self._relation("q", span, names, [(client, source)])
-        written = zip(outputs, columns, strict=True)
-        shown = tuple(replace(output, name=column.name) for output, column in written)
-        return Block((relation,), Group(relation.ids), shown, span=span)
-
     def _whole_or(self, error: PlanError, query: exp.Query, known: Environment) -> Block:
         """A query of one client that cannot be taken apart, as its database takes it."""
         try:
             client = self.pusher.only_client(query, known)
             if client is not None:
-                return self._whole(query, known, client)
+                return self.sources.whole(query, known, client)
         except PlanError:
             pass
         raise error
@@ -185,28 +157,13 @@ class Binder:
         try:
             assert isinstance(query, exp.Select)
             blocks = self._select(query, known)
+            if self.careful and any(self._others(block) for block in blocks):
+                return (self.sources.whole(query, known, client),)
         except PlanError:
-            return (self._whole(query, known, client),)
+            return (self.sources.whole(query, known, client),)
         if len(blocks) == 1 and all(r.client == client for r in blocks[0].relations):
             return (replace(blocks[0], together=True),)
-        return (self._whole(query, known, client),)
-
-    def _relation(
-        self,
-        name: str,
-        span: tuple[int, int] | None,
-        columns: tuple[str, ...],
-        parts: list[tuple[Client, Source]],
-    ) -> tuple[Relation, tuple[Output, ...]]:
-        id_ = self._id("#")
-        branches = tuple(
-            Branch(c, (s,), {(id_, folded(n)): column(n, s.id) for n in columns}) for c, s in parts
-        )
-        outputs = tuple(Output(n, Term(column(n, id_), span)) for n in columns)
-        return Relation((id_,), name, span, branches), outputs
-
-    def _id(self, prefix: str) -> str:
-        return f"{prefix}{next(self._numbers)}"
+        return (self.sources.whole(query, known, client),)
 
     def _union(
         self, query: exp.SetOperation, known: Environment, derived: bool
@@ -216,7 +173,7 @@ class Binder:
         found = list(left)
         for block in right:
             if query.args.get("by_name"):
-                block = self._by_name(block, names, query.right)
+                block = named_alike(block, names, query.right, self.sql)
             if len(block.outputs) != len(names):
                 raise plan_error(
                     f"the parts of a UNION ALL must have the same number of columns, got "
@@ -228,29 +185,6 @@ class Binder:
             outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
             found.append(replace(block, outputs=tuple(outputs)))
         return tuple(found)
-
-    def _by_name(self, block: Block, names: list[str], place: exp.Expr) -> Block:
-        own = {folded(o.name): o for o in block.outputs}
-        for given in (names, [o.name for o in block.outputs]):
-            compared = [folded(name) for name in given]
-            twice = next((name for name in compared if compared.count(name) > 1), None)
-            if twice is not None:
-                raise plan_error(
-                    f"a part of a UNION ALL BY NAME has two columns {twice}",
-                    self.sql,
-                    place,
-                    "give one of them another name",
-                )
-        if {folded(n) for n in names} != set(own):
-            odd = sorted({folded(n) for n in names} ^ set(own))
-            raise plan_error(
-                f"the parts of a UNION ALL BY NAME must have the same columns; "
-                f"not in both: {', '.join(odd)}",
-                self.sql,
-                place,
-                "select them in each part: NULL AS column where there is none",
-            )
-        return replace(block, outputs=tuple(own[folded(n)] for n in names))
 
     def _select(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
         from_ = select.args.get("from_")
@@ -285,7 +219,51 @@ class Binder:
             condition = self.pusher.term(where.this, scope.with_aliases(written), known)
             tree = replace(tree, conditions=(*tree.conditions, condition))
         span = span_of(select, self.sql)
-        return Block(state.relations, tree, tuple(outputs), state.items, span)
+        sorted_by = self._order(select, scope.with_aliases(written), known)
+        relations, several = claimed(state.relations, [*outputs, *sorted_by])
+        self.claims += several
+        block = Block(relations, tree, tuple(outputs), state.items, span)
+        return replace(block, sorted_by=sorted_by)
+
+    # -- functions ---------------------------------------------------------------------------------
+
+    def _asked(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+        """As `_select`, the parties having said what its functions are."""
+        blocks = self._select(select, known)
+        found = [self._others(block) for block in blocks]
+        if not any(found):
+            return blocks
+        client = self.pusher.only_client(select, known)
+        if client is not None:
+            return (self.sources.whole(select, known, client),)
+        done = [
+            (unrolled(block, [o for o, _ in others], self.sources.fresh) if others else block)
+            if all(kind == ROWS for _, kind in others)
+            else None
+            for block, others in zip(blocks, found, strict=True)
+        ]
+        made = tuple(block for block in done if block is not None)
+        if len(made) == len(blocks):
+            return made
+        output, kind = next(others[0] for b, others in zip(done, found, strict=True) if b is None)
+        raise self._refuse(Refusal(kind, output.term.span, HINTS[kind]), select, known)
+
+    def _order(self, select: exp.Select, scope: Scope, known: Environment) -> tuple[Output, ...]:
+        """What ORDER BY computes: rows need no order, but an aggregate there makes one of them."""
+        order = select.args.get("order")
+        if order is None:
+            return ()
+        called = [ordered.this for ordered in order.expressions if has_calls(ordered.this)]
+        return tuple(Output("", self.pusher.term(node, scope, known)) for node in called)
+
+    def _others(self, block: Block) -> list[tuple[Output, str]]:
+        """Its columns that are not one value per row, and what they are."""
+        kinds = (
+            (output, self.asker.kind_over(block.relations, output.term))
+            for output in (*block.outputs, *block.sorted_by)
+            if has_calls(output.term.expression)
+        )
+        return [(output, kind) for output, kind in kinds if kind not in (SCALAR, UNBOUND)]
 
     # -- FROM --------------------------------------------------------------------------------------
 
@@ -343,54 +321,7 @@ class Binder:
             if cte.calls_itself:
                 return [self._recursive_cte(node, known)]
             return self._derived(node, cte.query, cte.environment, cte.columns)
-        return [self._base(node)]
-
-    def _base(self, node: exp.Table) -> State:
-        parts: list[tuple[Client, Source]] = []
-        clients = self.tables.clients(node)
-        found = [(client, self.tables.table(node, client)) for client in clients]
-        for client, table in found:
-            paths = self.tables.paths(client, table)
-            item = self.tables.emitted(client, table)
-            names = {folded(c.name) for c in table.columns} | self.tables.schemas([client])
-            source = Source(
-                self._id("@"), item, table.name, paths[0], table.rows, frozenset(names), paths[1:]
-            )
-            parts.append((client, source))
-        common, lacking = self._columns(found)
-        hidden = _hidden(found)
-        span = span_of(node, self.sql)
-        relation, outputs = self._relation(node.alias_or_name, span, (*common, *hidden), parts)
-        outputs, unseen = outputs[: len(common)], outputs[len(common) :]
-        aliases = node.alias_column_names
-        if aliases and lacking:
-            name, client_ = lacking[0]
-            raise plan_error(
-                f"columns get other names by their order, and {client_} lacks {name}",
-                self.sql,
-                node,
-                "name them in a derived table: FROM (SELECT a AS b FROM party.table) AS t",
-            )
-        shown = with_column_aliases(outputs, aliases, node, self.sql)
-        path = () if node.alias else tuple(part.name for part in node.parts)
-        item_ = Item(
-            node.alias_or_name, shown, path, lacking, tuple((o.name, o.term) for o in unseen)
-        )
-        return State((relation,), Group(relation.ids), (item_,))
-
-    def _columns(
-        self, found: list[tuple[Client, Table]]
-    ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """The columns that all clients have, and for others one of those that lack it."""
-        all_ = {folded(c.name): c.name for _, table in reversed(found) for c in table.columns}
-        own = [{folded(c.name) for c in table.columns} for _, table in found]
-        common = [c.name for c in found[0][1].columns if all(folded(c.name) in o for o in own)]
-        lacking = []
-        for key, name in all_.items():
-            away = [client for (client, _), o in zip(found, own, strict=True) if key not in o]
-            if away:
-                lacking.append((name, self.tables.owner(away[0])))
-        return tuple(common), tuple(lacking)
+        return [self.sources.table(node)]
 
     def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
         query = exp.select("*").from_(exp.to_table(node.name, dialect="duckdb"))
@@ -402,7 +333,7 @@ class Binder:
                 node,
                 "make it a view in one party's database",
             )
-        block = self._whole(query, known, client)
+        block = self.sources.whole(query, known, client)
         relation = replace(block.relations[0], name=node.alias_or_name)
         shown = with_column_aliases(block.outputs, node.alias_column_names, node, self.sql)
         return State((relation,), Group(relation.ids), (Item(node.alias_or_name, shown),))
@@ -427,7 +358,7 @@ class Binder:
 
     def _stacked(self, blocks: tuple[Block, ...], name: str, span: tuple[int, int] | None) -> Block:
         """A union of blocks of one relation each, as one relation with all their branches."""
-        id_ = self._id("#")
+        id_ = self.sources.fresh("#")
         branches: list[Branch] = []
         for block in blocks:
             filtered = with_filters(block.relations[0], block.tree.conditions)
@@ -444,30 +375,8 @@ class Binder:
         return Block((relation,), Group(relation.ids), outputs, span=span)
 
 
-def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:
-    """Columns that the database adds to a table; not to a view, which has no size."""
-    own = {folded(c.name) for _, table in found for c in table.columns}
-    whole = len(found) == 1 and found[0][1].rows is not None
-    return (ROWID,) if whole and ROWID not in own else ()
-
-
-def _finds_columns(query: exp.Expr) -> bool:
-    """Whether it is a PIVOT whose columns are named after values of the table."""
-    if not isinstance(query, exp.Pivot) or query.args.get("unpivot"):
-        return False
-    return (
-        bool(query.expressions)
-        and not query.args.get("fields")
-        and not all(isinstance(column, exp.In) for column in query.expressions)
-    )
-
-
-def _said(error: PartyError) -> str:
-    return error.message.split("\n")[0].partition(": ")[2] or error.message
-
-
 def _derived_name(projection: exp.Expr) -> str:
     chain = chain_of(projection.unnest())
     if chain is not None and not chain.is_method:
         return chain.parts[-1]
-    return projection.sql(dialect="duckdb")
+    return to_sql(projection)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sqlfl.planner.relations import operand
+from sqlfl.planner.writing import to_sql
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Chain:
 
     @property
     def written(self) -> str:
-        return ".".join(word.sql(dialect="duckdb") for word in self.words)
+        return ".".join(to_sql(word) for word in self.words)
 
 
 def chain_of(node: exp.Expr) -> Chain | None:

@@ -44,6 +44,31 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def named_alike(block: Block, names: list[str], place: exp.Expr, sql: str) -> Block:
+    """A part of a UNION ALL BY NAME with its columns in the order of the first part's."""
+    own = {folded(o.name): o for o in block.outputs}
+    for given in (names, [o.name for o in block.outputs]):
+        compared = [folded(name) for name in given]
+        twice = next((name for name in compared if compared.count(name) > 1), None)
+        if twice is not None:
+            raise plan_error(
+                f"a part of a UNION ALL BY NAME has two columns {twice}",
+                sql,
+                place,
+                "give one of them another name",
+            )
+    if {folded(n) for n in names} != set(own):
+        odd = sorted({folded(n) for n in names} ^ set(own))
+        raise plan_error(
+            f"the parts of a UNION ALL BY NAME must have the same columns; "
+            f"not in both: {', '.join(odd)}",
+            sql,
+            place,
+            "select them in each part: NULL AS column where there is none",
+        )
+    return replace(block, outputs=tuple(own[folded(n)] for n in names))
+
+
 def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple[Block, ...]:
     """Blocks of a union in FROM, with columns of different types cast to their common one.
 

@@ -8,11 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
-from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.errors import InternalError
-from sqlfl.planner.parsing import BARE
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
+from sqlfl.planner.writing import Dialect, to_sql
 from sqlfl.schema import folded
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def table(name: str, schema: str | None = None, catalog: str | None = None) -> e
 
 
 def cast(expression: exp.Expr, type_: str) -> exp.Cast:
-    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=DuckDB))
+    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=Dialect))
 
 
 ROW = "sqlfl_row"
@@ -104,7 +103,7 @@ def fragment_select(
     shown = [(expression.copy(), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
     for condition in filters:
-        kept.setdefault(condition.sql(dialect=DuckDB), condition.copy())
+        kept.setdefault(to_sql(condition), condition.copy())
     edges = {e.id: [t.expression for t in e.on] for s in sources for e in s.lefts}
     everything = [*(e for e, _ in shown), *kept.values(), *(e for on in edges.values() for e in on)]
     alone = alone and any(e.find(exp.Query) is not None for e in everything)
@@ -167,7 +166,6 @@ class _Names:
                     taken.add(folded(node.name))
                 taken |= node.meta_get(NAMES_MARK) or frozenset()
         self._aliases = {source.id: _free(source.name, taken) for source in sources}
-        self._hidden = frozenset(name for source in sources for name in source.names)
         self._columns: dict[str, dict[str, exp.Alias]] = {}
         """Of sources that show these columns only: each under a name of its own."""
         for column in (c for e in expressions for c in e.find_all(exp.Column)) if alone else ():
@@ -196,12 +194,6 @@ class _Names:
                 if columns is not None:
                     node.set("this", identifier(columns[folded(node.name)].alias))
                 node.set("table", identifier(alias))
-        for call in [n for n in expression.walk() if n.meta_get(BARE) in self._hidden]:
-            # a column of a source is called like the call; within a SELECT it is out of sight
-            own = exp.select(call.copy()).subquery()
-            if call is expression:
-                return own
-            call.replace(own)
         return expression
 
 

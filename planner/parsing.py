@@ -7,7 +7,6 @@ words, may lose fields of the latter, and has a comma and a JOIN in one flat lis
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -16,67 +15,16 @@ from sqlglot.tokenizer_core import TokenType
 
 COMMA = "sqlfl_comma"
 """Key in the meta of a join: it was written as a comma."""
-BARE = "sqlfl_bare"
-"""Key in the meta of a call: the word that it was written as, which may also be a column."""
-VALUES = frozenset(
-    [
-        "current_catalog",
-        "current_date",
-        "current_role",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_user",
-        "localtime",
-        "localtimestamp",
-        "session_user",
-        "user",
-    ]
-)
-"""Words that DuckDB takes for calls where no column and no output is called so."""
-
 _DECORATIONS = (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 """What may stand around the call of a method: `x.sum() FILTER (...) OVER (...)`."""
 
 
-def _bare(kind: type[exp.Expr], word: str) -> exp.Expr:
-    made = kind()
-    if made.sql(dialect="duckdb").lower() != word:  # current_user() is no column
-        made = exp.column(exp.to_identifier(word))
-    made.meta[BARE] = word
-    return made
-
-
-class Parser(DuckDBParser):
+class Naming(DuckDBParser):
     """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` whatever x is."""
 
-    ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-    """None by the name of what stands before a bracket: it may be a column called `list`."""
-    NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {
-        token: partial(_bare, kind, token.name.lower())
-        for token, kind in DuckDBParser.NO_PAREN_FUNCTIONS.items()
+    COLUMN_OPERATORS: ClassVar[dict[TokenType, Any]] = {
+        token: DuckDBParser.COLUMN_OPERATORS[token] for token in (TokenType.DOT, TokenType.DCOLON)
     }
-    """What says itself what it was written as, or a column."""
-
-    def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
-        word = this.this if isinstance(this, exp.Column) and len(this.parts) == 1 else None
-        if isinstance(word, exp.Identifier) and not word.quoted and word.name.upper() == "ARRAY":
-            this = None  # ARRAY[1, 2]: no column can be called so without quotes
-        found: exp.Expr | None = super()._parse_bracket(this)
-        return found
-
-    def _parse_interval(
-        self, require_interval: bool = True, parse_function_unit: bool = True
-    ) -> exp.Add | exp.Interval | None:
-        if self._curr.token_type == TokenType.INTERVAL and not self._starts_interval():
-            return None  # a column of that name
-        found: Any = super()._parse_interval(require_interval, parse_function_unit)
-        return found  # type: ignore[no-any-return]
-
-    def _starts_interval(self) -> bool:
-        kinds = (TokenType.STRING, TokenType.NUMBER, TokenType.L_PAREN, TokenType.IDENTIFIER)
-        following = self._next
-        return following.token_type in kinds or following.text.replace("_", "a").isalnum()
 
     def _replace_lambda(self, node: exp.Expr | None, expressions: list[exp.Expr]) -> Any:
         return node
@@ -94,16 +42,19 @@ class Parser(DuckDBParser):
         return join
 
     def _parse_column_ops(self, this: exp.Expr | None) -> exp.Expr | None:
+        """Dots, brackets and casts after an operand."""
         this = self._bracketed(this)
-        while self._curr and self._curr.token_type in self.COLUMN_OPERATORS:
-            operator = self._curr.token_type
-            if operator != TokenType.DOT:
-                # one operator, and what follows it; dots after it come round again
-                this = self._operated(this, operator)
-                continue
-            self._advance()
-            this = self._bracketed(_dotted(this, self._member()))
-        return this
+        while True:
+            if self._match(TokenType.DOT):
+                this = _dotted(this, self._member())
+            elif self._match(TokenType.DCOLON):
+                type_ = self._parse_dcolon()
+                if not type_:
+                    self.raise_error("Expected A TYPE")
+                this = self.build_cast(strict=self.STRICT_CAST, this=this, to=type_)
+            else:
+                return this
+            this = self._bracketed(this)
 
     def _bracketed(self, this: exp.Expr | None) -> exp.Expr | None:
         while self._curr and self._curr.token_type in self.BRACKETS:
@@ -113,20 +64,11 @@ class Parser(DuckDBParser):
             this = found
         return this
 
-    def _operated(self, this: exp.Expr | None, operator: TokenType) -> exp.Expr | None:
-        build: Any = self.COLUMN_OPERATORS[operator]
-        self._advance()
-        if operator in self.CAST_COLUMN_OPERATORS:
-            field = self._parse_dcolon()
-            if not field:
-                self.raise_error("Expected type")
-        else:
-            field = self._parse_column_reference() or self._parse_bitwise()
-        return self._bracketed(build(self, this, field))
-
     def _member(self) -> exp.Expr | None:
         """What stands after a dot; `t.true` and `t.null` are columns."""
         word = self._curr
+        if self._next.token_type in self.BRACKETS:
+            return self._parse_id_var(any_token=True)  # `t.array[1]` has no ARRAY[1] in it
         field: exp.Expr | None = self._parse_field(any_token=True, anonymous_func=True)
         if isinstance(field, exp.Null | exp.Boolean):
             return exp.Identifier(this=word.text, quoted=False).update_positions(word)

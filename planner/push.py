@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from sqlfl.planner.chains import Chain, chain_of, with_links
+from sqlfl.planner.clock import Clock
 from sqlfl.planner.ctes import Cte, Environment, Nameless, tables_of
 from sqlfl.planner.names import Tables
-from sqlfl.planner.parsing import BARE, VALUES
 from sqlfl.planner.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.relations import CLIENT_MARK, Term, fitted
 from sqlfl.planner.spans import plan_error, span_of
@@ -27,6 +27,7 @@ SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system"
 class Pusher:
     tables: Tables
     sql: str
+    clock: Clock
 
     # -- which clients -----------------------------------------------------------------------------
 
@@ -143,13 +144,9 @@ class _Expression:
             self._one(child, bound)
 
     def _one(self, child: exp.Expr, bound: frozenset[str]) -> None:
-        chain, word, parent = chain_of(child), child.meta_get(BARE), child.parent
+        chain = chain_of(child)
         if chain is not None:
             self._name(child, chain, bound)
-        elif isinstance(word, str):
-            found = self.scope.lookup(Chain((exp.to_identifier(word),)), self.whole)
-            if found is not None:
-                child.replace(self.pusher.placed(found, child))
         elif isinstance(child, exp.Dot) and not isinstance(child.expression, exp.Identifier):
             self.resolve(child, bound)
             child.replace(with_links(child.this, [child.expression]))
@@ -160,13 +157,6 @@ class _Expression:
             child.replace(self.pusher.placed(found, child))
         elif isinstance(child, exp.Query):
             child.replace(self._subquery(child))
-        elif isinstance(child, exp.DataType) and not isinstance(parent, exp.Cast | exp.DataType):
-            raise plan_error(
-                f"{child.sql(dialect='duckdb')} is read as a type",
-                self.pusher.sql,
-                self.whole,
-                'a column that is called like a type stands in double quotes: "list"[1]',
-            )
         elif isinstance(child, exp.Comprehension):
             self._comprehension(child, bound)
         else:
@@ -195,12 +185,11 @@ class _Expression:
         if found is None:
             if chain.is_method and len(chain.words) <= 2 and self.pusher.is_schema(chain):
                 return  # a function of that schema
-            if len(chain.words) == 1 and folded(first.name) in VALUES:
-                found = self.scope.lookup(chain, child)
-                if found is None:
-                    child.meta[BARE] = folded(first.name)
-                    return
-            found = self.scope.resolve(chain, child)
+            word = self.pusher.clock.word(first.name) if len(chain.words) == 1 else None
+            if word is None:
+                found = self.scope.resolve(chain, child)
+            else:
+                found = self.scope.lookup(chain, child) or word
         if chain.is_method:
             self.pusher.refuse_method(chain, child)
         child.replace(self.pusher.placed(with_links(found, chain.links), child))

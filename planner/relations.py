@@ -52,6 +52,8 @@ class Source:
     """In lower case: its columns, and the schemas and databases of its client; no alias is one."""
     others: tuple[tuple[str, ...], ...] = ()
     """Other paths that name it."""
+    copies: bool = False
+    """A row of its table may stand in several of its rows."""
     lefts: tuple[LeftOn, ...] = ()
     """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
 
@@ -65,6 +67,8 @@ class Branch:
     columns: Mapping[tuple[str, str], exp.Expr]
     """(relation id, column in lower case) -> expression over the sources."""
     filters: tuple[Term, ...] = ()
+    claims: tuple[exp.Expr, ...] = ()
+    """Expressions over the sources that must be one value per row; see `scalars`."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,8 @@ class Block:
     """(relation, condition): joined rows that fail it are dropped, after all LEFT JOINs."""
     slots: tuple[int, ...] = ()
     """Slot of each relation."""
+    sorted_by: tuple[Output, ...] = ()
+    """What ORDER BY computes, beside the outputs."""
 
     def of(self, id_: str) -> int:
         return next(i for i, r in enumerate(self.relations) if id_ in r.ids)

@@ -69,6 +69,8 @@ class TrainModel:
     if_not_exists: bool
     sql: str = field(repr=False)
     """The whole text; spans refer to it."""
+    place: Span = field(default=(0, 0), repr=False)
+    """Of the query, without its parentheses."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class EvaluateModel:
     name: Word
     query: exp.Query
     sql: str = field(repr=False)
+    place: Span = field(default=(0, 0), repr=False)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class PredictModel:
     query: exp.Query
     into: Path | None
     sql: str = field(repr=False)
+    place: Span = field(default=(0, 0), repr=False)
 
 
 @dataclass(frozen=True)

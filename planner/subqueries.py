@@ -17,10 +17,11 @@ from sqlfl.planner.ctes import Environment, local_names
 from sqlfl.planner.emit import NAMES_MARK
 from sqlfl.planner.frames import UNSURE, Columns, Frame, Inner, outputs_of, with_aliases
 from sqlfl.planner.located import Located, Outputs, set_path
-from sqlfl.planner.parsing import VALUES, is_from
-from sqlfl.planner.refusals import is_aggregate, own_nodes
+from sqlfl.planner.parsing import is_from
+from sqlfl.planner.refusals import function_name, is_aggregate, own_nodes
 from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import folded
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class _Names:
             if isinstance(own, exp.Query):
                 self.tables.hoist(own)
             try:
-                found = self.pusher.tables.catalog.describe(client, own.sql(dialect="duckdb"))
+                found = self.pusher.tables.catalog.describe(client, to_sql(own))
             except PartyError:
                 return None
             return tuple(column.name for column in found)
@@ -291,6 +292,7 @@ class _Names:
         first = folded(chain.parts[0])
         if first in bound and len(chain.words) == 1 and not chain.is_method:
             return
+        word = self.pusher.clock.word(chain.parts[0]) if len(chain.words) == 1 else None
         at: Frame | Scope | None = frame
         while isinstance(at, Frame):
             match = at.find(chain.parts)
@@ -302,7 +304,10 @@ class _Names:
                     words = [*match.item.native, *chain.words[match.words :]]
                     child.replace(_linked(column_of(words), chain.links))
                 return
-            if at is frame and (first in bound or (len(chain.words) == 1 and first in VALUES)):
+            if at is frame and first in bound:
+                return
+            if word is not None:
+                self._place(child, with_links(word, chain.links), chain)
                 return
             at = at.outer
         if at is None:
@@ -312,13 +317,16 @@ class _Names:
             return  # a function's schema, or nothing: its database will tell
         if chain.is_method:
             self.pusher.refuse_method(chain, child)
+        self._place(child, with_links(found, chain.links), chain)
+
+    def _place(self, child: exp.Expr, found: exp.Expr, chain: Chain) -> None:
+        """Put what a name stands for in its place; a column keeps its name."""
         whole = child
         while isinstance(whole.parent, exp.Paren):
             whole = whole.parent
-        placed = self.pusher.placed(with_links(found, chain.links), child)
+        placed = self.pusher.placed(found, child)
         child.replace(placed)
         if isinstance(whole.parent, exp.Select) and not chain.is_method:
-            # the column keeps its name
             shown = placed if whole is child else whole
             shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
 
@@ -363,8 +371,9 @@ def _joined(node: exp.Subquery, items: Sequence[Inner]) -> Inner:
 def _series(node: exp.Expr) -> str | None:
     """What the one column of `unnest`, `range` or `generate_series` is called; None for others."""
     inner = node.this if isinstance(node, exp.Table | exp.Lateral) else node
-    if isinstance(inner, exp.GenerateSeries):
-        return "range" if inner.args.get("is_end_exclusive") else "generate_series"
+    call = inner.this if isinstance(inner, exp.Table) else inner
+    if isinstance(call, exp.Anonymous) and function_name(call) in ("range", "generate_series"):
+        return function_name(call)
     return "unnest" if isinstance(inner, exp.Unnest) else None
 
 

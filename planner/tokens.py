@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError
-from sqlfl.planner.parsing import Parser as NamingParser
 from sqlfl.planner.statements import Span, Word
+from sqlfl.planner.writing import Dialect
 
 QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
-
-
-class Dialect(DuckDB):
-    """DuckDB's, except that no keyword swallows the rest of the text as one command, that names
-    stay as they are written, and so does the index of `a[1]`.
-    """
-
-    INDEX_OFFSET = 0
-    Parser = NamingParser
-
-    class Tokenizer(DuckDB.Tokenizer):
-        COMMANDS: ClassVar[set[TokenType]] = set()
 
 
 def tokenize(sql: str) -> list[Token]:

@@ -33,6 +33,7 @@ from sqlfl.registry import Model, Registry, facts_to_text
 from sqlfl.result import Result, facts_to_html
 from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
+from sqlfl.second_reading import confirm
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
 
@@ -418,7 +419,9 @@ def _parsed(text: str) -> st.Statement:
     if not isinstance(text, str):
         raise Error(f"a statement must be text, got {type(text).__name__}")
     try:
-        return parse(text)
+        statement = parse(text)
+        confirm(statement)
+        return statement
     except RecursionError:
         raise ParseError(TOO_DEEP, hint=FLATTEN) from None
 

@@ -8,6 +8,7 @@ import pytest
 from sqlfl.errors import ParseError
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.statements import EvaluateModel
+from sqlfl.planner.writing import to_sql
 
 FROMS = {
     "a, b JOIN c ON b.x = c.x": "a, (b JOIN c ON b.x = c.x)",
@@ -41,7 +42,7 @@ def read(query: str) -> str:
     """The text that the tree of a query is written as."""
     statement = parse(f"EVALUATE MODEL m FROM ({query})")
     assert isinstance(statement, EvaluateModel)
-    return statement.query.sql(dialect="duckdb")
+    return to_sql(statement.query)
 
 
 @pytest.mark.parametrize("text", FROMS)
@@ -72,7 +73,7 @@ EXPRESSIONS = (
 def test_expressions_keep_their_names(text: str) -> None:
     statement = parse(f"EVALUATE MODEL m FROM (SELECT {text} AS f FROM t)")
     assert isinstance(statement, EvaluateModel)
-    written = statement.query.sql(dialect="duckdb").upper().replace(" ", "")
+    written = to_sql(statement.query).upper().replace(" ", "")
     assert text.upper().replace(" ", "") in written.replace("[2]", "[1]")
 
 
