@@ -74,6 +74,9 @@ class Expressions:
         found = columns_of(place.scope, type_, place.home)
         if not found:
             return None
+        if self.draws.chance(50):
+            names = place.scope.names()
+            found = [item for item in found if names[item[2].folded] > 1] or found
         owner, source, column = self.draws.pick(found)
         if owner is not place.scope:
             self.note("outer name")

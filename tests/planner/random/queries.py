@@ -233,7 +233,7 @@ class Queries(Selects):
         parties = tuple(party for party in PARTIES if party == home)
         outer = place.scope
         self.note("subquery in subquery" if outer.depth() else "subquery")
-        found = self.from_(parties, outer, 1 if place.depth > 1 else 0, 2)
+        found = self.from_(parties, outer, int(place.depth > 0 or self.draws.chance(30)), 2)
         return found, Place(found.scope, home, min(place.depth - 1, 2))
 
     def _correlated(self, found: From, at: Place, outer: Place) -> str:
@@ -244,8 +244,8 @@ class Queries(Selects):
             around = replace(at, scope=replace(outer.scope), depth=0)
             self.note("correlated")
             parts.append(f"{self.integer(inner)} {self.draws.pick(('=', '<', '='))} {self.integer(around)}")
-        if self.draws.chance(30):
-            parts.append(self.condition(at))
+        if self.draws.chance(40):
+            parts.append(self.condition(replace(at, depth=max(at.depth, 1))))
         return f" WHERE {' AND '.join(parts)}" if parts else ""
 
     def scalar_subquery(self, place: Place) -> str:

@@ -70,6 +70,14 @@ class Scope:
         found = {c.party for _, c in self.columns if c.party is not None}
         return [party for party in PARTIES if party in found]
 
+    def names(self) -> Counter[str]:
+        """How often each name stands for something here or around: column, table, parameter."""
+        found = Counter(column.folded for _, column in self.columns)
+        found.update(source.alias.strip('"').lower() for source in self.sources)
+        found.update(name.lower() for name in self.variables)
+        found.update(column.folded for column in self.aliases)
+        return found if self.outer is None else found + self.outer.names()
+
     def depth(self) -> int:
         return 0 if self.outer is None else 1 + self.outer.depth()
 
@@ -128,13 +136,17 @@ def cased(draws: Draws, text: str) -> str:
 def variable(draws: Draws, scope: Scope) -> str:
     """A name for the parameter of a lambda: often that of a column, or of a table."""
     names = [c.name for _, c in scope.columns] + [s.alias for s in scope.sources]
-    return draws.pick(("i", *POOL, *(name for name in names if '"' not in name)))
+    names = [name for name in names if '"' not in name]
+    return draws.pick(names if names and draws.chance(60) else ("i", *POOL))
 
 
-def fresh(draws: Draws, taken: Sequence[str], prefix: str = "c") -> str:
-    """A name that is not taken yet: out of the pool, or a number."""
+def fresh(
+    draws: Draws, taken: Sequence[str], prefix: str = "c", near: Sequence[str] = ()
+) -> str:
+    """A name that is not taken yet: a number, out of the pool, or that of something `near`."""
     folded = {name.strip('"').lower() for name in taken}
-    name = draws.pick((f"{prefix}{len(folded)}", *POOL))
+    others = [name for name in near if '"' not in name]
+    name = draws.pick(others if others and draws.chance(50) else (f"{prefix}{len(folded)}", *POOL))
     number = len(folded)
     while name.lower() in folded:
         number += 1

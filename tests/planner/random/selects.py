@@ -71,7 +71,8 @@ class Selects(Sources):
                 return name_of(way, source, column), column
         types = (INT, INT, INT, TEXT, DOUBLE, BOOL)
         type_ = self.draws.pick(types if top else (*types, LIST, PAIR, DATE))
-        text, name = self.of(type_, place), fresh(self.draws, taken)
+        near = [name for source, c in own for name in (c.name, source.alias)]
+        text, name = self.of(type_, place), fresh(self.draws, taken, near=near)
         column = Column(name, type_, place.home)
         if self.draws.chance(5):
             self.note("prefix alias")
@@ -150,6 +151,7 @@ class Selects(Sources):
         called = column.name
         if owner is not None and self.draws.chance(30):
             called = f"{owner}.{column.name}"
-        name = fresh(self.draws, [c.name for c in shown])
+        near = [c.name for _, c in scope.columns]
+        name = fresh(self.draws, [c.name for c in shown], near=near)
         after = [replace(c, name=name) if c is column else c for c in shown]
         return f"{text} RENAME ({called} AS {name})", after

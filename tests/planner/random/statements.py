@@ -29,11 +29,16 @@ class Statement:
     """The query for the central database, which shows the identifiers after all else."""
     cross: bool = False
     """Cross products are allowed."""
+    weight: str | None = None
+    split: bool = False
+    """Rows for validation are to be drawn."""
     seen: frozenset[str] = frozenset()
     """What kinds of things it has."""
 
     def __str__(self) -> str:
         asked = f"target {self.target}, " if self.target else ""
+        asked += f"weight {self.weight}, " if self.weight else ""
+        asked += "split, " if self.split else ""
         asked += f"ID {', '.join('.'.join(i) for i in self.identifiers)}, " if self.identifiers else ""
         return f"{asked}clients {self.layout}, cross joins {self.cross}\n{self.query}"
 
@@ -72,29 +77,42 @@ class Statements(Queries):
         self, query: str, columns: tuple[Column, ...], layout: tuple[int, int, int], cross: bool
     ) -> Statement:
         numbers = [c.name.strip('"') for c in columns if c.type in NUMBERS]
-        target = None
-        if numbers and len(columns) > 1 and self.draws.chance(50):
-            target = self.draws.pick(numbers)
-        return Statement(query, layout, target, cross=cross, seen=frozenset(self.seen))
+        if not numbers or len(columns) < 2 or not self.draws.chance(50):
+            return Statement(query, layout, cross=cross, seen=frozenset(self.seen))
+        target = self.draws.pick(numbers)
+        others = [name for name in numbers if name != target]
+        weight = self.draws.pick(others) if others and self.draws.chance(20) else None
+        split = self.draws.chance(15)
+        self.seen |= {"target"} | ({"weight"} if weight else set()) | ({"split"} if split else set())
+        return Statement(
+            query,
+            layout,
+            target,
+            cross=cross,
+            weight=weight,
+            split=split,
+            seen=frozenset(self.seen),
+        )
 
     def _identified(
         self, before: str, found: From, layout: tuple[int, int, int], cross: bool, depth: int
     ) -> Statement:
         self.note("identifiers")
-        items, _ = self.items(found.scope, (), depth, top=True)
+        items, columns = self.items(found.scope, (), depth, top=True)
         where = self.where(found, depth)
         known = [(s, c) for s, c in found.scope.columns if c.party in PARTIES and '"' not in c.name]
         chosen = self.draws.some(known, 1, 2) if known else []
         shown = [f"{s.alias}.{c.name} AS sqlfl_{n}" for n, (s, c) in enumerate(chosen)]
         ends = f" FROM {found.text}{where}"
+        numbers = [c.name.strip('"') for c in columns if c.type in NUMBERS]
         return Statement(
             f"{before}SELECT {', '.join(items)}{ends}",
             layout,
-            None,
+            self.draws.pick(numbers) if numbers and self.draws.chance(50) else None,
             tuple((s.alias.strip('"'), c.name) for s, c in chosen),
             f"{before}SELECT {', '.join([*items, *shown])}{ends}",
             cross,
-            frozenset(self.seen),
+            seen=frozenset(self.seen),
         )
 
     def _union_of_blocks(self, parties: tuple[str, ...], depth: int) -> tuple[str, tuple[Column, ...]]:
