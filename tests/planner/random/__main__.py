@@ -1,55 +1,19 @@
 """Statements at random against the central database: what is wrong, and why the rest is refused.
 
-    python -m tests.planner.random --count 5000 --seed 0 --shrink 3
-    python -m tests.planner.random --seed 184 --count 1 --shrink 1
+python -m tests.planner.random --count 5000 --seed 0 --shrink 3
+python -m tests.planner.random --seed 184 --count 1 --shrink 1
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter, defaultdict
 from random import Random
 
-from tests.planner.random.draws import smaller
-from tests.planner.random.statements import Statement, made
-from tests.planner.random.truth import Verdict, check
-from tests.planner.random.world import WORLD, World, opened
-
-
-def pattern(message: str) -> str:
-    """A message without its names and numbers: what it is about."""
-    line = message.splitlines()[0] if message else ""
-    line = re.sub(r'"[^"]*"|\'[^\']*\'|\b[A-Za-z_0-9]+\.[A-Za-z_."0-9]+', "_", line)
-    return re.sub(r"\d+", "N", line)[:120]
-
-
-def cause(verdict: Verdict) -> tuple[str, str]:
-    if verdict.kind.startswith("wrong"):
-        return verdict.kind, ""
-    return verdict.kind, pattern(verdict.detail)
-
-
-def shrunk(world: World, seed: int, limit: int) -> tuple[Statement, Verdict]:
-    """The smallest statement found that fails as that of the seed does."""
-    _, choices = made(Random(seed))
-    wanted = cause(check(world, made(choices)[0]))
-    last: dict[str, tuple[Statement, Verdict]] = {}
-
-    def fails(candidate: list[int]) -> bool:
-        try:
-            statement, _ = made(candidate)
-            verdict = check(world, statement)
-        except (IndexError, ValueError, AssertionError, RecursionError):
-            return False
-        if cause(verdict) != wanted:
-            return False
-        last["best"] = (statement, verdict)
-        return True
-
-    fails(choices)
-    smaller(choices, fails, limit)
-    return last["best"]
+from tests.planner.random.shrinking import cause, pattern, shrunk
+from tests.planner.random.statements import made
+from tests.planner.random.truth import check
+from tests.planner.random.world import WORLD, opened
 
 
 def main() -> None:

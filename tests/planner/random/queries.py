@@ -110,15 +110,19 @@ class Queries(Selects):
         return text, (*columns, Column(name, BIG, home_of(parties)))
 
     def _distinct(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("distinct")
         text, columns = self.plain(self.from_(parties, outer, depth, 2), depth, stars=False)
         return text.replace("SELECT", "SELECT DISTINCT", 1), columns
 
     def _limited(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
-        self.note("order")
+        self.note("limit")
         text, columns = self.plain(self.from_(parties, outer, depth, 2), depth, stars=False)
         order = ", ".join(str(number) for number in range(1, len(columns) + 1))
         order = self.draws.pick(("ALL", order))
-        return f"{text} ORDER BY {order}{self.draws.pick((' LIMIT 3', '', ' LIMIT 2 OFFSET 1'))}", columns
+        return (
+            f"{text} ORDER BY {order}{self.draws.pick((' LIMIT 3', '', ' LIMIT 2 OFFSET 1'))}",
+            columns,
+        )
 
     def _several(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
         self.note("several rows")
@@ -243,7 +247,9 @@ class Queries(Selects):
             inner = replace(at, scope=replace(at.scope, outer=None), depth=0)
             around = replace(at, scope=replace(outer.scope), depth=0)
             self.note("correlated")
-            parts.append(f"{self.integer(inner)} {self.draws.pick(('=', '<', '='))} {self.integer(around)}")
+            parts.append(
+                f"{self.integer(inner)} {self.draws.pick(('=', '<', '='))} {self.integer(around)}"
+            )
         if self.draws.chance(40):
             parts.append(self.condition(replace(at, depth=max(at.depth, 1))))
         return f" WHERE {' AND '.join(parts)}" if parts else ""
@@ -254,7 +260,9 @@ class Queries(Selects):
         found, at = self._inner(place)
         own = at if self.draws.chance(10) else replace(at, scope=replace(at.scope, outer=None))
         value = self.integer(own.deeper())
-        shown = self.draws.pick(("count(*)", f"max({value})", f"min({value})", f"sum({value})::BIGINT"))
+        shown = self.draws.pick(
+            ("count(*)", f"max({value})", f"min({value})", f"sum({value})::BIGINT")
+        )
         return f"(SELECT {shown} FROM {found.text}{self._correlated(found, at, place)})"
 
     def subquery_test(self, place: Place) -> str:

@@ -140,9 +140,7 @@ def variable(draws: Draws, scope: Scope) -> str:
     return draws.pick(names if names and draws.chance(60) else ("i", *POOL))
 
 
-def fresh(
-    draws: Draws, taken: Sequence[str], prefix: str = "c", near: Sequence[str] = ()
-) -> str:
+def fresh(draws: Draws, taken: Sequence[str], prefix: str = "c", near: Sequence[str] = ()) -> str:
     """A name that is not taken yet: a number, out of the pool, or that of something `near`."""
     folded = {name.strip('"').lower() for name in taken}
     others = [name for name in near if '"' not in name]

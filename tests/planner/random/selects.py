@@ -16,7 +16,9 @@ SHOWN = (INT, BIG, DOUBLE, TEXT, BOOL)
 
 @dataclass
 class Selects(Sources):
-    def plain(self, found: From, depth: int, *, stars: bool = True, top: bool = False) -> tuple[str, tuple[Column, ...]]:
+    def plain(
+        self, found: From, depth: int, *, stars: bool = True, top: bool = False
+    ) -> tuple[str, tuple[Column, ...]]:
         """SELECT ... FROM ... WHERE; `top`: every column is of a type that a feature can have."""
         star = stars and self.draws.chance(25)
         parts, columns = (
@@ -66,9 +68,13 @@ class Selects(Sources):
             source, column = self.draws.pick(own)
             if column.folded not in {name.strip('"').lower() for name in taken}:
                 merged = any(c.folded == column.folded for c in place.scope.merged)
-                plain = merged or sum(c.folded == column.folded for _, c in place.scope.columns) == 1
+                plain = (
+                    merged or sum(c.folded == column.folded for _, c in place.scope.columns) == 1
+                )
                 way = "bare" if plain and self.draws.chance(50) else "qualified"
                 return name_of(way, source, column), column
+        if self.draws.chance(3):
+            return self._several_rows(place, taken)
         types = (INT, INT, INT, TEXT, DOUBLE, BOOL)
         type_ = self.draws.pick(types if top else (*types, LIST, PAIR, DATE))
         near = [name for source, c in own for name in (c.name, source.alias)]
@@ -79,11 +85,21 @@ class Selects(Sources):
             return f"{name}: {text}", column
         return f"{text} {self.draws.weighted(((9, 'AS '), (1, '')))}{name}", column
 
+    def _several_rows(self, place: Place, taken: Sequence[str]) -> tuple[str, Column]:
+        """A function that gives several rows, or none, for one."""
+        self.note("several rows")
+        found = self.list_value(place.deeper())
+        text = self.draws.pick((f"unnest({found})", f"generate_subscripts({found}, 1)"))
+        name = fresh(self.draws, taken)
+        return f"{text} AS {name}", Column(name, BIG, place.home)
+
     # -- stars -------------------------------------------------------------------------------------
 
     def star(self, scope: Scope, top: bool) -> tuple[list[str], Sequence[Column]]:
         """`*` or `t.*`, with EXCLUDE, RENAME and REPLACE, so that no name comes twice."""
         self.note("star")
+        if self.draws.chance(10):
+            return self._matching(scope, top)
         source: Source | None = None
         if len(scope.sources) > 1 and self.draws.chance(40):
             source = self.draws.pick(scope.sources)
@@ -107,6 +123,21 @@ class Selects(Sources):
         text, shown = self._replaced(scope, text, shown)
         text, shown = self._renamed(text, shown, scope, source)
         return [text], tuple(shown)
+
+    def _matching(self, scope: Scope, top: bool) -> tuple[list[str], Sequence[Column]]:
+        """Columns whose names match a pattern."""
+        self.note("columns")
+        names = [c.name for c in scope.shown() if c.type in SHOWN and '"' not in c.name]
+        if not names:
+            return self.items(scope, (), 1, top=top)
+        name = self.draws.pick(names)
+        shown = [column for column in scope.shown() if column.folded == name.lower()]
+        way = self.draws.pick(
+            ("COLUMNS('^{}$')", "* LIKE '{}'", "* SIMILAR TO '{}'", "* ILIKE '{}'")
+        )
+        more = "" if self.draws.chance(50) else ", 1 AS one"
+        columns = [*shown, *([Column("one", INT, None)] if more else [])]
+        return [way.format(name) + more], columns
 
     def _repeated(self, scope: Scope) -> list[tuple[Source, Column, str]]:
         """Columns to exclude: all but one of each name, called by their tables."""

@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tests.planner.random.expressions import Expressions, Place
+from tests.planner.random.conditions import Conditions
+from tests.planner.random.expressions import Place
 from tests.planner.random.scopes import POOL, Column, Scope, Source, columns_of, fresh, written
-from tests.planner.random.world import BIG, INT, PARTIES, SINGLE_ONLY, TABLES, VIEWS, Table
+from tests.planner.random.world import (
+    BIG,
+    BOOL,
+    DATE,
+    DOUBLE,
+    INT,
+    MOMENT,
+    MONEY,
+    PARTIES,
+    SINGLE_ONLY,
+    TABLES,
+    TEXT,
+    VIEWS,
+    Table,
+)
 
 JOINABLE = (INT, BIG)
+ANY = (INT, BIG, TEXT, DOUBLE, MONEY)
+PAIRS = (
+    ((TEXT,), (TEXT,)),
+    ((DOUBLE, MONEY), JOINABLE),
+    ((DATE,), (DATE, MOMENT)),
+    ((MOMENT,), (DATE,)),
+    ((TEXT,), JOINABLE),
+    ((BOOL,), (BOOL,)),
+    ((MONEY,), (DOUBLE,)),
+)
+"""Types of the two sides of an equality, which are compared as a common type."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +53,7 @@ class Cte:
 
 
 @dataclass
-class Sources(Expressions):
+class Sources(Conditions):
     single: tuple[str, ...] = PARTIES
     """Parties of one client."""
     ctes: list[Cte] = field(default_factory=list)
@@ -167,7 +193,14 @@ class Sources(Expressions):
             names = (*taken, *(source.alias for source in found.scope.sources))
             right = self._operand(parties, names, outer, depth)
             kind = self.draws.weighted(
-                ((7, "on"), (5 * commas, ","), (4, "using"), (3, "natural"), (1, "cross"), (1, "odd"))
+                (
+                    (7, "on"),
+                    (5 * commas, ","),
+                    (4, "using"),
+                    (3, "natural"),
+                    (1, "cross"),
+                    (1, "odd"),
+                )
             )
             joined = self._join(kind, found, segment, right)
             segment = right.scope if kind == "," else self._together(segment, right, joined)
@@ -212,6 +245,8 @@ class Sources(Expressions):
             if side in ("SEMI ", "ANTI "):
                 scope = left.scope
         on = self._on(segment if self.draws.chance(90) else left.scope, right.scope)
+        if side == "ASOF " and " = " in on:
+            on = on.replace(" = ", " >= ", 1)
         return From(f"{left.text} {side}JOIN {right.text} ON {on}", scope, conditions)
 
     def _named_join(
@@ -255,20 +290,29 @@ class Sources(Expressions):
         return " AND ".join(parts)
 
     def equality(self, left: Scope, right: Scope, both: Scope) -> str | None:
-        """A column of each, equal; now and then an expression."""
-        ends = []
-        for scope in (left, right):
-            own = replace(scope, outer=None)
-            found = [f for type_ in JOINABLE for f in columns_of(own, type_, None)]
-            found = found or columns_of(own, "VARCHAR", None)
-            if not found:
-                return None
-            _, source, column = self.draws.pick(found)
-            text = written(self.draws, both, both, source, column)
-            if self.draws.chance(10) and column.type in JOINABLE:
-                text = self.draws.pick(("{} + 0", "coalesce({}, 1)", "abs({})")).format(text)
-            ends.append(text)
-        return f"{ends[0]} = {ends[1]}"
+        """A column of each, equal, in one of the ways to say so; now and then an expression."""
+        types = self.draws.weighted(((14, (JOINABLE, JOINABLE)), *((1, pair) for pair in PAIRS)))
+        ends = [
+            self._end(scope, own, both) for scope, own in zip((left, right), types, strict=True)
+        ]
+        if None in ends:
+            ends = [self._end(scope, ANY, both) for scope in (left, right)]
+        if None in ends:
+            return None
+        forms = ["{0} == {1}", "NOT ({0} <> {1})", "{0} IN ({1})", "({0}, 1) = ({1}, 1)"]
+        forms += ["{0} IS NOT DISTINCT FROM {1}", "row({0}) = row({1})", "({0}) = {1}"]
+        return self.draws.pick(["{0} = {1}"] * 40 + forms).format(*ends)
+
+    def _end(self, scope: Scope, types: tuple[str, ...], both: Scope) -> str | None:
+        own = replace(scope, outer=None)
+        found = [item for type_ in types for item in columns_of(own, type_, None)]
+        if not found:
+            return None
+        _, source, column = self.draws.pick(found)
+        text = written(self.draws, both, both, source, column)
+        if self.draws.chance(10) and column.type in JOINABLE:
+            return self.draws.pick(("{} + 0", "coalesce({}, 1)", "abs({})")).format(text)
+        return text
 
     def one_sided(self, scope: Scope, depth: int) -> str:
         """A condition over columns of one party, as far as there are any."""

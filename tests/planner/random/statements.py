@@ -39,7 +39,9 @@ class Statement:
         asked = f"target {self.target}, " if self.target else ""
         asked += f"weight {self.weight}, " if self.weight else ""
         asked += "split, " if self.split else ""
-        asked += f"ID {', '.join('.'.join(i) for i in self.identifiers)}, " if self.identifiers else ""
+        asked += (
+            f"ID {', '.join('.'.join(i) for i in self.identifiers)}, " if self.identifiers else ""
+        )
         return f"{asked}clients {self.layout}, cross joins {self.cross}\n{self.query}"
 
 
@@ -67,7 +69,11 @@ class Statements(Queries):
         found = self.from_(parties, None, depth, 1 + self.draws.below(4))
         if kind == "identified":
             return self._identified(before, found, layout, cross, depth)
-        query, columns = self.plain(found, depth, top=True)
+        if len(parties) == 1 and self.draws.chance(40):
+            self.note("whole")
+            query, columns = self.derived(parties, None, depth)
+        else:
+            query, columns = self.plain(found, depth, top=True)
         if self.draws.chance(4):
             self.note("order")
             query += f" ORDER BY {columns[0].name}" if columns else ""
@@ -83,7 +89,9 @@ class Statements(Queries):
         others = [name for name in numbers if name != target]
         weight = self.draws.pick(others) if others and self.draws.chance(20) else None
         split = self.draws.chance(15)
-        self.seen |= {"target"} | ({"weight"} if weight else set()) | ({"split"} if split else set())
+        self.seen |= (
+            {"target"} | ({"weight"} if weight else set()) | ({"split"} if split else set())
+        )
         return Statement(
             query,
             layout,
@@ -115,7 +123,9 @@ class Statements(Queries):
             seen=frozenset(self.seen),
         )
 
-    def _union_of_blocks(self, parties: tuple[str, ...], depth: int) -> tuple[str, tuple[Column, ...]]:
+    def _union_of_blocks(
+        self, parties: tuple[str, ...], depth: int
+    ) -> tuple[str, tuple[Column, ...]]:
         """Blocks over the same FROM, each with expressions and conditions of its own."""
         self.note("union of blocks")
         found = self.from_(parties, None, 1, 2)
