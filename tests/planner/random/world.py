@@ -169,7 +169,8 @@ class World:
             con.execute("CREATE SCHEMA arch")
         for table in TABLES:
             if table.party == party:
-                create(con, table.path, table, self.rows[table.text][number::clients])
+                own = self.rows[table.text][number::clients]
+                create(con, table.path, table, own, turned=number % 2 == 1)
         for macro in MACROS:
             con.execute(macro.format(""))
         for view in VIEWS:
@@ -188,11 +189,20 @@ def opened(seed: int) -> Iterator[World]:
         yield World(seed, stack)
 
 
-def create(con: duckdb.DuckDBPyConnection, name: str, table: Table, literals: list[str]) -> None:
-    columns = ", ".join(f"{column} {type_}" for column, type_ in table.columns)
+def create(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    table: Table,
+    literals: list[str],
+    turned: bool = False,
+) -> None:
+    """`turned`: the columns stand in another order, as a second client may have them."""
+    step = -1 if turned else 1
+    columns = ", ".join(f"{column} {type_}" for column, type_ in table.columns[::step])
     con.execute(f"CREATE TABLE {name} ({columns})")
     if literals:
-        con.execute(f"INSERT INTO {name} VALUES {', '.join(literals)}")
+        names = ", ".join(column for column, _ in table.columns)
+        con.execute(f"INSERT INTO {name} ({names}) VALUES {', '.join(literals)}")
 
 
 def rows(random: Random, table: Table) -> list[str]:
