@@ -199,7 +199,7 @@ class Sources(Conditions):
                     (4, "using"),
                     (3, "natural"),
                     (1, "cross"),
-                    (1, "odd"),
+                    (2, "odd"),
                 )
             )
             joined = self._join(kind, found, segment, right)
@@ -241,11 +241,11 @@ class Sources(Conditions):
             return self._named_join(kind, side, left, segment, right, scope, conditions)
         self.note("outer join" if side.strip() in ("LEFT", "RIGHT", "LEFT OUTER") else "join")
         if kind == "odd":
-            side = self.draws.pick(("LEFT ", "FULL ", "SEMI ", "ANTI ", "ASOF ", "RIGHT "))
+            side = self.draws.pick(("LEFT ", "FULL ", "SEMI ", "ANTI ", "ASOF ", "ASOF LEFT "))
             if side in ("SEMI ", "ANTI "):
                 scope = left.scope
         on = self._on(segment if self.draws.chance(90) else left.scope, right.scope)
-        if side == "ASOF " and " = " in on:
+        if side.startswith("ASOF") and " = " in on:
             on = on.replace(" = ", " >= ", 1)
         return From(f"{left.text} {side}JOIN {right.text} ON {on}", scope, conditions)
 

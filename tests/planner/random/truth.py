@@ -27,7 +27,12 @@ EQUAL, REFUSED, INVALID, UNCLEAR = "equal", "refused", "invalid", "unclear"
 GOOD = (EQUAL, REFUSED, INVALID, UNCLEAR)
 CURED = (ParseError, PlanError, OptionError)
 BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-OF_VALUES = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
+OF_VALUES = (
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.InvalidInputException,
+    duckdb.InternalException,
+)
 INNER_NAMES = re.compile(
     r"sqlglot|exp\.[A-Z]|expressions\.[A-Z]|\b[A-Z][a-z]+[A-Z]\w+ (?:object|node)"
 )
