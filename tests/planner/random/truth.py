@@ -149,8 +149,13 @@ def central(world: World, statement: Statement) -> Result:
     rows = found.fetchall()
     if statement.target is not None and statement.target.lower() in [n.lower() for n in names]:
         place = [n.lower() for n in names].index(statement.target.lower())
-        rows = [row for row in rows if row[place] is not None]
+        rows = [row for row in rows if labels(row[place])]
     return Result(names, types, counted(rows))
+
+
+def labels(value: object) -> bool:
+    """It can be learned: neither NULL nor NaN."""
+    return value is not None and value == value
 
 
 def counted(rows: Sequence[Sequence[Any]]) -> Counter[tuple[str, ...]]:
@@ -238,7 +243,7 @@ class Snapshot:
             raise BrokenContract(f"{len(rows)} virtual rows: {fragment.sql}")
         for values in rows:
             row = dict(zip(names, values, strict=True))
-            if self.labelled and row["sqlfl_target"] is None and not fragment.links:
+            if self.labelled and not labels(row["sqlfl_target"]) and not fragment.links:
                 continue
             keys = {
                 key: tuple(row[f"sqlfl_key_{key}_{part}"] for part in range(width))
