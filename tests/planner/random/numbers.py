@@ -42,8 +42,11 @@ class Numbers(Expressions):
 
     def _arithmetic(self, place: Place) -> str:
         a, b = self.integer(place.deeper()), self.integer(place.deeper())
-        if self.draws.chance(12):
-            return self.draws.pick(("-{}", "- {} % 2", "-{}::INTEGER", "-({})::BIGINT")).format(a)
+        if self.draws.chance(12):  # two signs would begin a comment
+            a = self.operand(a) if not a.startswith("-") else f"({a})"
+            return self.draws.pick(("-{}", "- {} % 2", "-{}::INTEGER", "-{}::VARCHAR::INT")).format(
+                a
+            )
         operator = self.draws.pick(("+", "-", "*", "% 3 +", "+ 1 -", "// 2 -", "&", "|"))
         return f"{self.operand(a)} {operator} {self.operand(b)}"
 
