@@ -83,10 +83,16 @@ class Statements(Queries):
         self, query: str, columns: tuple[Column, ...], layout: tuple[int, int, int], cross: bool
     ) -> Statement:
         numbers = [c.name.strip('"') for c in columns if c.type in NUMBERS]
+        if self.draws.chance(5):
+            self.note("comment")
+            comments = ("SELECT /* FROM a.t, 'x */", "SELECT -- it's ( one\n", "SELECT\n\t")
+            query = query.replace("SELECT", self.draws.pick(comments), 1)
         if not numbers or len(columns) < 2 or not self.draws.chance(50):
             return Statement(query, layout, cross=cross, seen=frozenset(self.seen))
         target = self.draws.pick(numbers)
-        others = [name for name in numbers if name != target]
+        if self.draws.chance(10):
+            target = target.upper()
+        others = [name for name in numbers if name.lower() != target.lower()]
         weight = self.draws.pick(others) if others and self.draws.chance(20) else None
         split = self.draws.chance(15)
         self.seen |= (

@@ -17,7 +17,7 @@ from tests.planner.random.truth import EQUAL, UNCLEAR, check
 from tests.planner.random.world import World, opened
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "corners"
-SEEDS = (938, 753, 313) if THOROUGH else (938,)
+SEEDS = (1188, 2001, 910) if THOROUGH else (1188,)
 """Of worlds in which no table is empty."""
 MARK = "-- may be refused"
 

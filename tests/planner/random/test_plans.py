@@ -64,9 +64,9 @@ def test_the_statements_have_what_goes_wrong() -> None:
 
 
 KINDS = """
-    aggregate; by name; case; column aliases; columns; comma; comprehension; condition in on;
-    correlated; cte; derived; distinct; exclude; field; from first; grouped; identifiers; join;
-    lambda; lateral alias; limit; macro; method; natural; order; outer join; outer name;
+    aggregate; by name; case; column aliases; columns; comma; comment; comprehension; condition
+    in on; correlated; cte; derived; distinct; exclude; field; from first; grouped; identifiers;
+    join; lambda; lateral alias; limit; macro; method; natural; order; outer join; outer name;
     parentheses; prefix alias; qualified function; qualify; recursive; rename; replace; several
     rows; split; star; subquery; subquery in subquery; table function; table macro; target;
     three parts; union; union of blocks; union of parties; using; values; weight; whole; window;

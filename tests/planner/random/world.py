@@ -58,6 +58,7 @@ TABLES = (
     Table("a", "st", (("id", INT), ("k", INT), ("st", PAIR), ("f", INT), ("y", DOUBLE))),
     Table("a", "arch.t", (("id", INT), ("k", INT), ("n", INT))),
     Table("a", '"Odd T"', (('"select"', INT), ('"Two Words"', INT), ("K", INT))),
+    Table("a", "side.s", (("id", INT), ("t", INT), ("x", DOUBLE))),
     Table("b", "u", (("id", BIG), ("k", INT), ("z", DOUBLE), ("m", INT))),
     Table("b", "n", (("n", INT), ("k", INT), ("t", TEXT))),
     Table("b", "x", (("x", INT), ("u", PAIR), ("day", DATE))),
@@ -136,6 +137,7 @@ class World:
         for party in PARTIES:
             con.execute(f"ATTACH ':memory:' AS {party}")
         con.execute("CREATE SCHEMA a.arch")
+        con.execute("CREATE SCHEMA a.side")
         for table in TABLES:
             create(con, table.text, table, self.rows[table.text])
         for place in ("", *(f"{party}.main." for party in PARTIES)):
@@ -167,6 +169,7 @@ class World:
     def _fill(self, con: duckdb.DuckDBPyConnection, party: str, number: int, clients: int) -> None:
         if party == "a":
             con.execute("CREATE SCHEMA arch")
+            con.execute("ATTACH ':memory:' AS side")
         for table in TABLES:
             if table.party == party:
                 own = self.rows[table.text][number::clients]
