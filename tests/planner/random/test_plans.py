@@ -72,7 +72,7 @@ KINDS = """
     three parts; union; union of blocks; union of parties; using; values; weight; whole; window;
     with
 """
-KINDS = tuple(kind.strip() for kind in KINDS.split(";"))
+KINDS = tuple(" ".join(kind.split()) for kind in KINDS.split(";"))
 
 
 def test_a_failing_statement_is_made_small() -> None:
