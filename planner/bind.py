@@ -19,7 +19,7 @@ from sqlfl.planner.joins import Joiner, State, renamed
 from sqlfl.planner.names import Tables
 from sqlfl.planner.parsing import is_from, joins_of
 from sqlfl.planner.push import Pusher
-from sqlfl.planner.refusals import HINTS, Refusal, has_hints, has_outer_join, refusals
+from sqlfl.planner.refusals import HINTS, INSIDE, Refusal, has_hints, has_outer_join, refusals
 from sqlfl.planner.relations import (
     Block,
     Branch,
@@ -68,6 +68,8 @@ class Binder:
 
         `derived` says that only its outputs can be referred to.
         """
+        if isinstance(query, exp.Pivot):
+            return (self._pivot(query, environment or {}),)
         if not isinstance(query, exp.Query):
             raise self.sources.no_select(query)
         if environment is None:
@@ -95,6 +97,14 @@ class Binder:
             return self._asked(query, known) if asked else self._select(query, known)
         except PlanError as error:
             return (self._whole_or(error, query, known),)
+
+    def _pivot(self, pivot: exp.Pivot, known: Environment) -> Block:
+        """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
+        query = exp.select("*").from_(exp.Subquery(this=pivot.copy()), copy=False)
+        client = self.pusher.only_client(query, known)
+        if client is None:
+            raise self._refuse(Refusal("PIVOT", pivot, INSIDE), query, known)
+        return self.sources.whole(query, known, client)
 
     # -- refusals ----------------------------------------------------------------------------------
 

@@ -43,7 +43,8 @@ class Draft:
     """Terms over several relations that must be one value per row."""
     ucq: Ucq | None = None
     described: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
-    """Types that a party has told: (client, sources, expression) -> type."""
+    """Types that a party has told: (client, sources, expression) -> type; and, with "" before it,
+    conditions that it can bind."""
 
     def error(
         self, message: str, where: exp.Expr | Span | None = None, hint: str | None = None
@@ -66,8 +67,6 @@ class Draft:
 
     def types(self, relation: Relation, terms: Sequence[Term]) -> list[tuple[str, ...]]:
         """DuckDB types of the terms over the relation: for each term, its type at each branch."""
-        if not terms:
-            return []
         rows = [self._branch_types(relation, branch, terms) for branch in relation.branches]
         return list(zip(*rows, strict=True))
 
@@ -78,16 +77,20 @@ class Draft:
         place = (str(branch.client), *(s.id for s in branch.sources))
         keys = [(*place, to_sql(e)) for e in expressions]
         missing = {k: e for k, e in zip(keys, expressions, strict=True) if k not in self.described}
-        if missing:
+        conditions = [*(f.expression for f in branch.filters), *branch.claims]
+        tests = {(*place, "", to_sql(condition)): "" for condition in conditions}
+        if missing or tests.keys() - self.described.keys():
+            asked = [*missing.values()] or [_ONE]
             try:
-                found = self._describe(branch, [*missing.values()], branch.filters, True)
+                found = self._describe(branch, asked, branch.filters, True)
             except PartyError as error:
                 self._refuse_culprit(relation, branch, terms)
                 try:
-                    found = self._describe(branch, [*missing.values()], branch.filters, False)
+                    found = self._describe(branch, asked, branch.filters, False)
                 except PartyError:
                     raise self._unable(branch, Term(_ONE, relation.span), error) from error
-            self.described.update(zip(missing, found, strict=True))
+            self.described.update(zip(missing, found, strict=False))
+            self.described.update(tests)
         return tuple(self.described[key] for key in keys)
 
     def _describe(

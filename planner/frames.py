@@ -10,11 +10,14 @@ from sqlglot import exp
 
 from sqlfl.planner.chains import chain_of
 from sqlfl.planner.columns import distinct
+from sqlfl.planner.refusals import function_name
 from sqlfl.planner.scopes import LONGEST, Scope
 from sqlfl.schema import folded
 
 Columns: TypeAlias = tuple[str, ...] | None
 """Names of columns in order; None where they are not known."""
+Outputs: TypeAlias = Callable[[], Columns]
+"""The columns of a query, asked of its database where only that knows them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +32,27 @@ class Inner:
     """What its own database calls it, where it has `paths`."""
     hidden: tuple[str, ...] = ()
     """Columns that no star shows."""
+    types: Callable[[], Sequence[str] | None] = lambda: None
+    """Of the columns, in order; None where they are not known."""
 
     def goes_by(self, words: Sequence[str]) -> bool:
         return tuple(words) in self.paths or [*words] == [folded(self.name)]
+
+    def has(self, column: str) -> bool:
+        """Whether it is known to have the column, in lower case."""
+        return column in (_known(self) or ())
+
+    def is_plain(self, column: str) -> bool:
+        """Whether the column is known to have no fields."""
+        columns, types = self.columns(), self.types()
+        known = zip(columns, types, strict=False) if columns and types else ()
+        found = [type_ for name, type_ in known if folded(name) == column]
+        return bool(found) and not any(
+            type_.startswith(_WITH_FIELDS) and not type_.endswith("]") for type_ in found
+        )
+
+
+_WITH_FIELDS = ("STRUCT", "UNION", "MAP", "JSON", "VARIANT", "GEOMETRY")
 
 
 def with_aliases(columns: Columns, aliases: Sequence[str]) -> Columns:
@@ -130,3 +151,33 @@ def _output(
     chain = chain_of(projection.unnest())
     named = chain is not None and not chain.is_method
     return [chain.parts[-1] if chain is not None and named else unnamed]
+
+
+# -- items -----------------------------------------------------------------------------------------
+
+
+def joined(node: exp.Subquery, items: Sequence[Inner]) -> Inner:
+    """Joins in parentheses, with an alias."""
+
+    def columns() -> Columns:
+        parts = [item.columns() for item in items]
+        if any(part is None for part in parts):
+            return None
+        names = distinct([name for part in parts for name in part or ()])
+        return with_aliases(names, node.alias_column_names)
+
+    return Inner(node.alias, columns)
+
+
+def series_name(node: exp.Expr) -> str | None:
+    """What the one column of `unnest`, `range` or `generate_series` is called; None for others."""
+    inner = node.this if isinstance(node, exp.Table | exp.Lateral) else node
+    call = inner.this if isinstance(inner, exp.Table) else inner
+    if isinstance(call, exp.Anonymous) and function_name(call) in ("range", "generate_series"):
+        return function_name(call)
+    return "unnest" if isinstance(inner, exp.Unnest) else None
+
+
+def late(outputs: Sequence[Outputs], aliases: Sequence[str]) -> Outputs:
+    """The columns of a CTE, once they are known."""
+    return lambda: with_aliases(outputs[0](), aliases) if outputs else None

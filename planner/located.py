@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from sqlglot import exp
 
 from sqlfl.planner import emit
 from sqlfl.planner.ctes import Cte, Environment, local_names, tables_of
-from sqlfl.planner.frames import Columns
+from sqlfl.planner.frames import Outputs
 from sqlfl.planner.names import Tables
 from sqlfl.schema import Client, Table, folded
-
-Outputs: TypeAlias = Callable[[], Columns]
-"""The columns of a query, asked of its database where only that knows them."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +61,7 @@ class Located:
             elif table.db:
                 client = self.tables.clients(table)[0]
                 found = self.tables.table(table, client)
-                paths = (
-                    tuple(folded(p) for p in path) for path in self.tables.paths(client, found)
-                )
-                ends = frozenset(p[n:] for p in paths for n in range(len(p) - 1))
+                ends = self.tables.ends(client, found)
                 self.placed[id(table)] = Placed(table, client, found, ends)
 
     def _hoist(self, cte: Cte) -> None:

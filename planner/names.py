@@ -163,6 +163,12 @@ class Tables:
             found.append((client.party, place.catalog, place.schema, table.name))
         return tuple(dict.fromkeys(found))
 
+    def ends(self, client: Client, table: Table) -> frozenset[tuple[str, ...]]:
+        """In lower case, what may stand before a column of it; party.table too, as in DuckDB."""
+        paths = [*self.paths(client, table), (client.party, table.name)]
+        lowered = [tuple(folded(part) for part in path) for path in paths]
+        return frozenset(path[n:] for path in lowered for n in range(len(path) - 1))
+
 
 DEFAULTS = ("main", "public")
 """Schemas that `catalog.table` means: DuckDB's and SQLite's, PostgreSQL's."""

@@ -52,15 +52,18 @@ _UNNEST = (
     "do it in a derived table over its own table: FROM (SELECT ..., unnest(list) AS element "
     "FROM party.table) AS t JOIN ..."
 )
-_INSIDE = (
+INSIDE = (
     "do it in one party's table first: FROM (SELECT ... FROM party.table ...) AS t JOIN ..., "
     "or leave it out"
 )
-
+_BESIDE = (
+    "put it beside one party's table in a derived table: "
+    "FROM (SELECT ... FROM party.table, unnest(list) AS u(element)) AS t JOIN ..."
+)
 
 HINTS = {
-    "an aggregate": _INSIDE,
-    "a window function": _INSIDE,
+    "an aggregate": INSIDE,
+    "a window function": INSIDE,
     "a function that gives several rows": _UNNEST,
 }
 
@@ -122,14 +125,14 @@ def _clauses(select: exp.Query) -> Iterator[Refusal]:
             continue
         node = clause[0] if isinstance(clause, list) else clause
         where = node if isinstance(node, exp.Expr) else select
-        yield Refusal(_CLAUSES.get(key, key.upper().strip("_")), where, _INSIDE)
+        yield Refusal(_CLAUSES.get(key, key.upper().strip("_")), where, INSIDE)
 
 
 def _functions(select: exp.Query) -> Iterator[Refusal]:
     for projection in select.expressions:
         for node in own_nodes(projection):
             if isinstance(node, exp.Window):
-                yield Refusal("a window function", node, _INSIDE)
+                yield Refusal("a window function", node, INSIDE)
 
 
 def _joins(select: exp.Query) -> Iterator[Refusal]:
@@ -140,18 +143,18 @@ def _joins(select: exp.Query) -> Iterator[Refusal]:
     for item in items_of(select):
         odd = {key for key, value in item.args.items() if value} - _PLAIN_TABLE
         if isinstance(item, exp.Table) and odd:
-            yield Refusal(f"{min(odd).upper()} of a table", item, _INSIDE)
+            yield Refusal(f"{min(odd).upper()} of a table", item, INSIDE)
         if isinstance(item, exp.Lateral):
-            yield Refusal("LATERAL", item, "join on an equality instead")
+            yield Refusal("LATERAL", item, _BESIDE)
         elif isinstance(item, exp.Unnest | exp.Values) or (
             isinstance(item, exp.Table) and isinstance(item.this, exp.Func)
         ):
             what = "VALUES" if isinstance(item, exp.Values) else "a table function"
-            yield Refusal(what, item, "FROM joins tables of parties: party.table")
+            yield Refusal(what, item, _BESIDE)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("sample"):
-            yield Refusal("a sample", item, _INSIDE)
+            yield Refusal("a sample", item, INSIDE)
         if isinstance(item, exp.Table | exp.Subquery) and item.args.get("pivots"):
-            yield Refusal("PIVOT", item, _INSIDE)
+            yield Refusal("PIVOT", item, INSIDE)
 
 
 def _join(join: exp.Join) -> tuple[str, str] | None:

@@ -103,8 +103,9 @@ class Item:
 
     name: str
     columns: tuple[tuple[str, Term], ...]
-    path: tuple[str, ...] = ()
-    """For `party.table.column`: of a table without an alias."""
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    """In lower case, what may stand before its columns, of a table without an alias: the ends of
+    `party.schema.table`."""
     lacking: tuple[tuple[str, str], ...] = ()
     """(column, client that lacks it), of a table whose other clients have it."""
 

@@ -121,12 +121,7 @@ class Scope:
         return [
             place
             for place, item in enumerate(self.items)
-            if wanted
-            == (
-                (folded(item.name),)
-                if len(wanted) == 1
-                else tuple(folded(part) for part in item.path[-len(wanted) :])
-            )
+            if (wanted == (folded(item.name),) if len(wanted) == 1 else wanted in item.paths)
         ]
 
     def shown(self, excluded: frozenset[tuple[int, str]] = frozenset()) -> Iterator[Shown]:

@@ -88,9 +88,9 @@ class Sources:
                 "name them in a derived table: FROM (SELECT a AS b FROM party.table) AS t",
             )
         shown = with_column_aliases(outputs, aliases, node, self.sql)
-        path = () if node.alias else tuple(part.name for part in node.parts)
+        ends = frozenset() if node.alias else self.tables.ends(*found[0])
         item_ = Item(
-            node.alias_or_name, shown, path, lacking, tuple((o.name, o.term) for o in unseen)
+            node.alias_or_name, shown, ends, lacking, tuple((o.name, o.term) for o in unseen)
         )
         return State((relation,), Group(relation.ids), (item_,))
 

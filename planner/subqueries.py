@@ -3,26 +3,37 @@ from outside replaced by what they stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError
+from sqlfl.errors import PartyError, PlanError
 from sqlfl.planner.chains import Chain, chain_of, column_of, with_links
-from sqlfl.planner.columns import distinct
 from sqlfl.planner.ctes import Environment, local_names
 from sqlfl.planner.emit import NAMES_MARK
-from sqlfl.planner.frames import UNSURE, Columns, Frame, Inner, outputs_of, with_aliases
-from sqlfl.planner.located import Located, Outputs, set_path
+from sqlfl.planner.frames import (
+    UNSURE,
+    Columns,
+    Frame,
+    Inner,
+    Match,
+    Outputs,
+    joined,
+    late,
+    outputs_of,
+    series_name,
+    with_aliases,
+)
+from sqlfl.planner.located import Located, set_path
 from sqlfl.planner.parsing import is_from
-from sqlfl.planner.refusals import function_name, is_aggregate, own_nodes
+from sqlfl.planner.refusals import is_aggregate, own_nodes
 from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.writing import to_sql
-from sqlfl.schema import folded
+from sqlfl.schema import Column, folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.push import Pusher
@@ -90,11 +101,11 @@ class _Names:
             inside = dict(known)
             if recursive:  # the columns of one that calls itself are those of its first part
                 found: list[Outputs] = []
-                inside[folded(cte.alias)] = _late(found, aliases)
+                inside[folded(cte.alias)] = late(found, aliases)
                 found.append(self.query(cte.this, inside, outer))
-                known[folded(cte.alias)] = _late(found, aliases)
+                known[folded(cte.alias)] = late(found, aliases)
             else:
-                known[folded(cte.alias)] = _late([self.query(cte.this, inside, outer)], aliases)
+                known[folded(cte.alias)] = late([self.query(cte.this, inside, outer)], aliases)
         return known
 
     def _select(self, node: exp.Select, local: Local, outer: Frame | Scope | None) -> Outputs:
@@ -181,15 +192,21 @@ class _Names:
             return (self._table(node, local),)
         if isinstance(node, exp.Subquery) and is_from(node.this):
             items = self._item(node.this, local, outer)
-            return (_joined(node, items),) if node.alias else items
+            return (joined(node, items),) if node.alias else items
         if isinstance(node, exp.Subquery):
             columns = self.query(node, local, outer)
-            return (Inner(name, lambda: with_aliases(columns(), aliases)),)
+            return (
+                Inner(
+                    name,
+                    lambda: with_aliases(columns(), aliases),
+                    types=lambda: self._types(node.this),
+                ),
+            )
         if isinstance(node, exp.Lateral) and isinstance(node.this, exp.Subquery):
             columns = self.query(node.this, local, outer)
             return (Inner(name, lambda: with_aliases(columns(), aliases)),)
         self._below(node, Frame((), outer), local, frozenset())
-        series = _series(node)
+        series = series_name(node)
         if series is None:
             return (Inner(name, self._all(node)),)
         shown = aliases or (node.alias or series,)
@@ -205,7 +222,9 @@ class _Names:
             found = tuple(c.name for c in placed.table.columns)
             paths, native = (frozenset(), ()) if node.alias else (placed.paths, tuple(node.parts))
             hidden = () if placed.table.rows is None else ("rowid",)
-            return Inner(name, lambda: with_aliases(found, aliases), paths, native, hidden)
+            types = tuple(c.type for c in placed.table.columns)
+            columns = partial(with_aliases, found, aliases)
+            return Inner(name, columns, paths, native, hidden, lambda: types)
         if cte is not None:
             hoisted = self.tables.hoisted.get(cte)
             inner = cte.columns
@@ -233,7 +252,22 @@ class _Names:
         return self._asked(exp.select("*").from_(own, copy=False))
 
     def _asked(self, query: exp.Expr) -> Outputs:
-        def ask() -> Columns:
+        described = self._described(query)
+
+        def names() -> Columns:
+            found = described()
+            return None if found is None else tuple(column.name for column in found)
+
+        return names
+
+    def _types(self, query: exp.Expr) -> Sequence[str] | None:
+        found = self._described(query)()
+        return None if found is None else tuple(column.type for column in found)
+
+    def _described(self, query: exp.Expr) -> Callable[[], Sequence[Column] | None]:
+        """What the query's own database says of it; None where it cannot say."""
+
+        def ask() -> Sequence[Column] | None:
             client = self.tables.client
             if client is None or any(c.table.startswith("#") for c in query.find_all(exp.Column)):
                 return None
@@ -241,10 +275,9 @@ class _Names:
             if isinstance(own, exp.Query):
                 self.tables.hoist(own)
             try:
-                found = self.pusher.tables.catalog.describe(client, to_sql(own))
+                return tuple(self.pusher.tables.catalog.describe(client, to_sql(own)))
             except PartyError:
                 return None
-            return tuple(column.name for column in found)
 
         return cache(ask)
 
@@ -296,11 +329,15 @@ class _Names:
         at: Frame | Scope | None = frame
         while isinstance(at, Frame):
             match = at.find(chain.parts)
+            if match is not None and self._is_outside(match, chain, at, child):
+                match = None
             if match is UNSURE:
                 self._refuse_unsure(child, chain, at)
                 return
             if match is not None:
                 if match.item is not None and match.words > 1:
+                    if chain.is_method:
+                        self.pusher.refuse_method(chain, child)
                     words = [*match.item.native, *chain.words[match.words :]]
                     child.replace(_linked(column_of(words), chain.links))
                 return
@@ -330,6 +367,24 @@ class _Names:
             shown = placed if whole is child else whole
             shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
 
+    def _is_outside(self, match: Match, chain: Chain, at: Frame, child: exp.Expr) -> bool:
+        """Whether `x.y` is a table of outside, a column x having no fields."""
+        if match.item is None or match.words or len(chain.words) == 1:
+            return False
+        first = folded(chain.parts[0])
+        if sum(item.has(first) for item in at.items) > 1:
+            return False
+        outer = at.outer
+        while isinstance(outer, Frame):
+            if outer.find(chain.parts) is not None:
+                return match.item.is_plain(first)
+            outer = outer.outer
+        try:
+            found = outer is not None and outer.lookup(chain, child) is not None
+        except PlanError:
+            found = True
+        return found and match.item.is_plain(first)
+
     def _refuse_unsure(self, child: exp.Expr, chain: Chain, frame: Frame) -> None:
         """Only where something outside has the name too."""
         at = frame.outer
@@ -353,33 +408,6 @@ def _beside(item: exp.Expr) -> Iterator[exp.Table]:
             isinstance(child, exp.Subquery) and is_from(child.this)
         ):
             yield from _beside(child)
-
-
-def _joined(node: exp.Subquery, items: Sequence[Inner]) -> Inner:
-    """Joins in parentheses, with an alias."""
-
-    def columns() -> Columns:
-        parts = [item.columns() for item in items]
-        if any(part is None for part in parts):
-            return None
-        names = distinct([name for part in parts for name in part or ()])
-        return with_aliases(names, node.alias_column_names)
-
-    return Inner(node.alias, columns)
-
-
-def _series(node: exp.Expr) -> str | None:
-    """What the one column of `unnest`, `range` or `generate_series` is called; None for others."""
-    inner = node.this if isinstance(node, exp.Table | exp.Lateral) else node
-    call = inner.this if isinstance(inner, exp.Table) else inner
-    if isinstance(call, exp.Anonymous) and function_name(call) in ("range", "generate_series"):
-        return function_name(call)
-    return "unnest" if isinstance(inner, exp.Unnest) else None
-
-
-def _late(outputs: Sequence[Outputs], aliases: Sequence[str]) -> Outputs:
-    """The columns of a CTE, once they are known."""
-    return lambda: with_aliases(outputs[0](), aliases) if outputs else None
 
 
 def _linked(target: exp.Expr, links: Sequence[exp.Expr]) -> exp.Expr:

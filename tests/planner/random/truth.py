@@ -19,6 +19,8 @@ from sqlfl.planner.emit import mapping_query
 from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel
 from sqlfl.planner.ucq import Fragment, Slot, Ucq
+from sqlfl.planner.writing import to_sql
+from sqlfl.second_reading import confirm
 from tests.planner.central import expected_columns
 from tests.planner.random.statements import Statement
 from tests.planner.random.world import Federated, World
@@ -93,6 +95,7 @@ def check(world: World, statement: Statement) -> Verdict:
 def planned(federated: Federated, statement: Statement) -> Ucq:
     parsed = parse(f"EVALUATE MODEL m FROM (\n{statement.query}\n)")
     assert isinstance(parsed, EvaluateModel)
+    confirm(parsed)
     return to_ucq(
         parsed.query,
         parsed.sql,
@@ -187,7 +190,7 @@ def executed(ucq: Ucq, federated: Federated, labelled: bool) -> Result:
     try:
         for snapshot in slots.values():
             snapshot.load(coordinator, codes)
-        joined = coordinator.execute(mapping_query(ucq).sql(dialect="duckdb"))
+        joined = coordinator.execute(to_sql(mapping_query(ucq)))
         order = [int(column[0].removeprefix("slot_")) for column in joined.description]
         numbers = joined.fetchall()
     finally:
