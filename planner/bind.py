@@ -334,7 +334,7 @@ class Binder:
         return [self.sources.table(node)]
 
     def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
-        query = exp.select("*").from_(exp.to_table(node.name, dialect="duckdb"))
+        query = exp.select("*").from_(exp.Table(this=emit.identifier(node.name)))
         client = self.pusher.only_client(query, known)
         if client is None:
             raise plan_error(
