@@ -18,7 +18,7 @@ from sqlfl.planner.nodes import Verbatim
 from sqlfl.planner.precedence import Node, Operators
 
 LAMBDA_FUNCTIONS = frozenset((
-    "apply", "array_apply", "array_filter", "array_reduce", "array_transform", "columns", "filter",
+    "apply", "array_apply", "array_filter", "array_reduce", "array_transform", "filter",
     "list_apply", "list_filter", "list_reduce", "list_transform", "reduce",
 ))  # fmt: skip
 """In their arguments `x -> y` is a lambda, as before DuckDB 2; elsewhere `->` is JSON's."""

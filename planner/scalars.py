@@ -39,6 +39,7 @@ _CALLS = (
     exp.Anonymous, exp.Explode, exp.Unnest, exp.Window, exp.Filter, exp.WithinGroup,
     Infix, Prefix,
 )  # fmt: skip
+_NO_VALUES = (exp.Alias, exp.PropertyEQ, exp.Slice)
 _OF_SELECT = (exp.Explode, exp.Unnest, exp.Window, exp.Filter, exp.WithinGroup)
 _ONE = exp.Literal.number(1)
 
@@ -60,15 +61,18 @@ def one_value(expression: exp.Expr) -> exp.Expr:
 
 
 def _tried(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The largest parts that TRY may hold: without subqueries and what only SELECT may have."""
-    names = {function_name(call) for call in node.find_all(exp.Anonymous)}
-    if node.find(exp.Query, exp.Star, *_OF_SELECT) is None and not AGGREGATES & names:
-        if has_calls(node) and not isinstance(node, exp.Lambda):
-            yield node
+    """The largest values that TRY may hold: without subqueries and what only SELECT may have."""
+    if not has_calls(node) or isinstance(node, (exp.Lambda, *_OF_SELECT)):
         return
-    if not isinstance(node, _OF_SELECT):
-        for child in node.iter_expressions():
-            yield from _tried(child)
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Func):
+        return  # a function of FROM
+    names = {function_name(call) for call in node.find_all(exp.Anonymous)}
+    whole = node.find(exp.Query, exp.Star, *_OF_SELECT) is None and not AGGREGATES & names
+    if whole and isinstance(node, exp.Condition) and not isinstance(node, _NO_VALUES):
+        yield node
+        return
+    for child in node.iter_expressions():
+        yield from _tried(child)
 
 
 @dataclass(frozen=True)
