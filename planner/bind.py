@@ -212,9 +212,10 @@ class Binder:
         scope = state.scope(self.sql)
         outputs: list[Output] = []
         written: list[tuple[str, Term]] = []
+        closed: set[str] = set()
         for place, projection in enumerate(select.expressions):
             later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
-            named = scope.with_aliases(written, later)
+            named = scope.with_aliases(written, later, frozenset(closed))
             if is_star(projection):
                 outputs.extend(expand_star(projection, named, self.pusher, known))
                 continue
@@ -223,6 +224,7 @@ class Binder:
             outputs.append(Output(name, term))
             if projection.alias:
                 written.append((name, term))
+                closed |= {folded(name)} if projection.find(exp.Query) else set()
         where = select.args.get("where")
         tree = state.tree
         if where is not None:

@@ -166,11 +166,14 @@ class _Names:
                     taken.add(folded(node.name))
                 taken |= node.meta_get(NAMES_MARK) or frozenset()
         self._aliases = {source.id: _free(source.name, taken) for source in sources}
-        self._columns: dict[str, dict[str, exp.Alias]] = {}
+        named = [c for e in expressions for c in e.find_all(exp.Column)] if alone else []
+        rows = {column.table for column in named if column.name == ROW}
+        hiding = (source.id for source in sources if alone and source.id not in rows)
+        self._columns: dict[str, dict[str, exp.Alias]] = {id_: {} for id_ in hiding}
         """Of sources that show these columns only: each under a name of its own."""
-        for column in (c for e in expressions for c in e.find_all(exp.Column)) if alone else ():
-            if column.table in self._aliases and column.name != ROW:
-                own = self._columns.setdefault(column.table, {})
+        for column in named:
+            own = self._columns.get(column.table)
+            if own is not None:
                 name = f"sqlfl_column_{len(own)}"
                 shown = exp.Alias(this=exp.column(column.this.copy()), alias=identifier(name))
                 own.setdefault(folded(column.name), shown)
@@ -178,8 +181,10 @@ class _Names:
     def item(self, source: Source) -> exp.Expr:
         item: exp.Expr = source.item.copy()
         columns = self._columns.get(source.id)
-        if columns:
-            item = exp.select(*columns.values()).from_(item).subquery()
+        if columns is not None:
+            shown: list[exp.Expr] = [*columns.values()]
+            shown = shown or [exp.alias_(exp.Literal.number(1), ROW)]
+            item = exp.select(*shown).from_(item).subquery()
         item.set("alias", exp.TableAlias(this=identifier(self._aliases[source.id])))
         return item
 

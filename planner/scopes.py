@@ -30,13 +30,18 @@ class Scope:
     """Outputs that may be named; columns go before them, and of equal names the last is meant."""
     later: frozenset[str] = frozenset()
     """In lower case, outputs that are defined further on."""
+    closed: frozenset[str] = frozenset()
+    """In lower case, outputs that have a subquery, which DuckDB lets none name."""
     outer: Scope | None = None
     """What stands before a comma or a JOIN, for the ON in parentheses behind it."""
 
     def with_aliases(
-        self, aliases: Sequence[tuple[str, Term]], later: frozenset[str] = frozenset()
+        self,
+        aliases: Sequence[tuple[str, Term]],
+        later: frozenset[str] = frozenset(),
+        closed: frozenset[str] = frozenset(),
     ) -> Scope:
-        return replace(self, aliases=tuple(aliases), later=later)
+        return replace(self, aliases=tuple(aliases), later=later, closed=closed)
 
     def resolve(self, chain: Chain, where: exp.Expr | Span) -> exp.Expr:
         """The expression that the words stand for; PlanError where there is no such column."""
@@ -77,7 +82,15 @@ class Scope:
                 "define it further to the left, or write out what it stands for",
             )
         named = (term for n, term in reversed(self.aliases) if folded(n) == folded(name))
-        return next((term.expression.copy() for term in named), None)
+        found = next((term.expression.copy() for term in named), None)
+        if found is not None and folded(name) in self.closed:
+            raise plan_error(
+                f"output {name} has a subquery, and cannot be named in the SELECT list",
+                self.sql,
+                where,
+                "write the subquery again, or name it outside: FROM (SELECT ... AS column) AS t",
+            )
+        return found
 
     def bare(self, name: str, where: exp.Expr | Span) -> Term | None:
         """The column `name`, written alone; one that USING made goes before others."""

@@ -372,6 +372,10 @@ class _Names:
         if match.item is None or match.words or len(chain.words) == 1:
             return False
         first = folded(chain.parts[0])
+        select = child.find_ancestor(exp.Select)
+        around = None if select is None else select.parent
+        if isinstance(around, exp.Subquery) and isinstance(around.parent, exp.From | exp.Join):
+            return False  # a derived table does not look outside for that
         if sum(item.has(first) for item in at.items) > 1:
             return False
         outer = at.outer

@@ -171,6 +171,17 @@ REFUSED = {
         "#12 is no column of FROM, which has 10",
         "name the column",
     ),
+    "an output with a subquery": (
+        "SELECT (SELECT count(*) FROM a.s) AS c, c + 1 AS f, z FROM a.t JOIN b.u USING (k)",
+        "output c has a subquery, and cannot be named in the SELECT list",
+        "write the subquery again",
+    ),
+    "a column that a derived table does not show": (
+        "SELECT n, z FROM (SELECT k AS n FROM a.t) q JOIN b.u ON q.n = u.k "
+        "WHERE EXISTS (SELECT 1 FROM range(2) r(i) WHERE i = k)",
+        'Referenced column "k" not found',
+        "own connection",
+    ),
     "an output before it is defined": (
         "SELECT -n AS p, p + 1 AS f, n AS p, z FROM a.t JOIN b.u USING (k)",
         "column p is named before it is defined",

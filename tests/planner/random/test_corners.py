@@ -14,11 +14,13 @@ import pytest
 from tests.conftest import THOROUGH
 from tests.planner.random.statements import Statement
 from tests.planner.random.truth import EQUAL, UNCLEAR, check
-from tests.planner.random.world import World, opened
+from tests.planner.random.world import SINGLE_ONLY, World, opened
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "corners"
 SEEDS = (1188, 2001, 910) if THOROUGH else (1188,)
 """Of worlds in which no table is empty."""
+NOT_SPLIT = re.compile(rf"\b({'|'.join(SINGLE_ONLY)})\b")
+"""Tables that mean something else where a party has several clients."""
 MARK = "-- may be refused"
 
 
@@ -53,6 +55,6 @@ def test_corners(world: World, place: int) -> None:
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("place", range(0, len(CORNERS), 5))
 def test_corners_over_several_clients(world: World, place: int) -> None:
-    for query, _ in CORNERS[place : place + 5]:
+    for query in (q for q, _ in CORNERS[place : place + 5] if not NOT_SPLIT.search(q)):
         verdict = check(world, Statement(query, (2, 2, 3), cross=True))
         assert verdict.good, f"{verdict.kind}: {verdict.detail}\n{query}"
