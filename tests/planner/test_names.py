@@ -177,7 +177,7 @@ REFUSED = {
         "write the subquery again",
     ),
     "a column that a derived table does not show": (
-        "SELECT n, z FROM (SELECT k AS n FROM a.t) q JOIN b.u ON q.n = u.k "
+        "SELECT n FROM (SELECT id AS n FROM d.p) q "
         "WHERE EXISTS (SELECT 1 FROM range(2) r(i) WHERE i = k)",
         'Referenced column "k" not found',
         "own connection",
