@@ -168,7 +168,9 @@ class Asker:
         holder = exp.Paren(this=term.expression.copy())
         shown: list[exp.Expr] = []
         for number, node in enumerate(list(holder.find_all(exp.Column))):
-            relation = next(r for r in read if node.table in r.ids)
+            relation = next((r for r in read if node.table in r.ids), None)
+            if relation is None:
+                continue  # a subquery's own column
             branch = relation.branches[0]
             one = substituted(Term(node, None), branch).expression
             found = self.columns(branch.client, branch.sources, [one], ())[0].type
