@@ -8,10 +8,12 @@ from sqlglot import exp
 
 from sqlfl.planner.bind import Binder
 from sqlfl.planner.draft import Draft
-from sqlfl.planner.names import Scope, nearest
-from sqlfl.planner.refusals import function_name, is_volatile
+from sqlfl.planner.names import nearest
+from sqlfl.planner.refusals import CONNECTION, function_name, is_volatile
 from sqlfl.planner.relations import Block, Branch, Output, Relation, Term, column
+from sqlfl.planner.spans import span_of
 from sqlfl.planner.statements import Path
+from sqlfl.planner.writing import to_sql
 
 RESERVED = "sqlfl_"
 
@@ -19,31 +21,45 @@ RESERVED = "sqlfl_"
 def refuse_parameters(draft: Draft) -> Draft:
     """A statement is run as it stands; nothing is bound to it."""
     for node in draft.query.find_all(exp.Placeholder, exp.Parameter):
-        raise draft.error(
-            f"the parameter {node.sql(dialect='duckdb')} has no value", node, "write the value"
-        )
+        raise draft.error(f"the parameter {to_sql(node)} has no value", node, "write the value")
     return draft
 
 
 def refuse_volatile(draft: Draft) -> Draft:
     """Each evaluation would give other rows; a fragment is evaluated more than once."""
-    for node in draft.query.find_all(exp.Func):
+    for node in draft.query.find_all(exp.Anonymous):
         if is_volatile(node):
+            raise draft.volatile(node, span_of(node, draft.sql))
+        if function_name(node) in CONNECTION:
             raise draft.error(
-                f"{function_name(node)}() gives another value each time",
+                f"{function_name(node)}() is of one connection, and each party has its own",
                 node,
-                "store the values in a column of the table, or take hash(column) for a fixed draw",
+                "write the value",
             )
     return draft
 
 
+def tell_the_time(draft: Draft) -> Draft:
+    """`now()` and its like have one value in all fragments."""
+    for node in draft.query.find_all(exp.Dot):
+        call = node.expression
+        called = isinstance(call, exp.Anonymous) and not call.expressions
+        if called and function_name(call) == "age":
+            raise draft.error(
+                "age() as a method counts from what each party's clock says", node,
+                "write age(column), which counts from one day for all parties",
+            )  # fmt: skip
+    return replace(draft, query=draft.clock.told(draft.query))
+
+
 def bind_names(draft: Draft) -> Draft:
     """The syntax tree as blocks of relations."""
-    blocks = Binder(draft.sql, draft.catalog).bind(draft.query)
+    binder = Binder(draft.sql, draft.catalog, draft.clock, draft.careful)
+    blocks = binder.bind(draft.query)
     if any(len(block.relations) > 1 and not block.together for block in blocks):
         # blocks of a union have the same tables, whether or not one party holds all of one's
         blocks = tuple(replace(block, together=False) for block in blocks)
-    return replace(draft, blocks=blocks)
+    return replace(draft, blocks=blocks, claims=tuple(binder.claims))
 
 
 def check_outputs(draft: Draft) -> Draft:
@@ -95,7 +111,15 @@ def check_outputs(draft: Draft) -> Draft:
 
 
 def locate_identifiers(draft: Draft) -> Draft:
-    """The columns of the ID clause, each found in every block."""
+    """The columns of the ID clause, each found in every block; none twice."""
+    seen: set[tuple[str, ...]] = set()
+    for path in draft.identifiers:
+        folded = tuple(part.lower() for part in path.parts)
+        if folded in seen:
+            raise draft.error(
+                f"identifier {path} is given twice", path.span, "name it once: it is one column"
+            )
+        seen.add(folded)
     return draft.each_block(lambda block: _located(draft, block))
 
 
@@ -108,7 +132,6 @@ def _located(draft: Draft, block: Block) -> Block:
 def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Block:
     name = str(path)
     if len(path.parts) == 2:
-        node = exp.column(path.parts[1], table=path.parts[0])
         items = [i for i in block.items if i.name.lower() == path.parts[0].lower()]
         term = items[0].find(path.parts[1]) if len(items) == 1 else None
         if term is None:
@@ -118,8 +141,7 @@ def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Blo
                 path.span,
                 nearest(name, names) or "write alias.column, with an alias of FROM",
             )
-        found = Scope(tuple(items), draft.sql).resolve(node)
-        output = Output(name, Term(found, path.span))
+        output = Output(name, Term(term.expression.copy(), path.span))
         return replace(block, identifiers=(*block.identifiers, output))
     matches = [i for i, r in enumerate(block.relations) if _holds(r, path)]
     if len(matches) != 1:

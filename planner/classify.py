@@ -8,7 +8,10 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import PlanError
+from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
+from sqlfl.planner.equalities import Equal, conjuncts
+from sqlfl.planner.equalities import equality as equality_of
 from sqlfl.planner.fusion import Groups, equality_sides
 from sqlfl.planner.relations import (
     Block,
@@ -17,6 +20,7 @@ from sqlfl.planner.relations import (
     Left,
     Term,
     clients_of,
+    operand,
     with_filters,
 )
 from sqlfl.planner.spans import span_of
@@ -36,17 +40,12 @@ def split_conjunctions(draft: Draft) -> Draft:
 
 
 def _conjuncts(draft: Draft, term: Term) -> list[Term]:
-    expression = term.expression
-    while isinstance(expression, exp.Paren):
-        expression = expression.this
-    if isinstance(expression, exp.And):
-        found = []
-        for side in (expression.left, expression.right):
-            found += _conjuncts(draft, Term(side, span_of(side, draft.sql) or term.span))
-        return found
-    if isinstance(expression, exp.Boolean) and expression.this:
-        return []
-    return [Term(expression, term.span)]
+    parts = [
+        Term(part, span_of(part, draft.sql) or term.span) for part in conjuncts(term.expression)
+    ]
+    if len(parts) == 1:
+        parts = [Term(parts[0].expression, term.span)]
+    return [p for p in parts if not (isinstance(p.expression, exp.Boolean) and p.expression.this)]
 
 
 def place_conditions(draft: Draft) -> Draft:
@@ -96,15 +95,16 @@ class _Placing:
 
     def _joins(self, group: Group, core: Sequence[int], term: Term) -> bool:
         """Whether the condition is more than a filter of one relation of the core."""
-        sides = self._sides(term)
-        if sides is not None:
-            at = [self.old.reads(side)[0] for side in sides]
-            if all(i in core for i in at):
-                self._equal(at, sides, term, group)
-            elif at[0] in core:
-                self._equal(at[::-1], sides[::-1], term, group, own=True)
-            else:
-                self._equal(at, sides, term, group, own=True)
+        equal = self._sides(term)
+        if equal:
+            for sides in equal:
+                at = [self.old.reads(side)[0] for side in sides]
+                if all(i in core for i in at):
+                    self._equal(at, sides, term, group)
+                elif at[0] in core:
+                    self._equal(at[::-1], sides[::-1], term, group, own=True)
+                else:
+                    self._equal(at, sides, term, group, own=True)
             return True
         inside = [self.old.of(i) for i in group.ids]
         home = _home(self.old, term, inside)
@@ -123,13 +123,13 @@ class _Placing:
         core = [self.old.of(i) for i in group.core]
         equalities, tests = [], []
         for term in left.on:
-            sides = self._sides(term)
-            if sides is None:
+            equal = self._sides(term)
+            if not equal:
                 tests.append(term)
-                continue
-            at = [self.old.reads(side)[0] for side in sides]
-            flip = at[0] not in before
-            equalities.append((at[::-1] if flip else at, sides[::-1] if flip else sides, term))
+            for sides in equal:
+                at = [self.old.reads(side)[0] for side in sides]
+                flip = at[0] not in before
+                equalities.append((at[::-1] if flip else at, sides[::-1] if flip else sides, term))
         for test in tests:
             home = _home(self.old, test, before)
             if home is None:
@@ -144,8 +144,48 @@ class _Placing:
             self._equal(at, pair, term, group, on=True, own=True)
         return replace(left, group=group, on=())
 
-    def _sides(self, term: Term) -> tuple[Term, Term] | None:
-        return equality_sides(self.draft, self.old, term)
+    def _sides(self, term: Term) -> list[tuple[Term, Term]]:
+        """The sides of the equalities that the term is; none where it is something else."""
+        sides = equality_sides(self.draft, self.old, term)
+        if sides is None:
+            return []
+        equal = equality_of(term.expression)
+        if equal is None or not equal.nulls:
+            return [sides]
+        return self._null_safe(sides, term, equal)
+
+    def _null_safe(
+        self, sides: tuple[Term, Term], term: Term, equal: Equal
+    ) -> list[tuple[Term, Term]]:
+        """NULL equals NULL: whether there is a value, and the value or else some constant."""
+        kinds = []
+        for side in sides:
+            found = self.draft.types(self.old.relations[self.old.reads(side)[0]], [side])[0]
+            kinds.append(types.union_type(found) or types.NULL_TYPE)
+        left, right = kinds
+        type_ = types.comparison_type(left, right)
+        if type_ is None or not types.can_be_key(type_):
+            return [sides]  # refused where the types of equalities are looked at
+        if equal.parts and types.is_text(left) != types.is_text(right):
+            raise self.draft.error(
+                f"rows cannot be compared here, of which one has {left} where the other has "
+                f"{right}",
+                term.span,
+                "compare column by column: ON a.x = b.x AND a.y = b.y",
+            )
+        missing = [
+            Term(exp.Is(this=operand(s.expression.copy()), expression=exp.Null()), s.span)
+            for s in sides
+        ]
+        constant = emit.cast(exp.Literal.string(types.neutral(type_)), type_)
+        filled = [
+            Term(
+                exp.Coalesce(this=emit.cast(s.expression, type_), expressions=[constant.copy()]),
+                s.span,
+            )
+            for s in sides
+        ]
+        return [(missing[0], missing[1]), (filled[0], filled[1])]
 
     def _equal(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -9,21 +10,63 @@ from sqlglot import exp
 from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.relations import Block, Output, Term
-from sqlfl.schema import Catalog
+from sqlfl.planner.spans import plan_error
+from sqlfl.schema import Catalog, folded
 
 
 def with_column_aliases(
-    outputs: tuple[Output, ...], aliases: tuple[str, ...]
+    outputs: Sequence[Output], aliases: Sequence[str], where: exp.Expr, sql: str
 ) -> tuple[tuple[str, Term], ...]:
     """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
-    names = [*aliases, *(o.name for o in outputs[len(aliases) :])]
+    if len(aliases) > len(outputs):
+        raise plan_error(
+            f"{len(aliases)} names are given to {len(outputs)} columns",
+            sql,
+            where,
+            "give as many as there are columns, or fewer",
+        )
+    names = distinct([*aliases, *(o.name for o in outputs[len(aliases) :])])
+    return tuple((name, output.term) for name, output in zip(names, outputs, strict=True))
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as DuckDB tells columns of a derived table apart: k, k_1, k_2."""
     seen: dict[str, int] = {}
-    shown = []
-    for name, output in zip(names, outputs, strict=False):
-        number = seen.get(name.lower(), 0)
-        seen[name.lower()] = number + 1
-        shown.append((f"{name}_{number}" if number else name, output.term))
-    return tuple(shown)
+    found = []
+    for name in names:
+        free, number = name, seen.get(folded(name), 0)
+        while folded(free) in seen:
+            number += 1
+            free = f"{name}_{number}"
+        seen[folded(name)] = number
+        seen.setdefault(folded(free), 0)
+        found.append(free)
+    return tuple(found)
+
+
+def named_alike(block: Block, names: list[str], place: exp.Expr, sql: str) -> Block:
+    """A part of a UNION ALL BY NAME with its columns in the order of the first part's."""
+    own = {folded(o.name): o for o in block.outputs}
+    for given in (names, [o.name for o in block.outputs]):
+        compared = [folded(name) for name in given]
+        twice = next((name for name in compared if compared.count(name) > 1), None)
+        if twice is not None:
+            raise plan_error(
+                f"a part of a UNION ALL BY NAME has two columns {twice}",
+                sql,
+                place,
+                "give one of them another name",
+            )
+    if {folded(n) for n in names} != set(own):
+        odd = sorted({folded(n) for n in names} ^ set(own))
+        raise plan_error(
+            f"the parts of a UNION ALL BY NAME must have the same columns; "
+            f"not in both: {', '.join(odd)}",
+            sql,
+            place,
+            "select them in each part: NULL AS column where there is none",
+        )
+    return replace(block, outputs=tuple(own[folded(n)] for n in names))
 
 
 def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple[Block, ...]:

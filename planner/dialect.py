@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from sqlglot import exp
-from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import ParseError as SqlglotParseError
 from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.errors import ParseError, nearest
+from sqlfl.planner.parsing import group_joins
 from sqlfl.planner.statements import (
     DescribeModel,
     DropModel,
@@ -26,7 +27,8 @@ from sqlfl.planner.statements import (
     Value,
     Word,
 )
-from sqlfl.planner.tokens import QUOTED, Dialect, Tokens, tokenize
+from sqlfl.planner.tokens import QUOTED, Tokens, tokenize
+from sqlfl.planner.writing import Dialect
 
 _STATEMENTS = ("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP")
 _RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
@@ -36,6 +38,10 @@ _TRAIN_FORM = (
     "TRAIN MODEL name USING kind TARGET column "
     "[WEIGHT column] [WITH (option = value, ...)] [PRIVACY (option = value, ...)] FROM ( query )"
 )
+
+
+_EXPECTED = re.compile(r"Expect(?:ed|ing) ([A-Z)(\]}>][^'{]{0,30})$")
+"""What the parser of queries says that a user understands."""
 
 
 def parse(sql: str) -> Statement:
@@ -120,14 +126,24 @@ class _Reader(Tokens):
         privacy = self._options("PRIVACY") if self.accept("PRIVACY") else None
         done = ["USING", "TARGET"]
         self._clause("FROM", "before the query", tuple(done), last=True)
-        query = self._query()
+        query, place = self._query()
         if self.word() in _TRAIN_CLAUSES[:-1]:
             raise self.fail(
                 f"{self.word()} stands before FROM ( query ), not after it", hint=_TRAIN_FORM
             )
         lowered = Word(kind.lower(), kind.span)
         return TrainModel(
-            name, lowered, target, weight, options, privacy, query, replace, if_not_exists, self.sql
+            name,
+            lowered,
+            target,
+            weight,
+            options,
+            privacy,
+            query,
+            replace,
+            if_not_exists,
+            self.sql,
+            place,
         )
 
     def _output(self, clause: str) -> Word:
@@ -172,13 +188,13 @@ class _Reader(Tokens):
         privacy = self._options("PRIVACY") if self.accept("PRIVACY") else None
         given = bool(options) or privacy is not None
         self.expect("FROM", "before the query" if given else "after the name of the model", form)
-        query = self._query()
+        query, place = self._query()
         if self.word() == "PRIVACY":
             if privacy is not None:
                 raise self.fail("PRIVACY is given twice", hint=form)
             self.at += 1
             privacy = self._options("PRIVACY")
-        return EvaluateModel(name, privacy, query, self.sql, options)
+        return EvaluateModel(name, privacy, query, self.sql, options, place)
 
     def _predict(self) -> PredictModel:
         form = (
@@ -196,14 +212,16 @@ class _Reader(Tokens):
             self.expect(")", "after the identifier columns", form)
         options = self._options("WITH") if self.accept("WITH") else ()
         self.expect("FROM", "before the query", form)
-        query = self._query()
-        if not self.accept("INTO"):
-            return PredictModel(name, tuple(identifiers), query, None, self.sql, options)
-        replace = self.accept("OR")
-        if replace:
-            self.expect("REPLACE", "after INTO OR", form)
-        into = self._path("a table", 2, 4)
-        return PredictModel(name, tuple(identifiers), query, into, self.sql, options, replace)
+        query, place = self._query()
+        into, replace = None, False
+        if self.accept("INTO"):
+            replace = self.accept("OR")
+            if replace:
+                self.expect("REPLACE", "after INTO OR", form)
+            into = self._path("a table", 2, 4)
+        return PredictModel(
+            name, tuple(identifiers), query, into, self.sql, options, replace, place
+        )
 
     def _show(self) -> ShowModels:
         self.expect("MODELS", "after SHOW")
@@ -327,8 +345,8 @@ class _Reader(Tokens):
             hint=f"{option} = {{'key': value, ...}}",
         )
 
-    def _query(self) -> exp.Query:
-        """The query between parentheses; its nodes carry positions of the whole text."""
+    def _query(self) -> tuple[exp.Query, Span]:
+        """The query between parentheses, and its place; its nodes have places in the whole text."""
         if self.word() != "(":
             raise self.fail(
                 f"expected ( query ) after FROM, got {self.got()}",
@@ -352,10 +370,13 @@ class _Reader(Tokens):
             raise self._misparsed(error) from error
         if len(found) != 1 or not isinstance(found[0], exp.Query):
             span = self.span(tokens[0])
-            raise self.fail(f"expected a query, got {self.sql[span[0] : span[1]]}", span=span)
-        for node in found[0].find_all(exp.Bracket):
-            node.set("offset", DuckDB.INDEX_OFFSET)  # written from 1, as DuckDB's own
-        return found[0]
+            raise self.fail(
+                f"expected a query, got {self.sql[span[0] : span[1]]}",
+                hint="write SELECT ... FROM ...; what else gives a table stands in FROM",
+                span=span,
+            )
+        group_joins(found[0])
+        return found[0], (self.span(opening)[1], self.span(self.tokens[self.at - 1])[0])
 
     def _misparsed(self, error: SqlglotParseError) -> ParseError:
         detail = error.errors[0] if error.errors else {}
@@ -363,8 +384,15 @@ class _Reader(Tokens):
         end = sum(len(row) + 1 for row in self.sql.split("\n")[: line - 1]) + column
         near = [t for t in self.tokens if t.start < end <= t.end + 1]
         span = self.span(near[0]) if near else (end - 1, end)
-        said = str(detail.get("description") or "it cannot be read").rstrip(".")
-        return self.fail(f"the query is not valid SQL: {said[:1].lower()}{said[1:]}", span=span)
+        said = _EXPECTED.match(str(detail.get("description") or ""))
+        got = self.sql[span[0] : span[1]].strip() or "the end"
+        what = f"expected {said[1]}, got {got}" if said else f"{got} is not expected here"
+        return self.fail(
+            f"the query cannot be read: {what}",
+            hint="try it on a DuckDB connection; what DuckDB takes all the same may stand in a "
+            "view of the party",
+            span=span,
+        )
 
 
 def _number(text: str, negative: bool) -> int | float:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from sqlfl.errors import PartyError, PlanError
-from sqlfl.planner import emit
+from sqlfl.planner.clock import Clock
+from sqlfl.planner.refusals import function_name
 from sqlfl.planner.relations import Block, Branch, Relation, Term, substituted
+from sqlfl.planner.scalars import SCALAR, Asker, has_calls, one_value
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Path, Span
 from sqlfl.planner.ucq import Ucq
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Catalog
+
+_ONE = exp.Literal.number(1)
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,16 @@ class Draft:
     """Validation rows are drawn: some slot shows the whole row of its sources."""
     noised: bool = False
     """Labels are noised per row: so does the target's slot."""
+    clock: Clock = field(default_factory=lambda: Clock(dt.datetime.now(dt.UTC)))
+    careful: bool = False
+    """Each SELECT asks at once whether its columns are one value per row."""
     blocks: tuple[Block, ...] = ()
+    claims: tuple[Term, ...] = ()
+    """Terms over several relations that must be one value per row."""
     ucq: Ucq | None = None
     described: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False, repr=False)
-    """Types that a party has told: (client, sources, expression) -> type."""
+    """Types that a party has told: (client, sources, expression) -> type; and, with "" before it,
+    conditions that it can bind."""
 
     def error(
         self, message: str, where: exp.Expr | Span | None = None, hint: str | None = None
@@ -57,8 +69,6 @@ class Draft:
 
     def types(self, relation: Relation, terms: Sequence[Term]) -> list[tuple[str, ...]]:
         """DuckDB types of the terms over the relation: for each term, its type at each branch."""
-        if not terms:
-            return []
         rows = [self._branch_types(relation, branch, terms) for branch in relation.branches]
         return list(zip(*rows, strict=True))
 
@@ -67,44 +77,78 @@ class Draft:
     ) -> tuple[str, ...]:
         expressions = [substituted(t, branch).expression for t in terms]
         place = (str(branch.client), *(s.id for s in branch.sources))
-        keys = [(*place, e.sql(dialect="duckdb")) for e in expressions]
+        keys = [(*place, to_sql(e)) for e in expressions]
         missing = {k: e for k, e in zip(keys, expressions, strict=True) if k not in self.described}
-        try:
-            if missing:
-                found = self._describe(branch, missing.values(), branch.filters)
-                self.described.update(zip(missing, found, strict=True))
-            return tuple(self.described[key] for key in keys)
-        except PartyError as error:
-            failed = self._culprit(branch, terms, expressions)
-            span = relation.span if failed is None else failed.span
-            said = error.message.split("\n")[0].partition(": ")[2]
-            message = f"party {branch.client.party} cannot evaluate this: {said}"
-            raise self.error(message, span) from error
+        conditions = [*(f.expression for f in branch.filters), *branch.claims]
+        tests = {(*place, "", to_sql(condition)): "" for condition in conditions}
+        if missing or tests.keys() - self.described.keys():
+            asked = [*missing.values()] or [_ONE]
+            try:
+                found = self._describe(branch, asked, branch.filters, True)
+            except PartyError as error:
+                self._refuse_culprit(relation, branch, terms)
+                try:
+                    found = self._describe(branch, asked, branch.filters, False)
+                except PartyError:
+                    raise self._unable(branch, Term(_ONE, relation.span), error) from error
+            self.described.update(zip(missing, found, strict=False))
+            self.described.update(tests)
+        return tuple(self.described[key] for key in keys)
 
     def _describe(
-        self, branch: Branch, expressions: Iterable[exp.Expr], filters: Iterable[Term]
+        self,
+        branch: Branch,
+        expressions: Sequence[exp.Expr],
+        filters: Iterable[Term],
+        tested: bool,
     ) -> tuple[str, ...]:
-        projections = [(e, f"c{i}") for i, e in enumerate(expressions)]
+        """Types of the expressions; `tested`: they and the branch's claims must be scalars."""
         conditions = [f.expression for f in filters]
-        select = emit.fragment_select(branch.sources, projections, conditions)
-        columns = self.catalog.describe(branch.client, select.sql(dialect="duckdb"))
-        if len(columns) != len(projections):
-            what = f"its reply to describe has {len(columns)} columns of {len(projections)}"
+        if tested:
+            every = [*expressions, *branch.claims, *conditions]
+            conditions += [one_value(e) for e in every if has_calls(e)]
+        columns = Asker(self.catalog).columns(
+            branch.client, branch.sources, expressions, conditions
+        )
+        if len(columns) != len(expressions):
+            what = f"its reply to describe has {len(columns)} columns of {len(expressions)}"
             raise PartyError(str(branch.client), what)
         return tuple(c.type for c in columns)
 
-    def _culprit(
-        self, branch: Branch, terms: Sequence[Term], expressions: list[exp.Expr]
-    ) -> Term | None:
-        one = exp.Literal.number(1)
-        for term, expression in zip(terms, expressions, strict=True):
+    def _refuse_culprit(self, relation: Relation, branch: Branch, terms: Sequence[Term]) -> None:
+        """PlanError for the term that made a description fail; nothing where none did."""
+        claims = [Term(claim, relation.span) for claim in branch.claims]
+        for term in (*(substituted(t, branch) for t in terms), *branch.filters, *claims):
             try:
-                self._describe(branch, [expression], ())
-            except PartyError:
-                return term
+                self._describe(branch, [term.expression], (), True)
+            except PartyError as own:
+                self._refuse_term(branch, term, own)
         for condition in branch.filters:
             try:
-                self._describe(branch, [one], [condition])
-            except PartyError:
-                return condition
-        return None
+                self._describe(branch, [_ONE], [condition], False)
+            except PartyError as own:
+                raise self._unable(branch, condition, own) from own
+
+    def _refuse_term(self, branch: Branch, term: Term, error: PartyError) -> None:
+        asker = Asker(self.catalog)
+        found = asker.kind(branch.client, branch.sources, term.expression)
+        if found != SCALAR:
+            raise self._unable(branch, term, error) from error
+        volatile = asker.volatile(branch.client, branch.sources, term.expression)
+        if volatile is not None:
+            raise self.volatile(volatile, term.span) from error
+
+    def volatile(self, call: exp.Expr, span: Span | None) -> PlanError:
+        return self.error(
+            f"{function_name(call)}() gives another value each time",
+            span,
+            "store the values in a column of the table, or take hash(column) for a fixed draw",
+        )
+
+    def _unable(self, branch: Branch, term: Term, error: PartyError) -> PlanError:
+        said = error.message.split("\n")[0].partition(": ")[2]
+        return self.error(
+            f"party {branch.client.party} cannot evaluate this: {said}",
+            term.span,
+            "try the expression on that party's own connection",
+        )

@@ -8,13 +8,17 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
-from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.errors import InternalError
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
+from sqlfl.planner.writing import Dialect, to_sql
+from sqlfl.schema import folded
 
 if TYPE_CHECKING:
     from sqlfl.planner.relations import LeftOn, Source
+
+NAMES_MARK = "sqlfl_names"
+"""Key in the meta of a subquery: names, in lower case, that nothing around it may be called."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # duckdb_keywords(): reserved, and those that are not a plain column name
@@ -41,7 +45,7 @@ _KEYWORDS = frozenset(_RESERVED.split())
 
 def identifier(name: str) -> exp.Identifier:
     """The name, quoted only where DuckDB needs it."""
-    plain = _PLAIN.fullmatch(name) is not None and name.lower() not in _KEYWORDS
+    plain = _PLAIN.fullmatch(name) is not None and folded(name) not in _KEYWORDS
     return exp.to_identifier(name, quoted=not plain)
 
 
@@ -54,11 +58,14 @@ def table(name: str, schema: str | None = None, catalog: str | None = None) -> e
 
 
 def cast(expression: exp.Expr, type_: str) -> exp.Cast:
-    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=DuckDB))
+    return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=Dialect))
 
 
 ROW = "sqlfl_row"
 """In an expression, `Column(ROW, table='@n')` is the whole row of a source, as a struct."""
+MARKS = ("#", "@")
+"""What the names of relations and sources start with, while a query is worked on."""
+MARKED = re.compile(r"[#@][0-9]+")
 
 
 def whole_row(sources: Sequence[Source]) -> exp.Expr:
@@ -81,23 +88,29 @@ def fragment_select(
     projections: Iterable[tuple[exp.Expr, str]],
     filters: Iterable[exp.Expr],
     virtual: bool = False,
+    alone: bool = False,
 ) -> exp.Select:
     """SELECT the projections, each (expression, name), FROM the sources WHERE all filters.
 
-    Expressions name sources by their ids. With one source and no subquery in an expression names
-    go unqualified; else each source has an alias that no expression uses. With `virtual`, all
-    columns of the sources are NULL, in one row.
+    Expressions name sources by their ids. Each source has an alias that is no other name of the
+    SELECT, none of a column and none of a schema, and each column is written `alias.column`: so
+    nothing takes it for another. With `virtual`, all columns of the sources are NULL, in one row.
+
+    `alone` is for asking whether the SELECT binds: where an expression has a subquery, sources show
+    the columns that expressions name and no others, under names of their own, so that no name that
+    the subquery should have itself finds one.
     """
     shown = [(expression.copy(), name) for expression, name in projections]
     kept: dict[str, exp.Expr] = {}
     for condition in filters:
-        kept.setdefault(condition.sql(dialect=DuckDB), condition.copy())
+        kept.setdefault(to_sql(condition), condition.copy())
     edges = {e.id: [t.expression for t in e.on] for s in sources for e in s.lefts}
     everything = [*(e for e, _ in shown), *kept.values(), *(e for on in edges.values() for e in on)]
-    aliases = _aliases(sources, everything)
-    shown = [(_named(e, aliases), name) for e, name in shown]
+    alone = alone and any(e.find(exp.Query) is not None for e in everything)
+    names = _Names(sources, everything, [name for _, name in shown], alone)
+    shown = [(names.given(e), name) for e, name in shown]
     select = exp.select(*(_projection(e, name) for e, name in shown), copy=False)
-    first, joins = _from(sources, aliases, 0)
+    first, joins = _from(sources, names, 0)
     if virtual:
         one = exp.select(exp.alias_(exp.Literal.number(1), ROW)).subquery()
         right = exp.Subquery(this=_with_joins(first, joins)) if joins else first
@@ -106,29 +119,27 @@ def fragment_select(
     else:
         select = select.from_(first, copy=False)
         select.set("joins", joins or None)
-    conditions = [_named(e, aliases) for e in kept.values()]
+    conditions = [names.given(e) for e in kept.values()]
     return select.where(*conditions, copy=False) if conditions else select
 
 
-def _from(
-    sources: Sequence[Source], aliases: dict[str, str | None], depth: int
-) -> tuple[exp.Expr, list[exp.Join]]:
+def _from(sources: Sequence[Source], names: _Names, depth: int) -> tuple[exp.Expr, list[exp.Join]]:
     """The first source and the joins after it, of sources that stand in `depth` LEFT JOINs."""
     items: list[tuple[exp.Expr, LeftOn | None]] = []
     for edge, group in groupby(sources, key=lambda s: s.lefts[depth : depth + 1]):
         if not edge:
-            items += [(_item(source, aliases), None) for source in group]
+            items += [(names.item(source), None) for source in group]
             continue
-        inner, joins = _from(list(group), aliases, depth + 1)
+        inner, joins = _from(list(group), names, depth + 1)
         items.append((exp.Subquery(this=_with_joins(inner, joins)) if joins else inner, edge[0]))
     (first, _), *rest = items
-    return first, [_join(item, edge, aliases) for item, edge in rest]
+    return first, [_join(item, edge, names) for item, edge in rest]
 
 
-def _join(item: exp.Expr, edge: LeftOn | None, aliases: dict[str, str | None]) -> exp.Join:
+def _join(item: exp.Expr, edge: LeftOn | None, names: _Names) -> exp.Join:
     if edge is None:
         return exp.Join(this=item, kind="CROSS")
-    on = [_named(term.expression.copy(), aliases) for term in edge.on]
+    on = [names.given(term.expression.copy()) for term in edge.on]
     return exp.Join(this=item, side="LEFT", on=exp.and_(*on) if on else exp.true())
 
 
@@ -137,43 +148,69 @@ def _with_joins(item: exp.Expr, joins: list[exp.Join]) -> exp.Expr:
     return item
 
 
-def _item(source: Source, aliases: dict[str, str | None]) -> exp.Expr:
-    item = source.item.copy()
-    alias = aliases[source.id]
-    if alias is not None and not (isinstance(item, exp.Table) and item.name == alias):
-        item.set("alias", exp.TableAlias(this=identifier(alias)))
-    return item
+class _Names:
+    """What the sources of one SELECT are called in it, and their columns."""
 
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        expressions: Sequence[exp.Expr],
+        outputs: Sequence[str],
+        alone: bool,
+    ) -> None:
+        taken = {folded(name) for name in outputs}
+        taken |= {name for source in sources for name in source.names}
+        for expression in (*expressions, *(source.item for source in sources)):
+            for node in expression.walk():
+                if isinstance(node, exp.Identifier) and not node.name.startswith(MARKS):
+                    taken.add(folded(node.name))
+                taken |= node.meta_get(NAMES_MARK) or frozenset()
+        self._aliases = {source.id: _free(source.name, taken) for source in sources}
+        named = [c for e in expressions for c in e.find_all(exp.Column)] if alone else []
+        rows = {column.table for column in named if column.name == ROW}
+        hiding = (source.id for source in sources if alone and source.id not in rows)
+        self._columns: dict[str, dict[str, exp.Alias]] = {id_: {} for id_ in hiding}
+        """Of sources that show these columns only: each under a name of its own."""
+        for column in named:
+            own = self._columns.get(column.table)
+            if own is not None:
+                name = f"sqlfl_column_{len(own)}"
+                shown = exp.Alias(this=exp.column(column.this.copy()), alias=identifier(name))
+                own.setdefault(folded(column.name), shown)
 
-def _aliases(sources: Sequence[Source], expressions: list[exp.Expr]) -> dict[str, str | None]:
-    subqueries = [q for e in expressions for q in e.find_all(exp.Query)]
-    rows = {c.table for e in expressions for c in e.find_all(exp.Column) if c.name == ROW}
-    if len(sources) == 1 and not subqueries and not rows:
-        return {sources[0].id: None}
-    taken = {t.alias_or_name.lower() for q in subqueries for t in q.find_all(exp.Table)}
-    taken |= {t.name.lower() for q in subqueries for t in q.find_all(exp.TableAlias)}
-    aliases: dict[str, str | None] = {}
-    for source in sources:
-        # a column that is named as its table would go before the row
-        name = ROW if source.id in rows else source.name
-        alias, number = name, 1
-        while alias.lower() in taken:
-            number += 1
-            alias = f"{name}_{number}"
-        taken.add(alias.lower())
-        aliases[source.id] = alias
-    return aliases
+    def item(self, source: Source) -> exp.Expr:
+        item: exp.Expr = source.item.copy()
+        columns = self._columns.get(source.id)
+        if columns is not None:
+            shown: list[exp.Expr] = [*columns.values()]
+            shown = shown or [exp.alias_(exp.Literal.number(1), ROW)]
+            item = exp.select(*shown).from_(item).subquery()
+        item.set("alias", exp.TableAlias(this=identifier(self._aliases[source.id])))
+        return item
 
-
-def _named(expression: exp.Expr, aliases: dict[str, str | None]) -> exp.Expr:
-    for node in list(expression.find_all(exp.Column)):
-        if node.table in aliases:
-            alias = aliases[node.table]
-            if node.name == ROW and alias is not None:
+    def given(self, expression: exp.Expr) -> exp.Expr:
+        """The expression with its columns as they are called, in place."""
+        for node in list(expression.find_all(exp.Column)):
+            alias, columns = self._aliases.get(node.table), self._columns.get(node.table)
+            if alias is not None and node.name == ROW:
                 node.set("this", identifier(alias))
-                alias = None
-            node.set("table", None if alias is None else identifier(alias))
-    return expression
+                node.set("table", None)
+            elif alias is not None:
+                if columns is not None:
+                    node.set("this", identifier(columns[folded(node.name)].alias))
+                node.set("table", identifier(alias))
+        return expression
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """An alias that starts like the name, and is not among those that are taken: it is now."""
+    letter = next((c for c in folded(name) if c.isascii() and c.isalpha()), "t")
+    alias, number = letter, 1
+    while alias in taken:
+        number += 1
+        alias = f"{letter}{number}"
+    taken.add(alias)
+    return alias
 
 
 def _projection(expression: exp.Expr, name: str) -> exp.Expr:

@@ -15,6 +15,7 @@ from sqlfl.planner.render import JOINED, Code, Document, Notes, Section, Table, 
 from sqlfl.planner.sizes import Size
 from sqlfl.planner.symbols import ROLES
 from sqlfl.planner.ucq import ARRAY, Feature, Join, LeftJoin, Slot
+from sqlfl.planner.writing import to_sql
 
 if TYPE_CHECKING:
     from sqlfl.planner.federated import FederatedPlan
@@ -42,7 +43,7 @@ def document(plan: FederatedPlan) -> Document:
         _fragments(plan),
         Section(
             "Mapping query, at the coordinator, over hashed keys",
-            (Code("", plan.mapping.sql(dialect="duckdb", pretty=True)),),
+            (Code("", to_sql(plan.mapping, pretty=True)),),
             folded=True,
         ),
         _operators(plan),
@@ -234,7 +235,7 @@ def _fragments(plan: FederatedPlan) -> Section:
                 elif fragment.links:
                     caption += ": rows that match, and whose joined rows are dropped"
                 select = fragment.select
-                parts.append(Code(caption, select.sql(dialect="duckdb", pretty=True)))
+                parts.append(Code(caption, to_sql(select, pretty=True)))
     return Section("Fragments, each at its own client", tuple(parts))
 
 

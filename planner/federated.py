@@ -20,6 +20,7 @@ from sqlfl.planner.rounds import ROUNDS
 from sqlfl.planner.sizes import Size, Symbol
 from sqlfl.planner.towers import Tower, tower_of
 from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.planner.writing import to_sql
 from sqlfl.printing import line
 from sqlfl.privacy.specification import Privacy, SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
@@ -81,7 +82,7 @@ class FederatedPlan:
 
     @property
     def mapping_sql(self) -> str:
-        return self.mapping.sql(dialect="duckdb")
+        return to_sql(self.mapping)
 
     @property
     def regression(self) -> bool:

@@ -21,6 +21,7 @@ from sqlfl.planner.relations import (
     substituted,
 )
 from sqlfl.planner.unions import Shared
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Client
 
 
@@ -39,7 +40,7 @@ class Written:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        sql = self.select.sql(dialect="duckdb")
+        sql = to_sql(self.select)
         return self.client, sql, self.virtual, self.links, self.repeat
 
 
@@ -121,7 +122,7 @@ class Writer:
                 term = key.terms(self.at)[part]
                 projections.append((self._as(branch, branch, term, type_), name))
                 value = substituted(term, branch).expression
-                if key.left != self._slot and not isinstance(value, exp.Boolean):
+                if key.left != self._slot and not _never_null(value):
                     filters.append(_present(value))
         return emit.fragment_select(branch.sources, _or_row(projections), [*filters, *tests])
 
@@ -219,6 +220,14 @@ def _all(tests: Iterator[exp.Expr]) -> exp.Expr:
     for test in rest:
         whole = exp.And(this=whole, expression=operand(test))
     return whole
+
+
+def _never_null(value: exp.Expr) -> bool:
+    """A constant, IS NULL, or a value with a constant in place of NULL."""
+    if isinstance(value, exp.Coalesce):
+        value = value.expressions[-1]
+        return isinstance(value, exp.Cast) and isinstance(value.this, exp.Literal)
+    return isinstance(value, exp.Boolean | exp.Is)
 
 
 def _present(value: exp.Expr) -> exp.Expr:

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlfl.errors import PlanError
 from sqlfl.planner.draft import Draft
+from sqlfl.planner.equalities import equality
 from sqlfl.planner.nulls import rejects_nulls
 from sqlfl.planner.relations import (
     PRESENT,
@@ -292,7 +293,8 @@ class _Fusion:
             if left.absorbed and set(left.all) <= set(members):
                 sources += self._taken(left, (), parts, whole)
         filters = tuple(f for i in core for f in parts[i].branches[0].filters)
-        branch = replace(whole, sources=tuple(sources), filters=filters)
+        claims = tuple(c for i in members for c in parts[i].branches[0].claims)
+        branch = replace(whole, sources=tuple(sources), filters=filters, claims=claims)
         ids = tuple(id_ for i in (*core, *optional) for id_ in parts[i].ids)
         name = "_".join(self.old.relations[i].name for i in members)
         return Relation(ids, name, parts[core[0]].span, (branch,))
@@ -345,12 +347,11 @@ def _with_present_column(relation: Relation) -> Relation:
 
 def equality_sides(draft: Draft, block: Block, term: Term) -> tuple[Term, Term] | None:
     """Both sides of an equality between two parts of the block."""
-    expression = term.expression
-    if not isinstance(expression, exp.EQ):
+    equal = equality(term.expression)
+    if equal is None:
         return None
     left, right = (
-        Term(side, span_of(side, draft.sql) or term.span)
-        for side in (expression.left, expression.right)
+        Term(side, span_of(side, draft.sql) or term.span) for side in (equal.left, equal.right)
     )
     reads = set(block.reads(left)), set(block.reads(right))
     return (left, right) if all(reads) and not reads[0] & reads[1] else None

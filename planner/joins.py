@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from sqlfl.planner import emit
 from sqlfl.planner.columns import with_column_aliases
-from sqlfl.planner.names import Scope, nearest
+from sqlfl.planner.names import nearest
 from sqlfl.planner.nulls import is_null_over_nulls
+from sqlfl.planner.parsing import COMMA
 from sqlfl.planner.push import Pusher
 from sqlfl.planner.relations import (
     Group,
     Item,
     Left,
+    Merged,
     Output,
     Relation,
     Term,
@@ -25,10 +26,13 @@ from sqlfl.planner.relations import (
     operand,
     with_presence,
 )
+from sqlfl.planner.scopes import Scope
 from sqlfl.planner.spans import plan_error, span_of
+from sqlfl.planner.statements import Span
+from sqlfl.schema import folded
 
 if TYPE_CHECKING:
-    from sqlfl.planner.bind import Environment
+    from sqlfl.planner.ctes import Environment
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,10 @@ class State:
     tree: Group
     items: tuple[Item, ...] = ()
     """In the order in which they are written, whatever is LEFT JOINed to what."""
+    merged: tuple[Merged, ...] = ()
+
+    def scope(self, sql: str, outer: Scope | None = None) -> Scope:
+        return Scope(self.items, sql, self.merged, outer=outer)
 
 
 @dataclass(frozen=True)
@@ -62,63 +70,79 @@ class Joiner:
                 "make it a union of single tables, or LEFT JOIN each of its tables by itself",
             )
 
-    def join(self, left: State, right: State, join: exp.Join, known: Environment) -> State:
-        conditions = self._conditions(left, right, join, known)
-        merged = {n.lower() for n in self._using(left, right, join)}
+    def join(
+        self,
+        left: State,
+        right: State,
+        join: exp.Join,
+        known: Environment,
+        outer: Scope | None,
+    ) -> State:
+        """`outer` is what stands before, and can be named in ON where neither side has it."""
+        pairs = self._pairs(left, right, join)
+        conditions = (*(p.condition for p in pairs), *self._on(left, right, join, known, outer))
         side = join.side.upper()
         if side == "LEFT":
-            tree = _left_join(left, right, conditions, join, self.sql)
+            right, moved = self._contained(right, join)
+            tree = _left_join(left, right, (*moved, *conditions), join, self.sql)
             right = _guarded(right)
         elif side == "RIGHT":
-            tree = _left_join(right, left, conditions, join, self.sql)
+            left, moved = self._contained(left, join)
+            tree = _left_join(right, left, (*moved, *conditions), join, self.sql)
             left = _guarded(left)
-            left = replace(left, items=tuple(_taking(i, right, merged) for i in left.items))
         else:
             tree = Group(
                 (*left.tree.core, *right.tree.core),
                 (*left.tree.conditions, *right.tree.conditions, *conditions),
                 (*left.tree.lefts, *right.tree.lefts),
             )
-        hidden = tuple(replace(item, hidden=item.hidden | merged) for item in right.items)
-        return State((*left.relations, *right.relations), tree, (*left.items, *hidden))
+        merged = _merged(left, right, pairs, side)
+        relations = (*left.relations, *right.relations)
+        return State(relations, tree, (*left.items, *right.items), merged)
 
-    def _conditions(
-        self, left: State, right: State, join: exp.Join, known: Environment
-    ) -> tuple[Term, ...]:
-        found = []
-        for name in self._using(left, right, join):
-            sides = [self._side(s, name, join) for s in (left, right)]
-            condition = exp.EQ(this=operand(sides[0]), expression=operand(sides[1]))
-            place = join.args.get("using") or [join.this]
-            spot = next((u for u in place if u.name == name), join.this)
-            found.append(Term(condition, span_of(spot, self.sql)))
-        on = join.args.get("on")
-        if on is not None:
-            scope = Scope((*left.items, *right.items), self.sql)
-            found.append(self.pusher.term(on, scope, known, ()))
-        return tuple(found)
+    # -- names -------------------------------------------------------------------------------------
 
-    def _using(self, left: State, right: State, join: exp.Join) -> list[str]:
-        """Columns that are joined by their name."""
+    def _pairs(self, left: State, right: State, join: exp.Join) -> list[_Pair]:
+        """The columns that are joined by their name, once each."""
+        found: dict[str, _Pair] = {}
+        for name, spot in self._using(left, right, join):
+            if folded(name) not in found:
+                sides = [self._side(s, name, spot) for s in (left, right)]
+                found[folded(name)] = _Pair(name, sides[0], sides[1], span_of(spot, self.sql))
+        return list(found.values())
+
+    def _using(
+        self, left: State, right: State, join: exp.Join
+    ) -> list[tuple[str, exp.Identifier | exp.Expr]]:
         if join.method.upper() != "NATURAL":
-            return [u.name for u in join.args.get("using") or []]
-        own = {n.lower() for i in right.items for n, _ in i.shown()}
-        names = [n for i in left.items for n, _ in i.shown()]
-        common = [n for n in dict.fromkeys(names) if n.lower() in own]
+            return [(u.name, u) for u in join.args.get("using") or []]
+        own = {folded(shown.name) for shown in right.scope(self.sql).shown()}
+        names = [shown.name for shown in left.scope(self.sql).shown()]
+        self._refuse_lacking(left, right, join)
+        common = [n for n in dict.fromkeys(names) if folded(n) in own]
         if not common:
             raise plan_error(
                 "NATURAL JOIN finds no column that both sides have", self.sql, join.this,
                 "write the equality: JOIN ... ON a.x = b.y",
             )  # fmt: skip
-        return common
+        return [(name, join.this) for name in common]
 
-    def _side(self, state: State, name: str, join: exp.Join) -> exp.Expr:
-        scope = Scope(state.items, self.sql)
-        spot = next((u for u in join.args.get("using") or [] if u.name == name), join.this)
-        node = exp.Column(this=spot.copy() if isinstance(spot, exp.Identifier) else None)
-        if not isinstance(spot, exp.Identifier):
-            node.set("this", emit.identifier(name))
-        found = scope.lookup(node)
+    def _refuse_lacking(self, left: State, right: State, join: exp.Join) -> None:
+        """Where one client lacks a column, it is not told whether NATURAL joins on it."""
+        for one, other in ((left, right), (right, left)):
+            known = {folded(n) for i in other.items for n, _ in (*i.columns, *i.lacking)}
+            for item in one.items:
+                for name, client in item.lacking:
+                    if folded(name) in known:
+                        raise plan_error(
+                            f"NATURAL JOIN on {name}: {item.name} does not have it at {client}",
+                            self.sql,
+                            join.this,
+                            "write the columns to join by: JOIN ... USING (column)",
+                        )
+
+    def _side(self, state: State, name: str, spot: exp.Expr) -> Term:
+        found = state.scope(self.sql).bare(name, spot)
         if found is None:
             sides = " and ".join(item.name for item in state.items)
             known = (n for item in state.items for n, _ in item.columns)
@@ -126,12 +150,88 @@ class Joiner:
             raise plan_error(message, self.sql, spot, nearest(name, known))
         return found
 
+    # -- conditions --------------------------------------------------------------------------------
 
-def _taking(item: Item, right: State, names: set[str]) -> Item:
-    """The item with its merged columns those of the right, whose rows are all there."""
-    own = [n.lower() for n in names if item.bare(n) is not None]
-    found = {n: next(t for i in right.items if (t := i.bare(n)) is not None) for n in own}
-    return replace(item, merged={**item.merged, **found}) if found else item
+    def _on(
+        self,
+        left: State,
+        right: State,
+        join: exp.Join,
+        known: Environment,
+        outer: Scope | None,
+    ) -> list[Term]:
+        on = join.args.get("on")
+        if on is None:
+            self._refuse_bare(join)
+            return []
+        merged = (*left.merged, *_moved(right.merged, len(left.items)))
+        scope = Scope((*left.items, *right.items), self.sql, merged, outer=outer)
+        return [self.pusher.term(on, scope, known)]
+
+    def _refuse_bare(self, join: exp.Join) -> None:
+        by_name = join.args.get("using") or join.method.upper() == "NATURAL"
+        if not (by_name or join.kind.upper() == "CROSS" or join.meta_get(COMMA)):
+            raise plan_error(
+                f"{f'{join.side} {join.kind}'.strip()} JOIN needs a condition".lstrip(),
+                self.sql,
+                join.this,
+                "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN",
+            )
+
+    def _contained(self, state: State, join: exp.Join) -> tuple[State, tuple[Term, ...]]:
+        """The optional side of a LEFT JOIN, and what ON must hold of its conditions: those that
+        name tables before the parentheses."""
+        inside = set(state.tree.ids)
+        moved = tuple(t for t in state.tree.conditions if not ids_of(t) <= inside)
+        kept = tuple(t for t in state.tree.conditions if ids_of(t) <= inside)
+        tree = replace(state.tree, conditions=kept)
+        for term in tree.terms():
+            if not ids_of(term) <= inside:
+                raise plan_error(
+                    "a condition of the joins in parentheses names a table before them",
+                    self.sql,
+                    term.span or join.this,
+                    "join that table inside of the parentheses, or leave them out",
+                )
+        return replace(state, tree=tree), moved
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A column of each side, joined by their name."""
+
+    name: str
+    left: Term
+    right: Term
+    span: Span | None
+
+    @property
+    def condition(self) -> Term:
+        sides = (operand(side.expression.copy()) for side in (self.left, self.right))
+        return Term(exp.EQ(this=next(sides), expression=next(sides)), self.span)
+
+
+def _merged(left: State, right: State, pairs: Sequence[_Pair], side: str) -> tuple[Merged, ...]:
+    """The columns that USING has made, of both sides and of this join."""
+    before = (*left.merged, *_moved(right.merged, len(left.items)))
+    names = {folded(pair.name) for pair in pairs}
+    kept = tuple(m for m in before if folded(m.name) not in names)
+    made = []
+    items = (*left.items, *right.items)
+    for pair in pairs:
+        old = [m for m in before if folded(m.name) == folded(pair.name)]
+        within = {place for m in old for place in m.items}
+        for part, start in ((left, 0), (right, len(left.items))):
+            if not any(start <= place < start + len(part.items) for m in old for place in m.items):
+                places = range(start, start + len(part.items))
+                within |= {p for p in places if items[p].find(pair.name) is not None}
+        term = pair.right if side == "RIGHT" else pair.left
+        made.append(Merged(pair.name, tuple(sorted(within)), term))
+    return (*kept, *made)
+
+
+def _moved(merged: Sequence[Merged], by: int) -> tuple[Merged, ...]:
+    return tuple(replace(m, items=tuple(place + by for place in m.items)) for m in merged)
 
 
 def _left_join(
@@ -154,20 +254,16 @@ def _guarded(state: State) -> State:
         return replace(old, expression=guard(old.expression, id_))
 
     items = tuple(
-        replace(
-            item,
-            columns=tuple((n, term(t)) for n, t in item.columns),
-            merged={n: term(t) for n, t in item.merged.items()},
-        )
-        for item in state.items
+        replace(item, columns=tuple((n, term(t)) for n, t in item.columns)) for item in state.items
     )
+    merged = tuple(replace(m, term=term(m.term)) for m in state.merged)
     relations = tuple(with_presence(r) if needed & set(r.ids) else r for r in state.relations)
-    return replace(state, items=items, relations=relations)
+    return replace(state, items=items, merged=merged, relations=relations)
 
 
-def renamed(state: State, node: exp.Subquery) -> State:
+def renamed(state: State, node: exp.Subquery, sql: str) -> State:
     """The joins in parentheses, with an alias."""
-    columns = tuple(c for item in state.items for c in item.shown())
-    outputs = tuple(Output(n, t) for n, t in columns)
-    shown = with_column_aliases(outputs, tuple(node.alias_column_names))
-    return replace(state, items=(Item(node.alias, shown),))
+    outputs = tuple(Output(s.name, s.term) for s in state.scope(sql).shown())
+    shown = with_column_aliases(outputs, tuple(node.alias_column_names), node, sql)
+    lacking = tuple(pair for item in state.items for pair in item.lacking)
+    return replace(state, items=(Item(node.alias, shown, lacking=lacking),), merged=())

@@ -10,6 +10,7 @@ from sqlglot import exp
 from sqlfl.planner.fusion import Groups
 from sqlfl.planner.nulls import is_null_over_nulls
 from sqlfl.planner.relations import Block, Equality, Relation, Term, substituted
+from sqlfl.planner.writing import to_sql
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class _Elements:
     terms: list[tuple[int, Term, str]] = field(default_factory=list)
 
     def number(self, relation: int, term: Term, type_: str) -> int:
-        key = (relation, term.expression.sql(dialect="duckdb"), type_)
+        key = (relation, to_sql(term.expression), type_)
         if key not in self.numbers:
             self.numbers[key] = len(self.terms)
             self.terms.append((relation, term, type_))
@@ -91,7 +92,7 @@ def _text(relation: Relation, term: Term) -> str:
     expression = substituted(term, relation.branches[0]).expression
     for node in expression.find_all(exp.Column):
         node.set("table", None)
-    return expression.sql(dialect="duckdb")
+    return to_sql(expression)
 
 
 def _order(block: Block, class_: Class) -> tuple[tuple[int, str], ...]:
@@ -109,13 +110,12 @@ def _inner_keys(block: Block) -> tuple[Key, ...]:
     classes = classes_of(block)
     pairs: dict[tuple[int, int], set[int]] = {}
     members = [
-        {(r, t.expression.sql(dialect="duckdb")) for r, ts in c.terms.items() for t in ts}
-        for c in classes
+        {(r, to_sql(t.expression)) for r, ts in c.terms.items() for t in ts} for c in classes
     ]
     for equality in block.equalities:
         if equality.own:
             continue
-        left = (equality.left, equality.terms[0].expression.sql(dialect="duckdb"))
+        left = (equality.left, to_sql(equality.terms[0].expression))
         number = next(
             n
             for n, (c, m) in enumerate(zip(classes, members, strict=True))

@@ -47,8 +47,11 @@ def _several(branch: Branch) -> bool:
     """A row of a table may be several of the branch's."""
     shapes = (exp.Join, exp.Lateral, exp.Unnest, exp.Explode)
     return len(branch.sources) > 1 or any(
-        isinstance(source.item, exp.Subquery)
-        and (len(_tables(source.item)) > 1 or source.item.find(*shapes) is not None)
+        source.copies
+        or (
+            isinstance(source.item, exp.Subquery)
+            and (len(_tables(source.item)) > 1 or source.item.find(*shapes) is not None)
+        )
         for source in branch.sources
     )
 

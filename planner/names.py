@@ -1,4 +1,4 @@
-"""Names: parties, tables and columns of the catalog, and what a column of the query refers to."""
+"""Names: parties, tables and columns of the catalog."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sqlfl.errors import PlanError
 from sqlfl.errors import nearest as nearest_name
 from sqlfl.planner import emit
-from sqlfl.planner.relations import Item, Term
 from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Span
-from sqlfl.schema import Catalog, Client, Place, Table
+from sqlfl.schema import Catalog, Client, Place, Table, folded
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -162,13 +160,26 @@ class Tables:
         found = (p for p in self.places(client) if (p.catalog, p.schema) == wanted)
         return next(found, None)
 
-    def emitted(self, client: Client, table: Table) -> exp.Table:
-        """The table as the client's database is to find it, whatever else is called so."""
+    def emitted(self, client: Client, table: Table, located: bool = False) -> exp.Table:
+        """The table as the client's database is to find it, whatever else is called so.
+
+        `located`: with its schema, where something else goes by the name alone.
+        """
         current, places = self.places(client)[0], self.places(client)
         catalog = table.catalog
-        if catalog is None and any(_same(p.catalog, table.schema or "") for p in places):
+        schema = current.schema if located and table.schema is None else table.schema
+        if catalog is None and any(_same(p.catalog, schema or "") for p in places):
             catalog = current.catalog
-        return emit.table(table.name, table.schema, catalog)
+        return emit.table(table.name, schema, catalog)
+
+    def schemas(self, clients: Iterable[Client]) -> frozenset[str]:
+        """Names of the schemas and databases of clients, in lower case."""
+        places = (place for client in clients for place in self.places(client))
+        return frozenset(folded(name) for place in places for name in (place.catalog, place.schema))
+
+    def asked(self) -> tuple[Client, ...]:
+        """The clients of the tables that were looked up so far."""
+        return tuple(self._tables)
 
     def paths(self, client: Client, table: Table) -> tuple[tuple[str, ...], ...]:
         """Every path, from the party on, that names the table."""
@@ -185,6 +196,12 @@ class Tables:
             found.append((client.party, place.catalog, place.schema, table.name))
         return tuple(dict.fromkeys(found))
 
+    def ends(self, client: Client, table: Table) -> frozenset[tuple[str, ...]]:
+        """In lower case, what may stand before a column of it; party.table too, as in DuckDB."""
+        paths = [*self.paths(client, table), (client.party, table.name)]
+        lowered = [tuple(folded(part) for part in path) for path in paths]
+        return frozenset(path[n:] for path in lowered for n in range(len(path) - 1))
+
 
 DEFAULTS = ("main", "public")
 """Schemas that `catalog.table` means: DuckDB's and SQLite's, PostgreSQL's."""
@@ -199,106 +216,4 @@ def _same(left: object, right: object) -> bool:
     """Equal but for case: names, or tuples of them."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return all(_same(a, b) for a, b in zip(left, right, strict=True))
-    return str(left).lower() == str(right).lower()
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What the names of one SELECT can refer to."""
-
-    items: tuple[Item, ...]
-    sql: str
-
-    def resolve(self, node: exp.Column, aliases: Sequence[tuple[str, Term]] = ()) -> exp.Expr:
-        """The expression that the column stands for; columns go before aliases, as in DuckDB."""
-        found = self.lookup(node) or self._alias(node, aliases)
-        if found is None:
-            raise self._unknown(node)
-        return found
-
-    def lookup(self, node: exp.Column) -> exp.Expr | None:
-        """As `resolve`, over columns only; None where there is no such column."""
-        parts = [part.name for part in node.parts]
-        for length in (3, 2, 1):
-            found = self._under(node, parts, length) if len(parts) > length else None
-            if found is not None:
-                return found
-        return self._bare(node, parts)
-
-    def dotted(self, node: exp.Dot) -> exp.Expr | None:
-        """What `party.catalog.schema.table.column` stands for, to sqlglot a field of a column."""
-        parts = node.parts
-        if len(parts) <= 4 or not isinstance(_leftmost(node), exp.Column):
-            return None
-        return self._under(node, [part.name for part in parts], 4)
-
-    def _under(self, node: exp.Column | exp.Dot, parts: list[str], length: int) -> exp.Expr | None:
-        """The first `length` parts name an item, the next its column, the rest fields of it."""
-        lowered = tuple(part.lower() for part in parts[:length])
-        items = [
-            item
-            for item in self.items
-            if tuple(p.lower() for p in (item.path[-length:] if length > 1 else (item.name,)))
-            == lowered
-        ]
-        terms = [t for t in (item.find(parts[length]) for item in items) if t is not None]
-        if not terms:
-            return None
-        if len(terms) > 1:
-            raise plan_error(
-                f"column {node.sql(dialect='duckdb')} is ambiguous: "
-                f"{len(items)} tables go by the name {'.'.join(parts[:length])}",
-                self.sql,
-                node,
-                "give each table an alias of its own: FROM party.table AS alias",
-            )
-        return _fields(terms[0].expression, node.parts[length + 1 :])
-
-    def _bare(self, node: exp.Column, parts: list[str]) -> exp.Expr | None:
-        found = [(item, term) for item in self.items if (term := item.bare(parts[0])) is not None]
-        if len(found) > 1:
-            places = [f"{item.name}.{parts[0]}" for item, _ in found]
-            raise plan_error(
-                f"column {parts[0]} is ambiguous: {' or '.join(places)}",
-                self.sql,
-                node,
-                f"write {places[0]}",
-            )
-        return _fields(found[0][1].expression, node.parts[1:]) if found else None
-
-    def _alias(self, node: exp.Column, aliases: Sequence[tuple[str, Term]]) -> exp.Expr | None:
-        if len(node.parts) > 1:
-            return None
-        terms = (t for name, t in aliases if name.lower() == node.name.lower())
-        term = next(terms, None)
-        return None if term is None else term.expression.copy()
-
-    def _unknown(self, node: exp.Column) -> PlanError:
-        written = node.sql(dialect="duckdb")
-        owners = [i for i in self.items if node.table and i.name.lower() == node.table.lower()]
-        if node.table and not owners:
-            hint = nearest(node.table, (i.name for i in self.items))
-            return plan_error(
-                f"column {written}: there is no table {node.table} in FROM", self.sql, node, hint
-            )
-        names = [n for i in (owners or self.items) for n, _ in i.columns]
-        holder = f"{owners[0].name} has no column {node.name}" if owners else None
-        return plan_error(
-            holder or f"there is no column {written} in the tables of FROM",
-            self.sql,
-            node,
-            nearest(node.name, names),
-        )
-
-
-def _leftmost(node: exp.Expr) -> exp.Expr:
-    while isinstance(node, exp.Dot):
-        node = node.this
-    return node
-
-
-def _fields(expression: exp.Expr, fields: Sequence[exp.Expr]) -> exp.Expr:
-    found = expression.copy()
-    for part in fields:
-        found = exp.Dot(this=found, expression=part.copy())
-    return found
+    return folded(str(left)) == folded(str(right))

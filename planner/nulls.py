@@ -6,11 +6,13 @@ be possible of those that it does not know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import product
 from typing import TypeAlias
 
 from sqlglot import exp
+
+from sqlfl.planner.nodes import Infix, Prefix
 
 Outcomes: TypeAlias = frozenset[bool | str | None]
 """Possible results: True, False, None (NULL), VALUE (neither boolean nor NULL)."""
@@ -20,15 +22,19 @@ NULL: Outcomes = frozenset((None,))
 ANY: Outcomes = frozenset((True, False, None, VALUE))
 
 STRICT = (
-    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Pow, exp.Neg,
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, Prefix,
     exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.Escape,
     exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot,
     exp.BitwiseLeftShift, exp.BitwiseRightShift,
     exp.Cast, exp.TryCast, exp.Extract,
-    exp.Abs, exp.Ceil, exp.Floor, exp.Round, exp.Sqrt, exp.Exp, exp.Ln,
-    exp.Lower, exp.Upper, exp.Length, exp.Trim, exp.Substring,
 )  # fmt: skip
 """NULL where a part is."""
+STRICT_OPERATORS = frozenset(("^", "**", "+", "-", "*", "/", "//", "%", "->>", "^@", "~", "!~"))
+STRICT_FUNCTIONS = frozenset((
+    "abs", "ceil", "ceiling", "char_length", "character_length", "exp", "floor", "lcase", "len",
+    "length", "ln", "lower", "ltrim", "pow", "power", "round", "rtrim", "sqrt", "substr",
+    "substring", "trim", "ucase", "upper",
+))  # fmt: skip
 
 
 def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
@@ -43,6 +49,14 @@ def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
         return frozenset((VALUE,))
     if isinstance(expression, STRICT):
         return _strict(expression, ids)
+    if isinstance(expression, Infix):
+        strict = expression.args["operator"] in STRICT_OPERATORS
+        return _strict(expression, ids) if strict else ANY
+    if isinstance(expression, exp.Anonymous):
+        name = expression.name.lower()
+        if name in STRICT_FUNCTIONS:
+            return _strict(expression, ids)
+        return _NAMED[name](expression, ids) if name in _NAMED else ANY
     for type_, rule in _RULES:
         if isinstance(expression, type_):
             return rule(expression, ids)
@@ -118,7 +132,8 @@ def _distinct(same: bool) -> Callable[[exp.Expr, Collection[str]], Outcomes]:
 
 def _coalesce(node: exp.Expr, ids: Collection[str]) -> Outcomes:
     found: Outcomes = frozenset()
-    for part in (node.this, *node.expressions):
+    parts = node.expressions if isinstance(node, exp.Anonymous) else (node.this, *node.expressions)
+    for part in parts:
         one = outcomes(part, ids)
         found |= one - NULL
         if None not in one:
@@ -148,13 +163,16 @@ def _case(node: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def _if(node: exp.Expr, ids: Collection[str]) -> Outcomes:
-    possible = _truth(outcomes(node.this, ids))
+    """The function if(test, then, else)."""
+    if len(node.expressions) != 3:
+        return ANY
+    test, then, otherwise = node.expressions
+    possible = _truth(outcomes(test, ids))
     found: Outcomes = frozenset()
     if True in possible:
-        found |= outcomes(node.args["true"], ids)
+        found |= outcomes(then, ids)
     if possible != {True}:
-        default = node.args.get("false")
-        found |= NULL if default is None else outcomes(default, ids)
+        found |= outcomes(otherwise, ids)
     return found
 
 
@@ -189,8 +207,11 @@ _RULES: Iterable[tuple[type[exp.Expr], Callable[[exp.Expr, Collection[str]], Out
     (exp.Coalesce, _coalesce),
     (exp.Nullif, _nullif),
     (exp.Case, _case),
-    (exp.If, _if),
     (exp.In, _in),
     (exp.Dot, _part),
     (exp.Bracket, _part),
 )
+_NAMED: Mapping[str, Callable[[exp.Expr, Collection[str]], Outcomes]] = {
+    "if": _if,
+    "ifnull": _coalesce,
+}

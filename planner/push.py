@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from sqlfl.planner.names import Scope, Tables
+from sqlfl.planner.chains import Chain, chain_of, with_links
+from sqlfl.planner.clock import Clock
+from sqlfl.planner.ctes import Cte, Environment, Nameless, tables_of
+from sqlfl.planner.names import Tables
 from sqlfl.planner.refusals import LOCAL_TABLE_FUNCTIONS
-from sqlfl.planner.relations import CLIENT_MARK, Term, binds, operand
+from sqlfl.planner.relations import CLIENT_MARK, Term, fitted
 from sqlfl.planner.spans import plan_error, span_of
-from sqlfl.schema import Client
+from sqlfl.planner.subqueries import localized
+from sqlfl.schema import Client, folded
 
 if TYPE_CHECKING:
-    from sqlfl.planner.bind import Environment
+    from sqlfl.planner.scopes import Scope
+
+SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
 
 
 @dataclass(frozen=True)
 class Pusher:
     tables: Tables
     sql: str
+    clock: Clock
 
     # -- which clients -----------------------------------------------------------------------------
 
     def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
         """Every client that holds a table that the node reads, CTEs looked through."""
-        inner = {cte.alias.lower() for cte in node.find_all(exp.CTE)}
-        if isinstance(node.parent, exp.CTE):
-            inner.add(node.parent.alias.lower())  # it may be recursive
         found: dict[Client, None] = {}
-        for table in node.find_all(exp.Table):
-            name = table.name.lower()
-            if table.db:
+        self._collect(node, known, found, set())
+        return tuple(found)
+
+    def _collect(
+        self, node: exp.Expr, known: Environment, found: dict[Client, None], seen: set[Cte]
+    ) -> None:
+        try:
+            tables = list(tables_of(node, known))
+        except Nameless as error:
+            raise self.nameless(error.table) from error
+        for table, cte in tables:
+            if cte is not None and cte not in seen:
+                seen.add(cte)
+                self._collect(cte.query, cte.inside, found, seen)
+            elif table.db:
                 clients = self.tables.clients(table)
                 self.tables.table(table, clients[0])
                 found |= dict.fromkeys(clients)
             elif isinstance(table.this, exp.Func):
                 self._check_function(table)
-            elif name in inner:
-                continue
-            elif name in known:
-                cte = known[name]
-                found |= dict.fromkeys(self.clients(cte.query, cte.environment))
-            else:
-                parties = ", ".join(self.tables.parties())
-                raise plan_error(
-                    f"table {table.name} has no party",
-                    self.sql,
-                    table,
-                    f"write party.{table.name}; the parties are {parties}",
-                )
-        return tuple(found)
+
+    def nameless(self, table: exp.Table) -> Exception:
+        parties = ", ".join(self.tables.parties())
+        return plan_error(
+            f"table {table.name} has no party",
+            self.sql,
+            table,
+            f"write party.{table.name}; the parties are {parties}",
+        )
 
     def _check_function(self, table: exp.Table) -> None:
         function = table.this
         name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
-        if name.lower() not in LOCAL_TABLE_FUNCTIONS:
+        if folded(name) not in LOCAL_TABLE_FUNCTIONS:
             raise plan_error(
                 f"the table function {name.lower()} reads no party's table",
                 self.sql,
@@ -69,119 +79,131 @@ class Pusher:
         clients = self.clients(node, known)
         return clients[0] if len(clients) == 1 else None
 
-    # -- queries that go to a client whole ---------------------------------------------------------
-
     def local(self, query: exp.Query, known: Environment) -> exp.Query:
         """The query as its one client runs it: without party names, with the CTEs that it reads."""
-        own = strip_parties(self._resolved_tables(query))
-        assert isinstance(own, exp.Query)
-        if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
-            own = own.this
-        needed = self._needed(query, known)
-        if needed:
-            old = own.args.get("with_")
-            ctes = [*needed, *(old.expressions if old is not None else [])]
-            recursive = any(
-                w is not None and w.args.get("recursive")
-                for w in (old, *(c.parent for c in self._sources_of(query, known)))
-            )
-            own.set("with_", exp.With(expressions=ctes, recursive=recursive or None))
-        return own
-
-    def _sources_of(self, query: exp.Expr, known: Environment) -> list[exp.CTE]:
-        inner = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
-        names = dict.fromkeys(
-            t.name.lower() for t in query.find_all(exp.Table) if not t.db and t.name
-        )
-        found: dict[str, exp.CTE] = {}
-        for name in names:
-            if name in inner or name not in known:
-                continue
-            cte = known[name]
-            for earlier in self._sources_of(cte.query, cte.environment):
-                found.setdefault(earlier.alias.lower(), earlier)
-            found.setdefault(name, cte.node)
-        return list(found.values())
-
-    def _needed(self, query: exp.Expr, known: Environment) -> list[exp.Expr]:
-        return [strip_parties(self._resolved_tables(n)) for n in self._sources_of(query, known)]
-
-    def _resolved_tables(self, node: exp.Expr) -> exp.Expr:
-        """A copy with the tables' names as their database has them; the party stays in front."""
-        copy = node.copy()
-        renamed: dict[tuple[str, ...], list[exp.Expr]] = {}
-        for table in list(copy.find_all(exp.Table)):
-            if table.db:
-                written = tuple(part.name.lower() for part in table.parts)
-                client = self.tables.clients(table)[0]
-                found = self.tables.emitted(client, self.tables.table(table, client))
-                party = exp.to_identifier(client.party, quoted=True)
-                renamed[written] = [party, *found.parts]
-                _set_path(table, renamed[written])
-        for column in list(copy.find_all(exp.Column)):
-            _rename(column, renamed)
-        return copy
+        return localized(self, query, known, None)
 
     # -- expressions -------------------------------------------------------------------------------
 
-    def term(
-        self,
-        node: exp.Expr,
-        scope: Scope,
-        known: Environment,
-        aliases: Sequence[tuple[str, Term]],
-    ) -> Term:
-        """The expression over the relations' columns; `aliases` are earlier outputs by name."""
+    def term(self, node: exp.Expr, scope: Scope, known: Environment) -> Term:
+        """The expression over the relations' columns."""
         holder = exp.Paren(this=node.copy())
-        self._resolve(holder, scope, known, aliases)
+        _Expression(self, scope, known, node).resolve(holder, frozenset())
         return Term(holder.this, span_of(node, self.sql))
 
-    def _resolve(
-        self,
-        parent: exp.Expr,
-        scope: Scope,
-        known: Environment,
-        aliases: Sequence[tuple[str, Term]],
-        bound: frozenset[str] = frozenset(),
-    ) -> None:
-        if isinstance(parent, exp.Comprehension):
-            bound |= {parent.expression.name.lower()}
-        for child in list(parent.iter_expressions()):
-            if isinstance(child, exp.Dot) and (found := scope.dotted(child)) is not None:
-                child.replace(self._placed(found, child))
-            elif isinstance(child, exp.Column):
-                if isinstance(child.this, exp.Star):
-                    self._no_star(child)
-                if child.table or child.name.lower() not in bound:
-                    child.replace(self._placed(scope.resolve(child, aliases), child))
-            elif isinstance(child, exp.Star | exp.Columns):
-                self._no_star(child)
-            elif isinstance(child, exp.Query):
-                child.replace(self._subquery(child, scope, known))
-            else:
-                self._resolve(child, scope, known, aliases, bound)
-
-    def _no_star(self, node: exp.Expr) -> None:
-        raise plan_error(
-            "a star inside an expression is not taken", self.sql, node, "name the columns"
-        )
-
-    def _placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
+    def placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
+        """What a name stands for, to be put in its place."""
         place = span_of(original, self.sql)
         for node in found.walk():
             node.meta.pop("start", None)
             node.meta.pop("end", None)
         if place is not None:
             found.meta.update(start=place[0], end=place[1] - 1)
-        return operand(found) if binds(original.parent) else found
+        return fitted(found, original.parent)
 
-    def _subquery(self, node: exp.Query, scope: Scope, known: Environment) -> exp.Expr:
-        clients = self.clients(node, known)
+    def is_schema(self, chain: Chain) -> bool:
+        """Whether the words before a call name a schema, or a database and a schema."""
+        schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
+        return all(folded(part) in schemas for part in chain.parts)
+
+    def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
+        """Where DuckDB takes what stands before a call for something else than the column."""
+        call = chain.links[0]
+        name = call.name if isinstance(call, exp.Anonymous) else "function"
+        if len(chain.words) > 2:
+            raise plan_error(
+                f"{chain.written}.{name}(): DuckDB reads two words before a call, table.column",
+                self.sql,
+                original,
+                f"write {name}({chain.written})",
+            )
+        if self.is_schema(chain):
+            raise plan_error(
+                f"{chain.written}.{name}() may be a function of the schema {chain.written}",
+                self.sql,
+                original,
+                f"write {name}({chain.written})",
+            )
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """An expression of the query, while its names are replaced by what they stand for."""
+
+    pusher: Pusher
+    scope: Scope
+    known: Environment
+    whole: exp.Expr
+    """As it is written."""
+
+    def resolve(self, parent: exp.Expr, bound: frozenset[str]) -> None:
+        """Replace the names below `parent`; `bound` are variables of lambdas around it."""
+        if isinstance(parent, exp.Lambda):
+            bound |= {folded(variable.name) for variable in parent.expressions}
+        for child in list(parent.iter_expressions()):
+            self._one(child, bound)
+
+    def _one(self, child: exp.Expr, bound: frozenset[str]) -> None:
+        chain = chain_of(child)
+        if chain is not None:
+            self._name(child, chain, bound)
+        elif isinstance(child, exp.Dot) and not isinstance(child.expression, exp.Identifier):
+            self.resolve(child, bound)
+            child.replace(with_links(child.this, [child.expression]))
+        elif isinstance(child, exp.Column | exp.Star | exp.Columns):
+            self._refuse(child, "a star inside an expression is not taken")
+        elif isinstance(child, exp.PositionalColumn):
+            found = self.scope.at(int(child.this.name), self.whole)
+            child.replace(self.pusher.placed(found, child))
+        elif isinstance(child, exp.Query):
+            child.replace(self._subquery(child))
+        elif isinstance(child, exp.Comprehension):
+            self._comprehension(child, bound)
+        else:
+            self.resolve(child, bound)
+
+    def _comprehension(self, node: exp.Comprehension, bound: frozenset[str]) -> None:
+        """`[this FOR expression, position IN iterator IF condition]`"""
+        variables = (node.args.get(key) for key in ("expression", "position"))
+        inside = bound | {folded(v.name) for v in variables if isinstance(v, exp.Expr)}
+        for key in ("this", "iterator", "condition"):
+            part = node.args.get(key)
+            if isinstance(part, exp.Expr):
+                self._one(part, bound if key == "iterator" else inside)
+
+    def _name(self, child: exp.Expr, chain: Chain, bound: frozenset[str]) -> None:
+        for link in chain.links:
+            self.resolve(link, bound)
+        first = chain.words[0]
+        if folded(first.name) in bound and len(chain.words) == 1 and not chain.is_method:
+            child.replace(first.copy())
+            return
+        found = self.scope.near(chain, child)
+        if found is None and folded(first.name) in bound:
+            child.replace(_variable(chain))
+            return
+        if found is None:
+            if chain.is_method and len(chain.words) <= 2 and self.pusher.is_schema(chain):
+                return  # a function of that schema
+            word = self.pusher.clock.word(first.name) if len(chain.words) == 1 else None
+            if word is None:
+                found = self.scope.resolve(chain, child)
+            else:
+                found = self.scope.lookup(chain, child) or word
+        if chain.is_method:
+            self.pusher.refuse_method(chain, child)
+        child.replace(self.pusher.placed(with_links(found, chain.links), child))
+
+    def _refuse(self, node: exp.Expr, message: str) -> None:
+        raise plan_error(message, self.pusher.sql, node, "name the columns")
+
+    def _subquery(self, node: exp.Query) -> exp.Expr:
+        clients = self.pusher.clients(node, self.known)
         parties = tuple(dict.fromkeys(c.party for c in clients))
         if len(parties) > 1:
             raise plan_error(
                 f"a subquery reads tables of {' and '.join(parties)}",
-                self.sql,
+                self.pusher.sql,
                 node,
                 "join the tables in FROM instead",
             )
@@ -189,111 +211,23 @@ class Pusher:
             raise plan_error(
                 f"a subquery over {parties[0]} would be answered by each of its {len(clients)} "
                 "clients for itself",
-                self.sql,
+                self.pusher.sql,
                 node,
                 "join the table in FROM, or attach the clients under names of their own",
             )
-        self._correlate(node, scope, known)
-        local = self.local(node, known)
+        local: exp.Expr = localized(self.pusher, node, self.known, self.scope)
         if isinstance(node, exp.Subquery) and not isinstance(local, exp.Subquery):
             local = exp.Subquery(this=local)
         if clients:
             local.meta[CLIENT_MARK] = clients[0]
         return local
 
-    def _correlate(self, node: exp.Query, scope: Scope, known: Environment) -> None:
-        """Replace the columns of the subquery that its own FROM does not know."""
-        for column in list(node.find_all(exp.Column)):
-            if isinstance(column.this, exp.Star) or self._is_inner(column, node, known):
-                continue
-            found = scope.lookup(column)
-            if found is not None:
-                column.replace(self._placed(found, column))
 
-    def _is_inner(self, column: exp.Column, root: exp.Query, known: Environment) -> bool:
-        at: exp.Expr | None = column.parent
-        while at is not None:
-            if isinstance(at, exp.Select):
-                names = self._names(at, known)
-                if column.table:
-                    if column.parts[0].name.lower() in names or (
-                        len(column.parts) > 2 and column.table.lower() in names
-                    ):
-                        return True
-                else:
-                    name = column.name.lower()
-                    aliases = {s.alias.lower() for s in at.selects}
-                    if name in aliases or any(n is None or name in n for n in names.values()):
-                        return True
-            if at is root:
-                break
-            at = at.parent
-        return False
-
-    def _names(self, select: exp.Select, known: Environment) -> Mapping[str, frozenset[str] | None]:
-        """Columns of each name in FROM; None where only its database knows them."""
-        items = [select.args["from_"].this] if select.args.get("from_") else []
-        items += [join.this for join in select.args.get("joins") or []]
-        found: dict[str, frozenset[str] | None] = {}
-        for item in items:
-            columns: frozenset[str] | None = None
-            if isinstance(item, exp.Table) and item.db:
-                table = self.tables.table(item, self.tables.clients(item)[0])
-                columns = frozenset(c.name.lower() for c in table.columns)
-            else:
-                query = item.this if isinstance(item, exp.Subquery) else None
-                if isinstance(item, exp.Table) and item.name.lower() in known:
-                    query = known[item.name.lower()].query
-                if isinstance(query, exp.Query) and not query.is_star:
-                    columns = frozenset(n.lower() for n in query.named_selects)
-            if item.alias_column_names:
-                columns = frozenset(n.lower() for n in item.alias_column_names)
-            found[item.alias_or_name.lower()] = columns
-        return found
-
-
-def strip_parties(node: exp.Expr) -> exp.Expr:
-    """A copy in which `party.table` is `table`, in FROM and before columns."""
-    copy = node.copy()
-    named: dict[tuple[str, ...], list[exp.Expr]] = {}
-    for table in list(copy.find_all(exp.Table)):
-        if table.db:
-            parts = list(table.parts)
-            named[tuple(part.name.lower() for part in parts)] = parts[1:]
-            _set_path(table, parts[1:])
-    for column in list(copy.find_all(exp.Column)):
-        _rename(column, named)
-    return copy
-
-
-def _set_path(table: exp.Table, parts: Sequence[exp.Expr]) -> None:
-    """Name the table by up to four parts; where there are four, as the parser has them."""
-    own = [part.copy() for part in parts]
-    last = own.pop()
-    if len(own) == 3:
-        last = exp.Dot(this=own.pop(), expression=last)
-    table.set("this", last)
-    table.set("db", own[-1] if own else None)
-    table.set("catalog", own[-2] if len(own) > 1 else None)
-
-
-def _rename(column: exp.Column, named: Mapping[tuple[str, ...], Sequence[exp.Expr]]) -> None:
-    """Put the new path of a table before a column that is written with the old one."""
-    parts = list(column.parts)
-    if len(parts) > 2 and (path := named.get(_lowered(parts[:-1]))) is not None:
-        new = [part.copy() for part in (*path, parts[-1])]
-        column.replace(_path_column(new))
-    elif isinstance(column.parent, exp.Dot) and (path := named.get(_lowered(parts))) is not None:
-        new = [part.copy() for part in (*path, column.parent.expression)]
-        column.parent.replace(_path_column(new))
-
-
-def _lowered(parts: Sequence[exp.Expr]) -> tuple[str, ...]:
-    return tuple(part.name.lower() for part in parts)
-
-
-def _path_column(parts: Sequence[exp.Expr]) -> exp.Expr:
-    """A column by up to five parts; where there are five, as the parser has them."""
-    names = list(reversed(parts[:4]))
-    column = exp.Column(**dict(zip(("this", "table", "db", "catalog"), names, strict=False)))
-    return exp.Dot(this=column, expression=parts[4]) if len(parts) > 4 else column
+def _variable(chain: Chain) -> exp.Expr:
+    """A variable of a lambda, with fields and calls: `(x).a`, for DuckDB looks for a table in `x.a`
+    first."""
+    first, *rest = (word.copy() for word in chain.words)
+    target: exp.Expr = exp.Paren(this=first) if rest else first
+    for word in rest:
+        target = exp.Dot(this=target, expression=word)
+    return with_links(target, chain.links)

@@ -7,13 +7,13 @@ Columns of a relation are written `Column(name, table='#n')`, columns of a sourc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from sqlfl.planner.emit import identifier
 from sqlfl.planner.statements import Span
-from sqlfl.schema import Client
+from sqlfl.schema import Client, folded
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""
@@ -44,12 +44,16 @@ class Source:
     id: str
     item: exp.Table | exp.Subquery
     name: str
-    """Its alias in the fragment, where one is needed."""
+    """What its alias in a fragment is made of."""
     path: tuple[str, ...]
     """party, [catalog,] schema if any, table; only the party for a query."""
     rows: int | None
+    names: frozenset[str]
+    """In lower case: its columns, and the schemas and databases of its client; no alias is one."""
     others: tuple[tuple[str, ...], ...] = ()
     """Other paths that name it."""
+    copies: bool = False
+    """A row of its table may stand in several of its rows."""
     lefts: tuple[LeftOn, ...] = ()
     """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
 
@@ -63,6 +67,8 @@ class Branch:
     columns: Mapping[tuple[str, str], exp.Expr]
     """(relation id, column in lower case) -> expression over the sources."""
     filters: tuple[Term, ...] = ()
+    claims: tuple[exp.Expr, ...] = ()
+    """Expressions over the sources that must be one value per row; see `scalars`."""
 
 
 @dataclass(frozen=True)
@@ -97,27 +103,30 @@ class Item:
 
     name: str
     columns: tuple[tuple[str, Term], ...]
-    path: tuple[str, ...] = ()
-    """For `party.table.column`: of a table without an alias."""
-    hidden: frozenset[str] = frozenset()
-    """Columns merged by USING: not to be found without the item's name."""
-    merged: Mapping[str, Term] = field(default_factory=dict)
-    """Columns, in lower case, that are another item's where the name stands alone: of a RIGHT JOIN
-    with USING, the right one's."""
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    """In lower case, what may stand before its columns, of a table without an alias: the ends of
+    `party.schema.table`."""
+    lacking: tuple[tuple[str, str], ...] = ()
+    """(column, client that lacks it), of a table whose other clients have it."""
+
+    hidden: tuple[tuple[str, Term], ...] = ()
+    """Columns that no star shows: the `rowid` of a table."""
 
     def find(self, name: str) -> Term | None:
         """The column `item.name`."""
-        return next((t for n, t in self.columns if n.lower() == name.lower()), None)
+        known = (*self.columns, *self.hidden)
+        return next((t for n, t in known if folded(n) == folded(name)), None)
 
-    def bare(self, name: str) -> Term | None:
-        """The column `name`, written alone."""
-        if name.lower() in self.hidden:
-            return None
-        return self.merged.get(name.lower()) or self.find(name)
 
-    def shown(self) -> tuple[tuple[str, Term], ...]:
-        """The columns that `*` stands for."""
-        return tuple((n, t) for n, _ in self.columns if (t := self.bare(n)) is not None)
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A column that USING or NATURAL made of one column each of several items."""
+
+    name: str
+    items: tuple[int, ...]
+    """Their places among the items of FROM."""
+    term: Term
+    """What the name alone stands for: the left one, or the right one of a RIGHT JOIN."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +215,8 @@ class Block:
     """(relation, condition): joined rows that fail it are dropped, after all LEFT JOINs."""
     slots: tuple[int, ...] = ()
     """Slot of each relation."""
+    sorted_by: tuple[Output, ...] = ()
+    """What ORDER BY computes, beside the outputs."""
 
     def of(self, id_: str) -> int:
         return next(i for i, r in enumerate(self.relations) if id_ in r.ids)
@@ -242,13 +253,11 @@ def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]
     for case in list(holder.find_all(exp.Case)):
         guarded = _guarded(case, columns)
         if guarded is not None:
-            parent = case.parent if case.parent is not holder else None
-            case.replace(operand(guarded) if binds(parent) else guarded)
+            case.replace(fitted(guarded, case.parent, holder))
     for node in list(holder.find_all(exp.Column)):
-        found = columns.get((node.table, node.name.lower()))
+        found = columns.get((node.table, folded(node.name)))
         if found is not None:
-            parent = node.parent if node.parent is not holder else None
-            node.replace(operand(found.copy()) if binds(parent) else found.copy())
+            node.replace(fitted(found.copy(), node.parent, holder))
     result: exp.Expr = holder.this
     return result
 
@@ -276,6 +285,31 @@ def with_presence(relation: Relation) -> Relation:
         for b in relation.branches
     )
     return replace(relation, branches=branches)
+
+
+def fitted(
+    expression: exp.Expr, parent: exp.Expr | None, holder: exp.Expr | None = None
+) -> exp.Expr:
+    """The expression as it can stand below `parent`; alone where that is `holder`."""
+    if parent is None or parent is holder:
+        return expression
+    if _is_constant(expression) and _is_position(parent):
+        return exp.Coalesce(this=expression, expressions=[])
+    return operand(expression) if binds(parent) else expression
+
+
+def _is_constant(expression: exp.Expr) -> bool:
+    inner = expression.unnest()
+    inner = inner.this if isinstance(inner, exp.Neg) else inner
+    return isinstance(inner, exp.Literal | exp.Boolean | exp.Null)
+
+
+def _is_position(parent: exp.Expr | None) -> bool:
+    """Whether a constant would stand for a column of the SELECT list."""
+    while isinstance(parent, exp.Paren | exp.Tuple):
+        parent = parent.parent
+    places = (exp.Group, exp.Ordered, exp.Distinct, exp.Rollup, exp.Cube, exp.GroupingSets)
+    return isinstance(parent, places)
 
 
 def operand(expression: exp.Expr) -> exp.Expr:

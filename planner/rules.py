@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, PlanError
 from sqlfl.planner.assemble import build_ucq
 from sqlfl.planner.checks import (
     bind_names,
@@ -14,6 +16,7 @@ from sqlfl.planner.checks import (
     locate_identifiers,
     refuse_parameters,
     refuse_volatile,
+    tell_the_time,
 )
 from sqlfl.planner.classify import (
     place_conditions,
@@ -21,8 +24,10 @@ from sqlfl.planner.classify import (
     refuse_cross_products,
     split_conjunctions,
 )
+from sqlfl.planner.clock import Clock
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.fusion import fuse_relations
+from sqlfl.planner.scalars import has_calls
 from sqlfl.planner.simplify import simplify_joins
 from sqlfl.planner.statements import Path, Span
 from sqlfl.planner.typing import type_terms, unify_branches, unify_outputs
@@ -35,6 +40,7 @@ Rule = Callable[[Draft], Draft]
 RULES: tuple[Rule, ...] = (
     refuse_parameters,
     refuse_volatile,
+    tell_the_time,
     bind_names,
     check_outputs,
     locate_identifiers,
@@ -65,6 +71,7 @@ def to_ucq(
     split: bool = False,
     noised: bool = False,
     weight_may_lack: bool = False,
+    now: dt.datetime | None = None,
 ) -> Ucq:
     """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
@@ -72,7 +79,7 @@ def to_ucq(
     `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
     with `split`, a slot shows the whole row of its
     sources, from which validation rows are drawn; with `noised`, the target's slot does, from which
-    the noise of labels is drawn.
+    the noise of labels is drawn; `now` is the time that the query is told, None for the clock's.
     Raises PlanError, with the place and what to write instead; the catalog is only asked for
     names and types.
     """
@@ -89,6 +96,17 @@ def to_ucq(
         split,
         noised,
     )
+    draft = draft if now is None else replace(draft, clock=Clock(now))
+    try:
+        return _ruled(draft, rules)
+    except PlanError:
+        if not has_calls(query):
+            raise
+    # what a function is, only its database knows; it was taken for one value per row
+    return _ruled(replace(draft, careful=True), rules)
+
+
+def _ruled(draft: Draft, rules: Sequence[Rule]) -> Ucq:
     for rule in rules:
         draft = rule(draft)
     if draft.ucq is None:

@@ -69,6 +69,8 @@ class TrainModel:
     if_not_exists: bool
     sql: str = field(repr=False)
     """The whole text; spans refer to it."""
+    place: Span = field(default=(0, 0), repr=False)
+    """Of the query, without its parentheses."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class EvaluateModel:
     query: exp.Query
     sql: str = field(repr=False)
     options: tuple[Option, ...] = ()
+    place: Span = field(default=(0, 0), repr=False)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class PredictModel:
     options: tuple[Option, ...] = ()
     replace: bool = False
     """INTO takes the place of a table that is there."""
+    place: Span = field(default=(0, 0), repr=False)
 
 
 @dataclass(frozen=True)

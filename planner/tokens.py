@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError
 from sqlfl.planner.statements import Span, Word
+from sqlfl.planner.writing import Dialect
 
 QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
-
-
-class Dialect(DuckDB):
-    """DuckDB's, except that no keyword swallows the rest of the text as one command, and that
-    the index of `a[1]` stays as it is written.
-    """
-
-    INDEX_OFFSET = 0
-
-    class Tokenizer(DuckDB.Tokenizer):
-        COMMANDS: ClassVar[set[TokenType]] = set()
 
 
 def tokenize(sql: str) -> list[Token]:

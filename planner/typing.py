@@ -10,8 +10,11 @@ from sqlglot import exp
 from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.fusion import Groups
-from sqlfl.planner.relations import Block, Branch, Equality, Output, Relation, Term
+from sqlfl.planner.relations import Block, Branch, Equality, Output, Relation, Term, ids_of
+from sqlfl.planner.scalars import SCALAR, UNBOUND, Asker
 from sqlfl.planner.ucq import ARRAY
+from sqlfl.planner.writing import to_sql
+from sqlfl.schema import folded
 
 
 def unify_branches(draft: Draft) -> Draft:
@@ -30,7 +33,7 @@ def _unified(draft: Draft, block: Block) -> Block:
             for term in terms:
                 for node in term.expression.find_all(exp.Column):
                     if node.table in relation.ids:
-                        used.setdefault((node.table, node.name.lower()), Term(node, term.span))
+                        used.setdefault((node.table, folded(node.name)), Term(node, term.span))
             relation = _unified_relation(draft, relation, used)
         relations.append(relation)
     return replace(block, relations=tuple(relations))
@@ -63,7 +66,24 @@ def _unified_relation(
 
 def type_terms(draft: Draft) -> Draft:
     """Outputs get their types, equalities the type that both sides are compared as."""
+    for block in draft.blocks:
+        _check_claims(draft, block)
     return draft.each_block(lambda block: _typed(draft, block))
+
+
+def _check_claims(draft: Draft, block: Block) -> None:
+    """Columns of derived tables over several relations, which nothing else may read."""
+    asker = Asker(draft.catalog)
+    for term in draft.claims:
+        read = [r for r in block.relations if ids_of(term) & {*r.ids}]
+        if len(read) == 1:
+            draft.types(read[0], [term])
+        elif read and (kind := asker.kind_over(read, term)) != SCALAR:
+            labels = " and ".join(relation.label for relation in read)
+            what = "it cannot be told what this gives" if kind == UNBOUND else f"this is {kind}"
+            raise draft.error(
+                f"{what} over {labels}", term.span, "leave the column out of the derived table"
+            )
 
 
 def _typed(draft: Draft, block: Block) -> Block:
@@ -99,7 +119,7 @@ def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:
     ends = []
     for equality in equalities:
         sides = zip((equality.left, equality.right), equality.terms, strict=True)
-        keys = [(at, term.expression.sql(dialect="duckdb")) for at, term in sides]
+        keys = [(at, to_sql(term.expression)) for at, term in sides]
         ends.append([numbers.setdefault(key, len(numbers)) for key in keys])
     groups = Groups(len(numbers))
     whole = [types.is_integer(e.type) for e in equalities]

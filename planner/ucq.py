@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Client
 
 NUMERIC = "numeric"
@@ -72,7 +73,7 @@ class Fragment:
 
     @property
     def sql(self) -> str:
-        return self.select.sql(dialect="duckdb")
+        return to_sql(self.select)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,13 @@ from sqlfl.codec import DEEPEST, loads, read
 from sqlfl.errors import InternalError
 from sqlfl.privacy.specification import SlotPrivacy
 
+_FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def folded(name: str) -> str:
+    """The name as DuckDB compares it: A to Z as a to z, all other letters as they are."""
+    return name.translate(_FOLDED)
+
 
 @dataclass(frozen=True, eq=False)
 class Client:

@@ -37,6 +37,7 @@ from sqlfl.replies import Expected, ask
 from sqlfl.result import Result, facts_to_html
 from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
+from sqlfl.second_reading import confirm
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
 
@@ -432,7 +433,9 @@ def _parsed(text: str) -> st.Statement:
     if not isinstance(text, str):
         raise Error(f"a statement must be text, got {type(text).__name__}")
     try:
-        return parse(text)
+        statement = parse(text)
+        confirm(statement)
+        return statement
     except RecursionError:
         raise ParseError(TOO_DEEP, hint=FLATTEN) from None
 

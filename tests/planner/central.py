@@ -15,6 +15,7 @@ import duckdb
 
 from sqlfl.planner.emit import mapping_query
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Slot, Ucq
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Client
 
 Databases = dict[Client, duckdb.DuckDBPyConnection]
@@ -98,7 +99,7 @@ def _mapped(ucq: Ucq, snapshot: Snapshot) -> tuple[list[int], list[tuple[int, ..
                     f"INSERT INTO slot_{slot.index} VALUES ({places})",
                     [row.fragment, number, *row.tags.values()],
                 )
-        joined = coordinator.execute(mapping_query(ucq).sql(dialect="duckdb"))
+        joined = coordinator.execute(to_sql(mapping_query(ucq)))
         slots = [int(column[0].removeprefix("slot_")) for column in joined.description]
         return slots, joined.fetchall()
     finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
+from sqlglot import exp
 
 from sqlfl.errors import Error, StatementError
 from sqlfl.planner.dialect import parse
@@ -10,6 +13,7 @@ from sqlfl.planner.emit import mapping_query
 from sqlfl.planner.rules import RULES, Rule, to_ucq
 from sqlfl.planner.statements import ExplainStatement, PredictModel, Statement, TrainModel
 from sqlfl.planner.ucq import Slot, Ucq
+from sqlfl.planner.writing import to_sql
 from tests.planner import goldens
 from tests.planner.conftest import DatabaseCatalog
 
@@ -35,6 +39,7 @@ def plan(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) ->
         identifiers=[(path.parts, path.span) for path in identifiers],
         allow_cross_join=any(o.name == "allow_cross_join" and o.value is True for o in options),
         rules=rules,
+        now=dt.datetime(2024, 1, 2, 3, 4, 5, 678900, dt.UTC),
     )
 
 
@@ -62,8 +67,8 @@ def _slot(ucq: Ucq, slot: Slot) -> list[str]:
     return lines
 
 
-def _pretty(query: object) -> str:
-    return query.sql(dialect="duckdb", pretty=True)  # type: ignore[attr-defined]
+def _pretty(query: exp.Expr) -> str:
+    return to_sql(query, pretty=True)
 
 
 def outcome(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) -> str:
@@ -87,13 +92,13 @@ def _statement(statement: Statement) -> str:
     lines = [type(statement).__name__]
     for name, value in vars(statement).items():
         if name == "query":
-            lines.append(f"  query: {value.sql(dialect='duckdb')}")
+            lines.append(f"  query: {to_sql(value)}")
         elif name in ("options", "privacy"):
             shown = None if value is None else {str(o.name): o.value for o in value}
             lines.append(f"  {name}: {shown}")
         elif name == "identifiers":
             lines.append(f"  identifiers: {[str(path) for path in value]}")
-        elif name != "sql":
+        elif name not in ("sql", "place"):
             lines.append(f"  {name}: {value}")
     return "\n".join(lines)
 

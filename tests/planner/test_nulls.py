@@ -12,13 +12,17 @@ from sqlglot import exp, parse_one
 
 from sqlfl.planner.nulls import is_null_over_nulls, outcomes, rejects_nulls
 from sqlfl.planner.relations import column
+from sqlfl.planner.writing import Dialect
 
 NUMBERS = (
     "<n> + <n>", "<n> - <n>", "<n> * <n>", "-<n>", "abs(<n>)", "<n> % 3", "<n> // 2", "round(<n>)",
     "coalesce(<n>, <n>)", "nullif(<n>, <n>)", "CASE WHEN <b> THEN <n> ELSE <n> END",
     "CASE WHEN <b> THEN <n> WHEN <b> THEN <n> END", "CASE <n> WHEN <n> THEN <n> END",
-    "if(<b>, <n>, <n>)", "length(<s>)", "<n>::DOUBLE", "TRY_CAST(<s> AS INTEGER)",
-    "greatest(<n>, <n>)", "[<n>, <n>][1]", "{'f': <n>}.f", "<b>::INTEGER", "<n> & <n>",
+    "if(<b>, <n>, <n>)", "length(<s>)", "<n>::DOUBLE",
+    "TRY_CAST(<s> AS INTEGER)",
+    "greatest(<n>, <n>)", "ifnull(<n>, <n>)", "<n> ^ 2", "2 ** <n>", "+<n>", "sqrt(abs(<n>))",
+    "ceil(<n>)", "len(<s>)", "power(<n>, 2)", "@ <n>",
+    "[<n>, <n>][1]", "{'f': <n>}.f", "<b>::INTEGER", "<n> & <n>",
 )  # fmt: skip
 TEXTS = (
     "lower(<s>)", "upper(<s>)", "trim(<s>)", "substring(<s>, <n>, 2)", "<s> || <s>",
@@ -67,7 +71,7 @@ def written(random: Random, kind: str, depth: int) -> str:
 
 def bound(text: str) -> exp.Expr:
     """As the binder leaves it: t is a relation that has no row."""
-    tree = parse_one(f"SELECT {text}", dialect="duckdb").selects[0]
+    tree = parse_one(f"SELECT {text}", dialect=Dialect).selects[0]
     holder = exp.Paren(this=tree)
     for node in list(holder.find_all(exp.Column)):
         node.replace(column(node.name, {"t": "#0", "u": "#1"}[node.table]))

@@ -10,9 +10,9 @@ from itertools import combinations_with_replacement
 import duckdb
 import pytest
 from sqlglot import exp
-from sqlglot.errors import ParseError
 
 from sqlfl.planner import emit, refusals, types
+from sqlfl.planner.writing import to_sql
 
 NUMBERS = (
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
@@ -125,32 +125,20 @@ def test_kinds() -> None:
         assert not types.can_be_key(name) or name in ("DATE", "TIME", "UUID", "BLOB")
 
 
-def test_aggregates_and_volatile_functions_are_duckdbs(con: duckdb.DuckDBPyConnection) -> None:
+def test_names_that_spare_a_question_are_duckdbs(con: duckdb.DuckDBPyConnection) -> None:
     rows = con.execute("SELECT function_name, function_type, stability FROM duckdb_functions()")
     known = rows.fetchall()
-    for name in {n for n, kind, _ in known if kind == "aggregate" and n.isidentifier()}:
-        parsed = [exp.maybe_parse(f"{name}({a})", dialect="duckdb") for a in _arguments(name)]
-        assert any(refusals.is_aggregate(n) for p in parsed for n in p.walk()), name
-    for name in {n for n, _, stability in known if stability == "VOLATILE"}:
-        if name not in ("error", "stats", "vector_type"):
-            parsed = [exp.maybe_parse(f"{name}()", dialect="duckdb")]
-            assert any(refusals.is_volatile(n) for p in parsed for n in p.walk()), name
-
-
-def _arguments(name: str) -> list[str]:
-    found = []
-    for arguments in ("x", "x, y", "x, y, z"):
-        try:
-            exp.maybe_parse(f"{name}({arguments})", dialect="duckdb")
-        except ParseError:
-            continue
-        found.append(arguments)
-    return found
+    aggregates = {name for name, kind, _ in known if kind == "aggregate"}
+    assert aggregates <= refusals.AGGREGATES
+    scalar = {name for name, kind, _ in known if kind == "scalar"}
+    assert not scalar & (refusals.AGGREGATES - aggregates)
+    volatile = {name for name, _, stability in known if stability == "VOLATILE"}
+    assert volatile - {"error", "stats", "vector_type"} == refusals.VOLATILE
 
 
 @pytest.mark.parametrize("word", ["select", "Order", "carrier", "two words", "9a", "date", "row"])
 def test_identifiers_are_quoted_where_needed(con: duckdb.DuckDBPyConnection, word: str) -> None:
-    name = emit.identifier(word).sql(dialect="duckdb")
+    name = to_sql(emit.identifier(word))
     found = con.execute(f"SELECT {name} FROM (SELECT 1 AS {name})")
     assert found.description[0][0] == word
 
@@ -158,5 +146,5 @@ def test_identifiers_are_quoted_where_needed(con: duckdb.DuckDBPyConnection, wor
 def test_every_keyword_that_needs_quotes_has_them(con: duckdb.DuckDBPyConnection) -> None:
     rows = con.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
     for (word,) in rows:
-        name = emit.identifier(word).sql(dialect="duckdb")
+        name = to_sql(emit.identifier(word))
         con.execute(f"SELECT {name} AS {name} FROM (SELECT 1 AS {name}) WHERE {name} > 0")

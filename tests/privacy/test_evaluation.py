@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sqlfl
-from sqlfl.errors import InternalError, OptionError, PlanError
+from sqlfl.errors import OptionError, PartyError, PlanError
 from sqlfl.messages import Labels
 from sqlfl.privacy.evaluation import accuracy_estimate
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
@@ -173,7 +173,7 @@ def test_a_client_that_does_not_noise_is_noticed(
         return found
 
     monkeypatch.setattr(SlotState, "labels", told_otherwise)
-    with pytest.raises(InternalError, match=r"labels were noised with ε = 7\.0, planned 1\.0"):
+    with pytest.raises(PartyError, match=r"labels were noised with ε = 7\.0, planned 1\.0"):
         fed.sql(f"EVALUATE MODEL m PRIVACY (label_epsilon = 1) FROM ({ILL})")
 
 

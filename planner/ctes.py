@@ -1,0 +1,102 @@
+"""Common table expressions: what a name without party stands for, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from sqlfl.schema import folded
+
+
+@dataclass(frozen=True, eq=False)
+class Cte:
+    """A query of WITH, bound to no table yet."""
+
+    query: exp.Query
+    columns: tuple[str, ...]
+    environment: Environment
+    """Those that its own query can name, without itself."""
+    node: exp.CTE
+    recursive: bool
+    """It stands in WITH RECURSIVE."""
+
+    @property
+    def name(self) -> str:
+        return str(self.node.alias)
+
+    @property
+    def calls_itself(self) -> bool:
+        return self.recursive and any(cte is self for _, cte in tables_of(self.query, self.inside))
+
+    @property
+    def inside(self) -> Environment:
+        """What its own query can name."""
+        own = {folded(self.name): self} if self.recursive else {}
+        return {**self.environment, **own}
+
+
+Environment: TypeAlias = Mapping[str, Cte]
+"""Name in lower case -> what it stands for."""
+
+
+def with_ctes(query: exp.Expr, environment: Environment) -> Environment:
+    """What a query with a WITH of its own can name."""
+    with_ = query.args.get("with_")
+    if with_ is None:
+        return environment
+    known = dict(environment)
+    recursive = bool(with_.args.get("recursive"))
+    for cte in with_.expressions:
+        names = tuple(cte.alias_column_names)
+        known[folded(cte.alias)] = Cte(cte.this, names, dict(known), cte, recursive)
+    return known
+
+
+def tables_of(
+    node: exp.Expr, environment: Mapping[str, Cte | None]
+) -> Iterator[tuple[exp.Table, Cte | None]]:
+    """The tables that stand in FROM anywhere below, each with the CTE that it names.
+
+    None with a table of a party, a function, and a CTE that is defined below `node`. Raises
+    `Nameless` where a name stands for nothing.
+    """
+    known = dict(environment)
+    with_ = node.args.get("with_")
+    if with_ is not None:
+        recursive = bool(with_.args.get("recursive"))
+        for cte in with_.expressions:
+            inside = {**known, folded(cte.alias): None} if recursive else known
+            yield from tables_of(cte.this, inside)
+            known[folded(cte.alias)] = None
+    if isinstance(node, exp.Table):
+        yield from _table(node, known)
+    for child in node.iter_expressions():
+        if child is not with_:
+            yield from tables_of(child, known)
+
+
+class Nameless(LookupError):
+    """A table without party that is no CTE."""
+
+    def __init__(self, table: exp.Table) -> None:
+        super().__init__(table.name)
+        self.table = table
+
+
+def _table(
+    node: exp.Table, known: Mapping[str, Cte | None]
+) -> Iterator[tuple[exp.Table, Cte | None]]:
+    if node.db or isinstance(node.this, exp.Func):
+        yield node, None
+    elif isinstance(node.this, exp.Identifier):
+        if folded(node.name) not in known:
+            raise Nameless(node)
+        yield node, known[folded(node.name)]
+
+
+def local_names(node: exp.Expr) -> frozenset[str]:
+    """In lower case, of all CTEs that are defined in the query or below."""
+    return frozenset(folded(cte.alias) for cte in node.find_all(exp.CTE))

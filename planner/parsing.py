@@ -1,0 +1,169 @@
+"""DuckDB's grammar as sqlglot reads it, where the tree must keep what was written.
+
+sqlglot takes the columns before a method call (`n.abs()`) and the parameters of lambdas for plain
+words, may lose fields of the latter, and has a comma and a JOIN in one flat list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.parsers.duckdb import DuckDBParser
+from sqlglot.tokenizer_core import TokenType
+
+COMMA = "sqlfl_comma"
+"""Key in the meta of a join: it was written as a comma."""
+_DECORATIONS = (exp.Window, exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
+"""What may stand around the call of a method: `x.sum() FILTER (...) OVER (...)`."""
+
+
+class Naming(DuckDBParser):
+    """Names stay columns until they are resolved; `x.f(y)` is `Dot(x, f(y))` whatever x is."""
+
+    COLUMN_OPERATORS: ClassVar[dict[TokenType, Any]] = {
+        token: DuckDBParser.COLUMN_OPERATORS[token] for token in (TokenType.DOT, TokenType.DCOLON)
+    }
+
+    def _replace_lambda(self, node: exp.Expr | None, expressions: list[exp.Expr]) -> Any:
+        return node
+
+    def _parse_join(
+        self,
+        skip_join_token: bool = False,
+        parse_bracket: bool = False,
+        alias_tokens: Collection[TokenType] | None = None,
+    ) -> exp.Join | None:
+        comma = self._curr.token_type == TokenType.COMMA
+        join: exp.Join | None = super()._parse_join(skip_join_token, parse_bracket, alias_tokens)
+        if join is not None and comma:
+            join.meta[COMMA] = True
+        return join
+
+    def _parse_column_ops(self, this: exp.Expr | None) -> exp.Expr | None:
+        """Dots, brackets and casts after an operand."""
+        this = self._bracketed(this)
+        while True:
+            if self._match(TokenType.DOT):
+                this = _dotted(this, self._member())
+            elif self._match(TokenType.DCOLON):
+                type_ = self._parse_dcolon()
+                if not type_:
+                    self.raise_error("Expected A TYPE")
+                this = self.build_cast(strict=self.STRICT_CAST, this=this, to=type_)
+            else:
+                return this
+            this = self._bracketed(this)
+
+    def _bracketed(self, this: exp.Expr | None) -> exp.Expr | None:
+        while self._curr and self._curr.token_type in self.BRACKETS:
+            found = self._parse_bracket(this)
+            if found is this:
+                break
+            this = found
+        return this
+
+    def _member(self) -> exp.Expr | None:
+        """What stands after a dot; `t.true` and `t.null` are columns."""
+        word = self._curr
+        if self._next.token_type in self.BRACKETS:
+            return self._parse_id_var(any_token=True)  # `t.array[1]` has no ARRAY[1] in it
+        field: exp.Expr | None = self._parse_field(any_token=True, anonymous_func=True)
+        if isinstance(field, exp.Null | exp.Boolean):
+            return exp.Identifier(this=word.text, quoted=False).update_positions(word)
+        return field
+
+
+def _dotted(this: exp.Expr | None, member: exp.Expr | None) -> exp.Expr:
+    """`this.member`; a name of up to four parts is a column."""
+    call = member
+    while isinstance(call, _DECORATIONS):
+        call = call.this
+    if isinstance(call, exp.Func) and member is not None:
+        method = exp.Dot(this=this, expression=call.copy())
+        if call is member:
+            return method
+        call.replace(method)
+        return member
+    parts = this.parts if isinstance(this, exp.Column) else ()
+    if 0 < len(parts) < 4 and isinstance(member, exp.Identifier | exp.Star):
+        names = (member, *reversed(parts))
+        return exp.Column(**dict(zip(("this", "table", "db", "catalog"), names, strict=False)))
+    return exp.Dot(this=this, expression=member)
+
+
+# -- FROM ------------------------------------------------------------------------------------------
+
+
+def group_joins(query: exp.Query) -> None:
+    """Put the joins after a comma into parentheses, in place: a comma binds loosest.
+
+    `a, b JOIN c ON ...` is `a, (b JOIN c ON ...)`, in FROM, in parentheses and in subqueries.
+    """
+    for node in list(query.walk()):
+        joins = node.args.get("joins")
+        if isinstance(joins, list) and any(join.meta_get(COMMA) for join in joins[:-1]):
+            node.set("joins", _grouped(joins))
+
+
+def _grouped(joins: list[exp.Join]) -> list[exp.Join]:
+    """Those that follow a comma become joins of its item."""
+    found: list[exp.Join] = []
+    following: list[exp.Join] = []
+    for join in joins:
+        if found and found[-1].meta_get(COMMA) and not join.meta_get(COMMA):
+            following.append(join)
+            continue
+        _take(found, following)
+        following = []
+        found.append(join)
+    _take(found, following)
+    return found
+
+
+def _take(found: list[exp.Join], following: list[exp.Join]) -> None:
+    if not following:
+        return
+    item = found[-1].this
+    if not isinstance(item, exp.Table | exp.Subquery):
+        item = exp.Table(this=item)  # a list, values, LATERAL: they have no joins of their own
+    item.set("joins", [*(item.args.get("joins") or []), *following])
+    found[-1].set("this", exp.Subquery(this=item))
+
+
+def is_from(node: exp.Expr) -> bool:
+    """Whether it is a table or joins, in parentheses or not, and no SELECT."""
+    if isinstance(node, exp.Subquery):
+        return bool(node.args.get("joins") or node.alias) or is_from(node.this)
+    return isinstance(node, exp.Table)
+
+
+def joins_of(item: exp.Expr) -> Iterator[exp.Join]:
+    """The joins of a SELECT or of an item of FROM, those in parentheses too."""
+    from_ = item.args.get("from_")
+    inner = item.this if from_ is None else from_.this
+    if isinstance(inner, exp.Expr) and is_from(inner):
+        yield from joins_of(inner)
+    for join in item.args.get("joins") or []:
+        yield join
+        yield from joins_of(join.this)
+
+
+def items_of(select: exp.Expr) -> Iterator[exp.Expr]:
+    """The tables, derived tables and calls in the FROM of a SELECT; parentheses before what stands
+    in them."""
+    from_ = select.args.get("from_")
+    for item in [] if from_ is None else [from_.this]:
+        yield from _items(item)
+    for join in select.args.get("joins") or []:
+        yield from _items(join.this)
+
+
+def _items(node: exp.Expr) -> Iterator[exp.Expr]:
+    held = isinstance(node, exp.Table) and isinstance(node.this, exp.UDTF)
+    yield node.this if held else node
+    if isinstance(node, exp.Subquery) and is_from(node.this):
+        yield from _items(node.this)
+    for join in node.args.get("joins") or []:
+        yield from _items(join.this)

@@ -1,0 +1,283 @@
+"""SELECTs: derived tables, subqueries of expressions, common table expressions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tests.planner.random.expressions import Place
+from tests.planner.random.scopes import POOL, Column, Scope, fresh
+from tests.planner.random.selects import Selects
+from tests.planner.random.sources import Cte, From
+from tests.planner.random.world import BIG, BOOL, DOUBLE, INT, PARTIES, TEXT
+
+KEPT = (INT, BIG, DOUBLE, TEXT, BOOL)
+Query = tuple[str, tuple[Column, ...]]
+
+
+def home_of(parties: tuple[str, ...]) -> str | None:
+    """The party of a query over one party; None where it touches none."""
+    return parties[0] if parties else None
+
+
+@dataclass
+class Queries(Selects):
+    # -- derived tables ----------------------------------------------------------------------------
+
+    def derived(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        """A query for a derived table: mostly of one party, then of any kind."""
+        if len(parties) > 1 and self.draws.chance(75):
+            parties = (self.draws.pick(parties),)
+        if len(parties) > 1:
+            if self.draws.chance(35):
+                return self._union_of_parties(parties, depth)
+            return self.plain(self.from_(parties, outer, depth, 2), depth)
+        kind = self.draws.weighted(
+            (
+                (9, self._plain),
+                (4, self._grouped),
+                (3, self._windowed),
+                (2, self._distinct),
+                (2, self._limited),
+                (2, self._several),
+                (2, self._united),
+                (1, self._with),
+            )
+        )
+        return kind(parties, outer, depth)
+
+    def _plain(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        return self.plain(self.from_(parties, outer, depth, 2), depth)
+
+    def _grouped(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("grouped")
+        found = self.from_(parties, outer, depth, 2)
+        place = Place(found.scope, home_of(parties), 1)
+        key, name = self.integer(place), self.draws.pick(POOL)
+        items, columns = [f"{key} AS {name}"], [Column(name, INT, home_of(parties))]
+        for _ in range(1 + self.draws.below(2)):
+            other = fresh(self.draws, [c.name for c in columns])
+            value, type_ = self.aggregate(place)
+            items.append(f"{value} AS {other}")
+            columns.append(Column(other, type_, home_of(parties)))
+        way = self.draws.pick(("GROUP BY 1", "GROUP BY ALL", f"GROUP BY {key}"))
+        having = self.draws.pick(("", "", " HAVING count(*) > 1"))
+        where = self.where(found, 1)
+        return f"SELECT {', '.join(items)} FROM {found.text}{where} {way}{having}", tuple(columns)
+
+    def aggregate(self, place: Place) -> tuple[str, str]:
+        self.note("aggregate")
+        a = self.integer(place.deeper())
+        return self.draws.pick(
+            (
+                ("count(*)", BIG),
+                (f"max({a})", INT),
+                (f"count(DISTINCT {a})", BIG),
+                (f"avg({a})", DOUBLE),
+                (f"mean_of({a})", DOUBLE),
+                (f"main.most({a})", INT),
+                (f"count({a}) FILTER (WHERE {self.condition(place.deeper())})", BIG),
+                (f"main.sum(({a})::DOUBLE)", DOUBLE),
+                (f"list_sum(list({a} ORDER BY {a}))::DOUBLE", DOUBLE),
+                (f"({a}).max()", INT),
+                (f"bool_or({self.condition(place.deeper())})", BOOL),
+            )
+        )
+
+    def _windowed(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("window")
+        found = self.from_(parties, outer, depth, 2)
+        place = Place(found.scope, home_of(parties), 1)
+        a, b = self.integer(place), self.integer(place)
+        window = self.draws.pick(
+            (
+                f"rank() OVER (ORDER BY {a})",
+                f"count(*) OVER (PARTITION BY {a})",
+                f"sum({b}) OVER (PARTITION BY {a} ORDER BY {b})::BIGINT",
+                f"max({b}) OVER w",
+                f"dense_rank() OVER (PARTITION BY {a} ORDER BY {b} DESC NULLS LAST)",
+            )
+        )
+        items, columns = self.items(found.scope, parties, 1)
+        name = fresh(self.draws, [c.name for c in columns])
+        items.append(f"{window} AS {name}")
+        where = self.where(found, 1)
+        named = f" WINDOW w AS (PARTITION BY {a})" if window.endswith("OVER w") else ""
+        last = ""
+        if self.draws.chance(30):
+            self.note("qualify")
+            last = f" QUALIFY rank() OVER (ORDER BY {a}, {b}) <= 2"
+        text = f"SELECT {', '.join(items)} FROM {found.text}{where}{named}{last}"
+        return text, (*columns, Column(name, BIG, home_of(parties)))
+
+    def _distinct(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("distinct")
+        text, columns = self.plain(self.from_(parties, outer, depth, 2), depth, stars=False)
+        return text.replace("SELECT", "SELECT DISTINCT", 1), columns
+
+    def _limited(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("limit")
+        text, columns = self.plain(self.from_(parties, outer, depth, 2), depth, stars=False)
+        order = ", ".join(str(number) for number in range(1, len(columns) + 1))
+        order = self.draws.pick(("ALL", order))
+        return (
+            f"{text} ORDER BY {order}{self.draws.pick((' LIMIT 3', '', ' LIMIT 2 OFFSET 1'))}",
+            columns,
+        )
+
+    def _several(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("several rows")
+        found = self.from_(parties, outer, depth, 1)
+        place = Place(found.scope, home_of(parties), 1)
+        items, columns = self.items(found.scope, parties, 1)
+        name = fresh(self.draws, [c.name for c in columns])
+        value = self.draws.pick(
+            (
+                f"unnest({self.list_value(place)})",
+                f"generate_subscripts({self.list_value(place)}, 1)",
+                f"steps({self.integer_value(place)})",
+            )
+        )
+        text = f"SELECT {', '.join([*items, f'{value} AS {name}'])} FROM {found.text}"
+        return text + self.where(found, 1), (*columns, Column(name, BIG, home_of(parties)))
+
+    def _united(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        self.note("union")
+        return self._union(parties, parties, outer, depth, home_of(parties))
+
+    def _union_of_parties(self, parties: tuple[str, ...], depth: int) -> Query:
+        self.note("union of parties")
+        a, b = self.draws.some(parties, 2, 2)
+        return self._union((a,), (b,), None, depth, "".join(sorted(a + b)))
+
+    def _union(
+        self,
+        left: tuple[str, ...],
+        right: tuple[str, ...],
+        outer: Scope | None,
+        depth: int,
+        label: str,
+    ) -> Query:
+        types = [self.draws.pick((INT, INT, DOUBLE, TEXT)) for _ in range(1 + self.draws.below(3))]
+        names: list[str] = []
+        for _ in types:
+            names.append(fresh(self.draws, names))
+        way = "UNION ALL"
+        if len(left) == 1 and left == right:
+            ways = ("UNION ALL", "UNION ALL", "UNION", "EXCEPT", "INTERSECT ALL")
+            way = self.draws.pick(ways)
+        by_name = way == "UNION ALL" and self.draws.chance(20)
+        a = self._typed(left, outer, depth, types, names)
+        order = list(range(len(types)))
+        if by_name:
+            self.note("by name")
+            order = self.draws.some(order, len(order))
+            way += " BY NAME"
+        elif self.draws.chance(50):
+            names = []
+            for _ in types:
+                names.append(fresh(self.draws, names))
+        b = self._typed(right, outer, depth, [types[n] for n in order], [names[n] for n in order])
+        columns = tuple(replace(c, party=label) for c in a[1])
+        return f"{a[0]} {way} {b[0]}", columns
+
+    def _typed(
+        self,
+        parties: tuple[str, ...],
+        outer: Scope | None,
+        depth: int,
+        types: list[str],
+        names: list[str],
+    ) -> Query:
+        found = self.from_(parties, outer, depth - 1, 1)
+        items, columns = [], []
+        for type_, name in zip(types, names, strict=True):
+            items.append(f"{self.of(type_, Place(found.scope, home_of(parties), 1))} AS {name}")
+            columns.append(Column(name, type_, home_of(parties)))
+        return f"SELECT {', '.join(items)} FROM {found.text}{self.where(found, 1)}", tuple(columns)
+
+    # -- common table expressions ------------------------------------------------------------------
+
+    def _with(self, parties: tuple[str, ...], outer: Scope | None, depth: int) -> Query:
+        before = list(self.ctes)
+        self.ctes = []
+        text, cte = self.cte(parties, depth)
+        self.ctes = [*(c for c in before if c.name != cte.name), cte]
+        query, columns = self.plain(self.from_(parties, outer, depth - 1, 2), depth - 1)
+        self.ctes = before
+        return f"WITH {text} {query}", columns
+
+    def cte(self, parties: tuple[str, ...], depth: int) -> tuple[str, Cte]:
+        """A common table expression; its name is often that of a table."""
+        self.note("with")
+        name = fresh(self.draws, [cte.name for cte in self.ctes], "c")
+        if self.draws.chance(12):
+            self.note("recursive")
+            column = self.draws.pick(("n", "k", "i"))
+            text = (
+                f"RECURSIVE {name}({column}) AS (SELECT 1 UNION ALL "
+                f"SELECT {column} + 1 FROM {name} WHERE {column} < 3)"
+            )
+            return text, Cte(name, (Column(column, INT, None),))
+        text, columns = self.derived(parties, None, max(depth - 1, 0))
+        hint = self.draws.weighted(((8, ""), (1, "MATERIALIZED "), (1, "NOT MATERIALIZED ")))
+        if self.draws.chance(15):
+            names: list[str] = []
+            for _ in columns:
+                names.append(fresh(self.draws, names))
+            columns = tuple(replace(c, name=n) for c, n in zip(columns, names, strict=True))
+            return f"{name}({', '.join(names)}) AS {hint}({text})", Cte(name, columns)
+        return f"{name} AS {hint}({text})", Cte(name, columns)
+
+    # -- subqueries in expressions -----------------------------------------------------------------
+
+    def _inner(self, place: Place) -> tuple[From, Place]:
+        """A FROM of the party of the place, and a place inside of it."""
+        homes = [place.home] if place.home is not None else place.scope.parties()
+        home = self.draws.pick(homes) if homes else None
+        parties = tuple(party for party in PARTIES if party == home)
+        outer = place.scope
+        self.note("subquery in subquery" if outer.depth() else "subquery")
+        found = self.from_(parties, outer, int(place.depth > 0 or self.draws.chance(30)), 2)
+        return found, Place(found.scope, home, min(place.depth - 1, 2))
+
+    def _correlated(self, found: From, at: Place, outer: Place) -> str:
+        """WHERE with an equality to what is outside, more often than not."""
+        parts = list(found.conditions)
+        if self.draws.chance(70):
+            inner = replace(at, scope=replace(at.scope, outer=None), depth=0)
+            around = replace(at, scope=replace(outer.scope), depth=0)
+            self.note("correlated")
+            parts.append(
+                f"{self.integer(inner)} {self.draws.pick(('=', '<', '='))} {self.integer(around)}"
+            )
+        if self.draws.chance(40):
+            parts.append(self.condition(replace(at, depth=max(at.depth, 1))))
+        return f" WHERE {' AND '.join(parts)}" if parts else ""
+
+    def scalar_subquery(self, place: Place) -> str:
+        if place.scope.variables:  # DuckDB takes none in a lambda
+            return self.integer(place.deeper())
+        found, at = self._inner(place)
+        own = at if self.draws.chance(10) else replace(at, scope=replace(at.scope, outer=None))
+        value = self.integer(own.deeper())
+        shown = self.draws.pick(
+            ("count(*)", f"max({value})", f"min({value})", f"sum({value})::BIGINT")
+        )
+        return f"(SELECT {shown} FROM {found.text}{self._correlated(found, at, place)})"
+
+    def subquery_test(self, place: Place) -> str:
+        if place.scope.variables:
+            return self.condition(replace(place, depth=0))
+        found, at = self._inner(place)
+        where = self._correlated(found, at, place)
+        value, needle = self.integer(at.deeper()), self.operand(self.integer(place.deeper()))
+        return self.draws.pick(
+            (
+                f"EXISTS (SELECT 1 FROM {found.text}{where})",
+                f"NOT EXISTS (FROM {found.text}{where})",
+                f"{needle} IN (SELECT {value} FROM {found.text}{where})",
+                f"{needle} NOT IN (SELECT {value} FROM {found.text}{where})",
+                f"{needle} = ANY (SELECT {value} FROM {found.text}{where})",
+                f"{needle} >= ALL (SELECT {value} FROM {found.text}{where})",
+            )
+        )

@@ -1,0 +1,328 @@
+"""What stands in FROM: tables, derived tables, functions, and all the ways to join them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tests.planner.random.conditions import Conditions
+from tests.planner.random.expressions import Place
+from tests.planner.random.scopes import POOL, Column, Scope, Source, columns_of, fresh, written
+from tests.planner.random.world import (
+    BIG,
+    BOOL,
+    DATE,
+    DOUBLE,
+    INT,
+    MOMENT,
+    MONEY,
+    PARTIES,
+    SINGLE_ONLY,
+    TABLES,
+    TEXT,
+    VIEWS,
+    Table,
+)
+
+JOINABLE = (INT, BIG)
+ANY = (INT, BIG, TEXT, DOUBLE, MONEY)
+PAIRS = (
+    ((TEXT,), (TEXT,)),
+    ((DOUBLE, MONEY), JOINABLE),
+    ((DATE,), (DATE, MOMENT)),
+    ((MOMENT,), (DATE,)),
+    ((TEXT,), JOINABLE),
+    ((BOOL,), (BOOL,)),
+    ((MONEY,), (DOUBLE,)),
+)
+"""Types of the two sides of an equality, which are compared as a common type."""
+
+
+@dataclass(frozen=True)
+class From:
+    """The text after FROM, what it names, and the conditions that its commas need in WHERE."""
+
+    text: str
+    scope: Scope
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cte:
+    name: str
+    columns: tuple[Column, ...]
+
+
+@dataclass
+class Sources(Conditions):
+    single: tuple[str, ...] = PARTIES
+    """Parties of one client."""
+    ctes: list[Cte] = field(default_factory=list)
+
+    # -- items -------------------------------------------------------------------------------------
+
+    def tables(self, parties: tuple[str, ...]) -> list[Table]:
+        return [
+            table
+            for table in (*TABLES, *VIEWS)
+            if table.party in parties
+            and (table.party in self.single or table.path not in SINGLE_ONLY)
+        ]
+
+    def item(
+        self, parties: tuple[str, ...], taken: tuple[str, ...], outer: Scope | None, depth: int
+    ) -> tuple[str, Source]:
+        """An item of FROM and its name, which is none of `taken`."""
+        known = [cte for cte in self.ctes if {c.party for c in cte.columns} <= {*parties, None}]
+        rest, local = int(depth > 0), int(len(parties) == 1)
+        kind = self.draws.weighted(
+            (
+                (20, "table"),
+                (18 * rest, "derived"),
+                (6 * bool(known), "cte"),
+                (2 * local, "range"),
+                (1 + local, "values"),
+                (local, "macro"),
+            )
+        )
+        if kind == "derived":
+            return self._derived(parties, taken, outer, depth)
+        if kind == "cte":
+            return self._cte(self.draws.pick(known), taken)
+        if kind == "range":
+            return self._range(taken)
+        if kind == "values":
+            return self._values(taken)
+        if kind == "macro" and "a" in parties:
+            return self._table_macro(taken)
+        tables = self.tables(parties)
+        return self._table(self.draws.pick(tables), taken) if tables else self._values(taken)
+
+    def alias(self, taken: tuple[str, ...], wanted: str | None = None) -> str:
+        folded = {name.strip('"').lower() for name in taken}
+        if wanted is not None and wanted.strip('"').lower() not in folded and self.draws.chance(40):
+            return wanted
+        return fresh(self.draws, taken, "q")
+
+    def _table(self, table: Table, taken: tuple[str, ...]) -> tuple[str, Source]:
+        columns = tuple(Column(name, type_, table.party) for name, type_ in table.columns)
+        if "." in table.path:
+            self.note("three parts")
+        bare = table.name.strip('"').lower() not in {name.strip('"').lower() for name in taken}
+        if bare and not self.draws.chance(60):
+            return table.text, Source(table.name, columns, table.text)
+        alias = self.alias(taken, table.name)
+        if self.draws.chance(10):
+            self.note("column aliases")
+            count = 1 + self.draws.below(len(columns))
+            names: list[str] = []
+            for _ in range(count):
+                names.append(fresh(self.draws, names))
+            columns = tuple(
+                replace(c, name=names[n]) if n < count else c for n, c in enumerate(columns)
+            )
+            return f"{table.text} AS {alias}({', '.join(names)})", Source(alias, columns)
+        between = self.draws.pick((" AS ", " "))
+        return f"{table.text}{between}{alias}", Source(alias, columns)
+
+    def _derived(
+        self, parties: tuple[str, ...], taken: tuple[str, ...], outer: Scope | None, depth: int
+    ) -> tuple[str, Source]:
+        self.note("derived")
+        text, columns = self.derived(parties, outer, depth - 1)
+        alias = self.alias(taken, self.draws.pick(POOL))
+        if self.draws.chance(10):
+            self.note("column aliases")
+            names: list[str] = []
+            for _ in columns:
+                names.append(fresh(self.draws, names))
+            columns = tuple(replace(c, name=n) for c, n in zip(columns, names, strict=True))
+            return f"({text}) AS {alias}({', '.join(names)})", Source(alias, columns)
+        return f"({text}) {self.draws.pick(('', 'AS '))}{alias}", Source(alias, columns)
+
+    def _cte(self, cte: Cte, taken: tuple[str, ...]) -> tuple[str, Source]:
+        self.note("cte")
+        if cte.name not in taken and not self.draws.chance(50):
+            return cte.name, Source(cte.name, cte.columns)
+        alias = self.alias(taken, cte.name)
+        return f"{cte.name} AS {alias}", Source(alias, cte.columns)
+
+    def _range(self, taken: tuple[str, ...]) -> tuple[str, Source]:
+        self.note("table function")
+        alias = self.alias(taken, "r")
+        if self.draws.chance(60):
+            name = self.draws.pick(("i", *POOL))
+            return f"range(3) {alias}({name})", Source(alias, (Column(name, BIG, None),))
+        return f"range(2) {alias}", Source(alias, (Column("range", BIG, None),))
+
+    def _values(self, taken: tuple[str, ...]) -> tuple[str, Source]:
+        self.note("values")
+        alias = self.alias(taken)
+        names = [self.draws.pick(POOL)]
+        names.append(fresh(self.draws, names))
+        columns = tuple(Column(name, INT, None) for name in names)
+        rows = self.draws.pick(("(1, 2), (2, 3)", "(1, 1)", "(2, NULL), (3, 1), (2, 0)"))
+        return f"(VALUES {rows}) {alias}({', '.join(names)})", Source(alias, columns)
+
+    def _table_macro(self, taken: tuple[str, ...]) -> tuple[str, Source]:
+        self.note("table macro")
+        alias = self.alias(taken, "near")
+        columns = tuple(Column(name, INT, "a") for name in ("id", "k", "n"))
+        return f"near({self.draws.below(4)}) AS {alias}", Source(alias, columns)
+
+    # -- joins -------------------------------------------------------------------------------------
+
+    def from_(
+        self, parties: tuple[str, ...], outer: Scope | None, depth: int, most: int = 3
+    ) -> From:
+        """Items joined in every way; `most` is their number."""
+        count = 1 + self.draws.below(most)
+        return self._tree(parties, (), outer, depth, count)
+
+    def _tree(
+        self,
+        parties: tuple[str, ...],
+        taken: tuple[str, ...],
+        outer: Scope | None,
+        depth: int,
+        count: int,
+        commas: bool = True,
+    ) -> From:
+        found = self._operand(parties, taken, outer, depth)
+        segment = found.scope  # since the last comma
+        for _ in range(count - 1):
+            names = (*taken, *(source.alias for source in found.scope.sources))
+            right = self._operand(parties, names, outer, depth)
+            kind = self.draws.weighted(
+                (
+                    (7, "on"),
+                    (5 * commas, ","),
+                    (4, "using"),
+                    (3, "natural"),
+                    (1, "cross"),
+                    (2, "odd"),
+                )
+            )
+            joined = self._join(kind, found, segment, right)
+            segment = right.scope if kind == "," else self._together(segment, right, joined)
+            found = joined
+        return found
+
+    def _operand(
+        self, parties: tuple[str, ...], taken: tuple[str, ...], outer: Scope | None, depth: int
+    ) -> From:
+        if depth > 0 and self.draws.chance(12):
+            self.note("parentheses")
+            inner = self._tree(parties, taken, outer, depth - 1, 2, False)
+            return replace(inner, text=f"({inner.text})")
+        text, source = self.item(parties, taken, outer, depth)
+        return From(text, Scope((source,), outer=outer))
+
+    @staticmethod
+    def _together(segment: Scope, right: From, joined: From) -> Scope:
+        sources = (*segment.sources, *right.scope.sources)
+        return replace(segment, sources=sources, merged=joined.scope.merged)
+
+    def _join(self, kind: str, left: From, segment: Scope, right: From) -> From:
+        sources = (*left.scope.sources, *right.scope.sources)
+        scope = replace(left.scope, sources=sources)
+        scope = replace(scope, merged=(*left.scope.merged, *right.scope.merged))
+        conditions = (*left.conditions, *right.conditions)
+        side = self.draws.weighted(
+            ((6, ""), (4, "LEFT "), (2, "RIGHT "), (1, "LEFT OUTER "), (1, "INNER "))
+        )
+        if kind == ",":
+            self.note("comma")
+            equality = self.equality(left.scope, right.scope, scope)
+            more = () if equality is None else (equality,)
+            return From(f"{left.text}, {right.text}", scope, (*conditions, *more))
+        if kind == "cross":
+            return From(f"{left.text} CROSS JOIN {right.text}", scope, conditions)
+        if kind in ("using", "natural"):
+            return self._named_join(kind, side, left, segment, right, scope, conditions)
+        self.note("outer join" if side.strip() in ("LEFT", "RIGHT", "LEFT OUTER") else "join")
+        if kind == "odd":
+            side = self.draws.pick(("LEFT ", "FULL ", "SEMI ", "ANTI ", "ASOF ", "ASOF LEFT "))
+            if side in ("SEMI ", "ANTI "):
+                scope = left.scope
+        on = self._on(segment if self.draws.chance(90) else left.scope, right.scope)
+        if side.startswith("ASOF") and " = " in on:
+            on = on.replace(" = ", " >= ", 1)
+        return From(f"{left.text} {side}JOIN {right.text} ON {on}", scope, conditions)
+
+    def _named_join(
+        self,
+        kind: str,
+        side: str,
+        left: From,
+        segment: Scope,
+        right: From,
+        scope: Scope,
+        conditions: tuple[str, ...],
+    ) -> From:
+        theirs = {c.folded: c for c in right.scope.shown()}
+        common = [c for c in segment.shown() if c.folded in theirs]
+        common = [c for n, c in enumerate(common) if c.folded not in {x.folded for x in common[:n]}]
+        if not common:
+            on = self._on(segment, right.scope)
+            return From(f"{left.text} {side}JOIN {right.text} ON {on}", scope, conditions)
+        self.note(kind)
+        if kind == "using":
+            common = self.draws.some(common, 1)
+        stays = theirs if side.startswith("RIGHT") else {c.folded: c for c in common}
+        merged = tuple(stays[c.folded] for c in common)
+        before = tuple(c for c in scope.merged if c.folded not in {m.folded for m in merged})
+        scope = replace(scope, merged=(*before, *merged))
+        if kind == "natural":
+            return From(f"{left.text} NATURAL {side}JOIN {right.text}", scope, conditions)
+        names = ", ".join(c.name for c in common)
+        return From(f"{left.text} {side}JOIN {right.text} USING ({names})", scope, conditions)
+
+    def _on(self, left: Scope, right: Scope) -> str:
+        both = replace(left, sources=(*left.sources, *right.sources), merged=())
+        equality = self.equality(left, right, both) or "1 = 1"
+        parts = [equality]
+        if self.draws.chance(15):
+            second = self.equality(left, right, both)
+            parts += [] if second is None else [second]
+        if self.draws.chance(25):
+            self.note("condition in on")
+            parts.append(self.one_sided(both, 1))
+        return " AND ".join(parts)
+
+    def equality(self, left: Scope, right: Scope, both: Scope) -> str | None:
+        """A column of each, equal, in one of the ways to say so; now and then an expression."""
+        types = self.draws.weighted(((14, (JOINABLE, JOINABLE)), *((1, pair) for pair in PAIRS)))
+        ends = [
+            self._end(scope, own, both) for scope, own in zip((left, right), types, strict=True)
+        ]
+        if None in ends:
+            ends = [self._end(scope, ANY, both) for scope in (left, right)]
+        if None in ends:
+            return None
+        forms = ["{0} == {1}", "NOT ({0} <> {1})", "{0} IN ({1})", "({0}, 1) = ({1}, 1)"]
+        forms += ["{0} IS NOT DISTINCT FROM {1}", "row({0}) = row({1})", "({0}) = {1}"]
+        return self.draws.pick(["{0} = {1}"] * 40 + forms).format(*ends)
+
+    def _end(self, scope: Scope, types: tuple[str, ...], both: Scope) -> str | None:
+        own = replace(scope, outer=None)
+        found = [item for type_ in types for item in columns_of(own, type_, None)]
+        if not found:
+            return None
+        _, source, column = self.draws.pick(found)
+        text = written(self.draws, both, both, source, column)
+        if self.draws.chance(10) and column.type in JOINABLE:
+            return self.draws.pick(("{} + 0", "coalesce({}, 1)", "abs({})")).format(text)
+        return text
+
+    def one_sided(self, scope: Scope, depth: int) -> str:
+        """A condition over columns of one party, as far as there are any."""
+        homes = scope.parties()
+        home = self.draws.pick(homes) if homes else None
+        return self.operand(self.condition(Place(scope, home, depth)))
+
+    # -- written elsewhere -------------------------------------------------------------------------
+
+    def derived(
+        self, parties: tuple[str, ...], outer: Scope | None, depth: int
+    ) -> tuple[str, tuple[Column, ...]]:
+        raise NotImplementedError

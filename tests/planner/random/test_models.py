@@ -1,0 +1,129 @@
+"""Random statements end to end: the model and its predictions, row by row, as of one database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sqlfl.errors import OptionError, ParseError, PlanError
+from tests import oracle
+from tests.conftest import THOROUGH
+from tests.federations import assert_close, probabilities
+from tests.planner.random.statements import Statement, made
+from tests.planner.random.world import World, opened
+from tests.strategies import LINEAR, LOGISTIC, SOFTMAX, predict_sql, train_sql
+
+WANTED = 10
+"""Statements of a world that are trained."""
+WORLDS = 20 if THOROUGH else 2
+RATE = 0.5
+FIRST = 1_000_000
+"""Seeds from here on: other statements than those whose plans are compared."""
+
+
+@pytest.mark.parametrize("number", range(WORLDS))
+def test_a_full_batch_step_over_random_statements_is_the_central_one(number: int) -> None:
+    """θ = −η∇ after one step from 0, so equal predictions are equal gradients."""
+    trained = 0
+    with opened(FIRST + number) as world:
+        for seed in range(FIRST + 1000 * number, FIRST + 1000 * (number + 1)):
+            for statement, data in trainable(world, seed):
+                trained += compare(world, statement, data, seed)
+            if trained == WANTED:
+                return
+    pytest.fail(f"only {trained} of 1000 statements could be trained")
+
+
+def trainable(world: World, seed: int) -> Iterator[tuple[Statement, oracle.Central]]:
+    """The statement of the seed, and its central rows: none where a model needs more of them."""
+    statement, _ = made(Random(seed))
+    if statement.target is None or statement.weight is not None or statement.split:
+        return
+    query = statement.identified or statement.query
+    names = tuple(f"sqlfl_{k}" for k in range(len(statement.identifiers)))
+    try:
+        target = column(world.central, statement)
+        data = oracle.central(world.central, query, LINEAR, target, names)
+        classes = len(set(data.y.tolist()))
+        if len(data.y) < 2 or data.x.shape[1] == 0 or classes < 2:
+            return
+        whole = pa.types.is_integer(data.rows.schema.field(target).type)
+        kind = Random(seed).choice((LINEAR, SOFTMAX, LOGISTIC)) if whole else LINEAR
+        if kind == SOFTMAX or (kind == LOGISTIC and classes == 2):
+            data = oracle.central(world.central, query, kind, target, names)
+    except (duckdb.Error, pa.ArrowException, ValueError):
+        return
+    yield statement, data
+
+
+def column(central: duckdb.DuckDBPyConnection, statement: Statement) -> str:
+    """The target as the central database calls it."""
+    names = central.sql(statement.query).columns
+    return next(name for name in names if name.lower() == str(statement.target).lower())
+
+
+def compare(world: World, statement: Statement, data: oracle.Central, seed: int) -> bool:
+    """False where the statement is refused."""
+    fed = world.federated(statement.layout).fed
+    paths = tuple(".".join(path) for path in statement.identifiers)
+    options = {
+        "algorithm": "sgd",
+        "epochs": 1,
+        "learning_rate": RATE,
+        "engine": Random(seed).choice(("sql", "arrays")),
+        "allow_cross_join": statement.cross,
+    }
+    train = train_sql("m", data.kind, str(statement.target), statement.query, **options)
+    predict = predict_sql("m", statement.query, paths)
+    try:
+        fed.sql(train.replace("TRAIN MODEL", "TRAIN OR REPLACE MODEL", 1))
+        found = fed.sql(predict)
+    except (ParseError, PlanError, OptionError):
+        return False
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {statement}") from error
+    try:
+        check(world, statement, data, found.arrow(), fed.model("m").metrics)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {statement}\n{error}") from error
+    return True
+
+
+def check(
+    world: World,
+    statement: Statement,
+    data: oracle.Central,
+    found: pa.Table,
+    metrics: dict[str, object],
+) -> None:
+    stepped = data.step(RATE)
+    assert metrics["rows"] == len(data.y)
+    assert metrics["objective"] == pytest.approx(data.objective(stepped), rel=1e-5, abs=1e-9)
+    rows = oracle.materialised(world.central, statement.identified or statement.query)
+    expected, values = data.predict(stepped, rows), probabilities(found, data.kind)
+    assert values.shape == expected.shape
+    if not statement.identifiers:
+        assert_close(np.sort(values, axis=0), np.sort(expected, axis=0), 1e-5)
+        return
+    names = [f"sqlfl_{k}" for k in range(len(statement.identifiers))]
+    known = [texts(rows.column(name)) for name in names]
+    given = [texts(found.column(k)) for k in range(len(names))]
+    ours, theirs = sorting(given, values), sorting(known, expected)
+    for mine, central in zip(given, known, strict=True):
+        assert [mine[i] for i in ours] == [central[i] for i in theirs]
+    assert_close(values[ours], expected[theirs], 1e-5)
+
+
+def texts(values: pa.ChunkedArray) -> list[str]:
+    return [repr(value) for value in values.to_pylist()]
+
+
+def sorting(keys: list[list[str]], values: np.ndarray) -> list[int]:
+    """Rows by their identifiers; where these are equal, by what is predicted."""
+    rounded = np.round(values, 4).tolist()
+    return sorted(range(len(values)), key=lambda n: ([key[n] for key in keys], rounded[n]))

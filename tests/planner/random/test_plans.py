@@ -1,0 +1,93 @@
+"""Random statements: the plan's rows are those of one database, or the refusal has a cure.
+
+`python -m tests.planner.random` runs other seeds, and makes what fails small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import duckdb
+import pytest
+
+from tests.conftest import THOROUGH
+from tests.planner.random.draws import smaller
+from tests.planner.random.shrinking import shrunk
+from tests.planner.random.statements import made
+from tests.planner.random.truth import EQUAL, UNCLEAR, central, check
+from tests.planner.random.world import WORLD, opened
+
+WORLDS = 50 if THOROUGH else 5
+RARE = {"table macro", "subquery in subquery", "qualify", "by name"}
+"""Kinds of things that not every hundred statements has."""
+
+
+@pytest.mark.parametrize("number", range(WORLDS))
+def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -> None:
+    kinds: Counter[str] = Counter()
+    bad: list[tuple[int, str]] = []
+    with opened(number) as world:
+        for seed in range(number * WORLD, (number + 1) * WORLD):
+            statement, _ = made(Random(seed))
+            verdict = check(world, statement)
+            kinds[verdict.kind] += 1
+            if not verdict.good:
+                bad.append((seed, f"{verdict.kind}: {verdict.detail}\n{statement}"))
+        if bad:
+            small, verdict = shrunk(world, bad[0][0], 200)
+            told = "\n\n".join(f"seed {seed}: {text}" for seed, text in bad[:5])
+            pytest.fail(
+                f"{len(bad)} of {WORLD} statements fail\n\n{told}\n\n"
+                f"the first of them, smaller: {verdict.kind}: {verdict.detail}\n{small}",
+                pytrace=False,
+            )
+    assert kinds[EQUAL] > 0.35 * WORLD, kinds
+    assert kinds[UNCLEAR] < 0.1 * WORLD, kinds
+
+
+def test_the_statements_have_what_goes_wrong() -> None:
+    """Most are valid, and of every kind there are some."""
+    seen: Counter[str] = Counter()
+    valid = 0
+    with opened(0) as world:
+        for seed in range(500):
+            statement, _ = made(Random(seed))
+            try:
+                central(world, statement)
+            except duckdb.Error:
+                continue
+            valid += 1
+            seen.update(statement.seen)
+    assert valid > 350
+    assert {kind: seen[kind] for kind in KINDS if seen[kind] < (1 if kind in RARE else 5)} == {}
+
+
+KINDS = """
+    aggregate; by name; case; column aliases; columns; comma; comment; comprehension; condition
+    in on; correlated; cte; derived; distinct; exclude; field; from first; grouped; identifiers;
+    join; lambda; lateral alias; limit; macro; method; natural; order; outer join; outer name;
+    parentheses; prefix alias; qualified function; qualify; recursive; rename; replace; several
+    rows; split; star; subquery; subquery in subquery; table function; table macro; target;
+    three parts; union; union of blocks; union of parties; using; values; weight; whole; window;
+    with
+"""
+KINDS = tuple(" ".join(kind.split()) for kind in KINDS.split(";"))
+
+
+def test_a_failing_statement_is_made_small() -> None:
+    """Of a thousand choices, those that make it fail are left."""
+    random = Random(5)
+    choices = [random.randrange(10) for _ in range(1000)]
+
+    def fails(candidate: list[int]) -> bool:
+        return 7 in candidate and candidate.count(3) >= 2
+
+    assert set(smaller(choices, fails, 5000)) <= {0, 3, 7}
+    assert len(smaller(choices, fails, 5000)) < 10
+
+
+def test_choices_make_the_same_statement_again() -> None:
+    for seed in range(20):
+        statement, choices = made(Random(seed))
+        assert made(choices) == (statement, choices)
