@@ -129,8 +129,10 @@ class SlotSpecification:
     """Whose secret hashes the vocabulary: 'organisation' or 'federation'."""
     engine: str
     """'sql' or 'arrays'."""
-    links: tuple[int, ...] = ()
-    """Those of `fragments` whose rows only match: kept without a target, never active."""
+    links: tuple[tuple[int, int], ...] = ()
+    """(i, j) of `fragments`, which have the same text and are evaluated once: its rows are those of
+    fragment i where the column `sqlfl_kept` is true, else of fragment j. The latter only match:
+    they are kept without a target, and never active."""
     weight: bool = False
     """The fragments have a column of weights."""
     split: float = 0.0
@@ -175,7 +177,7 @@ def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
             shared=item["shared"],
             secret=item["secret"],
             engine=item["engine"],
-            links=tuple(item["links"]),
+            links=tuple((real, link) for real, link in item["links"]),
             weight=item["weight"],
             split=item["split"],
             weighted=item["weighted"],

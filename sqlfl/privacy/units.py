@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 TARGET = "sqlfl_target"
 """The column of a fragment that holds the label."""
+KEPT = "sqlfl_kept"
+"""The column of a fragment that holds whether the conditions on joined rows let its row pass."""
 
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
@@ -73,6 +75,7 @@ def beside_label(slot: Slot) -> tuple[tuple[str, ...], bool]:
         names = [feature.name for feature in slot.features]
         found |= dict.fromkeys(name for name in names if _columns(outputs.get(name)) & label)
         filtered |= bool(_columns(fragment.select.args.get("where")) & label)
+        filtered |= bool(_columns(outputs.get(KEPT)) & label)
     return tuple(found), filtered
 
 
