@@ -11,6 +11,7 @@ from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.keys import Key, implied_filters
 from sqlfl.planner.nulls import is_null_over_nulls
+from sqlfl.planner.places import placed
 from sqlfl.planner.relations import (
     PRESENT,
     Block,
@@ -113,7 +114,7 @@ class Writer:
     def _real(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
         """Rows that pass the conditions, and those that do not: a source may give others each time
         that it is read, so it is read once."""
-        filters = [f.expression for f in branch.filters]
+        filters = [placed(f.expression.copy(), f.span) for f in branch.filters]
         filters += self._implied(branch)
         projections = self._columns(branch, branch)
         for index in self.keys:
@@ -125,12 +126,12 @@ class Writer:
                     projections.append((_constant(type_), name))
                     continue
                 term = key.terms(self.at)[part]
-                projections.append((self._as(branch, branch, term, type_), name))
+                projections.append((placed(self._as(branch, branch, term, type_), term.span), name))
                 value = substituted(term, branch).expression
                 if key.left != self._slot and not _never_null(value):
                     filters.append(_present(value))
         if kept:
-            test = operand(_all(substituted(term, branch).expression for term in kept))
+            test = operand(_all(placed(substituted(t, branch).expression, t.span) for t in kept))
             projections.append((exp.Is(this=test, expression=exp.true()), "sqlfl_kept"))
         return emit.fragment_select(branch.sources, _or_row(projections), filters)
 
@@ -167,7 +168,7 @@ class Writer:
         last: dict[str, exp.Expr] = {}
         for place, output in enumerate(self._block.outputs):
             if output.relation == self.at:
-                expression = substituted(output.term, over).expression
+                expression = placed(substituted(output.term, over).expression, output.term.span)
                 if place in special:
                     last[special[place]] = expression
                 else:

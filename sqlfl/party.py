@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, InternalError, ModelError, PartyError
+from sqlfl.errors import Error, EvaluationError, InternalError, ModelError, PartyError
 from sqlfl.operators.client import check_device, make_operator
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.schema import (
@@ -21,7 +21,7 @@ from sqlfl.schema import (
     tables_to_json,
 )
 from sqlfl.slot_state import SlotState, check_delta
-from sqlfl.udfs import keys, sql
+from sqlfl.udfs import blame, keys, sql
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
@@ -89,7 +89,8 @@ class PartyClient:
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
             text = _safe_text(error, request)
-            reply = ms.Failure(request.run, request.slot, type(error).__name__, text)
+            at = error.at if isinstance(error, EvaluationError) else ""
+            reply = ms.Failure(request.run, request.slot, type(error).__name__, text, at)
         except MemoryError as error:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
             text = f"its memory does not suffice for {request.kind}"
@@ -190,9 +191,24 @@ class PartyClient:
         run = self._runs[request.run] = RunState(self._cursor())
         try:
             return self._take_snapshots(request, run)
-        except BaseException:
+        except BaseException as error:
             self._end(request.run)
+            if isinstance(error, duckdb.Error):
+                self._explain(request, error)
             raise
+
+    def _explain(self, request: ms.Prepare, error: duckdb.Error) -> None:
+        """Raise what tells what of the fragments failed, where that is known."""
+        kind = blame.kind_of(error)
+        if kind is None:
+            return
+        cursor = self._cursor()
+        try:
+            slots = specifications_from_json(request.specification)
+            at = blame.place_of(cursor, slots, request.fragments, error)
+        finally:
+            cursor.close()
+        raise EvaluationError(f"{kind}: {_failed(request, error)}", at) from error
 
     def _take_snapshots(self, request: ms.Prepare, run: RunState) -> ms.Prepared:
         """All fragments in one transaction, so that the slots' snapshots are of one instant."""
@@ -367,6 +383,10 @@ def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
                 "hint: commit or roll back what changes the schema sqlfl there, and run this again"
             )
         return f"its blocks cannot be written: {error}"  # these run no query over the tables
+    return _failed(request, error)
+
+
+def _failed(request: ms.Message, error: Error | duckdb.Error) -> str:
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
         "with the party (log sqlfl.party), for it may quote data"

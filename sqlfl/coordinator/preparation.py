@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.errors import InternalError, ModelError, PartyError, PlanError
 from sqlfl.messages import (
     CLIENT,
     Activate,
@@ -25,6 +25,7 @@ from sqlfl.messages import (
     Statistics,
 )
 from sqlfl.operators.lou import merge_classes, merge_noised, merge_statistics
+from sqlfl.planner import places
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.privacy.statistics import deviation
 from sqlfl.schema import specifications_to_json
@@ -165,14 +166,16 @@ def _unjoined(
 
 
 def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
-    replies = channel.exchange(
-        {
-            (client, CLIENT): Prepare(
-                run, CLIENT, specifications_to_json(specification), plan.fragments_sql(client)
-            )
-            for client, specification in plan.specifications.items()
-        }
-    )
+    requests: dict[Address, Message] = {
+        (client, CLIENT): Prepare(
+            run, CLIENT, specifications_to_json(specification), plan.fragments_sql(client)
+        )
+        for client, specification in plan.specifications.items()
+    }
+    try:
+        replies = channel.exchange(requests)
+    except PartyError as error:
+        raise _in_words(plan, error) from error
     rows: dict[Address, tuple[int, ...]] = {}
     null_targets = 0
     for client, specification in plan.specifications.items():
@@ -193,6 +196,24 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
         counted = tuple(rows[address] for address in addresses)
         slots.append(SlotRows(slot.index, addresses, fragments, counted, slot.keys))
     return tuple(slots), null_targets
+
+
+def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
+    """The error, with the place in the statement of what the party failed on."""
+    found = places.found(plan.ucq, error.party, error.at)
+    if found is None:
+        return error
+    words, span = found
+    said = error.message.removeprefix(f"party {error.party}: ")
+    message = f"{words} cannot be evaluated: {said}"
+    shown = str(PlanError(message, sql=plan.sql, span=span)) if span else message
+    return PartyError(
+        error.party,
+        shown,
+        hint="write it so that it is NULL where it fails, with try_cast or CASE, or leave such "
+        "rows out; in the party's own process the log sqlfl.party, at level INFO, says the rest",
+        at=error.at,
+    )
 
 
 def _activate(

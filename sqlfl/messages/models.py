@@ -144,3 +144,6 @@ class Failure(Message):
     kind = "failure"
     error: str
     text: str
+    at: str = ""
+    """'slot fragment part' of what an evaluation of fragments failed on, where it is known: parts
+    are a fragment's columns, then the conditions of its WHERE."""

@@ -213,7 +213,7 @@ class Channel:
 def _raise_first(replies: Iterable[tuple[Client, Message]]) -> None:
     for client, reply in replies:
         if isinstance(reply, Failure):
-            raise PartyError(str(client), reply.text)
+            raise PartyError(str(client), reply.text, at=reply.at)
 
 
 Handler: TypeAlias = Callable[[pa.Buffer], pa.Buffer]
