@@ -98,8 +98,11 @@ class _Assembly:
         ordered = sorted(
             found.items(), key=lambda item: (order.index(item[1][0].client), item[1][0].virtual)
         )
+        places = {identity: place for place, (identity, _) in enumerate(ordered)}
         fragments = tuple(
-            Fragment(place, w.client, w.select, w.rows, w.virtual, w.links)
+            Fragment(
+                place, w.client, w.select, w.rows, w.virtual, places[w.kept] if w.links else None
+            )
             for place, (_, (w, *_)) in enumerate(ordered)
         )
         return dict(ordered), fragments

@@ -387,12 +387,11 @@ class _Reader(Tokens):
         said = _EXPECTED.match(str(detail.get("description") or ""))
         got = self.sql[span[0] : span[1]].strip() or "the end"
         what = f"expected {said[1]}, got {got}" if said else f"{got} is not expected here"
-        return self.fail(
-            f"the query cannot be read: {what}",
-            hint="try it on a DuckDB connection; what DuckDB takes all the same may stand in a "
-            "view of the party",
-            span=span,
-        )
+        hint = "try it on a DuckDB connection; what DuckDB takes all the same may stand in a view "
+        hint += "of the party"
+        if got in ("{", "}"):
+            hint = 'in Python, a text with {names} to fill in starts with f: f"..."'
+        return self.fail(f"the query cannot be read: {what}", hint=hint, span=span)
 
 
 def _number(text: str, negative: bool) -> int | float:

@@ -233,7 +233,8 @@ def _fragments(plan: FederatedPlan) -> Section:
                 if fragment.virtual:
                     caption += ": for joined rows without partner"
                 elif fragment.links:
-                    caption += ": rows that match, and whose joined rows are dropped"
+                    caption += f": rows of fragment {fragment.beside} that are not sqlfl_kept"
+                    caption += ", whose joined rows are dropped"
                 select = fragment.select
                 parts.append(Code(caption, to_sql(select, pretty=True)))
     return Section("Fragments, each at its own client", tuple(parts))

@@ -255,7 +255,11 @@ def _specification(
         shared=training and len(slot.clients) > 1 and bool(slot.features),
         secret="organisation" if len(slot.parties) == 1 else "federation",
         engine=engine,
-        links=tuple(f.index for f in slot.fragments if f.client == client and f.links),
+        links=tuple(
+            (f.beside, f.index)
+            for f in slot.fragments
+            if f.client == client and f.beside is not None
+        ),
         weight=slot.weight,
         name=slot.name if training else "",
     )

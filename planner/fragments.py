@@ -11,6 +11,7 @@ from sqlfl.planner import emit, types
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.keys import Key, implied_filters
 from sqlfl.planner.nulls import is_null_over_nulls
+from sqlfl.planner.places import placed
 from sqlfl.planner.relations import (
     PRESENT,
     Block,
@@ -40,8 +41,16 @@ class Written:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        sql = to_sql(self.select)
-        return self.client, sql, self.virtual, self.links, self.repeat
+        return (*self._shared, self.links)
+
+    @property
+    def kept(self) -> tuple[object, ...]:
+        """The identity of the one that is evaluated together with this one, which links."""
+        return (*self._shared, False)
+
+    @property
+    def _shared(self) -> tuple[object, ...]:
+        return self.client, to_sql(self.select), self.virtual, self.repeat
 
 
 @dataclass(frozen=True)
@@ -64,13 +73,8 @@ class Writer:
         kept = self._kept()
         seen: list[tuple[object, ...]] = []
         for branch in self._relation.branches:
-            tests: list[tuple[list[exp.Expr], bool]] = [([], False)]
-            if kept:
-                test = _all(substituted(term, branch).expression for term in kept)
-                fails = exp.Not(this=exp.Is(this=exp.Paren(this=test), expression=exp.true()))
-                tests = [([test], False), ([fails], True)]
-            for filters, links in tests:
-                select = self._real(branch, filters)
+            select = self._real(branch, kept)
+            for links in (False, True) if kept else (False,):
                 rows = 0 if links else _rows(branch)
                 written = Written(self.number, branch.client, select, rows, False, links)
                 if optional:
@@ -107,8 +111,10 @@ class Writer:
             kept.append(Term(test, target.term.span))
         return kept
 
-    def _real(self, branch: Branch, tests: Sequence[exp.Expr]) -> exp.Select:
-        filters = [f.expression for f in branch.filters]
+    def _real(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
+        """Rows that pass the conditions, and those that do not: a source may give others each time
+        that it is read, so it is read once."""
+        filters = [placed(f.expression.copy(), f.span) for f in branch.filters]
         filters += self._implied(branch)
         projections = self._columns(branch, branch)
         for index in self.keys:
@@ -120,11 +126,14 @@ class Writer:
                     projections.append((_constant(type_), name))
                     continue
                 term = key.terms(self.at)[part]
-                projections.append((self._as(branch, branch, term, type_), name))
+                projections.append((placed(self._as(branch, branch, term, type_), term.span), name))
                 value = substituted(term, branch).expression
                 if key.left != self._slot and not _never_null(value):
                     filters.append(_present(value))
-        return emit.fragment_select(branch.sources, _or_row(projections), [*filters, *tests])
+        if kept:
+            test = operand(_all(placed(substituted(t, branch).expression, t.span) for t in kept))
+            projections.append((exp.Is(this=test, expression=exp.true()), "sqlfl_kept"))
+        return emit.fragment_select(branch.sources, _or_row(projections), filters)
 
     def _virtual(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
         """The expressions over one row of NULLs, if it passes what the joined rows must."""
@@ -159,7 +168,7 @@ class Writer:
         last: dict[str, exp.Expr] = {}
         for place, output in enumerate(self._block.outputs):
             if output.relation == self.at:
-                expression = substituted(output.term, over).expression
+                expression = placed(substituted(output.term, over).expression, output.term.span)
                 if place in special:
                     last[special[place]] = expression
                 else:

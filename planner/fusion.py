@@ -112,7 +112,8 @@ class _Fusion:
         while seen != self.changes:
             seen = self.changes
             for place, output in enumerate(self.old.outputs):
-                what = "the target" if place == position else f"column {output.name}"
+                special = {self.draft.weight_position: "the weight", position: "the target"}
+                what = special.get(place, f"column {output.name}")
                 self._bring(output.term, what)
             for output in self.old.identifiers:
                 self._bring(output.term, f"identifier {output.name}")
@@ -260,6 +261,7 @@ class _Fusion:
         message = f"{what} needs columns of {len(parties)} parties: {labels}"
         hint = {
             "the target": "the target is computed by one party; TARGET one party's column",
+            "the weight": "the weight is computed by one party; WEIGHT one party's column",
             "a condition": "parties join only on equalities, a.x = b.y, and filter their own rows",
             "one side of an equality": "each side of a join's equality belongs to one party",
         }.get(what, "give each party's part a column of its own; the model adds them up")

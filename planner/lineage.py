@@ -110,11 +110,12 @@ def _of_fragment(slot: Slot, fragment: Fragment) -> Iterator[tuple[str, str, Ori
 
 
 def _conditions(select: exp.Select) -> Iterator[exp.Expr]:
-    """Which rows there are; each part of an AND for itself."""
-    for name in ("where", "having", "qualify"):
-        part = select.args.get(name)
-        if part is not None:
-            yield from part.this.flatten() if isinstance(part.this, exp.And) else [part.this]
+    """Which rows there are, and which of them count; each part of an AND for itself."""
+    clauses = (select.args.get(name) for name in ("where", "having", "qualify"))
+    found = [clause.this for clause in clauses if clause is not None]
+    found += [e.unalias() for e in select.expressions if e.alias_or_name.lower() == "sqlfl_kept"]
+    for part in found:
+        yield from part.flatten() if isinstance(part, exp.And) else [part]
     for name in ("group", "distinct", "order", "limit", "offset", "sample"):
         part = select.args.get(name)
         if isinstance(part, exp.Expr):

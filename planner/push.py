@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sqlfl.planner.scopes import Scope
 
 SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
+FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
+"""How names end that DuckDB reads as files."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,13 @@ class Pusher:
 
     def nameless(self, table: exp.Table) -> Exception:
         parties = ", ".join(self.tables.parties())
-        return plan_error(
-            f"table {table.name} has no party",
-            self.sql,
-            table,
-            f"write party.{table.name}; the parties are {parties}",
-        )
+        hint = f"write party.{table.name}; the parties are {parties}"
+        if table.name.lower().endswith(FILES):
+            hint = (
+                "files are read by a party: make this one a view in its database, CREATE VIEW name "
+                f"AS FROM '{table.name}', and write party.name; the parties are {parties}"
+            )
+        return plan_error(f"table {table.name} has no party", self.sql, table, hint)
 
     def _check_function(self, table: exp.Table) -> None:
         function = table.this

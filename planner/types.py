@@ -77,8 +77,10 @@ def kind(type_: str) -> str | None:
 def feature_hint(type_: str) -> str:
     """What to write instead of a column that cannot be a feature."""
     name = normal(type_)
+    if name == "DATE":
+        return "take numbers from it: year(column), dayofweek(column), or epoch(column)"
     if name in _TEMPORAL:
-        return "take numbers from it: extract(hour FROM column), or epoch(column)"
+        return "take numbers from it: hour(column), dayofweek(column), or epoch(column)"
     if name in _TIMES:
         return "take numbers from it: extract(hour FROM column)"
     if name == "INTERVAL":

@@ -56,7 +56,8 @@ class Fragment:
     identifier k;
     `sqlfl_key_<j>_<p>` for part p of key j, cast to the key's type. Rows with a NULL in a part of a
     key that is not among the slot's `nullable` are filtered out. Keys of the slot that the fragment
-    takes no part in are constants; a fragment without any column has `sqlfl_row`.
+    takes no part in are constants. Of two fragments that are evaluated as one, `sqlfl_kept` tells
+    their rows apart. A fragment without any column has `sqlfl_row`.
     """
 
     index: int
@@ -68,8 +69,14 @@ class Fragment:
     virtual: bool = False
     """Its rows are not the table's: at most one, the expressions over an all-NULL row, which the
     joined rows that a LEFT JOIN found no partner for come from."""
-    links: bool = False
-    """Its rows only match: a joined row that one takes part in fails a WHERE or has no label."""
+    beside: int | None = None
+    """The fragment of the same SELECT that is evaluated together with this one, once: the rows are
+    that one's where `sqlfl_kept` is true, else this one's, and only match."""
+
+    @property
+    def links(self) -> bool:
+        """Its rows only match: joined rows that they take part in fail a WHERE or have no label."""
+        return self.beside is not None
 
     @property
     def sql(self) -> str:

@@ -110,16 +110,25 @@ class PrivacyError(StatementError):
 
 
 class PartyError(Error):
-    """A party's database failed; `party` names it."""
+    """A party's database failed; `party` names it, `at` what of its fragments it failed on."""
 
-    def __init__(self, party: str, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, party: str, message: str, *, hint: str | None = None, at: str = "") -> None:
         self.party = party
+        self.at = at
         super().__init__(f"party {party}: {message}", hint=hint)
 
 
 class WireError(Error):
     """Bytes that came over a border are no message as it is declared. Whoever reads them says whose
     they are: this class never reaches a user."""
+
+
+class EvaluationError(Error):
+    """What a party was sent fails on its data; `at` says which part of it. Users see PartyError."""
+
+    def __init__(self, message: str, at: str) -> None:
+        self.at = at
+        super().__init__(message)
 
 
 class ModelError(Error):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, InternalError, ModelError, PartyError, WireError
+from sqlfl.errors import Error, EvaluationError, InternalError, ModelError, PartyError, WireError
 from sqlfl.interrupts import stoppable
 from sqlfl.operators.client import check_device, make_operator, predictions_of
 from sqlfl.operators.steps import ClientConfiguration
@@ -25,7 +25,7 @@ from sqlfl.schema import (
     tables_to_json,
 )
 from sqlfl.slot_state import SlotState, check_delta
-from sqlfl.udfs import keys, sql
+from sqlfl.udfs import blame, keys, sql
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.connection import files
@@ -123,6 +123,7 @@ class PartyClient:
             log.warning("%s was sent what is no request: %s", self.client, error)
             text = f"it was sent what is no request: {error.message}"
             return encode(ms.Failure("", ms.CLIENT, "WireError", text))
+        at = ""
         try:
             with self._lock, stoppable(self._stop):
                 self._stop.clear()
@@ -130,6 +131,7 @@ class PartyClient:
             return encode(replace(reply, number=request.number))
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
+            at = error.at if isinstance(error, EvaluationError) else ""
             failure = (type(error).__name__, _safe_text(error, request))
         except MemoryError as error:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
@@ -140,7 +142,7 @@ class PartyClient:
             failure = ("InternalError", text)
         name, text = failure
         text = clipped(lines(text), ms.LONGEST_FAILURE)
-        return encode(ms.Failure(request.run, request.slot, name, text, number=request.number))
+        return encode(ms.Failure(request.run, request.slot, name, text, at, number=request.number))
 
     # -- dispatch ---------------------------------------------------------------------------------
 
@@ -252,9 +254,25 @@ class PartyClient:
         run = self._runs[request.run] = RunState(self._cursor())
         try:
             return self._take_snapshots(request, slots, run)
-        except BaseException:
+        except BaseException as error:
             self._end(request.run)
+            if isinstance(error, duckdb.Error):
+                self._explain(request, slots, error)
             raise
+
+    def _explain(
+        self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], error: duckdb.Error
+    ) -> None:
+        """Raise what tells what of the fragments failed, where that is known."""
+        kind = blame.kind_of(error)
+        if kind is None:
+            return
+        cursor = self._cursor()
+        try:
+            at = blame.place_of(cursor, slots, request.fragments, error)
+        finally:
+            self._end_cursor(cursor)
+        raise EvaluationError(f"{kind}: {_failed(request, error)}", at) from error
 
     def _take_snapshots(
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
@@ -461,6 +479,10 @@ def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
             "hint: give it more memory; or attach a connection on which LOAD httpfs has been run, "
             "which can encrypt"
         )
+    return _failed(request, error)
+
+
+def _failed(request: ms.Message, error: Error | duckdb.Error) -> str:
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
         "with the party (log sqlfl.party), for it may quote data"

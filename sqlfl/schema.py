@@ -140,8 +140,10 @@ class SlotSpecification:
     """Whose secret hashes the vocabulary: 'organisation' or 'federation'."""
     engine: str
     """'sql' or 'arrays'."""
-    links: tuple[int, ...] = ()
-    """Those of `fragments` whose rows only match: kept without a target, never active."""
+    links: tuple[tuple[int, int], ...] = ()
+    """(i, j) of `fragments`, which have the same text and are evaluated once: its rows are those of
+    fragment i where the column `sqlfl_kept` is true, else of fragment j. The latter only match:
+    they are kept without a target, and never active."""
     weight: bool = False
     """The fragments have a column of weights."""
     split: float = 0.0
@@ -190,9 +192,10 @@ def _check_specification(item: SlotSpecification) -> None:
         if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
             raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
     indices = item.fragments
+    linked = {number for pair in item.links for number in pair}
     if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
         raise ValueError(f"a fragment beyond {MOST_FRAGMENTS}")
-    if len(set(indices)) < len(indices) or not set(item.links) <= set(indices):
+    if len(set(indices)) < len(indices) or not linked <= set(indices):
         raise ValueError("fragments are met twice, or links are none of them")
     if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
         raise ValueError(f"slot {item.slot} draws a share of {item.split}")

@@ -81,8 +81,8 @@ def _unreadable(
             sql=statement.sql,
             span=statement.place,
         )
-    near = written[_characters(written, fault.at) :][:1]
-    brace = near in ("{", "}")
+    at = _characters(written, fault.at)
+    brace = any(c in "{}" for c in written[max(at - 1, 0) : at + 1])
     return ParseError(
         f"the query is not valid SQL: {fault.said}",
         hint='in Python, a text with {names} to fill in starts with f: f"..."'

@@ -184,3 +184,56 @@ def test_what_cannot_be_joined_is_refused_before_anything_runs(name: str, databa
             )
         assert caught.value.hint
         assert caught.value.line
+
+
+DRAWN = (
+    "CREATE SEQUENCE drawn",
+    "CREATE TABLE patients AS SELECT i AS patient FROM range({first}, {last}) r(i)",
+    "CREATE VIEW draws AS SELECT patient, nextval('drawn') AS n FROM patients",
+)
+ODD_ONES = """
+    SELECT v.label, v.patient, d.n FROM clinic.visits v
+    LEFT JOIN lab.draws d ON v.patient = d.patient WHERE {condition}"""
+
+
+@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "d.n % 2 = 1 OR d.patient IS NULL",
+        "CASE d.n % 2 WHEN 1 THEN true ELSE d.patient IS NULL END",
+        "nullif(d.n % 2, 0) = 1 OR d.patient IS NULL",
+        "coalesce(d.n % 2, 1)",
+    ],
+)
+def test_a_view_that_gives_other_rows_each_time_is_read_once(
+    condition: str, engine: str, database: Open
+) -> None:
+    """Two readings have each row of the view twice among those that pass and fail, or not at all:
+    then its visit counts as one without partner."""
+    visits = "CREATE TABLE visits AS SELECT i AS patient, i % 4 AS label FROM range(12) r(i)"
+    clients = [
+        database(*(part.format(first=first, last=last) for part in DRAWN))
+        for first, last in ((0, 5), (5, 10))
+    ]
+    query = ODD_ONES.format(condition=condition)
+    with federation({"clinic": [database(visits)], "lab": clients}) as fed:
+        fed.sql(
+            train_sql("m", "linear_regression", "label", query, engine=engine, epochs=1, l2=1.0)
+        )
+        # three of five at each client, and the two that have no partner
+        assert fed.model("m").metrics["rows"] == 3 + 3 + 2
+    for client in clients:
+        assert client.execute("SELECT last_value FROM duckdb_sequences()").fetchone() == (5,)
+
+
+def test_a_target_that_is_another_one_each_time_is_read_once(database: Open) -> None:
+    """Rows without a target match all the same, so that their visits are not without partner."""
+    lab = database(*(part.format(first=0, last=5) for part in DRAWN))
+    visits = database("CREATE TABLE visits AS SELECT i AS patient FROM range(9) r(i)")
+    query = """SELECT v.patient, CASE WHEN d.patient IS NULL THEN 0 ELSE nullif(d.n % 2, 0) END AS y
+        FROM clinic.visits v LEFT JOIN lab.draws d ON v.patient = d.patient"""
+    with federation({"clinic": [visits], "lab": [lab]}) as fed:
+        fed.sql(train_sql("m", "linear_regression", "y", query, epochs=1, l2=1.0))
+        assert fed.model("m").metrics["rows"] == 3 + 4
+    assert lab.execute("SELECT last_value FROM duckdb_sequences()").fetchone() == (5,)

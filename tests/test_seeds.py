@@ -78,13 +78,10 @@ SEEDED: dict[str, tuple[SlotSpecification, list[str]]] = {
             target=True,
             join=(("BIGINT",),),
             fragments=(0, 1),
-            links=(1,),
+            links=((0, 1),),
             seed=1,
         ),
-        [
-            f"SELECT x, y AS sqlfl_target, g AS sqlfl_key_0_0 FROM t WHERE part = {part}"
-            for part in (0, 1)
-        ],
+        ["SELECT x, y AS sqlfl_target, g AS sqlfl_key_0_0, part = 0 AS sqlfl_kept FROM t"] * 2,
     ),
     "wide": (
         specification(*((f"w{k}", "numeric") for k in range(300)), ("c", "category"), seed=1),

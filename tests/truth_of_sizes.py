@@ -15,6 +15,7 @@ from fractions import Fraction
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy import sparse
 
 from sqlfl.planner.federated import FederatedPlan
@@ -182,6 +183,10 @@ def _read(plan: FederatedPlan, slot: int, connections: Connections) -> Read:
         if plan.ucq.slots[slot].split:
             sql = f"SELECT * REPLACE (sqlfl_base::VARCHAR AS sqlfl_base) FROM ({sql})"
         found = connections[fragment.client].sql(sql).to_arrow_table()
+        if "sqlfl_kept" in found.column_names:
+            kept = found.column("sqlfl_kept")
+            found = found.filter(pc.invert(kept) if fragment.links else kept)
+            found = found.drop_columns("sqlfl_kept")
         if plan.ucq.slots[slot].target and not fragment.links:
             found = found.filter(found.column("sqlfl_target").is_valid())
         parts.append(found)

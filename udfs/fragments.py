@@ -17,8 +17,12 @@ DRAW_BYTES = 8
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
-def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: str) -> exp.Select:
+def converted(
+    con: sql.Connection, spec: SlotSpecification, index: int, text: str, link: int | None = None
+) -> exp.Select:
     """One fragment with the columns of `raw`, each in the form that encoding needs.
+
+    With `link` it is two fragments, whose rows the column `sqlfl_kept` tells apart.
 
     The fragment's columns are taken by position: DuckDB would not tell "a" from "A", and describes
     `A AS a` as "A". Where rows are drawn for validation, the query takes the parameters
@@ -29,14 +33,19 @@ def converted(con: sql.Connection, spec: SlotSpecification, index: int, text: st
     expected += ["sqlfl_target"] * spec.target + ["sqlfl_weight"] * spec.weight
     expected += ["sqlfl_base"] * spec.base + [f"sqlfl_id_{k}" for k in spec.identifiers]
     expected += [f"sqlfl_key_{k.index}_{p}" for k in spec.keys for p in range(len(k.types))]
-    if [c.name.lower() for c in described] != [name.lower() for name in expected or ["sqlfl_row"]]:
+    expected += ["sqlfl_kept"] * (link is not None)
+    expected = expected or ["sqlfl_row"]
+    if [c.name.lower() for c in described] != [name.lower() for name in expected]:
         raise ModelError(
             f"fragment {index} of slot {spec.slot} has columns "
             f"{', '.join(c.name for c in described)}; expected {', '.join(expected)}"
         )
     values = [sql.column(f"c{p}", "f") for p in range(len(expected))]
     left = iter(zip(values, described, strict=True))
-    chosen: list[exp.Expr] = [sql.named(sql.cast(sql.number(index), "USMALLINT"), "fragment")]
+    fragment: exp.Expr = sql.number(index)
+    if link is not None:
+        fragment = sql.when(values[-1].copy(), fragment, sql.number(link))
+    chosen: list[exp.Expr] = [sql.named(sql.cast(fragment, "USMALLINT"), "fragment")]
     for number, feature in enumerate(spec.features):
         chosen.append(sql.named(_feature(next(left)[0], feature), f"f{number}"))
     if spec.target:

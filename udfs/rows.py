@@ -35,9 +35,9 @@ class Snapshot:
     run: str
     specification: SlotSpecification
     rows: tuple[int, ...] = ()
-    """Rows of each fragment, without those whose target is NULL unless it is one of `links`."""
+    """Rows of each fragment, without those whose target is NULL unless its rows only match."""
     null_targets: tuple[int, ...] = ()
-    """Rows of each fragment whose target is NULL (or NaN): only `links` keep them, to match."""
+    """Rows of each fragment whose target is NULL (or NaN), even where they are kept to match."""
     active: int = 0
     """a, the number of active rows; 0 before `activate`."""
     weight: float = 0.0
@@ -333,9 +333,14 @@ class Snapshot:
         indices = self.specification.fragments
         if len(fragments) != len(indices):
             raise InternalError(f"{len(fragments)} fragments came for {len(indices)}")
+        texts = dict(zip(indices, fragments, strict=True))
+        links = dict(self.specification.links)
+        if any(texts[kept] != texts[link] for kept, link in links.items()):
+            raise InternalError("fragments that are evaluated together differ")
         parts = [
-            converted(self.con, self.specification, i, text)
-            for i, text in zip(indices, fragments, strict=True)
+            converted(self.con, self.specification, i, text, links.get(i))
+            for i, text in texts.items()
+            if i not in links.values()
         ]
         union: exp.Query = parts[0]
         for part in parts[1:]:
@@ -384,7 +389,7 @@ class Snapshot:
             return query
         kept: exp.Expr = exp.Not(this=sql.is_null(sql.column("y")))
         if self.specification.links:
-            links = [sql.number(index) for index in self.specification.links]
+            links = [sql.number(link) for _, link in self.specification.links]
             kept = exp.Or(
                 this=kept, expression=exp.In(this=sql.column("fragment"), expressions=links)
             )

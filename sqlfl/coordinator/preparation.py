@@ -13,7 +13,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.join_limits import check_join
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
-from sqlfl.errors import ModelError
+from sqlfl.errors import ModelError, PartyError, PlanError
 from sqlfl.messages import (
     CLIENT,
     Activate,
@@ -26,6 +26,7 @@ from sqlfl.messages import (
     Statistics,
 )
 from sqlfl.operators.lou import merge_classes, merge_noised, merge_statistics
+from sqlfl.planner import places
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.privacy.statistics import deviation
 from sqlfl.replies import Address, Channel, ask
@@ -217,7 +218,10 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
         )
         for client, specification in plan.specifications.items()
     }
-    replies = ask(channel, requests, lambda a: expected.prepared(len(fragments[a[0]])))
+    try:
+        replies = ask(channel, requests, lambda a: expected.prepared(len(fragments[a[0]])))
+    except PartyError as error:
+        raise _in_words(plan, error) from error
     rows: dict[Address, tuple[int, ...]] = {}
     null_targets = 0
     for client, specification in plan.specifications.items():
@@ -237,6 +241,24 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
         counted = tuple(rows[address] for address in addresses)
         slots.append(SlotRows(slot.index, addresses, own, counted, slot.keys))
     return tuple(slots), null_targets
+
+
+def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
+    """The error, with the place in the statement of what the party failed on."""
+    found = places.found(plan.ucq, error.party, error.at)
+    if found is None:
+        return error
+    words, span = found
+    said = error.message.removeprefix(f"party {error.party}: ")
+    message = f"{words} cannot be evaluated: {said}"
+    shown = str(PlanError(message, sql=plan.sql, span=span)) if span else message
+    return PartyError(
+        error.party,
+        shown,
+        hint="write it so that it is NULL where it fails, with try_cast or CASE, or leave such "
+        "rows out; in the party's own process the log sqlfl.party, at level INFO, says the rest",
+        at=error.at,
+    )
 
 
 def _activate(

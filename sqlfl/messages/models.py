@@ -150,10 +150,16 @@ class Finish(Message):
     kind = "finish"
 
 
+TEXT = text()
+
+
 @dataclass(frozen=True, eq=False)
 class Failure(Message):
     """Client to coordinator: the request failed; the text has no data values in it."""
 
     kind = "failure"
-    error: str = field(metadata=text())
-    text: str = field(metadata=text())
+    error: str = field(metadata=TEXT)
+    text: str = field(metadata=TEXT)
+    at: str = field(default="", metadata=TEXT)
+    """'slot fragment part' of what an evaluation of fragments failed on, where it is known: parts
+    are a fragment's columns, then the conditions of its WHERE."""

@@ -247,7 +247,7 @@ class Channel:
 def _problem(client: Client, request: Message, reply: Message) -> PartyError | None:
     """Why a reply is none to this request."""
     if isinstance(reply, Failure):
-        return PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE))
+        return PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
     for name in ENVELOPE:
         if getattr(reply, name) != getattr(request, name):
             what = "exchange" if name == "number" else name

@@ -132,6 +132,7 @@ def outer() -> Ucq:
         ),
     )
     test = "temp IS NULL OR temp > 0"
+    kept = f"({test}) IS TRUE AS sqlfl_kept"
     virtual = "SELECT {} FROM (SELECT 1 AS sqlfl_row) LEFT JOIN {} ON FALSE"
     columns = (
         "wind_speed, visib, CAST(origin AS VARCHAR) AS sqlfl_key_0_0, CAST(time_hour AS TIMESTAMP) "
@@ -142,11 +143,8 @@ def outer() -> Ucq:
         keys=(0, 1),
         nullable=(1,),
         fragments=(
-            fragment(0, METEO, f"SELECT {columns} FROM weather WHERE {test}", 26_115),
-            replace(
-                fragment(1, METEO, f"SELECT {columns} FROM weather WHERE NOT ({test}) IS TRUE", 0),
-                links=True,
-            ),
+            fragment(0, METEO, f"SELECT {columns}, {kept} FROM weather", 26_115),
+            replace(fragment(1, METEO, f"SELECT {columns}, {kept} FROM weather", 0), beside=0),
             replace(
                 fragment(2, METEO, f"{virtual.format(columns, 'weather')} WHERE {test}", 1),
                 virtual=True,

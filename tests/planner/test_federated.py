@@ -81,14 +81,15 @@ def test_classes_are_told_to_the_slot_of_the_target_only() -> None:
 def test_nullable_keys_and_links_are_told_to_the_clients_that_have_them() -> None:
     ucq = plans.cards()
     cards, link, planes = ucq.slots
-    fragments = tuple(dataclasses.replace(f, links=f.index == 1) for f in cards.fragments)
+    first, second, *others = cards.fragments
+    fragments = (first, dataclasses.replace(second, beside=0), *others)
     slots = (
         dataclasses.replace(cards, fragments=fragments),
         dataclasses.replace(link, nullable=(1,)),
         planes,
     )
     plan = plans.train(dataclasses.replace(ucq, slots=slots), "linear_regression")
-    assert plan.specifications[BANK_0][0].links == (1,)
+    assert plan.specifications[BANK_0][0].links == ((0, 1),)
     assert plan.specifications[BANK_1][0].links == ()
     link_, planes_ = plan.specifications[AIRLINE]
     assert [(key.index, key.nullable) for key in link_.keys] == [(0, False), (1, True)]

@@ -504,7 +504,7 @@ def test_what_a_row_may_count_in_is_said() -> None:
     part = replace(f.fragments[0], index=1)
     assert repeated([replace(f, fragments=(f.fragments[0], part))]) == ("airline.flights",)
     elsewhere = replace(part, client=Client("airline", 1))
-    for other in (replace(part, virtual=True), replace(part, links=True), elsewhere):
+    for other in (replace(part, virtual=True), replace(part, beside=0), elsewhere):
         assert repeated([replace(f, fragments=(f.fragments[0], other))]) == ()
     plan = replace(plan, ucq=replace(plan.ucq, slots=(f, twice)))
     assert "airline.flights: at several places" in " ".join(str(expected_report(plan)).split())

@@ -24,7 +24,7 @@ def specification(
     fragments: tuple[int, ...] = (0,),
     slot: int = 0,
     nullable: tuple[int, ...] = (),
-    links: tuple[int, ...] = (),
+    links: tuple[tuple[int, int], ...] = (),
     weight: bool = False,
     split: float = 0.0,
     seed: int | None = None,

@@ -253,12 +253,12 @@ def test_a_key_that_is_always_null_has_no_tag(database: Open) -> None:
 def test_links_keep_their_rows_without_a_target(database: Open) -> None:
     wanted = specification(
         ("x", "numeric"), target=True, identifiers=(0,), join=(("BIGINT",), ("BIGINT",)),
-        fragments=(0, 1), links=(1,), nullable=(1,),
+        fragments=(0, 1), links=((0, 1),), nullable=(1,),
     )  # fmt: skip
     con = database(TABLE)
     both = "SELECT x, y AS sqlfl_target, id AS sqlfl_id_0, k AS sqlfl_key_0_0, "
-    both += "nullif(k, 0) AS sqlfl_key_1_0 FROM t"
-    snapshot = take(con, wanted, both + " WHERE id < 20", both + " WHERE id >= 20")
+    both += "nullif(k, 0) AS sqlfl_key_1_0, id < 20 AS sqlfl_kept FROM t"
+    snapshot = take(con, wanted, both, both)
     assert snapshot.rows == (16, 80)
     assert snapshot.null_targets == (4, 16)
     fragment, tags, codes = snapshot.keys()

@@ -233,10 +233,10 @@ class Snapshot:
         found = database.execute(fragment.sql)
         names = [column[0] for column in found.description]
         types = [str(column[1]) for column in found.description]
-        if names != self.names:
+        if [name for name in names if name != "sqlfl_kept"] != self.names:
             raise BrokenContract(f"columns {names}, not {self.names}: {fragment.sql}")
         for name, type_ in zip(names, types, strict=True):
-            if type_ == '"NULL"' or fragment.virtual or name == "sqlfl_base":
+            if type_ == '"NULL"' or fragment.virtual or name in ("sqlfl_base", "sqlfl_kept"):
                 continue
             known = self.types.setdefault(name, type_)
             if known != type_:
@@ -246,6 +246,8 @@ class Snapshot:
             raise BrokenContract(f"{len(rows)} virtual rows: {fragment.sql}")
         for values in rows:
             row = dict(zip(names, values, strict=True))
+            if row.pop("sqlfl_kept", not fragment.links) == fragment.links:
+                continue
             if self.labelled and not labels(row["sqlfl_target"]) and not fragment.links:
                 continue
             keys = {
