@@ -42,7 +42,6 @@ from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Catalog, Client, folded
 
 MOST_BLOCKS = 1024
-ROWID = "rowid"
 
 
 class Binder:

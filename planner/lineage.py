@@ -15,6 +15,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from sqlfl.planner.ucq import Fragment, Slot, Ucq
+from sqlfl.planner.writing import to_sql
 
 FEATURE = "feature"
 LABEL = "label"
@@ -101,7 +102,7 @@ def _of_fragment(slot: Slot, fragment: Fragment) -> Iterator[tuple[str, str, Ori
         elif name in features:
             yield FEATURE, features[name], scope.read(output)
         elif name.startswith("sqlfl_key_"):
-            keys.append(_text(output.unalias()))
+            keys.append(to_sql(output.unalias()))
             yield KEY, "", scope.read(output)
     for condition in _conditions(select):
         if not _presence(condition, keys):
@@ -133,11 +134,7 @@ def _presence(condition: exp.Expr, keys: Iterable[str]) -> bool:
     test = condition.this if isinstance(condition, exp.Not) else None
     if not isinstance(test, exp.Is) or not isinstance(test.expression, exp.Null):
         return False
-    return any(_text(test.this) in key for key in keys)
-
-
-def _text(expression: exp.Expr) -> str:
-    return expression.sql(dialect="duckdb")
+    return any(to_sql(test.this.unnest()) in key for key in keys)
 
 
 class _Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -240,3 +241,39 @@ def test_a_cycle_is_counted_as_far_as_is_allowed(database: Open) -> None:
         fed.sql(text.format(size, query))
         with pytest.raises(sqlfl.ModelError, match=f"more than {size - 1:,} rows"):
             fed.sql(text.format(size - 1, query))
+
+
+def test_a_cycle_is_held_against_the_memory_by_its_own_rows(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "CREATE TABLE {} AS SELECT i % 3 AS p, i AS v FROM range(24) r(i)"
+    parties = {name: [database(rows.format("t"))] for name in ("a", "b", "c")}
+    query = (
+        "SELECT a.v AS y, b.p, c.v AS w FROM a.t a JOIN b.t b ON a.p = b.p "
+        "JOIN c.t c ON b.v = c.v AND c.v % 4 = a.v % 4"
+    )
+    statement = f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})"
+    memory = "sqlfl.coordinator.join_limits.machine_memory"
+    with federation(parties) as fed:
+        monkeypatch.setattr(memory, lambda: 1000)
+        with pytest.raises(sqlfl.ModelError, match="the join has at least 6 rows, which take"):
+            fed.sql(statement)
+        monkeypatch.setattr(memory, lambda: 10_000)
+        fed.sql(statement)
+        assert fed.model("m").metrics["rows"] == 48
+
+
+@pytest.mark.parametrize("key", ["k", "k ** 2", "@(k - 3)", "(k || 'a')"])
+def test_a_key_that_multiplies_is_named_as_it_is_written(parties: Parties, key: str) -> None:
+    """By the tables' names in the query, whatever the fragments call them."""
+    own, other = (key.replace("k", f"{name}.k") for name in ("flights", "weather"))
+    query = (
+        "SELECT flights.x, weather.z, flights.y FROM a.t flights "
+        f"JOIN b.w weather ON {own} = {other}"
+    )
+    statement = TRAIN.format(query).replace("FROM (", "WITH (max_joined_rows = 9) FROM (", 1)
+    written = re.sub("[^a-z.]", "", own), re.sub("[^a-z.]", "", other)
+    with federation(parties) as fed, pytest.raises(sqlfl.ModelError) as caught:
+        fed.sql(statement)
+    said = re.sub("[^a-z.=]", "", caught.value.message)
+    assert f"by{written[0]}={written[1]}arowofflightsmeets" in said

@@ -27,7 +27,7 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.errors import Error
-from sqlfl.files import Identity, may_be_written
+from sqlfl.files import Identity, may_be_written, private_log
 from sqlfl.schema import Client
 from sqlfl.udfs import sql
 from sqlfl.udfs.block_tables import SCHEMA, Database, current_database, own_tables
@@ -190,6 +190,7 @@ class InDatabase:
         self._con = con
         self._catalog = database.catalog
         self._client = client
+        self._path = database.path
         self._file = None if database.path is None else Identity(database.path)
 
     def find(self) -> bytes | None:
@@ -209,6 +210,7 @@ class InDatabase:
                 found = self._row(cursor)
                 if found is None:
                     self._insert(cursor, secret)
+                    private_log(self._path)
                     cursor.commit()
                 return found or secret
         except duckdb.Error as error:

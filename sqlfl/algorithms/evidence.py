@@ -9,7 +9,8 @@ the objective is convex in θ, and
 
 The first holds whatever the tables are. For the second μ is `RESOLVED`, times the loss's curvature
 at the scores over its bound: the least eigenvalue that is reckoned with. Of two tables' squared
-loss, it is 1 − ρ with ρ their largest canonical correlation.
+loss, it is 1 − ρ with ρ their largest canonical correlation; where what the clients sent shows that
+ρ is closer to 1, μ is as small (`least_eigenvalue`).
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from sqlfl.algorithms.divergence import scale_of
 from sqlfl.algorithms.search import ROUNDING
 from sqlfl.algorithms.warm import best_constants
 from sqlfl.endings import Ending
+from sqlfl.mapping import TableMapping
 
 Array = npt.NDArray[Any]
 
 RESOLVED = 1e-8
 """Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""
+SAME = 1e-9
+"""Sine of the angle of sums of different tables' columns, up to which they are the same."""
+RANK = 1e-3
+"""Relative singular value from which vectors are told apart."""
+SAMPLED = 1 << 14
+"""Joined rows, about, at which angles are looked at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +96,14 @@ def examine(
     `bound`, the loss's bound of it by default."""
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
+    held = [[values] for values in conversation.whole.concatenate(replies)]
+    least = least_eigenvalue(problem.mapping, held)
     scores = conversation.whole.gather(replies)
     scores += intercept
     at_best = scores + best_constants(problem, scores)
     squares = conversation.slopes(problem.residuals(at_best))
     curvature = problem.loss.curvature if reference is None else reference
-    return weighed(problem, scores, at_best, penalty, squares, first, curvature)
+    return weighed(problem, scores, at_best, penalty, squares, first, curvature, least)
 
 
 def weighed(
@@ -104,6 +114,7 @@ def weighed(
     squares: Sequence[Array],
     first: float,
     reference: float,
+    least: float = RESOLVED,
 ) -> Evidence:
     """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `at_best`,
     which differ from `scores` by the intercept only."""
@@ -112,7 +123,7 @@ def weighed(
     euclidean = sum(float(found[0]) for found in squares)
     known = all(len(found) == 2 for found in squares)
     preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
-    gap = bound(problem, at_best, euclidean, preconditioned, reference)
+    gap = bound(problem, at_best, euclidean, preconditioned, reference, least)
     gap += max(loss - problem.value(at_best), 0.0)
     return Evidence(
         scores=scores,
@@ -125,10 +136,15 @@ def weighed(
 
 
 def bound(
-    problem: Problem, scores: Array, euclidean: float, preconditioned: float, reference: float
+    problem: Problem,
+    scores: Array,
+    euclidean: float,
+    preconditioned: float,
+    reference: float,
+    least: float = RESOLVED,
 ) -> float:
     """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
-    loss."""
+    loss; `least`: as `least_eigenvalue` says."""
     found = np.inf
     if problem.l2 > 0.0:
         found = euclidean / (2.0 * problem.l2)
@@ -136,8 +152,38 @@ def bound(
     if preconditioned == 0.0:
         return 0.0
     if bend > 0.0:
-        found = min(found, preconditioned / (2.0 * RESOLVED * bend))
+        found = min(found, preconditioned / (2.0 * least * bend))
     return float(found)
+
+
+def least_eigenvalue(mapping: TableMapping, held: Sequence[Sequence[Array]]) -> float:
+    """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer.
+
+    held : of every slot some X̃ v: (n_i, c) each.
+    """
+    rows = slice(0, mapping.total, max(1, mapping.total // SAMPLED))
+    found, before = RESOLVED, np.zeros((len(range(mapping.total)[rows]), 0))
+    for slot, own in zip(mapping.slots, held, strict=True):
+        basis = _basis(np.hstack([slot.part(values, rows) for values in own]))
+        apart = basis - before @ (before.T @ basis)
+        sines = np.linalg.svd(apart - before @ (before.T @ apart), compute_uv=False)
+        near = sines[sines > SAME]
+        found = min(found, 0.5 * float(near.min(initial=1.0)) ** 2)
+        before = _basis(np.hstack([before, basis]), centre=False)
+    return found
+
+
+def _basis(values: Array, *, centre: bool = True) -> Array:
+    """Orthonormal columns (n, k) that span those of `values`, up to constants."""
+    values = np.asarray(values, np.float64)
+    if centre:
+        values = values - values.mean(axis=0)
+    norms = np.linalg.norm(values, axis=0)
+    values = values[:, norms > 0.0] / norms[norms > 0.0]
+    if not values.size:
+        return np.zeros((len(values), 0))
+    vectors, lengths, _ = np.linalg.svd(values, full_matrices=False)
+    return vectors[:, lengths > RANK * lengths[0]]
 
 
 def _separable(problem: Problem, scores: Array) -> bool:

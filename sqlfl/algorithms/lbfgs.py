@@ -28,7 +28,7 @@ from sqlfl.algorithms.base import (
     Step,
 )
 from sqlfl.algorithms.divergence import column_means, relative
-from sqlfl.algorithms.evidence import Evidence, bound, examine, weighed
+from sqlfl.algorithms.evidence import Evidence, bound, examine, least_eigenvalue, weighed
 from sqlfl.algorithms.products import InnerProducts
 from sqlfl.algorithms.search import ROUNDING, exact_search
 from sqlfl.algorithms.subspace import Images, Restriction
@@ -187,11 +187,15 @@ class Lbfgs:
     def _examined(self) -> Evidence:
         problem, first = self._problem, self.first
         if self._exact:
-            self._refresh()
+            held = self._refresh()
+            images = self._images.held()
+            least = least_eigenvalue(
+                problem.mapping, [[own, *more] for own, more in zip(held, images, strict=True)]
+            )
             penalty = self._objective - self._loss
             squares = list(self._inner.squares)
             scores, reference = self._scores, self._reference
-            return weighed(problem, scores, scores, penalty, squares, first, reference)
+            return weighed(problem, scores, scores, penalty, squares, first, reference, least)
         found = examine(
             problem,
             self._conversation,
@@ -211,9 +215,9 @@ class Lbfgs:
         self._inner.forget()
         self._refresh()
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> list[Array]:
         """H from the parameters that the clients hold, the intercept that is best for them, and the
-        gradient there, which moves nothing."""
+        gradient there, which moves nothing; gives the blocks' predictions (n_i, d_c)."""
         replies = self._conversation.exact_predictions()
         scores = self._conversation.whole.gather(replies) + self.intercept
         moved = best_constants(self._problem, scores)
@@ -221,6 +225,7 @@ class Lbfgs:
         self._scores = scores + moved
         self._exchange(np.zeros((1, coefficients_length())))
         self._value()
+        return self._conversation.whole.concatenate(replies)
 
     def _search(self) -> Move:
         move = self._best()

@@ -99,6 +99,11 @@ class Images:
             squares = np.array([np.einsum("cr,cr,r->", v, v, counts) for v, counts in counted])
         self._images[kind, iteration] = Image(tuple(slots), squares)
 
+    def held(self) -> list[list[Array]]:
+        """X̃ P g of every slot, (n_i, d_c) each."""
+        kept = [image for (kind, _), image in self._images.items() if kind == "gradient"]
+        return [[image.slots[n].T for image in kept] for n in range(len(self._mapping))]
+
     def ways(self, direction: Array) -> Ways:
         """The directions of the next search; `direction` (3 + 3m,) is that of the two-loop
         recursion, which stands for those that would be too many."""

@@ -25,13 +25,12 @@ from sqlfl.messages import (
     Statistics,
     Written,
 )
+from sqlfl.options import LARGEST_JOIN
 from sqlfl.replies import Expected
 from sqlfl.schema import SlotSpecification
 
 Array = npt.NDArray[Any]
 
-LARGEST = np.iinfo(np.int32).max
-"""Rows of a client that can be numbered."""
 ROUNDING = 1e-6
 """Relative, of sums over rows."""
 CLASSES = {
@@ -47,7 +46,9 @@ CLASSES = {
 def prepared(fragments: int) -> Expected[Prepared]:
     def fault(reply: Prepared) -> str | None:
         rows = int(reply.rows.sum(dtype=np.float64))
-        return f"has {rows} rows; at most {LARGEST} can be numbered" if rows > LARGEST else None
+        if rows > LARGEST_JOIN:
+            return f"has {rows} rows; at most {LARGEST_JOIN} can be numbered"
+        return None
 
     return Expected(Prepared, {"fragments": fragments}, fault)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from sqlglot import exp
+
 from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
 from sqlfl.errors import ModelError
 from sqlfl.options import LARGEST_JOIN, MAX_JOINED_ROWS
+from sqlfl.planner import emit
 from sqlfl.planner.engines import bytes_of, readable
 from sqlfl.planner.federated import TRAIN, FederatedPlan
 from sqlfl.planner.ucq import Slot
+from sqlfl.planner.writing import to_sql
 
 FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
 """Bytes of memory for each joined row in training, as measured: the mapping while it is made,
@@ -34,34 +38,42 @@ def check_join(
     """
     most = int(str(plan.options.get("max_joined_rows", MAX_JOINED_ROWS)))
     size = join_size(plan.ucq, slots)
-    rows, exact = int(size.rows), size.exact
-    if not exact:
+    rows, said = int(size.rows), ""
+    if not size.exact:
         tell(f"counting joined rows, {rows:,} at most")
-        if rows > most:
-            rows = count(most + 1)
-    tell(f"joining keys: {rows:,} rows")
+        enough, said = min(most, _memory(plan) // row_bytes(plan, 1)), "at most "
+        if rows > enough:
+            rows = count(enough + 1)
+            said = "at least " if rows > enough else ""
+    tell(f"joining keys: {said}{rows:,} rows")
     if rows > most:
-        raise _too_large(plan, slots, rows, most, exact)
-    check_memory(plan, rows, 1)
+        raise _too_large(plan, slots, rows, most, size.exact)
+    check_memory(plan, rows, 1, said)
 
 
-def check_memory(plan: FederatedPlan, rows: int, outputs: int) -> None:
+def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -> None:
     """Raise ModelError where the joined rows would not fit memory_limit, or the machine.
 
-    outputs : scores of a joined row; numbers of its sum of towers, where a head follows.
+    outputs : scores of a joined row; numbers of its sum of towers, where a head follows. said :
+    'at least ' of rows that were not counted to the end.
     """
-    given = bytes_of(plan.options.get("memory_limit"))
-    limit = given or int(OF_MACHINE * machine_memory())
+    limit = _memory(plan)
     need = rows * row_bytes(plan, outputs)
     if need <= limit:
         return
+    given = plan.options.get("memory_limit") is not None
     what = "memory_limit" if given else f"{OF_MACHINE:.0%} of this machine's memory"
     raise ModelError(
-        f"the join has {rows:,} rows, which take about {readable(need)} of the coordinator's "
+        f"the join has {said}{rows:,} rows, which take about {readable(need)} of the coordinator's "
         f"memory; {what} is {readable(limit)}",
         hint="join fewer rows: aggregate the larger table by the join key, filter, or join by a "
         "further key; or raise memory_limit",
     )
+
+
+def _memory(plan: FederatedPlan) -> int:
+    """Bytes that the joined rows may take."""
+    return bytes_of(plan.options.get("memory_limit")) or int(OF_MACHINE * machine_memory())
 
 
 def row_bytes(plan: FederatedPlan, outputs: int) -> int:
@@ -120,9 +132,14 @@ def _written(slot: Slot, key: int) -> str:
     """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`."""
     select = next(f.select for f in slot.fragments if not f.virtual)
     parts = [
-        item.this.sql(dialect="duckdb")
+        item.this.copy()
         for item in select.expressions
         if item.alias_or_name.startswith(f"sqlfl_key_{key}_")
     ]
-    named = [f"{slot.name}.{part}" if part.isidentifier() else part for part in parts]
+    source = select.args["from_"].this.alias_or_name
+    alone = not select.args.get("joins")
+    for column in [c for part in parts for c in part.find_all(exp.Column)]:
+        if alone and column.table == source:  # an alias of the planner's
+            column.set("table", emit.identifier(slot.name))
+    named = [to_sql(part) for part in parts]
     return named[0] if len(named) == 1 else f"({', '.join(named)})"

@@ -95,14 +95,14 @@ def run_mapping_query(
             joined = con.sql(_unordered(sql)).limit(most).count("*")
             return int(interruptible(joined.fetchall, con.interrupt)[0][0])
 
-        if check is not None:
-            check(codes, count)
-        relation = con.sql(sql)
-        if sorted:
-            sizes = {f"slot_{slot.slot}": sum(slot.rows) for slot in slots}
-            largest = np.argsort([-sizes[name] for name in relation.columns], kind="stable")
-            relation = relation.sort(*(relation.columns[place] for place in largest))
         try:
+            if check is not None:
+                check(codes, count)
+            relation = con.sql(sql)
+            if sorted:
+                sizes = {f"slot_{slot.slot}": sum(slot.rows) for slot in slots}
+                largest = np.argsort([-sizes[name] for name in relation.columns], kind="stable")
+                relation = relation.sort(*(relation.columns[place] for place in largest))
             table = interruptible(relation.to_arrow_table, con.interrupt)
         except duckdb.OutOfMemoryException as error:
             raise ModelError(

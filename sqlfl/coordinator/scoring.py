@@ -90,7 +90,7 @@ def evaluate(
     labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so.
 
     Raises ModelError for an empty join, a class that the model does not know, and weights that are
-    none, and InternalError where labels were not noised as planned.
+    none, and PartyError where labels were not noised as planned.
     """
     joined = prepare(plan, channel, run, said.tell)
     if joined.total == 0:

@@ -128,8 +128,7 @@ def train(
     after the current one; the model so far is kept. Raises ModelError for an empty join, a target
     with fewer than two classes or with others than `start` has, and weights that do not do
     (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
-    PartyError for a failing client; InternalError, and nothing is saved, where one has not noised
-    what was planned.
+    PartyError for a client that fails, or has not noised what was planned: then nothing is saved.
     """
     started = time.perf_counter()
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}

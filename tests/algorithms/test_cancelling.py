@@ -127,3 +127,24 @@ def test_a_perfect_fit_ends() -> None:
     assert trained.steps[-1].converged
     assert len(trained.steps) < 30
     assert trained.objective <= 1e-12 * np.var(join.targets)
+
+
+@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd"])
+@pytest.mark.parametrize("tables", [2, 3])
+@pytest.mark.parametrize(("apart", "others"), [(1e-10, 3), (1e-12, 0), (1e-14, 0)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_closer_columns_are_no_reason_to_claim_more(
+    kind: str, apart: float, others: int, tables: int, algorithm: str
+) -> None:
+    """Than is so: a gradient that is small because columns cancel proves nothing."""
+    join = cancelling_join(Shape(kind, 1.0 - apart, tables=tables, others=others, seed=4))
+    trained = train(join, algorithm, **({} if algorithm == "lbfgs" else {"epochs": 10}))
+    ending = trained.steps[-1].ending
+    assert ending is not None
+    if ending.converged:
+        assert gap(join, trained) <= 1e-6
+
+
+def test_columns_of_two_tables_that_are_the_same_are_no_obstacle() -> None:
+    join = cancelling_join(Shape("logistic_regression", 1.0, others=2))
+    check(join, train(join, "lbfgs"))

@@ -78,6 +78,15 @@ CASES: dict[str, tuple[str, dict[str, str]]] = {
             "key": "orders.amount, orders.customer, people.id",
         },
     ),
+    "keys by operators of DuckDB's own": (
+        "SELECT o.paid AS y, p.age FROM shop.orders o JOIN register.people p "
+        "ON o.customer ** 2 = @p.id",
+        {
+            "label": "orders.paid",
+            "feature age": "people.age",
+            "key": "orders.customer, people.id",
+        },
+    ),
     "implied": (
         "SELECT o.amount AS y, p.age FROM shop.orders o JOIN register.people p "
         "ON o.customer = p.id AND o.customer = p.boss",

@@ -94,6 +94,20 @@ def test_it_lies_in_a_database_that_keeps_models(database: Open, path: Path) -> 
         assert label_secret(reader, CLIENT).get() == secret
 
 
+def test_its_way_into_the_database_is_not_open_to_others(path: Path) -> None:
+    """The log has what is not in the database's file yet."""
+    path.chmod(0o600)
+    before = os.umask(0o022)
+    try:
+        with duckdb.connect(str(path)) as con:
+            secret = label_secret(con, CLIENT, keeps=True).get()
+            log = path.with_name(f"{path.name}.wal")
+            assert secret in log.read_bytes()
+            assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+
+
 def test_one_that_lies_beside_moves_into_the_database(database: Open, path: Path) -> None:
     con = database(path=str(path))
     secret = label_secret(con, CLIENT).get()
