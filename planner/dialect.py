@@ -245,7 +245,10 @@ class _Reader(Tokens):
         span = (words[0].span[0], words[-1].span[1])
         if not least <= len(words) <= most:
             form = "party.table.column or alias.column" if most == 5 else "party.table"
-            raise self.fail(f"expected {what} as {form}, got {'.'.join(words)}", span=span)
+            hint = f"write alias.{words[0]}" if most == 5 and len(words) == 1 else None
+            raise self.fail(
+                f"expected {what} as {form}, got {'.'.join(words)}", hint=hint, span=span
+            )
         return Path(tuple(str(word) for word in words), span)
 
     def _options(self, clause: str) -> tuple[Option, ...]:

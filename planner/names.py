@@ -28,7 +28,7 @@ def no_table(name: str, known: Sequence[str]) -> str:
     hint = nearest(name, known)
     if hint is not None and hint.startswith("did"):
         return hint
-    listed = hint or f"there are {len(known)} others"
+    listed = hint or (f"there are {len(known)} others" if known else "there is none")
     return (
         f"{listed}; temporary tables and data frames are not seen: CREATE TABLE {name} AS FROM ... "
         "on the party's connection"

@@ -15,6 +15,7 @@ from sqlfl.planner.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.relations import CLIENT_MARK, Term, fitted
 from sqlfl.planner.spans import plan_error, span_of
 from sqlfl.planner.subqueries import localized
+from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Client, folded
 
 if TYPE_CHECKING:
@@ -61,9 +62,10 @@ class Pusher:
         parties = ", ".join(self.tables.parties())
         hint = f"write party.{table.name}; the parties are {parties}"
         if table.name.lower().endswith(FILES):
+            view = to_sql(exp.Literal.string(table.name))
             hint = (
-                "files are read by a party: make this one a view in its database, CREATE VIEW name "
-                f"AS FROM '{table.name}', and write party.name; the parties are {parties}"
+                f"a party's view reads a file: CREATE VIEW t AS FROM {view} on its connection, "
+                f"then party.t; the parties are {parties}"
             )
         return plan_error(f"table {table.name} has no party", self.sql, table, hint)
 

@@ -210,7 +210,7 @@ class Scope:
             holder or f"there is no column {chain.written} in the tables of FROM",
             self.sql,
             where,
-            nearest(name, names),
+            _meant(chain, nearest(name, names)),
         )
 
     def _chain(self) -> Iterator[Scope]:
@@ -237,3 +237,12 @@ def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
     for word in words:
         found = field(found, word)
     return found
+
+
+def _meant(chain: Chain, close: str | None) -> str | None:
+    """The hint for a column that is not there; who quotes it doubly may have meant a text."""
+    word = chain.words[-1]
+    if not word.quoted or len(chain.words) > 1 or (close is not None and close.startswith("did")):
+        return close
+    text = exp.Literal.string(word.name).sql(dialect="duckdb")
+    return f"a text stands in single quotes: {text}; double quotes are for names"

@@ -9,6 +9,8 @@ from sqlfl.errors import ParseError
 from sqlfl.planner.statements import Span, Word
 from sqlfl.planner.writing import Dialect
 
+BRACES = 'in Python, a text with {names} to fill in starts with f: f"..."'
+"""The hint for braces where SQL has none."""
 QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
@@ -97,7 +99,8 @@ class Tokens:
     def name(self, what: str) -> Word:
         token = self.token
         if token is None or not self.is_name(token):
-            raise self.fail(f"expected {what}, got {self.got()}")
+            hint = BRACES if self.got() in ("{", "}") else None
+            raise self.fail(f"expected {what}, got {self.got()}", hint=hint)
         self.at += 1
         return Word(token.text, self.span(token))
 

@@ -220,7 +220,7 @@ def _check_kind(draft: Draft, output: Output, target: bool) -> None:
     kind = types.kind(output.type)
     what = "the target" if target else "feature"
     if output.type == types.NULL_TYPE:
-        hint = "train on a column that has values" if target else "leave it out"
+        hint = "TARGET names a column that has values" if target else "leave it out"
         raise draft.error(f"{what} {output.name} is always NULL", output.term.span, hint)
     if kind is None or (target and kind == ARRAY):
         hint = types.feature_hint(output.type)

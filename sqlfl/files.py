@@ -181,9 +181,9 @@ def _explained(path: Path, error: duckdb.Error) -> Error:
             f"{path} is open in another process",
             hint="close it there first: DuckDB lets one process write a file, or several read it",
         )
-    if "different configuration" in text:
+    if "different configuration" in text or "Unique file handle conflict" in text:
         return Error(
-            f"{path} is open in this process already, with another configuration",
+            f"{path} is open in this process already, by ATTACH or with another configuration",
             hint="give that open connection instead of the path, or close it first",
         )
     if "not a valid DuckDB database" in text:

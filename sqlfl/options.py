@@ -256,7 +256,9 @@ def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | Non
         message = f"model kind {kind} is not built yet"
         raise OptionError(message, hint=f"there is {', '.join(BUILT_KINDS)}", sql=sql, span=span)
     message = f"model kind must be one of {', '.join(BUILT_KINDS)}, got {kind}"
-    raise OptionError(message, hint=meant(kind, KINDS), sql=sql, span=span)
+    longer = [name for name in BUILT_KINDS if kind and name.startswith(f"{kind.lower()}_")]
+    hint = meant(kind, KINDS) or (f"did you mean {longer[0]}?" if longer else None)
+    raise OptionError(message, hint=hint, sql=sql, span=span)
 
 
 def resolve(

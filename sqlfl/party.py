@@ -394,7 +394,9 @@ class PartyClient:
         if block is None:
             raise ModelError(
                 "its database has no block of the model, which was trained when another one was "
-                f"attached as {self.client}"
+                f"attached as {self.client}",
+                hint="attach the databases that it was trained on, in the same order; DESCRIBE "
+                "MODEL names its tables",
             )
         return block
 
@@ -414,7 +416,7 @@ class PartyClient:
         try:
             cursor = sql.waiting(self._con.cursor)
         except duckdb.ConnectionException as error:
-            raise Error("its connection is closed") from error
+            raise Error("its connection is closed", hint=_REOPEN) from error
         self._cursors.add(cursor)
         try:
             use(cursor, self._place)
@@ -460,12 +462,15 @@ _BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserExceptio
 """Errors about the text of a query, which the coordinator wrote; others may quote data."""
 
 
+_REOPEN = "open the database again, fed.detach(...) the party, and attach the new connection"
+
+
 def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
     """What may be told of a failure: nothing that the database says of values that it met."""
     if isinstance(error, (Error, *_BOUND)):
         return str(error)
     if isinstance(error, duckdb.ConnectionException):
-        return "its connection is closed"
+        return f"its connection is closed\nhint: {_REOPEN}"
     if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
         if isinstance(error, duckdb.TransactionException):
             return (

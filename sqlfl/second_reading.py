@@ -23,6 +23,7 @@ from sqlfl.planner.statements import (
     Statement,
     TrainModel,
 )
+from sqlfl.planner.tokens import BRACES
 from sqlfl.planner.writing import to_sql
 
 Tree: TypeAlias = Any
@@ -85,9 +86,7 @@ def _unreadable(
     brace = any(c in "{}" for c in written[max(at - 1, 0) : at + 1])
     return ParseError(
         f"the query is not valid SQL: {fault.said}",
-        hint='in Python, a text with {names} to fill in starts with f: f"..."'
-        if brace
-        else "try the query on a DuckDB connection",
+        hint=BRACES if brace else "try the query on a DuckDB connection",
         sql=statement.sql,
         span=(start, start + 1),
     )

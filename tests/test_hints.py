@@ -19,7 +19,7 @@ HINTS = {
     f"SELECT day, z, y {JOIN}": ("y", "year(column)"),
     f"SELECT moment, z, y {JOIN}": ("y", "dayofweek(column)"),
     f"SELECT z, day {JOIN}": ("day", "epoch(column)"),
-    f"SELECT z, nothing {JOIN}": ("nothing", "train on a column that has values"),
+    f"SELECT z, nothing {JOIN}": ("nothing", "TARGET names a column that has values"),
     f"SELECT nothing, z, y {JOIN}": ("y", "leave it out"),
     f"SELECT z, y, x * z AS ww {JOIN}": ("y WEIGHT ww", "WEIGHT one party's column"),
     f"SELECT z, x * z AS y {JOIN}": ("y", "TARGET one party's column"),

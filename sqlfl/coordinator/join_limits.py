@@ -129,7 +129,7 @@ def _mean(number: float) -> str:
 
 
 def _written(slot: Slot, key: int) -> str:
-    """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`."""
+    """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, under the slot's name."""
     select = next(f.select for f in slot.fragments if not f.virtual)
     parts = [
         item.this.copy()

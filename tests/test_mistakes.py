@@ -1,0 +1,115 @@
+"""What an analyst gets wrong on the first day: each error says what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import sqlfl
+
+JOIN = "FROM clinic.patients a JOIN insurer.contracts b ON a.id = b.id"
+
+
+def train(
+    columns: str = "a.age, b.premium, a.cost",
+    source: str = JOIN,
+    kind: str = "linear_regression",
+    target: str = "cost",
+    more: str = "",
+) -> str:
+    return f"TRAIN MODEL m USING {kind} TARGET {target} {more} FROM (SELECT {columns} {source})"
+
+
+@pytest.fixture(scope="module")
+def fed() -> Iterator[sqlfl.Federation]:
+    with duckdb.connect() as clinic, duckdb.connect() as insurer, duckdb.connect() as empty:
+        clinic.execute(
+            "CREATE TABLE patients AS SELECT i AS id, i % 7 AS age, 'w' || i AS ward,"
+            " 2.0 * i AS cost, DATE '2024-01-01' + i::INT AS admitted, now() AS seen"
+            " FROM range(20) r(i)"
+        )
+        insurer.execute(
+            "CREATE TABLE contracts AS SELECT i AS id, i % 3 AS premium FROM range(20) r(i)"
+        )
+        with sqlfl.connect(progress=False) as found:
+            found.attach("clinic", clinic)
+            found.attach("insurer", insurer)
+            found.attach("empty", empty)
+            yield found
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (train(kind="linear"), "did you mean linear_regression?"),
+        (train("a.age, NULL AS y", target="y"), "TARGET names a column that has values"),
+        (train("a.age, NULL AS x, a.cost"), "leave it out"),
+        (train("a.age, a.admitted, a.cost"), "year(column), dayofweek(column), or epoch(column)"),
+        (train("a.age, a.seen, a.cost"), "hour(column), dayofweek(column), or epoch(column)"),
+        (train("a.age, a.admitted", target="admitted"), "year(column)"),
+        ("TRAIN MODEL {name} USING linear_regression", 'f"..."'),
+        (train("{columns}"), 'f"..."'),
+        (train(source=f'{JOIN} WHERE a.ward = "w1"'), "single quotes: 'w1'"),
+        (train(source=f'{JOIN} WHERE a.ward = "wart"'), "did you mean ward?"),
+        (train("a.age, b.premium, a.cost, a.age * b.premium AS w", more="WEIGHT w"),
+         "WEIGHT one party's column"),
+        (train("a.age * b.premium AS x, a.cost"), "the model adds them up"),
+        (train("x, cost", "FROM empty.t"), "there is none; temporary tables"),
+        (train("x, cost", "FROM 'rows/*.parquet'"), "CREATE VIEW t AS FROM 'rows/*.parquet'"),
+        (train("x, cost", "FROM 'it''s.csv'"), "CREATE VIEW t AS FROM 'it''s.csv'"),
+        (train("x, cost", "FROM df"), "write party.df"),
+        (f"PREDICT MODEL m ID (id) FROM (SELECT a.age {JOIN})", "write alias.id"),
+    ],
+)  # fmt: skip
+def test_the_hint(text: str, hint: str, fed: sqlfl.Federation) -> None:
+    with pytest.raises(sqlfl.errors.StatementError) as caught:
+        fed.sql(text)
+    assert hint in str(caught.value.hint)
+    assert caught.value.line == 1
+
+
+def test_a_join_that_is_too_large_is_told_in_the_names_of_the_statement(
+    fed: sqlfl.Federation,
+) -> None:
+    source = "FROM clinic.patients a JOIN insurer.contracts b ON (a.age > 2) = (b.premium > 0)"
+    with pytest.raises(
+        sqlfl.ModelError, match=r"by \(?a\.age > 2\)? = \(?b\.premium > 0\)? a row of a"
+    ):
+        fed.sql(train(source=source, more="WITH (max_joined_rows = 10)"))
+
+
+def test_a_closed_connection_has_a_cure() -> None:
+    with sqlfl.connect(progress=False) as fed:
+        with duckdb.connect() as con:
+            con.execute("CREATE TABLE t AS SELECT i AS x, i AS cost FROM range(9) r(i)")
+            fed.attach("lab", con)
+        with pytest.raises(sqlfl.PartyError, match=r"closed\nhint: .*detach"):
+            fed.sql(train("x, cost", "FROM lab.t"))
+
+
+def test_a_file_that_another_connection_has_attached(tmp_path: Path) -> None:
+    path = tmp_path / "lab.duckdb"
+    duckdb.connect(path).close()
+    with duckdb.connect() as con, sqlfl.connect(tmp_path / "c.duckdb") as fed:
+        con.execute(f"ATTACH '{path}' AS lab (READ_ONLY)")
+        with pytest.raises(
+            sqlfl.PartyError, match=r"open in this process already.*\nhint: .*close"
+        ):
+            fed.attach("lab", path)
+
+
+def test_databases_in_another_order_than_in_training(tmp_path: Path) -> None:
+    paths = [tmp_path / "north.duckdb", tmp_path / "south.duckdb"]
+    for path in paths:
+        with duckdb.connect(path) as con:
+            con.execute("CREATE TABLE t AS SELECT i AS x, i AS cost FROM range(9) r(i)")
+    with sqlfl.connect(tmp_path / "coordinator.duckdb", progress=False) as fed:
+        fed.attach("lab", paths)
+        fed.sql(train("x, cost", "FROM lab.t"))
+        fed.detach("lab")
+        fed.attach("lab", paths[::-1])
+        with pytest.raises(sqlfl.PartyError, match=r"lab/0: .*no block.*\nhint: .*same order"):
+            fed.sql("EVALUATE MODEL m FROM (SELECT x, cost FROM lab.t)")
