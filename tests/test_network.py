@@ -48,7 +48,7 @@ def answering(size: int) -> LocalTransport:
     def handle(data: pa.Buffer) -> pa.Buffer:
         message = decode(data)
         values = np.zeros((size // 8, 1))
-        return encode(PartialGradient(message.run, message.slot, values))
+        return encode(PartialGradient(message.run, message.slot, values, number=message.number))
 
     return LocalTransport({Client("a"): handle, Client("b"): handle})
 

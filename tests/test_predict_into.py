@@ -375,7 +375,7 @@ REFUSED: dict[str, tuple[Callable[[Parties], str], str, str]] = {
     ),
     "one identifier twice": (
         lambda _: f"PREDICT MODEL m ID (a.t.id, a.t.id) FROM ({QUERY}) INTO a.made",
-        "the table has a column a.t.id already",
+        "identifier a.t.id is given twice",
         "a.t.id",
     ),
 }

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.errors import Error, InternalError
+from sqlfl.errors import Error, PartyError
 from sqlfl.messages import Labels, Predictions
 from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration
@@ -228,7 +228,7 @@ def test_a_client_that_releases_more_than_planned_is_noticed(
     assert found is not None
     monkeypatch.setattr(Guard, "counts", property(lambda self: (99, *found(self)[1:])))
     with federation(shop(database)) as fed:  # type: ignore[arg-type]
-        with pytest.raises(InternalError, match="99"):
+        with pytest.raises(PartyError, match="99"):
             fed.sql(statement(FULL, "epochs = 2"))
         with pytest.raises(Error, match="no model"):
             fed.model("m")

@@ -28,7 +28,7 @@ STILL = 1e-30
 """A learning rate of which no step moves anything: training then ends where it starts."""
 WHOLE = {"algorithm": "sgd", "batch_size": 10**6}
 """Steps of all rows."""
-OPTIMIZERS = (("plain", 0.3), ("momentum", 0.1))
+OPTIMIZERS = (("plain", 0.1), ("momentum", 0.1))
 """Adam's steps are of one size however small a gradient: where it is 0 but for rounding, they are
 not determined."""
 SHAPES = (

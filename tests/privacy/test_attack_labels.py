@@ -58,7 +58,7 @@ def dropping(clinic: Path) -> Iterator[Array]:
 def failing(clinic: Path) -> Iterator[Array]:
     """The run ends once the labels have left."""
     with session(clinic, clinic.with_name("coordinator.duckdb")) as own:
-        server = own.fed._servers[own.fed._clients["lab"][0]]
+        server = own.fed._servers[own.fed._parties.clients["lab"][0]]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(server, "_save", _fails)
             yield own.labels(train())
