@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _WITHOUT = ("qualify", "limit", "offset")
 """Clauses in which names of outside go before outputs of the SELECT."""
+_OUTSIDE = "sqlfl_outside"
+"""Of an expression that stands for a name of outside; it may be a constant there."""
 Local: TypeAlias = Mapping[str, Outputs]
 """Columns of the CTEs that are defined in the query itself, by name in lower case."""
 
@@ -134,7 +136,8 @@ class _Names:
             if not is_aggregate(call) or isinstance(part.parent, exp.Filter | exp.Window):
                 continue
             columns = [c for c in part.find_all(exp.Column) if isinstance(c.this, exp.Identifier)]
-            if columns and all(column.table.startswith("#") for column in columns):
+            outside = bool(columns) or any(_OUTSIDE in inner.meta for inner in part.walk())
+            if outside and all(column.table.startswith("#") for column in columns):
                 raise plan_error(
                     "an aggregate over columns of outside is none of the subquery, but of the "
                     "query around it",
@@ -187,7 +190,8 @@ class _Names:
     ) -> tuple[Inner, ...]:
         name, aliases = node.alias_or_name, tuple(node.alias_column_names)
         if isinstance(node, exp.Table) and isinstance(node.this, exp.UDTF):
-            return self._alone(node.this, local, outer)
+            items = self._alone(node.this, local, outer)
+            return tuple(_called(item, name, aliases) for item in items) if node.alias else items
         if isinstance(node, exp.Table) and not isinstance(node.this, exp.Func):
             return (self._table(node, local),)
         if isinstance(node, exp.Subquery) and is_from(node.this):
@@ -362,6 +366,7 @@ class _Names:
         while isinstance(whole.parent, exp.Paren):
             whole = whole.parent
         placed = self.pusher.placed(found, child)
+        placed.meta[_OUTSIDE] = True
         child.replace(placed)
         if isinstance(whole.parent, exp.Select) and not chain.is_method:
             shown = placed if whole is child else whole
@@ -412,6 +417,10 @@ def _beside(item: exp.Expr) -> Iterator[exp.Table]:
             isinstance(child, exp.Subquery) and is_from(child.this)
         ):
             yield from _beside(child)
+
+
+def _called(item: Inner, name: str, aliases: Sequence[str]) -> Inner:
+    return replace(item, name=name, columns=lambda: with_aliases(item.columns(), aliases))
 
 
 def _linked(target: exp.Expr, links: Sequence[exp.Expr]) -> exp.Expr:

@@ -192,6 +192,12 @@ REFUSED = {
         "an aggregate over columns of outside",
         "the subquery's own tables",
     ),
+    "an aggregate of the outer query, over a constant of a derived table": (
+        "SELECT q.n, z FROM (SELECT k, n, 1.5 AS x FROM a.t) q JOIN b.u USING (k) "
+        "WHERE EXISTS (SELECT count(DISTINCT x) FROM a.s GROUP BY id)",
+        "an aggregate over columns of outside",
+        "the subquery's own tables",
+    ),
     "a name of the planner's": (
         'SELECT t.x, (SELECT max("#0".w) FROM a.s AS "#0" WHERE "#0".id = t.k) AS f FROM a.t',
         "the name #0 is taken",
