@@ -333,7 +333,7 @@ class _Names:
         at: Frame | Scope | None = frame
         while isinstance(at, Frame):
             match = at.find(chain.parts)
-            if match is not None and self._is_outside(match, chain, at, child):
+            if match is not None and self._is_outside(match, chain, at, frame, child):
                 match = None
             if match is UNSURE:
                 self._refuse_unsure(child, chain, at)
@@ -372,12 +372,16 @@ class _Names:
             shown = placed if whole is child else whole
             shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
 
-    def _is_outside(self, match: Match, chain: Chain, at: Frame, child: exp.Expr) -> bool:
+    def _is_outside(
+        self, match: Match, chain: Chain, at: Frame, frame: Frame, child: exp.Expr
+    ) -> bool:
         """Whether `x.y` is a table of outside, a column x having no fields."""
         if match.item is None or match.words or len(chain.words) == 1:
             return False
         first = folded(chain.parts[0])
         select = child.find_ancestor(exp.Select)
+        if at is frame and select is not None and not _is_filter(child, select):
+            return False
         around = None if select is None else select.parent
         if isinstance(around, exp.Subquery) and isinstance(around.parent, exp.From | exp.Join):
             return False  # a derived table does not look outside for that
@@ -417,6 +421,14 @@ def _beside(item: exp.Expr) -> Iterator[exp.Table]:
             isinstance(child, exp.Subquery) and is_from(child.this)
         ):
             yield from _beside(child)
+
+
+def _is_filter(child: exp.Expr, select: exp.Select) -> bool:
+    """Whether it stands in WHERE or ON: elsewhere DuckDB does not look outside for `x.y` either."""
+    at = child
+    while at.parent is not None and at.parent is not select:
+        at = at.parent
+    return at.arg_key in ("where", "from_", "joins")
 
 
 def _called(item: Inner, name: str, aliases: Sequence[str]) -> Inner:
