@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _WITHOUT = ("qualify", "limit", "offset")
 """Clauses in which names of outside go before outputs of the SELECT."""
+_OUTSIDE = "sqlfl_outside"
+"""Of an expression that stands for a name of outside; it may be a constant there."""
 Local: TypeAlias = Mapping[str, Outputs]
 """Columns of the CTEs that are defined in the query itself, by name in lower case."""
 
@@ -134,7 +136,8 @@ class _Names:
             if not is_aggregate(call) or isinstance(part.parent, exp.Filter | exp.Window):
                 continue
             columns = [c for c in part.find_all(exp.Column) if isinstance(c.this, exp.Identifier)]
-            if columns and all(column.table.startswith("#") for column in columns):
+            outside = bool(columns) or any(_OUTSIDE in inner.meta for inner in part.walk())
+            if outside and all(column.table.startswith("#") for column in columns):
                 raise plan_error(
                     "an aggregate over columns of outside is none of the subquery, but of the "
                     "query around it",
@@ -187,7 +190,8 @@ class _Names:
     ) -> tuple[Inner, ...]:
         name, aliases = node.alias_or_name, tuple(node.alias_column_names)
         if isinstance(node, exp.Table) and isinstance(node.this, exp.UDTF):
-            return self._alone(node.this, local, outer)
+            items = self._alone(node.this, local, outer)
+            return tuple(_called(item, name, aliases) for item in items) if node.alias else items
         if isinstance(node, exp.Table) and not isinstance(node.this, exp.Func):
             return (self._table(node, local),)
         if isinstance(node, exp.Subquery) and is_from(node.this):
@@ -329,7 +333,7 @@ class _Names:
         at: Frame | Scope | None = frame
         while isinstance(at, Frame):
             match = at.find(chain.parts)
-            if match is not None and self._is_outside(match, chain, at, child):
+            if match is not None and self._is_outside(match, chain, at, frame, child):
                 match = None
             if match is UNSURE:
                 self._refuse_unsure(child, chain, at)
@@ -362,17 +366,22 @@ class _Names:
         while isinstance(whole.parent, exp.Paren):
             whole = whole.parent
         placed = self.pusher.placed(found, child)
+        placed.meta[_OUTSIDE] = True
         child.replace(placed)
         if isinstance(whole.parent, exp.Select) and not chain.is_method:
             shown = placed if whole is child else whole
             shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
 
-    def _is_outside(self, match: Match, chain: Chain, at: Frame, child: exp.Expr) -> bool:
+    def _is_outside(
+        self, match: Match, chain: Chain, at: Frame, frame: Frame, child: exp.Expr
+    ) -> bool:
         """Whether `x.y` is a table of outside, a column x having no fields."""
         if match.item is None or match.words or len(chain.words) == 1:
             return False
         first = folded(chain.parts[0])
         select = child.find_ancestor(exp.Select)
+        if at is frame and select is not None and not _is_filter(child, select):
+            return False
         around = None if select is None else select.parent
         if isinstance(around, exp.Subquery) and isinstance(around.parent, exp.From | exp.Join):
             return False  # a derived table does not look outside for that
@@ -412,6 +421,18 @@ def _beside(item: exp.Expr) -> Iterator[exp.Table]:
             isinstance(child, exp.Subquery) and is_from(child.this)
         ):
             yield from _beside(child)
+
+
+def _is_filter(child: exp.Expr, select: exp.Select) -> bool:
+    """Whether it stands in WHERE or ON: elsewhere DuckDB does not look outside for `x.y` either."""
+    at = child
+    while at.parent is not None and at.parent is not select:
+        at = at.parent
+    return at.arg_key in ("where", "from_", "joins")
+
+
+def _called(item: Inner, name: str, aliases: Sequence[str]) -> Inner:
+    return replace(item, name=name, columns=lambda: with_aliases(item.columns(), aliases))
 
 
 def _linked(target: exp.Expr, links: Sequence[exp.Expr]) -> exp.Expr:

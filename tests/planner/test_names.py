@@ -192,6 +192,17 @@ REFUSED = {
         "an aggregate over columns of outside",
         "the subquery's own tables",
     ),
+    "an aggregate of the outer query, over a constant of a derived table": (
+        "SELECT q.n, z FROM (SELECT k, n, 1.5 AS x FROM a.t) q JOIN b.u USING (k) "
+        "WHERE EXISTS (SELECT count(DISTINCT x) FROM a.s GROUP BY id)",
+        "an aggregate over columns of outside",
+        "the subquery's own tables",
+    ),
+    "a table of outside that is called as a column, but for WHERE": (
+        "SELECT n, z FROM a.t k JOIN b.u ON k.k = u.k WHERE k.n >= ALL (SELECT k.n FROM a.kv)",
+        "Cannot extract field 'n' from expression \"k\"",
+        "own connection",
+    ),
     "a name of the planner's": (
         'SELECT t.x, (SELECT max("#0".w) FROM a.s AS "#0" WHERE "#0".id = t.k) AS f FROM a.t',
         "the name #0 is taken",
