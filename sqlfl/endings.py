@@ -15,7 +15,7 @@ class Ending:
     """How a run has ended."""
 
     converged: bool
-    """The gradient proves that the objective is as close to its minimum as was asked for."""
+    """The gradient bounds the objective as close to its minimum as was asked for."""
     short: str
     """In a word or two."""
     reason: str
@@ -27,9 +27,22 @@ class Ending:
     """By how much the objective can be above its minimum, relatively; None where nothing is known
     of it."""
 
+    @property
+    def answer(self) -> str:
+        """'yes', 'no', or 'unknown' where nobody has measured the gradient."""
+        if self.converged:
+            return "yes"
+        return "unknown" if self.gradient is None else "no"
 
-def converged(gradient: float, gap: float) -> Ending:
+
+def converged(gradient: float, gap: float, *, proved: bool) -> Ending:
+    """proved: by l2, whatever the columns are; else it rests on what was seen of them."""
     reason = f"the gradient proves the objective within {gap:.1e} of its minimum, relatively"
+    if not proved:
+        reason = (
+            f"by its gradient the objective is within {gap:.1e} of its minimum, relatively, if no "
+            "sums of different tables' columns are closer to each other than was seen"
+        )
     return Ending(True, "converged", reason, gradient, gap)
 
 

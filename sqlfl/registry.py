@@ -133,7 +133,7 @@ class Model:
             ("algorithm", self.algorithm),
             ("options", self._options()),
             ("epochs", self._epochs()),
-            ("converged", f"{'yes' if self.converged else 'no'}: {self.ending.reason}"),
+            ("converged", f"{self.ending.answer}: {self.ending.reason}"),
             *self._gradient(),
             ("exchanges", str(self.cost.exchanges)),
             ("bytes", f"{self.cost.bytes_up:,} up, {self.cost.bytes_down:,} down"),

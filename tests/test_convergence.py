@@ -113,6 +113,13 @@ def test_the_gradient_of_every_iteration_is_in_the_history_of_lbfgs(clocks) -> N
     assert facts(clocks)["converged"].startswith("yes: the gradient proves the objective within")
 
 
+def test_without_l2_the_card_says_on_what_its_bound_rests(clocks) -> None:
+    model = fitted(clocks, "linear_regression", "duration", l2=0)
+    assert model.converged
+    assert facts(clocks)["converged"].startswith("yes: by its gradient the objective is within")
+    assert facts(clocks)["converged"].endswith("than was seen")
+
+
 def test_separable_classes_have_no_minimum(clocks) -> None:
     clocks.sql(
         "TRAIN MODEL m USING logistic_regression TARGET early WITH (l2 = 0) "
@@ -126,7 +133,7 @@ def test_towers_claim_nothing(clocks) -> None:
     model = fitted(clocks, "mlp_classifier", "late", epochs=2)
     assert not model.converged
     card = facts(clocks)
-    assert card["converged"] == "no: nothing proves a minimum of the loss of towers"
+    assert card["converged"] == "unknown: nothing proves a minimum of the loss of towers"
     assert "gradient norm" not in card
 
 
@@ -137,7 +144,7 @@ def test_a_private_run_is_not_measured(clocks) -> None:
         f"FROM (SELECT t.started, r.ended, r.late {JOIN})"
     )
     assert not clocks.model("m").converged
-    assert facts(clocks)["converged"].startswith("no: not told")
+    assert facts(clocks)["converged"].startswith("unknown: not told")
     kinds = set(clocks.audit().arrow().column("kind").to_pylist())
     assert kinds.isdisjoint({"send_slope", "slope", "exact_predictions"})
 

@@ -54,6 +54,8 @@ class Evidence:
     """‖g‖ over all blocks."""
     gap: float
     """Bound of (objective − minimum) / objective; infinite where nothing bounds it."""
+    certain: float
+    """The same by l2 alone, whatever the columns are."""
     separable: bool
     """There is no minimum."""
 
@@ -65,7 +67,10 @@ class Evidence:
         if self.separable:
             return endings.separable(self.gradient)
         if self.proves(tolerance):
-            return endings.converged(self.gradient, self.gap)
+            proved = self.certain <= max(tolerance, endings.CERTAIN)
+            return endings.converged(
+                self.gradient, self.certain if proved else self.gap, proved=proved
+            )
         return endings.unproven(short, why, self.gradient, self.gap)
 
 
@@ -124,13 +129,15 @@ def weighed(
     known = all(len(found) == 2 for found in squares)
     preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
     gap = bound(problem, at_best, euclidean, preconditioned, reference, least)
-    gap += max(loss - problem.value(at_best), 0.0)
+    certain = bound(problem, at_best, euclidean, np.inf, reference)
+    excess, scale = max(loss - problem.value(at_best), 0.0), scale_of(objective, first)
     return Evidence(
         scores=scores,
         loss=loss,
         objective=objective,
         gradient=float(np.sqrt(euclidean)),
-        gap=gap / scale_of(objective, first) + ROUNDING,
+        gap=(gap + excess) / scale + ROUNDING,
+        certain=(certain + excess) / scale + ROUNDING,
         separable=problem.l2 == 0.0 and _separable(problem, scores),
     )
 
