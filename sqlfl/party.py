@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import messages as ms
+from sqlfl.cursors import Cursors
 from sqlfl.errors import Error, EvaluationError, InternalError, ModelError, PartyError, WireError
+from sqlfl.failures import failed, safe_text
 from sqlfl.interrupts import stoppable
 from sqlfl.operators.client import check_device, make_operator, predictions_of
 from sqlfl.operators.steps import ClientConfiguration
@@ -25,11 +26,11 @@ from sqlfl.schema import (
     tables_to_json,
 )
 from sqlfl.slot_state import SlotState, check_delta
-from sqlfl.udfs import blame, keys, sql
+from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.connection import files
-from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
+from sqlfl.udfs.describe import describe, list_places, list_tables
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
@@ -75,7 +76,6 @@ class PartyClient:
         instance: str | None = None,
     ) -> None:
         self.client = client
-        self._con = con
         self._secrets = secrets
         self._instance = instance
         self._runs: dict[str, RunState] = {}
@@ -83,10 +83,8 @@ class PartyClient:
         self._labels = LabelSecret() if labels is None else labels
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._cursors: set[duckdb.DuckDBPyConnection] = set()
-        """Those that are open."""
         try:
-            self._place = current_place(con)
+            self._cursors = Cursors(con)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
 
@@ -97,9 +95,7 @@ class PartyClient:
         soon, as between two queries, this is to be called again.
         """
         self._stop.set()
-        for cursor in tuple(self._cursors):
-            with contextlib.suppress(duckdb.ConnectionException):
-                cursor.interrupt()
+        self._cursors.interrupt()
 
     @property
     def working(self) -> bool:
@@ -132,7 +128,7 @@ class PartyClient:
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
             at = error.at if isinstance(error, EvaluationError) else ""
-            failure = (type(error).__name__, _safe_text(error, request))
+            failure = (type(error).__name__, safe_text(error, request))
         except MemoryError as error:
             log.info("%s failed on %s: %s", self.client, request.kind, error)
             failure = ("MemoryError", f"its memory does not suffice for {request.kind}")
@@ -208,14 +204,14 @@ class PartyClient:
     # -- planning ---------------------------------------------------------------------------------
 
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
-        cursor = self._cursor()
+        cursor = self._cursors.begin()
         try:
             listing = tables_to_json(
                 self._places(cursor), list_tables(cursor), self._labels.fleeting
             )
             return ms.Tables(request.run, request.slot, listing)
         finally:
-            self._end_cursor(cursor)
+            self._cursors.end(cursor)
 
     def _places(self, cursor: duckdb.DuckDBPyConnection) -> tuple[Place, ...]:
         """With what tells, among the party's clients, that two have one database open."""
@@ -230,11 +226,11 @@ class PartyClient:
         )
 
     def _describe(self, request: ms.Describe) -> ms.Columns:
-        cursor = self._cursor()
+        cursor = self._cursors.begin()
         try:
             columns = describe(cursor, request.select)
         finally:
-            self._end_cursor(cursor)
+            self._cursors.end(cursor)
         names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
         return ms.Columns(request.run, request.slot, names, types)
 
@@ -251,7 +247,7 @@ class PartyClient:
             if item.device is not None:
                 # before anything is computed or leaves
                 check_device(item.device, private=_protected(item))
-        run = self._runs[request.run] = RunState(self._cursor())
+        run = self._runs[request.run] = RunState(self._cursors.begin())
         try:
             return self._take_snapshots(request, slots, run)
         except BaseException as error:
@@ -267,12 +263,12 @@ class PartyClient:
         kind = blame.kind_of(error)
         if kind is None:
             return
-        cursor = self._cursor()
+        cursor = self._cursors.begin()
         try:
             at = blame.place_of(cursor, slots, request.fragments, error)
         finally:
-            self._end_cursor(cursor)
-        raise EvaluationError(f"{kind}: {_failed(request, error)}", at) from error
+            self._cursors.end(cursor)
+        raise EvaluationError(f"{kind}: {failed(request, error)}", at) from error
 
     def _take_snapshots(
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
@@ -411,22 +407,6 @@ class PartyClient:
 
     # -- state ------------------------------------------------------------------------------------
 
-    def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """A cursor on which names mean what they meant on the connection when it was attached."""
-        try:
-            cursor = sql.waiting(self._con.cursor)
-        except duckdb.ConnectionException as error:
-            raise Error("its connection is closed", hint=_REOPEN) from error
-        self._cursors.add(cursor)
-        try:
-            use(cursor, self._place)
-        except BaseException as error:
-            self._end_cursor(cursor)
-            if isinstance(error, duckdb.CatalogException):
-                raise Error(f"its database {'.'.join(self._place)} is gone") from error
-            raise
-        return cursor
-
     def _run(self, request: ms.Message) -> RunState:
         run = self._runs.get(request.run)
         if run is None:
@@ -446,49 +426,9 @@ class PartyClient:
         for state in run.slots.values():
             if state.engine is not None:
                 state.engine.close()
-        self._end_cursor(run.cursor)
-
-    def _end_cursor(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        self._cursors.discard(cursor)
-        cursor.close()
+        self._cursors.end(run.cursor)
 
 
 def _protected(specification: SlotSpecification) -> bool:
     """Gradients of the slot are to be clipped and noised."""
     return specification.privacy is not None and specification.privacy.delta is not None
-
-
-_BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-"""Errors about the text of a query, which the coordinator wrote; others may quote data."""
-
-
-_REOPEN = "open the database again, fed.detach(...) the party, and attach the new connection"
-
-
-def _safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
-    """What may be told of a failure: nothing that the database says of values that it met."""
-    if isinstance(error, (Error, *_BOUND)):
-        return str(error)
-    if isinstance(error, duckdb.ConnectionException):
-        return f"its connection is closed\nhint: {_REOPEN}"
-    if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
-        if isinstance(error, duckdb.TransactionException):
-            return (
-                f"its blocks cannot be written beside another transaction ({error})\n"
-                "hint: commit or roll back what changes the schema sqlfl there, and run this again"
-            )
-        return f"its blocks cannot be written: {error}"  # these run no query over the tables
-    if "crypto module" in str(error):  # see sqlfl.files.open_source
-        return (
-            "its memory does not suffice, and what it would put on disk cannot be encrypted\n"
-            "hint: give it more memory; or attach a connection on which LOAD httpfs has been run, "
-            "which can encrypt"
-        )
-    return _failed(request, error)
-
-
-def _failed(request: ms.Message, error: Error | duckdb.Error) -> str:
-    return (
-        f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
-        "with the party (log sqlfl.party), for it may quote data"
-    )

@@ -322,7 +322,7 @@ def test_what_ends_in_the_midst_of_towers_leaves_nothing(
     [
         {"batch_size": 7, "dropout": 0.3, "head": "linear", "embedding": 3},
         {"algorithm": "admm", "inner_rounds": 2, "local_epochs": 1, "dropout": 0.2},
-        {"batch_size": 1, "optimizer": "momentum"},
+        {"batch_size": 1, "optimizer": "momentum", "learning_rate": 0.01},
     ],
     ids=str,
 )
