@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from sqlfl.errors import InternalError, PlanError
 from sqlfl.planner.assemble import build_ucq
+from sqlfl.planner.captures import refuse_captured
 from sqlfl.planner.checks import (
     bind_names,
     check_outputs,
@@ -42,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     refuse_volatile,
     tell_the_time,
     bind_names,
+    refuse_captured,
     check_outputs,
     locate_identifiers,
     split_conjunctions,

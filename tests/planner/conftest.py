@@ -28,6 +28,7 @@ INSERT INTO items VALUES
   (5, 'pad', NULL, 1), (9, 'ink', 4, 3);
 CREATE SCHEMA archive;
 CREATE TABLE archive.orders AS SELECT id, customer, amount FROM orders WHERE id < 3;
+CREATE MACRO tenfold(a) AS list_sum(list_transform([1, 9], lambda amount: amount * a));
 CREATE VIEW big_orders AS SELECT * FROM orders WHERE amount > 2;
 CREATE TABLE "Odd Names" (id INTEGER, "select" DOUBLE, "two words" INTEGER, Mixed VARCHAR);
 INSERT INTO "Odd Names" VALUES (1, 1.5, 3, 'a'), (2, 2.5, 4, 'b');

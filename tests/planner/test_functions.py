@@ -25,6 +25,9 @@ CREATE MACRO draw(a) AS a + random();
 CREATE MACRO most(a) AS a + (SELECT max(v) FROM (VALUES (7)) q(v));
 CREATE MACRO twice(a) AS a * 2;
 CREATE MACRO sem(a) AS a + 1;
+CREATE MACRO ladder(a) AS list_sum(list_transform([1, 2], lambda k: k * a));
+CREATE MACRO along(l, a) AS list_sum([k * a FOR k IN l]);
+CREATE MACRO inner_k(a) AS (SELECT sum(q.k * a) FROM range(3) q(k));
 """
 A = """
 CREATE TABLE t (id INTEGER, k INTEGER, n INTEGER, x DOUBLE, li INTEGER[], s VARCHAR, y DOUBLE);
@@ -145,6 +148,10 @@ RIGHT = {
     "error() is no value": """
         SELECT CASE WHEN t.x < 0 THEN error('no') ELSE t.x END AS f, u.z FROM a.t
         JOIN b.u u ON t.k = u.k""",
+    "macros with variables": """
+        SELECT ladder(k) AS f, along([1, k], n) AS g, inner_k(t.k) AS h, t.k.ladder() AS i
+        FROM a.t WHERE ladder(n) > 3 AND ladder(t.k) > 0 AND inner_k(n) > 3
+        AND list_sum(list_transform([1], lambda k: ladder(n) + k)) > 1 AND abs(k) < 3""",
     "correlated aggregates stay inside": """
         SELECT (SELECT max(s.w) FROM a.s s WHERE s.n = t.n) AS f, u.z FROM a.t
         JOIN b.u u ON t.k = u.k""",
@@ -185,6 +192,29 @@ def test_aggregates_over_several_clients_are_refused(
     own = re.sub(r"\b([wk])\b", r"v.\1", aggregate)
     with pytest.raises(PlanError, match="an aggregate cannot be done over d and b together"):
         plan(parties, f"SELECT {own} AS f, u.z FROM d.v JOIN b.u u ON v.id = u.id")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "WHERE ladder(k) = 6",
+        "WHERE abs(ladder(k)) = 6",
+        "WHERE k.ladder() = 6",
+        "WHERE along([x], k) = 6",
+        "WHERE inner_k(k + 1) = 6",
+        "WHERE id IN (SELECT s.id FROM a.s WHERE ladder(k) = 6)",
+        "WHERE (SELECT ladder(k)) = 6",
+        "LEFT JOIN a.s s ON ladder(k) = s.n",
+        "JOIN (SELECT l FROM b.u) u ON ladder(k) = u.l[1]",
+    ],
+)
+def test_what_a_macro_may_capture_is_refused(condition: str, parties: DatabaseCatalog) -> None:
+    with pytest.raises(
+        PlanError, match=r"k in \w+\(...\) may be the column, or a variable"
+    ) as caught:
+        plan(parties, f"SELECT x AS f, t.y FROM a.t {condition}")
+    assert caught.value.hint == "write table.k, which is the column"
+    assert caught.value.span is not None
 
 
 REFUSED = {
