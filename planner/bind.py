@@ -13,7 +13,7 @@ from sqlfl.errors import PlanError
 from sqlfl.planner import emit
 from sqlfl.planner.chains import chain_of
 from sqlfl.planner.clock import Clock
-from sqlfl.planner.columns import named_alike, unify_blocks, with_column_aliases
+from sqlfl.planner.columns import named_alike, settled, unify_blocks, with_column_aliases
 from sqlfl.planner.ctes import Environment, with_ctes
 from sqlfl.planner.joins import Joiner, State, renamed
 from sqlfl.planner.names import Tables
@@ -356,7 +356,7 @@ class Binder:
         name = node.alias_or_name
         if len(blocks) > 1 and all(len(b.relations) == 1 for b in blocks):
             blocks = (self._stacked(blocks, name or "u", span_of(node, self.sql)),)
-        blocks = unify_blocks(blocks, self.sql, self.catalog)
+        blocks = tuple(settled(b) for b in unify_blocks(blocks, self.sql, self.catalog))
         aliases = tuple(node.alias_column_names) or columns
         states = []
         for block in blocks:

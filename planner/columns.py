@@ -91,6 +91,26 @@ def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple
     )
 
 
+def settled(block: Block) -> Block:
+    """A block in FROM, whose columns have the types of columns also where they are literals: those
+    take the type of what they stand beside, `'1' = 1` and all."""
+    return replace(block, outputs=tuple(_settled(output) for output in block.outputs))
+
+
+def _settled(output: Output) -> Output:
+    literal = output.term.expression.unnest()
+    negative = isinstance(literal, exp.Neg)
+    literal = literal.this if negative else literal
+    if not isinstance(literal, exp.Literal):
+        return output
+    if literal.is_string:
+        return output if negative else _cast(output, "VARCHAR")
+    if not literal.is_int:
+        return output
+    bits = (int(literal.this) - negative).bit_length()
+    return _cast(output, "INTEGER" if bits < 32 else "BIGINT") if bits < 64 else output
+
+
 def _cast(output: Output, type_: str) -> Output:
     term = Term(emit.cast(output.term.expression, type_), output.term.span)
     return replace(output, term=term)

@@ -80,7 +80,7 @@ def test_into_has_what_predict_says(fed: sqlfl.Federation) -> None:
     fed.sql(f"PREDICT MODEL m ID (land.fields.id) {query} INTO land.scored")
     found = []
     for connection in (fed._servers[client] for client in fed._servers if client.party == "land"):
-        found += connection._con.execute("SELECT * FROM scored").fetchall()
+        found += connection._cursors._con.execute("SELECT * FROM scored").fetchall()
     columns = ["id", "prediction", *(f"probability_{c}" for c in fed.model("m").classes)]
     expected = sorted(tuple(row[c] for c in columns) for row in predicted.to_pylist())
     for mine, theirs in zip(sorted(found), expected, strict=True):

@@ -148,6 +148,9 @@ RIGHT = {
     "error() is no value": """
         SELECT CASE WHEN t.x < 0 THEN error('no') ELSE t.x END AS f, u.z FROM a.t
         JOIN b.u u ON t.k = u.k""",
+    "a number of a derived table is an INTEGER": """
+        SELECT q.k::TINYINT + q.c AS f, u.z FROM (SELECT k, 127 AS c FROM a.t) q
+        JOIN b.u u ON q.k = u.k""",
     "macros with variables": """
         SELECT ladder(k) AS f, along([1, k], n) AS g, inner_k(t.k) AS h, t.k.ladder() AS i
         FROM a.t WHERE ladder(n) > 3 AND ladder(t.k) > 0 AND inner_k(n) > 3
@@ -278,6 +281,11 @@ REFUSED = {
         "SELECT q.one FROM (SELECT 1 AS one, total(t.x + u.z) AS g FROM a.t "
         "JOIN b.u u ON t.k = u.k) q",
         "an aggregate cannot be done over a and b together",
+    ),
+    "a text of a derived table is no number": (
+        "SELECT q.k AS f, u.z FROM (SELECT k, '1' AS c FROM a.t) q JOIN b.u u ON q.k = u.k "
+        "WHERE q.c < 2",
+        "Cannot compare values of type VARCHAR and type INTEGER_LITERAL",
     ),
     "a variable of a connection": (
         "SELECT getvariable('v') AS f, t.x FROM a.t",

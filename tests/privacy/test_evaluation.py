@@ -79,7 +79,7 @@ def test_traffic_is_what_explain_says(clinic: tuple[sqlfl.Federation, Tap], data
     plan = fed.explain(text)
     with tap.taken() as recorded:
         fed.sql(text)
-    homes = {name: [s._con for s in fed._servers.values() if s.client.party == name]
+    homes = {name: [s._cursors._con for s in fed._servers.values() if s.client.party == name]
              for name in ("clinic", "lab")}  # fmt: skip
     assert_disclosed(plan, recorded, homes)  # type: ignore[arg-type]
     said = " ".join(str(plan).split())
