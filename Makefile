@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 SCALE ?= 0.01
 
-.PHONY: demo notebook test lint types bench clean
+.PHONY: demo notebook test thorough lint types bench clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
@@ -15,6 +15,10 @@ notebook: .venv/notebook.stamp
 # the threads of numpy's BLAS would take from each other
 test: lint types
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) pytest -n auto
+
+# Everything at full depth: hundreds of random examples, all combinations, 200 kills; hours
+thorough: lint types
+	HYPOTHESIS_PROFILE=thorough OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) pytest -n auto
 
 lint: .venv/dev.stamp
 	$(RUN) ruff check .

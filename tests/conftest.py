@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, core, settings
+
+from tests.depth import SEED, THOROUGH
 
 COMMON = {
     "deadline": None,
@@ -21,19 +24,33 @@ COMMON = {
         HealthCheck.function_scoped_fixture,
     ],
 }
-settings.register_profile("default", max_examples=8, derandomize=True, **COMMON)
-settings.register_profile("thorough", max_examples=500, derandomize=False, **COMMON)
+settings.register_profile("default", max_examples=8, database=None, **COMMON)
+settings.register_profile("thorough", max_examples=500, database=None, **COMMON)
 settings.register_profile(
-    "quick", max_examples=30, derandomize=True, phases=[Phase.explicit, Phase.generate], **COMMON
+    "quick", max_examples=30, phases=[Phase.explicit, Phase.generate], database=None, **COMMON
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 Open = Callable[..., duckdb.DuckDBPyConnection]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-seed") is None:
+        core.global_force_seed = SEED
+
+
+def pytest_report_header() -> str:
+    return f"random cases: SQLFL_SEED={SEED}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(f"repeat the random cases with SQLFL_SEED={SEED}")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked `thinned(k)`, every k-th case is run; in the profile thorough all are.
+    """Of a test marked `thinned(k)`, every k-th case is run, other ones with another seed; in the
+    profile thorough all are.
 
     With k prime to the numbers of its parameters' values, each value is still met.
     """
@@ -46,9 +63,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = item.nodeid.partition("[")[0]
         number = seen[name]
         seen[name] += 1
-        (left if mark is not None and number % mark.args[0] else kept).append(item)
+        (left if mark is not None and (number + SEED) % mark.args[0] else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture(autouse=True)
+def _entropy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test draws from the system's generator is drawn again with the same seed."""
+    draws = random.Random(f"{SEED} {request.node.nodeid}")
+    monkeypatch.setattr(os, "urandom", draws.randbytes)
+    monkeypatch.setattr(random, "_urandom", draws.randbytes)
 
 
 @pytest.fixture(autouse=True, scope="session")

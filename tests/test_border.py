@@ -11,7 +11,7 @@ from fractions import Fraction
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
@@ -34,6 +34,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import examples
 from tests.federations import Parties, federation, trainable
 from tests.strategies import LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
 from tests.truth_of_sizes import Number, Truth
@@ -233,7 +234,7 @@ ENGINES = st.sampled_from(("sql", "arrays"))
 
 
 @given(cases(), CLIENTS, METHODS, ENGINES)
-@settings(max_examples=5)
+@examples(5)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:
@@ -241,7 +242,7 @@ def test_the_traffic_is_what_explain_says(
 
 
 @given(cases(outer=True), CLIENTS, METHODS, ENGINES)
-@settings(max_examples=4)
+@examples(4)
 def test_the_traffic_of_outer_joins_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:
@@ -260,7 +261,7 @@ TOWERS = (
 
 
 @given(cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES)
-@settings(max_examples=3)
+@examples(3)
 def test_the_traffic_of_towers_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str
 ) -> None:

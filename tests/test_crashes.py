@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import THOROUGH
+from tests.depth import THOROUGH
 
 ROOT = Path(__file__).parent.parent
 SEEDS = (1, 2)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import stat
 from pathlib import Path
 
 import duckdb
 
 from sqlfl import messages as ms
-from sqlfl.coordinator.mapping_query import own_database
 from sqlfl.files import open_source
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.schema import (
@@ -58,11 +56,3 @@ def test_a_source_that_is_open_already_keeps_its_settings(tmp_path: Path) -> Non
         assert own.execute(asked).fetchall() == [(False,)]
     with contextlib.closing(open_source(path)) as con:
         assert con.execute(asked).fetchall() == [(True,)]
-
-
-def test_what_a_join_spills_is_in_a_folder_of_its_own() -> None:
-    with own_database() as con:
-        ((text,),) = con.execute("SELECT current_setting('temp_directory')").fetchall()
-        folder = Path(text)
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert not folder.exists()

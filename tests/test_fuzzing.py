@@ -21,7 +21,8 @@ from sqlfl.messages import KINDS, Failure, Identifiers, ListTables, Message, Pre
 from sqlfl.party import PartyClient, Secrets
 from sqlfl.schema import Client
 from sqlfl.wire import encode, received
-from tests.conftest import THOROUGH, Open
+from tests.conftest import Open
+from tests.depth import THOROUGH
 from tests.fuzzing import FITTING
 
 ROOT = Path(__file__).parent.parent

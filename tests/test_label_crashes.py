@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import THOROUGH
 from tests.crashing_labels import KEPT
+from tests.depth import THOROUGH
 
 ROOT = Path(__file__).parent.parent
 KILLS = 30 if THOROUGH else 3

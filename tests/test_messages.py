@@ -34,7 +34,7 @@ from sqlfl.messages import (
 from sqlfl.messages import Columns as ColumnsMessage
 from sqlfl.messages.forms import Columns, Number, Numbers, Several, Text, Texts
 from sqlfl.wire import MAGIC, decode, encode, received
-from tests.conftest import THOROUGH
+from tests.depth import THOROUGH
 from tests.samples import Draw
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from tests import oracle, strategies
+from tests.depth import examples
 from tests.oracle.encoder import Encoder
 from tests.oracle.trainer import Central, Fitted
 
@@ -85,7 +86,7 @@ def test_the_encoding_is_centred_scaled_and_marks_what_is_missing() -> None:
 
 
 @given(strategies.cases())
-@settings(max_examples=6)
+@examples(6)
 def test_the_query_gives_the_same_rows_over_whole_tables_and_over_split_ones(
     case: strategies.Case,
 ) -> None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sqlfl
@@ -20,6 +20,7 @@ from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import examples
 from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, Databases, cases, predict_sql
 from tests.test_border import Tap, assert_disclosed
@@ -99,7 +100,7 @@ def test_the_table_is_what_predict_shows(kind: str, target: str, parties: Partie
 
 
 @given(data=st.data(), case=cases(), clients=st.integers(1, 2))
-@settings(max_examples=4)
+@examples(4)
 def test_into_equals_predict_joined_on_the_identifiers(
     data: st.DataObject, case: Case, clients: int
 ) -> None:

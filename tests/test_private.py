@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
@@ -17,6 +17,7 @@ from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import examples
 from tests.federations import assert_predictions_equal, federation, trainable
 from tests.oracle.private import clipped_steps, tables_of
 from tests.strategies import LINEAR, Case, cases
@@ -43,7 +44,7 @@ def blocks_of(fed: sqlfl.Federation) -> dict[int, tuple[str, ...]]:
     st.sampled_from((0.05, 3.0, None)),
     st.sampled_from(("none", "gaussian")),
 )
-@settings(max_examples=6)
+@examples(6)
 def test_gradients_are_clipped_per_table_row(
     case: Case, clients: int, engine: str, clip: float | None, predictions: str
 ) -> None:
@@ -66,7 +67,7 @@ def test_gradients_are_clipped_per_table_row(
 
 
 @given(cases(unions=False, max_slots=3), CLIENTS, ENGINES)
-@settings(max_examples=4)
+@examples(4)
 def test_hardly_noised_labels_are_the_labels(case: Case, clients: int, engine: str) -> None:
     with case.open(clients) as databases, federation(databases) as fed:
         data = trainable(case, databases, 1e-2)

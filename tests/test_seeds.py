@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
@@ -25,6 +25,7 @@ from sqlfl.udfs.rows import Snapshot
 from tests import federations
 from tests.conftest import Open
 from tests.coordinator.test_mapping_query import INNER, slots_and_replies
+from tests.depth import examples
 from tests.strategies import Case, cases
 from tests.udfs.snapshots import activate_all, specification, take
 
@@ -393,7 +394,7 @@ def test_another_seed_or_none_trains_another(name: str) -> None:
 
 
 @given(cases() | cases(outer=True), st.integers(1, 3), st.sampled_from(("sql", "arrays")))
-@settings(max_examples=3)
+@examples(3)
 @pytest.mark.slow
 def test_any_query_repeats_wherever_its_rows_are_stored(
     case: Case, clients: int, engine: str

@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.udfs.register import register
 from tests import oracle
 from tests.conftest import Open
+from tests.depth import examples
 from tests.federations import Parties, assert_close, federation, probabilities
 from tests.oracle.neural import CentralNetwork, Start
 from tests.strategies import LINEAR, SOFTMAX, Case, Databases, cases, predict_sql, train_sql
@@ -81,7 +82,7 @@ def start_of(fed: sqlfl.Federation, name: str, data: oracle.Central) -> CentralN
 
 
 @given(cases(), CLIENTS, ENGINES, st.sampled_from(OPTIMIZERS), st.sampled_from(SHAPES))
-@settings(max_examples=5)
+@examples(5)
 def test_steps_are_those_of_torch_on_the_materialised_join(
     case: Case,
     clients: int,
@@ -112,7 +113,7 @@ def test_steps_are_those_of_torch_on_the_materialised_join(
 
 
 @given(cases(), st.sampled_from(SHAPES))
-@settings(max_examples=2)
+@examples(2)
 def test_neither_clients_nor_engines_change_the_result(
     case: Case, shape: dict[str, object]
 ) -> None:

@@ -7,12 +7,13 @@ import itertools
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
 from tests import oracle
 from tests.conftest import Open
+from tests.depth import examples
 from tests.federations import (
     assert_close,
     assert_predictions_equal,
@@ -41,7 +42,7 @@ def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: 
 
 
 @given(cases(), CLIENTS, ENGINES, st.sampled_from((1e-4, 1e-2)))
-@settings(max_examples=5)
+@examples(5)
 def test_lbfgs_reaches_the_central_optimum(
     case: Case, clients: int, engine: str, l2: float
 ) -> None:
@@ -61,7 +62,7 @@ OUTER = cases(outer=True)
 
 
 @given(OUTER, CLIENTS, ENGINES)
-@settings(max_examples=6)
+@examples(6)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
     case: Case, clients: int, engine: str
 ) -> None:
@@ -78,7 +79,7 @@ def test_a_full_batch_step_over_outer_joins_is_the_central_one(
 
 
 @given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
-@settings(max_examples=4)
+@examples(4)
 def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
@@ -94,7 +95,7 @@ def test_outer_joins_reach_the_central_optimum(
 
 
 @given(cases(), CLIENTS)
-@settings(max_examples=5)
+@examples(5)
 def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: int) -> None:
     with case.open(clients) as databases, federation(databases) as fed:
         data = trainable(case, databases)
@@ -105,7 +106,7 @@ def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: in
 
 
 @given(cases(), CLIENTS, st.sampled_from(("exact", "consensus")))
-@settings(max_examples=5)
+@examples(5)
 def test_admm_never_diverges_and_approaches_the_optimum(
     case: Case, clients: int, union: str
 ) -> None:
@@ -120,7 +121,7 @@ def test_admm_never_diverges_and_approaches_the_optimum(
 
 
 @given(cases())
-@settings(max_examples=2)
+@examples(2)
 def test_neither_clients_nor_engines_change_the_result(case: Case) -> None:
     found = []
     for clients, engine in itertools.product((1, 2, 3), ("sql", "arrays")):
@@ -136,7 +137,7 @@ def test_neither_clients_nor_engines_change_the_result(case: Case) -> None:
 
 
 @given(cases(), CLIENTS)
-@settings(max_examples=5)
+@examples(5)
 def test_evaluate_gives_the_metrics_of_the_central_model(case: Case, clients: int) -> None:
     with case.open(clients) as databases, federation(databases) as fed:
         data = trainable(case, databases)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sqlfl
@@ -12,6 +12,7 @@ from sqlfl.messages import Split, Weigh
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import examples
 from tests.federations import Parties, trainable
 from tests.strategies import Case, cases, train_sql
 from tests.test_border import ALGORITHMS, assert_disclosed, tapped
@@ -30,7 +31,7 @@ def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     cases(), st.integers(1, 3), st.sampled_from(ALGORITHMS), st.sampled_from(("sql", "arrays")),
     st.sampled_from((0.2, 0.5)),
 )  # fmt: skip
-@settings(max_examples=5)
+@examples(5)
 def test_the_traffic_of_a_split_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, fraction: float
 ) -> None:

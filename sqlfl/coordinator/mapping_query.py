@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,6 +14,7 @@ from sqlglot import parse_one
 from sqlglot.dialects.duckdb import DuckDB
 
 from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.own_database import own_database
 from sqlfl.errors import ModelError
 from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
@@ -120,15 +119,6 @@ def _unordered(sql: str) -> str:
     query = parse_one(sql, dialect=DuckDB)
     query.set("order", None)
     return query.sql(dialect=DuckDB)
-
-
-@contextmanager
-def own_database() -> Iterator[duckdb.DuckDBPyConnection]:
-    """An empty one. What it puts on disk is in a folder that nobody else can look into, and is gone
-    at the end."""
-    with tempfile.TemporaryDirectory(prefix="sqlfl-") as folder, duckdb.connect() as con:
-        con.execute("SET temp_directory = ?", [folder])
-        yield con
 
 
 def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:

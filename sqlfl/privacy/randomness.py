@@ -10,4 +10,7 @@ Entropy: TypeAlias = Callable[[int], bytes]
 """That many random bytes. Everything that draws takes one, so that tests can repeat a draw; the
 public interface has no way to set it."""
 
-system: Entropy = os.urandom
+
+def system(count: int) -> bytes:
+    """`count` random bytes of the operating system."""
+    return os.urandom(count)

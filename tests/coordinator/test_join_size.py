@@ -15,7 +15,7 @@ from sqlfl.coordinator.join_size import SlotCodes, join_size
 from sqlfl.errors import PlanError
 from sqlfl.planner.emit import mapping_query
 from sqlfl.planner.ucq import Ucq
-from tests.conftest import THOROUGH
+from tests.depth import THOROUGH
 from tests.planner.conftest import DatabaseCatalog
 from tests.planner.test_meaning import plan
 from tests.planner.trees import catalog_of, random_query, random_union, random_using

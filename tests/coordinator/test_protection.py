@@ -7,7 +7,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
@@ -30,6 +30,7 @@ from sqlfl.privacy.specification import Privacy
 from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
+from tests.depth import examples
 
 SIZES = {3: 5, 7: 4}
 """Rows of two slots."""
@@ -53,7 +54,7 @@ def seeded(seed: int):
     return np.random.default_rng(seed).bytes
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(joins(), st.integers(1, 6), st.integers(0, 99))
 def test_no_row_is_joined_more_often_than_the_limit(join, limit: int, seed: int) -> None:
     mapping, virtual = join
@@ -93,7 +94,7 @@ def test_a_limit_below_one_is_no_limit() -> None:
         limit_fan_out({0: np.zeros(2, int)}, {0: np.zeros(1, bool)}, 0)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(joins())
 def test_fan_outs_are_those_of_brute_force(join) -> None:
     mapping, virtual = join
@@ -167,7 +168,7 @@ def test_a_run_has_the_noise_of_its_join(database: Open) -> None:
         assert "dropped" not in trained.metrics
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(joins(), st.integers(1, 3), st.integers(0, 99))
 def test_rows_whose_labels_are_of_one_class(join, classes: int, seed: int) -> None:
     mapping, virtual = join

@@ -17,7 +17,8 @@ from sqlfl.udfs.connection import (
     located,
     session_settings,
 )
-from tests.conftest import THOROUGH, Open
+from tests.conftest import Open
+from tests.depth import THOROUGH
 
 WITHOUT_MEANING = [
     "approximate_join_order_threshold", "asof_loop_join_threshold", "checkpoint_on_detach",

@@ -11,7 +11,8 @@ import pytest
 
 from sqlfl.udfs import label_ways
 from sqlfl.udfs.label_ways import way_to_label
-from tests.conftest import THOROUGH, Open
+from tests.conftest import Open
+from tests.depth import THOROUGH
 
 TABLES = (
     "CREATE TABLE t (id INTEGER, y BOOLEAN, age INTEGER, x DOUBLE, v VARCHAR, li INTEGER[], "

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 import sqlfl
 from sqlfl import udfs
@@ -22,6 +22,7 @@ from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.register import BlockFunction
+from tests.depth import examples
 from tests.federations import assert_close, probabilities, trainable
 from tests.strategies import Case, cases
 
@@ -137,7 +138,7 @@ def test_the_parts_and_the_intercept_are_the_prediction(
     assert np.ptp(score) > 0.1
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(case=cases())
 def test_on_any_query_the_parts_and_the_intercept_are_the_prediction(case: Case) -> None:
     assume(case.identifiers)

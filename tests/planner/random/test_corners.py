@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import THOROUGH
+from tests.depth import THOROUGH
 from tests.planner.random.statements import Statement
 from tests.planner.random.truth import EQUAL, UNCLEAR, check
 from tests.planner.random.world import SINGLE_ONLY, World, opened

@@ -12,7 +12,7 @@ import pytest
 
 from sqlfl.errors import OptionError, ParseError, PlanError
 from tests import oracle
-from tests.conftest import THOROUGH
+from tests.depth import THOROUGH
 from tests.federations import assert_close, probabilities
 from tests.planner.random.statements import Statement, made
 from tests.planner.random.world import World, opened

@@ -11,7 +11,7 @@ from random import Random
 import duckdb
 import pytest
 
-from tests.conftest import THOROUGH
+from tests.depth import THOROUGH
 from tests.planner.random.draws import smaller
 from tests.planner.random.shrinking import shrunk
 from tests.planner.random.statements import made
