@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from sqlfl.errors import PlanError
 from sqlfl.planner.bind import Binder
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.names import nearest
 from sqlfl.planner.refusals import CONNECTION, function_name, is_volatile
-from sqlfl.planner.relations import Block, Branch, Output, Relation, Term, column
+from sqlfl.planner.relations import Block, Branch, Output, Relation, Source, Term, column
 from sqlfl.planner.spans import span_of
 from sqlfl.planner.statements import Path
 from sqlfl.planner.writing import to_sql
@@ -153,27 +154,35 @@ def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Blo
                 path.span,
                 f"name it by its alias: {aliases}",
             )
-        paths = {
-            ".".join((*s.path, n[1]))
-            for r in block.relations
-            for b in r.branches
-            for s in b.sources
-            if len(s.path) > 1
-            for n in b.columns
-        }
-        raise draft.error(
-            f"identifier {name}: not every part of FROM that it could come from reads {table}"
+        raise _no_identifier(
+            draft,
+            block,
+            path,
+            f"not every part of FROM that it could come from reads {table}"
             if any(_holds_some(r, path) for r in block.relations)
-            else f"identifier {name}: FROM does not have it",
-            path.span,
-            nearest(name, paths) or "write alias.column, with an alias of FROM",
+            else "FROM does not have it",
         )
     index = matches[0]
+    if any(_lacks(branch, path) for branch in block.relations[index].branches):
+        raise _no_identifier(draft, block, path, "its table has no such column")
     relation = _with_column(block.relations[index], number, path)
     term = Term(column(_hidden(number), relation.ids[0]), path.span)
     relations = (*block.relations[:index], relation, *block.relations[index + 1 :])
     identifiers = (*block.identifiers, Output(name, term))
     return replace(block, relations=relations, identifiers=identifiers)
+
+
+def _no_identifier(draft: Draft, block: Block, path: Path, why: str) -> PlanError:
+    paths = {
+        ".".join((*s.path, n[1]))
+        for r in block.relations
+        for b in r.branches
+        for s in b.sources
+        if len(s.path) > 1
+        for n in b.columns
+    }
+    hint = nearest(str(path), paths) or "write alias.column, with an alias of FROM"
+    return draft.error(f"identifier {path}: {why}", path.span, hint)
 
 
 def _hidden(number: int) -> str:
@@ -182,15 +191,22 @@ def _hidden(number: int) -> str:
 
 def _expression(branch: Branch, path: Path) -> exp.Expr | None:
     """The identifier over the sources of one branch."""
+    sources = _sources(branch, path)
+    return column(path.parts[-1], sources[0].id) if len(sources) == 1 else None
+
+
+def _sources(branch: Branch, path: Path) -> list[Source]:
     table = tuple(p.lower() for p in path.parts[:-1])
-    sources = [
+    return [
         s
         for s in branch.sources
         if any(tuple(p.lower() for p in path) == table for path in (s.path, *s.others))
     ]
-    if len(sources) != 1:
-        return None
-    return column(path.parts[-1], sources[0].id)
+
+
+def _lacks(branch: Branch, path: Path) -> bool:
+    known = {"rowid", *(name for source in _sources(branch, path) for name in source.names)}
+    return path.parts[-1].lower() not in known
 
 
 def _holds(relation: Relation, path: Path) -> bool:

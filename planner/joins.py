@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from sqlfl.planner.ctes import Environment
 
 
+CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN"
+
+
 @dataclass(frozen=True)
 class State:
     """A FROM while it is read: what has been joined so far."""
@@ -175,7 +178,7 @@ class Joiner:
                 f"{f'{join.side} {join.kind}'.strip()} JOIN needs a condition".lstrip(),
                 self.sql,
                 join.this,
-                "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN",
+                CONDITION,
             )
 
     def _contained(self, state: State, join: exp.Join) -> tuple[State, tuple[Term, ...]]:

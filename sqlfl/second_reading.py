@@ -16,6 +16,9 @@ from sqlglot import exp
 
 from sqlfl.errors import ParseError
 from sqlfl.planner.explicit import explicit
+from sqlfl.planner.joins import CONDITION
+from sqlfl.planner.parsing import COMMA
+from sqlfl.planner.spans import span_of
 from sqlfl.planner.statements import (
     EvaluateModel,
     ExplainStatement,
@@ -82,6 +85,10 @@ def _unreadable(
             sql=statement.sql,
             span=statement.place,
         )
+    bare = next((j for j in statement.query.find_all(exp.Join) if _is_bare(j)), None)
+    place = None if bare is None else span_of(bare.this, statement.sql)
+    if place is not None:
+        return ParseError("a JOIN has no condition", hint=CONDITION, sql=statement.sql, span=place)
     at = _characters(written, fault.at)
     brace = any(c in "{}" for c in written[max(at - 1, 0) : at + 1])
     return ParseError(
@@ -90,6 +97,12 @@ def _unreadable(
         sql=statement.sql,
         span=(start, start + 1),
     )
+
+
+def _is_bare(join: exp.Join) -> bool:
+    by_name = join.args.get("using") or join.method.upper() in ("NATURAL", "POSITIONAL")
+    given = join.args.get("on") or by_name or join.kind.upper() == "CROSS"
+    return not (given or join.meta_get(COMMA))
 
 
 def _without_paths_of_stars(written: str, start: int, query: exp.Query) -> tuple[str, exp.Query]:

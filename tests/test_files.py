@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 from pathlib import Path
 
 import duckdb
 
+import sqlfl
 from sqlfl import messages as ms
 from sqlfl.files import open_source
 from sqlfl.party import PartyClient, Secrets
@@ -56,3 +58,18 @@ def test_a_source_that_is_open_already_keeps_its_settings(tmp_path: Path) -> Non
         assert own.execute(asked).fetchall() == [(False,)]
     with contextlib.closing(open_source(path)) as con:
         assert con.execute(asked).fetchall() == [(True,)]
+
+
+def test_the_log_of_a_table_that_predict_makes_is_as_private_as_its_database(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.duckdb"
+    with duckdb.connect(str(path)) as con:
+        con.execute("CREATE TABLE t AS SELECT i AS id, i * 1.0 AS x FROM range(9) r(i)")
+    path.chmod(0o600)
+    with duckdb.connect(str(path)) as con, sqlfl.Federation(progress=False) as fed:
+        fed.attach("a", con)
+        fed.sql("TRAIN MODEL m USING linear_regression TARGET x FROM (SELECT id, x FROM a.t)")
+        fed.sql("PREDICT MODEL m ID (a.t.id) FROM (SELECT id FROM a.t) INTO a.scored")
+        log = path.with_name("a.duckdb.wal")
+        assert stat.S_IMODE(log.stat().st_mode) == 0o600

@@ -61,6 +61,9 @@ def fed() -> Iterator[sqlfl.Federation]:
         (train("x, cost", "FROM 'rows/*.parquet'"), "CREATE VIEW t AS FROM 'rows/*.parquet'"),
         (train("x, cost", "FROM 'it''s.csv'"), "CREATE VIEW t AS FROM 'it''s.csv'"),
         (train("x, cost", "FROM df"), "write party.df"),
+        (train(source="FROM clinic.patients a JOIN insurer.contracts b"), "JOIN ... ON a.x = b.y"),
+        (train(source="FROM clinic.patients a LEFT JOIN insurer.contracts b WHERE a.id = b.id"),
+         "JOIN ... ON a.x = b.y"),
         (f"PREDICT MODEL m ID (id) FROM (SELECT a.age {JOIN})", "write alias.id"),
     ],
 )  # fmt: skip

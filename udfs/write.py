@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.files import private_log
 from sqlfl.messages import Write
 from sqlfl.schema import check_type
 from sqlfl.udfs import sql
@@ -50,6 +51,7 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
             match = sql.equal(sql.column("r", f"s{place}"), sql.column(f"r{place}", "g"))
             active = exp.alias_(snapshot.active_table, f"s{place}", table=True)
             query = query.join(active, on=match, copy=False)
+        _keep_log_private(con, request.table[0])
         con.begin()
         try:
             found = _make(con, request, query)
@@ -59,6 +61,14 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
             con.rollback()  # here: a view of a failed transaction cannot be unregistered
             raise
     return found
+
+
+def _keep_log_private(con: sql.Connection, catalog: str) -> None:
+    databases = exp.Table(this=sql.call("duckdb_databases"))
+    query = sql.select(databases, [sql.column("path")])
+    query = query.where(sql.equal(sql.column("database_name"), sql.string(catalog)))
+    for (path,) in sql.fetch(con, query):
+        private_log(path)
 
 
 def _class_type(text: str) -> str:
