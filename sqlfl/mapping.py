@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-
-Array = npt.NDArray[Any]
 
 CHUNK = 1 << 15
 """Joined rows that are added up at once: few enough for the processor's cache."""

@@ -95,6 +95,16 @@ def test_a_field_without_a_form_is_an_error() -> None:
 
     with pytest.raises(InternalError, match="field value of message loose does not say its form"):
         Loose("r", 0, 5).nbytes  # noqa: B018
+    del KINDS["loose"]
+
+
+def test_a_kind_is_one_message() -> None:
+    with pytest.raises(InternalError, match="two messages are of the kind labels"):
+
+        class Labels(Message):
+            kind = "labels"
+
+    assert KINDS["labels"].__module__ == "sqlfl.messages.preparation"
 
 
 UNION = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
+from sqlfl.arrays import Float
 from sqlfl.interrupts import checkpoint
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
@@ -12,7 +13,7 @@ from sqlfl.udfs.columns import read_columns
 from sqlfl.udfs.encode import encode, end_encode
 from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.update import Array, Index, check_theta, check_values
+from sqlfl.udfs.update import Index, check_theta, check_values
 
 _SMALL = 1 << 20
 """Numbers of the centred columns up to which they are held densely, where categories are few."""
@@ -39,14 +40,14 @@ class ArraysEngine:
         self.counts, self._numeric, self._onehot = found.counts, found.numeric, found.onehot
         end_encode(snapshot)
         self._has_onehot = self.width > self.numeric
-        self._dense: Array | None = None
+        self._dense: Float | None = None
         if not self._has_onehot:
             self._dense = self._numeric
         elif self.rows * self.width <= _SMALL and self.width - self.numeric <= _FEW:
             onehot = self._onehot.toarray() - self.centre[self.numeric :]
             self._dense = np.hstack([self._numeric, onehot])
 
-    def predict(self, theta: Array, batch: Index | None = None) -> Array:
+    def predict(self, theta: Float, batch: Index | None = None) -> Float:
         theta = check_theta(self, theta)
         if self._dense is not None:
             dense = self._dense if batch is None else self._dense[batch]
@@ -58,7 +59,7 @@ class ArraysEngine:
         h -= self.centre @ theta
         return h
 
-    def gradient(self, values: Array, batch: Index | None = None) -> Array:
+    def gradient(self, values: Float, batch: Index | None = None) -> Float:
         values = check_values(self, values, batch)
         if self._dense is not None:
             dense = self._dense if batch is None else self._dense[batch]
@@ -89,15 +90,15 @@ class ArraysEngine:
         numeric = (numeric + numeric.T) / 2
         return GramMatrix(numeric, cross, onehot, moments, float(self.counts.sum()))
 
-    def norms(self) -> Array:
-        squares: Array = np.einsum("rp,rp->r", self._numeric, self._numeric)
+    def norms(self) -> Float:
+        squares: Float = np.einsum("rp,rp->r", self._numeric, self._numeric)
         if self._has_onehot:
             squares += self._onehot @ (1.0 - 2.0 * self.centre[self.numeric :])
             squares += self.centre @ self.centre
-        norms: Array = np.sqrt(np.maximum(squares, 0.0))
+        norms: Float = np.sqrt(np.maximum(squares, 0.0))
         return norms
 
-    def columns(self) -> tuple[Array, sparse.csr_array]:
+    def columns(self) -> tuple[Float, sparse.csr_array]:
         return self._numeric, self._onehot
 
     def close(self) -> None:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl.arrays import Float
 from sqlfl.codec import loads
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
 from sqlfl.stored_arrow import read_numbers
 from sqlfl.udfs.features import Encoding
 
-Array = npt.NDArray[np.float64]
 FORMAT = 3
 """The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
 
@@ -28,16 +27,16 @@ class SavedBlock:
     """One slot's block of a trained model."""
 
     encoding: Encoding
-    theta: Array
+    theta: Float
     """(d, d_c); of a tower W₁ (d, h)"""
     name: str = ""
     """Of its slot: the table's alias in the statement that trained it."""
     tower: TowerShape | None = None
-    upper: tuple[Array, ...] = ()
+    upper: tuple[Float, ...] = ()
     """Of a tower: b₁, W₂, …, W_out."""
 
     @property
-    def parameters(self) -> tuple[Array, ...]:
+    def parameters(self) -> tuple[Float, ...]:
         """θ alone, or all of a tower."""
         return (self.theta, *self.upper)
 
@@ -46,7 +45,7 @@ class SavedBlock:
         """Values per row."""
         return int(self.parameters[-1].shape[1])
 
-    def finish(self, products: Array) -> Array:
+    def finish(self, products: Float) -> Float:
         """h (n, outputs) of rows, from their X̃ θ."""
         return products if self.tower is None else self.tower.forward(products, self.parameters)
 

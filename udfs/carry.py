@@ -6,8 +6,8 @@ import hmac
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Float
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.models.towers import TowerShape
 from sqlfl.udfs import keys
@@ -15,10 +15,8 @@ from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.encode import check_features
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 
-Array = npt.NDArray[np.float64]
 
-
-def carry_over(old: Encoding, theta: Array, new: Encoding) -> Array:
+def carry_over(old: Encoding, theta: Float, new: Encoding) -> Float:
     """θ (d, c) of `old` as θ' (d', c) of `new`, with the same weights on the raw columns.
 
     Predictions X̃ θ' differ from those before by a constant, which an intercept takes up. A
@@ -44,7 +42,7 @@ def carry_over(old: Encoding, theta: Array, new: Encoding) -> Array:
     return carried
 
 
-def carry_block(old: SavedBlock, new: Encoding, tower: TowerShape | None) -> tuple[Array, ...]:
+def carry_block(old: SavedBlock, new: Encoding, tower: TowerShape | None) -> tuple[Float, ...]:
     """The parameters of a block under the encoding of a new run, to start from.
 
     `tower` is the shape that is to be trained; None for a linear block, whose predictions may
@@ -66,10 +64,10 @@ def carry_block(old: SavedBlock, new: Encoding, tower: TowerShape | None) -> tup
     return (first, bias + difference, *upper)
 
 
-def _at_zero(encoding: Encoding, theta: Array) -> Array:
+def _at_zero(encoding: Encoding, theta: Float) -> Float:
     """(c,): X̃ θ of a row whose numbers are 0 and whose categories are `other`."""
     numbers = -encoding.centres / encoding.scales
-    found: Array = numbers @ theta[: encoding.numeric] - encoding.centre @ theta
+    found: Float = numbers @ theta[: encoding.numeric] - encoding.centre @ theta
     return found
 
 
@@ -86,7 +84,7 @@ def _described(tower: TowerShape | None) -> str:
     )
 
 
-def _indicators(old: Encoding, raw: Array, new: Encoding) -> Array:
+def _indicators(old: Encoding, raw: Float, new: Encoding) -> Float:
     """(indicators of `new`, c): their weights before scaling.
 
     A missing value counts as the mean, which has moved: the indicator makes up for that.

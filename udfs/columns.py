@@ -10,10 +10,9 @@ import numpy.typing as npt
 from scipy import sparse
 from sqlglot import exp
 
+from sqlfl.arrays import Float
 from sqlfl.udfs import sql
 from sqlfl.udfs.features import Encoding
-
-Array = npt.NDArray[np.float64]
 
 BATCH_BYTES = 1 << 25
 """Of the numeric columns of a batch: DuckDB, Arrow and this module hold a few batches each."""
@@ -23,9 +22,9 @@ BATCH_BYTES = 1 << 25
 class Columns:
     """X, before the one-hot columns are centred, and what its rows count."""
 
-    counts: Array
+    counts: Float
     """(a,)"""
-    numeric: Array
+    numeric: Float
     """(a, p)"""
     onehot: sparse.csr_array
     """(a, q) with a 1 for each known category; a row has none where its value is unknown."""

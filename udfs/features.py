@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from sqlglot import exp
 
+from sqlfl.arrays import Float
 from sqlfl.codec import loads
 from sqlfl.errors import ModelError
 from sqlfl.messages import SetEncoding, Statistics
@@ -23,7 +23,6 @@ from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.rows import Snapshot
 
-Array = npt.NDArray[np.float64]
 CHUNK = 128
 """Numeric columns that one statement aggregates."""
 CONSTANT = 1e-12
@@ -35,22 +34,22 @@ class Encoding:
     """How a slot's features become numbers; fixed in training, applied again in scoring."""
 
     features: tuple[FeatureSpecification, ...]
-    mean: Array
+    mean: Float
     """(numeric,): weighted mean of the present values, also what a missing one counts as."""
-    scale: Array
+    scale: Float
     """(numeric,): standard deviation of the imputed column; 1 where it is constant."""
-    missing: Array
+    missing: Float
     """(numeric features,): Σ cnt over rows where the feature is NULL."""
     vocabularies: tuple[tuple[str, ...], ...]
     """Per category feature: canonical texts, or hexadecimal tags if there is a vocabulary key."""
-    counts: tuple[Array, ...]
+    counts: tuple[Float, ...]
     """Per category feature (v,): Σ cnt of each entry."""
     total: float
     """Σ cnt: the joined rows that the statistics are of, or the sum of their weights."""
     vocabulary_key: bytes | None
     """The secret that the clients of a shared slot hash categories with; None for one client, and
     where the categories are public."""
-    limits: Array | None = None
+    limits: Float | None = None
     """(2, numeric): public bounds that values are clipped to; None where there are none."""
 
     @cached_property
@@ -59,12 +58,12 @@ class Encoding:
         return tuple(int(i) for i in np.flatnonzero(self.missing > 0))
 
     @cached_property
-    def centres(self) -> Array:
+    def centres(self) -> Float:
         """(p,): what standardising subtracts; of an indicator, the share of missing values."""
         return np.concatenate([self.mean, self._shares])
 
     @cached_property
-    def scales(self) -> Array:
+    def scales(self) -> Float:
         """(p,): what standardising divides by."""
         # sums of weights are rounded: a share of all of them may come out beside 1
         constant = 1.0 - self._shares <= CONSTANT
@@ -72,7 +71,7 @@ class Encoding:
         return np.concatenate([self.scale, np.where(spread > CONSTANT, spread, 1.0)])
 
     @property
-    def _shares(self) -> Array:
+    def _shares(self) -> Float:
         return self.missing[list(self.indicators)] / self.total
 
     @property
@@ -92,7 +91,7 @@ class Encoding:
         return self.offsets[-1]
 
     @cached_property
-    def centre(self) -> Array:
+    def centre(self) -> Float:
         """(d,): what centring subtracts; the frequency of a category, 0 for other columns."""
         frequencies = [counts / _divisor(self.total) for counts in self.counts]
         return np.concatenate([np.zeros(self.numeric), *frequencies])
@@ -115,7 +114,7 @@ class Encoding:
             ]
         return tuple(names)
 
-    def clipped(self, values: Array) -> Array:
+    def clipped(self, values: Float) -> Float:
         """Raw values (n, numeric) within the limits; NaN stays."""
         return values if self.limits is None else np.clip(values, *self.limits)
 
@@ -233,7 +232,7 @@ def check_finite(snapshot: Snapshot) -> None:
 # -- statistics ---------------------------------------------------------------------------------
 
 
-def _moments(snapshot: Snapshot) -> tuple[Array, Array, Array, Array]:
+def _moments(snapshot: Snapshot) -> tuple[Float, Float, Float, Float]:
     """Weight, mean, centred second moment of the numeric columns; Σ cnt of NULL features.
 
     Two passes: the second is centred at the first's mean, and corrects it.
@@ -263,7 +262,7 @@ def _moments(snapshot: Snapshot) -> tuple[Array, Array, Array, Array]:
     return weight, mean, m2, _missing(snapshot)
 
 
-def _first_pass(snapshot: Snapshot, start: int) -> tuple[Array, Array]:
+def _first_pass(snapshot: Snapshot, start: int) -> tuple[Float, Float]:
     names = _numeric_names(snapshot.specification.features)
     columns = [sql.column(f"x{p}") for p in range(start, min(start + CHUNK, len(names)))]
     terms: list[exp.Expr] = []
@@ -283,12 +282,12 @@ def _first_pass(snapshot: Snapshot, start: int) -> tuple[Array, Array]:
     return weight, np.array(found[2::3], np.float64) / _divisor(weight)
 
 
-def _divisor(weight: Array | float) -> Array:
+def _divisor(weight: Float | float) -> Float:
     """The weight, or 1 where nothing weighs: sums over it are 0 then."""
     return np.where(np.asarray(weight) > 0, weight, 1.0)
 
 
-def _missing(snapshot: Snapshot) -> Array:
+def _missing(snapshot: Snapshot) -> Float:
     conditions: list[exp.Expr] = []
     numeric = 0
     for number, feature in enumerate(snapshot.specification.features):

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.samplers import add_laplace, randomised_response
@@ -32,8 +32,6 @@ from sqlfl.udfs import keys, sql
 from sqlfl.udfs.label_ways import way_to_label
 from sqlfl.udfs.numbering import tag_bytes
 from sqlfl.udfs.rows import Snapshot
-
-Array = npt.NDArray[Any]
 
 
 def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sqlglot import exp
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.privacy.randomness import Entropy, system
@@ -27,8 +26,6 @@ from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.features import CHUNK, Encoding, categories_of, vocabulary_key_of
 from sqlfl.udfs.rows import Snapshot
-
-Array = npt.NDArray[Any]
 
 
 def bounds_encoding(snapshot: Snapshot) -> Encoding:

@@ -13,21 +13,19 @@ seed over the same table knows its rows again. Rows that are equal in all column
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import AS_BLOB
 
 if TYPE_CHECKING:
     from sqlfl.udfs.rows import Snapshot
-
-Array = npt.NDArray[Any]
 
 
 def hash_keys(snapshot: Snapshot, secret: bytes) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlfl.arrays import Float
 from sqlfl.errors import InternalError
 from sqlfl.udfs import sql
 from sqlfl.udfs.arrays import ArraysEngine
 from sqlfl.udfs.features import Encoding, check_finite
 from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.update import Array, Engine, SqlEngine
+from sqlfl.udfs.update import Engine, SqlEngine
 
 ENGINES: dict[str, Callable[[sql.Connection, Snapshot, Encoding], Engine]] = {
     "sql": SqlEngine,
@@ -25,8 +26,8 @@ def make_engine(name: str, con: sql.Connection, snapshot: Snapshot, encoding: En
 
 
 def score(
-    con: sql.Connection, snapshot: Snapshot, encoding: Encoding, theta: Array, engine: str = "sql"
-) -> Array:
+    con: sql.Connection, snapshot: Snapshot, encoding: Encoding, theta: Float, engine: str = "sql"
+) -> Float:
     """X̃ θ of the active rows under a saved encoding: (d, c) -> (a, c).
 
     A category that training did not have is `other`: its one-hot columns are all zero before

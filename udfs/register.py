@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.arrays import Float
 from sqlfl.errors import Error, ModelError
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
@@ -27,7 +28,6 @@ from sqlfl.udfs.blocks import FORMAT, SavedBlock
 from sqlfl.udfs.describe import current_place
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 
-Array = npt.NDArray[np.float64]
 PREFIX = "sqlfl_predict_"
 
 
@@ -290,10 +290,10 @@ class BlockFunction:
             return pa.array(scores[:, 0])
         return pa.FixedSizeListArray.from_arrays(pa.array(scores.reshape(-1)), scores.shape[1])
 
-    def _standardised(self, parts: Sequence[pa.Array]) -> Array:
+    def _standardised(self, parts: Sequence[pa.Array]) -> Float:
         """(n, p): the numeric columns, then the indicators of missing values."""
         encoding = self.encoding
-        values: list[Array] = []
+        values: list[Float] = []
         missing: list[npt.NDArray[np.bool_]] = []
         for feature, part in zip(encoding.features, parts, strict=True):
             if feature.kind == "category":
@@ -347,7 +347,7 @@ def _nulls(part: pa.Array) -> npt.NDArray[np.bool_]:
     return np.asarray(part.is_null().to_numpy(zero_copy_only=False), bool)
 
 
-def _numbers(part: pa.Array, width: int) -> Array:
+def _numbers(part: pa.Array, width: int) -> Float:
     """(n, width), NULL as NaN."""
     if not pa.types.is_fixed_size_list(part.type):
         return np.asarray(part.to_numpy(zero_copy_only=False), np.float64).reshape(-1, 1)

@@ -6,21 +6,19 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
 from sqlfl.udfs.numbering import content_key, hash_keys, number_rows, tags_of
 from sqlfl.wire_columns import travels
-
-Array = npt.NDArray[Any]
 
 
 @dataclass

@@ -15,6 +15,7 @@ import pyarrow as pa
 from scipy import sparse
 from sqlglot import exp
 
+from sqlfl.arrays import Float
 from sqlfl.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
@@ -23,7 +24,6 @@ from sqlfl.udfs.encode import encode, end_encode
 from sqlfl.udfs.features import CHUNK, Encoding
 from sqlfl.udfs.rows import Snapshot
 
-Array = npt.NDArray[np.float64]
 Index = npt.NDArray[Any]
 _BLOCK = 64
 """Numeric columns a side of the blocks in which the Gram matrix is summed."""
@@ -42,21 +42,21 @@ class Engine(Protocol):
     """d, the encoded columns."""
     numeric: int
     """p: the first columns are numeric, the others one-hot."""
-    centre: Array
+    centre: Float
     """(d,): μ of the one-hot columns, 0 for numeric ones."""
     offsets: tuple[int, ...]
     """Per category feature its first column; and at the end the width."""
 
     @property
-    def counts(self) -> Array:
+    def counts(self) -> Float:
         """(a,): cnt of every active row, what its joined rows count in all."""
         ...
 
-    def predict(self, theta: Array, batch: Index | None = None) -> Array:
+    def predict(self, theta: Float, batch: Index | None = None) -> Float:
         """X̃ θ: (d, c) -> (a, c), or (b, c) for a batch."""
         ...
 
-    def gradient(self, values: Array, batch: Index | None = None) -> Array:
+    def gradient(self, values: Float, batch: Index | None = None) -> Float:
         """X̃ᵀ V: (a, c), or (b, c) for a batch -> (d, c)."""
         ...
 
@@ -64,11 +64,11 @@ class Engine(Protocol):
         """Σ cnt x xᵀ over all active rows, before the one-hot columns are centred."""
         ...
 
-    def norms(self) -> Array:
+    def norms(self) -> Float:
         """‖x̃_r‖ of every active row: (a,), as √(‖x‖² − 2 x·μ + ‖μ‖²), exact to about 1e-7."""
         ...
 
-    def columns(self) -> tuple[Array, sparse.csr_array]:
+    def columns(self) -> tuple[Float, sparse.csr_array]:
         """X: the numeric columns (a, p), the one-hot columns (a, d − p)."""
         ...
 
@@ -77,7 +77,7 @@ class Engine(Protocol):
         ...
 
 
-def check_theta(engine: Engine, theta: Array) -> Array:
+def check_theta(engine: Engine, theta: Float) -> Float:
     """`theta` as float64; InternalError unless it is (d, c)."""
     theta = np.asarray(theta, np.float64)
     if theta.ndim != 2 or len(theta) != engine.width:
@@ -85,7 +85,7 @@ def check_theta(engine: Engine, theta: Array) -> Array:
     return theta
 
 
-def check_values(engine: Engine, values: Array, batch: Index | None) -> Array:
+def check_values(engine: Engine, values: Float, batch: Index | None) -> Float:
     """`values` as float64; InternalError unless there is a row for each active (batch) row."""
     values = np.asarray(values, np.float64)
     size = engine.rows if batch is None else len(batch)
@@ -108,13 +108,13 @@ class SqlEngine:
         self.numeric = encoding.numeric
         self.centre = encoding.centre
         self.offsets = encoding.offsets
-        self._counts: Array | None = None
+        self._counts: Float | None = None
         self._table = snapshot.fresh("encoded")
         snapshot.create(self._table, encode(snapshot, encoding))
         end_encode(snapshot)
 
     @property
-    def counts(self) -> Array:
+    def counts(self) -> Float:
         if self._counts is None:
             columns = [sql.column("r"), sql.column("cnt")]
             found = self._run(sql.select(self._snapshot.table(self._table), columns), {})
@@ -122,7 +122,7 @@ class SqlEngine:
             self._counts[found["r"]] = found["cnt"]
         return self._counts
 
-    def predict(self, theta: Array, batch: Index | None = None) -> Array:
+    def predict(self, theta: Float, batch: Index | None = None) -> Float:
         theta = check_theta(self, theta)
         outputs = theta.shape[1]
         encoding, offsets = self._encoding, self._encoding.offsets
@@ -159,7 +159,7 @@ class SqlEngine:
         h[found["position"], found["k"]] = found["value"]
         return h
 
-    def gradient(self, values: Array, batch: Index | None = None) -> Array:
+    def gradient(self, values: Float, batch: Index | None = None) -> Float:
         values = check_values(self, values, batch)
         encoding = self._encoding
         rows = np.arange(self.rows) if batch is None else np.asarray(batch)
@@ -207,7 +207,7 @@ class SqlEngine:
         weight = self._single([_weighted()])[0]
         return GramMatrix(numeric, cross, self._onehot(), moments, float(weight))
 
-    def norms(self) -> Array:
+    def norms(self) -> Float:
         zero = sql.cast(sql.number(0), "DOUBLE")
         terms: list[exp.Expr] = [
             sql.times(sql.column(f"x{p}", "t"), sql.column(f"x{p}", "t"))
@@ -225,10 +225,10 @@ class SqlEngine:
         found = self._run(query.select(sql.named(sql.add([*terms, zero]), "square")), tables)
         squares = np.empty(self.rows)
         squares[found["r"]] = found["square"] + self.centre @ self.centre
-        norms: Array = np.sqrt(np.maximum(squares, 0.0))
+        norms: Float = np.sqrt(np.maximum(squares, 0.0))
         return norms
 
-    def columns(self) -> tuple[Array, sparse.csr_array]:
+    def columns(self) -> tuple[Float, sparse.csr_array]:
         query = exp.select(exp.Star()).from_(self._snapshot.table(self._table))
         found = read_columns(self._con, query, self.rows, self._encoding)
         return found.numeric, found.onehot
@@ -236,7 +236,7 @@ class SqlEngine:
     def close(self) -> None:
         self._snapshot.drop_part(self._table)
 
-    def _add_products(self, start: int, other: int, numeric: Array) -> None:
+    def _add_products(self, start: int, other: int, numeric: Float) -> None:
         """Two blocks of the numeric part: columns from `start` on times columns from `other` on.
 
         The first are turned into rows, so that a statement of _BLOCK sums gives _BLOCK² products.
@@ -261,7 +261,7 @@ class SqlEngine:
         for j in second:
             numeric[found["i"], j] = numeric[j, found["i"]] = found[f"x{j}"]
 
-    def _add_cross(self, number: int, cross: Array, moments: Array) -> None:
+    def _add_cross(self, number: int, cross: Float, moments: Float) -> None:
         """Sums of every numeric column, and of one, by the entries of one category feature."""
         size, offset = self._encoding.numeric, self._encoding.offsets[number]
         code = sql.column(f"k{number}")
@@ -319,7 +319,7 @@ class SqlEngine:
             for name in names:
                 self._con.unregister(name)
 
-    def _single(self, terms: list[exp.Expr]) -> Array:
+    def _single(self, terms: list[exp.Expr]) -> Float:
         query = sql.select(self._snapshot.table(self._table), terms)
         return np.array(sql.fetch(self._con, query)[0], np.float64)
 
@@ -336,13 +336,13 @@ def _same(name: str, left: str, right: str) -> exp.Expr:
     return sql.equal(sql.column(name, left), sql.column(name, right))
 
 
-def _wide_theta(theta: Array, numeric: int, shift: Array) -> pa.Table:
+def _wide_theta(theta: Float, numeric: int, shift: Float) -> pa.Table:
     """A row per output k: the weights x<p> of the numeric columns, and μᵀθ as shift."""
     fields = {f"x{p}": theta[p] for p in range(numeric)}
     return pa.table({"k": np.arange(theta.shape[1], dtype=np.int32), "shift": shift, **fields})
 
 
-def _long(values: Array, name: str, labels: Index | None = None) -> pa.Table:
+def _long(values: Float, name: str, labels: Index | None = None) -> pa.Table:
     """A row per element: label of its row, column k, value."""
     if labels is None:
         labels = np.arange(len(values))

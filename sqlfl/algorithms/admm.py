@@ -11,10 +11,8 @@ Boyd's averaged form.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.base import (
     Channel,
@@ -26,10 +24,9 @@ from sqlfl.algorithms.divergence import column_means, relative
 from sqlfl.algorithms.evidence import conclusion
 from sqlfl.algorithms.lanczos import largest_eigenvalue
 from sqlfl.algorithms.warm import beginning, cold
+from sqlfl.arrays import Array
 from sqlfl.mapping import CHUNK
 from sqlfl.options import EPOCHS, TOLERANCE
-
-Array = npt.NDArray[Any]
 
 INNER_ROUNDS = 10
 PROBES = 5

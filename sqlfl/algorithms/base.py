@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.answers import Answers, Expect
+from sqlfl.arrays import Array
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
 from sqlfl.mapping import TableMapping
@@ -41,8 +41,6 @@ from sqlfl.options import EMBEDDING
 from sqlfl.privacy.specification import TrainingPrivacy
 from sqlfl.replies import Channel as Channel
 from sqlfl.replies import ask
-
-Array = npt.NDArray[Any]
 
 MOMENTUM = 0.9
 ACTIVATION = "relu"

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.base import Problem
+from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
-
-Array = npt.NDArray[Any]
 
 LARGEST = 1e12
 """Times the largest target, or 1: scores beyond it count as divergent."""

@@ -17,20 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl import endings
 from sqlfl.algorithms.base import Conversation, Problem
 from sqlfl.algorithms.divergence import scale_of
 from sqlfl.algorithms.search import ROUNDING
 from sqlfl.algorithms.warm import best_constants
+from sqlfl.arrays import Array
 from sqlfl.endings import Ending
 from sqlfl.mapping import TableMapping
-
-Array = npt.NDArray[Any]
 
 RESOLVED = 1e-8
 """Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""

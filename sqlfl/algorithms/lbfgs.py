@@ -15,10 +15,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl import endings
 from sqlfl.algorithms.base import (
@@ -33,12 +31,11 @@ from sqlfl.algorithms.products import InnerProducts
 from sqlfl.algorithms.search import ROUNDING, exact_search
 from sqlfl.algorithms.subspace import Images, Restriction
 from sqlfl.algorithms.warm import beginning, best_constants, cold
+from sqlfl.arrays import Array
 from sqlfl.endings import CERTAIN, Ending
 from sqlfl.models.basis import THETA, Basis, coefficients_length, sent
 from sqlfl.models.class_solver import STEP, class_curvature
 from sqlfl.options import EPOCHS, TOLERANCE
-
-Array = npt.NDArray[Any]
 
 SHOWN = 0.1
 """Share of the gap that must be proved, at which rounding in the objective counts as visible."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.base import Problem
-
-Array = npt.NDArray[Any]
+from sqlfl.arrays import Array
 
 FAINT = 0.25
 """Noise of slopes, in units of their own spread, up to which they are taken as they are."""

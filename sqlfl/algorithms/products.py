@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import GRADIENT, IMAGE, MEMORY, THETA, newest, products_length
-
-Array = npt.NDArray[Any]
 
 
 class InnerProducts:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.base import Problem
-
-Array = npt.NDArray[Any]
+from sqlfl.arrays import Array
 
 CHUNK = 1 << 19
 """Numbers of all directions that are handled at once: few enough for the processor's cache."""

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl import endings
 from sqlfl.algorithms.base import Channel, Conversation, Problem, Step
@@ -30,14 +28,13 @@ from sqlfl.algorithms.rates import (
     usual_rates,
 )
 from sqlfl.algorithms.warm import beginning, cold
+from sqlfl.arrays import Array
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.operators.loj import JoinedRows, batch_of
 from sqlfl.options import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
 from sqlfl.privacy.samplers import add_gaussian
-
-Array = npt.NDArray[Any]
 
 HINT = "give a smaller learning_rate, or none, to have it chosen"
 ADAM_MEMORY = 10

@@ -11,16 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.base import Problem
 from sqlfl.algorithms.search import mean_along
+from sqlfl.arrays import Array
 from sqlfl.models.basis import IMAGE, MEMORY, newest
-
-Array = npt.NDArray[Any]
 
 FLOAT32 = 2.0**-25
 """Rounding of a 4-byte number, relative to it, about."""

@@ -16,21 +16,18 @@ what lowers them lowers it. That is the epoch that follows one in which the obje
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl import endings
 from sqlfl.algorithms.base import Channel, Conversation, Local, Problem, Step
 from sqlfl.algorithms.divergence import check_objective, check_scores, relative
 from sqlfl.algorithms.head import fitted, proximal
 from sqlfl.algorithms.warm import beginning, best_constants, cold
+from sqlfl.arrays import Array
 from sqlfl.messages import Predictions
 from sqlfl.operators.lou import Address
 from sqlfl.options import LEARNING_RATE, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
-
-Array = npt.NDArray[Any]
 
 INNER_ROUNDS = 10
 LOCAL_EPOCHS = 5

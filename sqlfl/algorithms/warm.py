@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms.base import Conversation, Problem
 from sqlfl.algorithms.head import Head, first_head
 from sqlfl.algorithms.search import exact_search, mean_along
-
-Array = npt.NDArray[Any]
+from sqlfl.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)

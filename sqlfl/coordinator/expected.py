@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.messages import (
     Collected,
@@ -28,8 +27,6 @@ from sqlfl.messages import (
 from sqlfl.options import LARGEST_JOIN
 from sqlfl.replies import Expected
 from sqlfl.schema import SlotSpecification
-
-Array = npt.NDArray[Any]
 
 ROUNDING = 1e-6
 """Relative, of sums over rows."""

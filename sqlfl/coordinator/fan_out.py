@@ -8,15 +8,12 @@ never limited, and never the row that changes; they are rows that others are joi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.privacy.randomness import Entropy, system
-
-Array = npt.NDArray[Any]
 
 
 def limit_fan_out(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
@@ -14,8 +12,6 @@ from sqlfl.messages import Findings, Message, SendFindings
 from sqlfl.planner.federated import TRAIN, FederatedPlan
 from sqlfl.planner.ucq import CATEGORY, Slot
 from sqlfl.replies import Address, Channel, ask
-
-Array = npt.NDArray[Any]
 
 COPIES = 100
 """Joined rows of a row with a label, on average, that more than one to many makes."""

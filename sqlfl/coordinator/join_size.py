@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import parse_one
 from sqlglot.dialects.duckdb import DuckDB
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.coordinator.own_database import own_database
 from sqlfl.errors import ModelError
@@ -20,8 +20,6 @@ from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
 from sqlfl.options import LARGEST_JOIN
 from sqlfl.transport.base import Address
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

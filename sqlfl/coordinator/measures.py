@@ -7,16 +7,14 @@ class weights included, so that it is the loss of the objective on rows that it 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import accuracy, classification_metrics, regression_metrics, rmse
 
-Array = npt.NDArray[Any]
 Metrics = dict[str, float | None]
 
 

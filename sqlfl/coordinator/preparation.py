@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.join_limits import check_join
@@ -32,7 +31,6 @@ from sqlfl.privacy.statistics import deviation
 from sqlfl.replies import Address, Channel, ask
 from sqlfl.schema import SlotSpecification, specifications_to_json
 
-Array = npt.NDArray[Any]
 LARGEST_TARGET = 1e30
 
 

@@ -10,12 +10,11 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sqlfl.algorithms import Channel
+from sqlfl.arrays import Array
 from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
@@ -26,8 +25,6 @@ from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
 from sqlfl.privacy.schedule import slot_rounds
 from sqlfl.privacy.specification import PREDICTION_CLIP, Privacy, SlotRounds
 from sqlfl.replies import Address, Expected, ask
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

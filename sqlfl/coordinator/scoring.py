@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.algorithms.head import Head
+from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.preparation import Joined, prepare, targets, told
@@ -28,8 +28,6 @@ from sqlfl.privacy.card import upwards
 from sqlfl.privacy.evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.registry import Model
 from sqlfl.replies import Address, Channel, ask, refused
-
-Array = npt.NDArray[Any]
 
 MOST_DIGITS = 38
 ARROW_TYPES: Mapping[str, pa.DataType] = {

@@ -7,15 +7,15 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl import endings
 from sqlfl.algorithms import ALGORITHMS, Algorithm, Problem, Step
 from sqlfl.algorithms.divergence import check_kept
+from sqlfl.arrays import Array
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory
 from sqlfl.coordinator.measures import Measures
@@ -41,7 +41,6 @@ from sqlfl.transport.base import Channel
 if TYPE_CHECKING:
     from sqlfl.privacy.calibration import Calibration
 
-Array = npt.NDArray[Any]
 
 HISTORY = pa.schema(
     [

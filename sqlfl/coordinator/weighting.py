@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import (
     Joined,
@@ -29,7 +28,6 @@ from sqlfl.planner.ucq import Slot
 from sqlfl.printing import listed
 from sqlfl.replies import Address, Channel, Expected, ask
 
-Array = npt.NDArray[Any]
 LARGEST_WEIGHT = 1e30
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.errors import PartyError
@@ -17,8 +15,6 @@ from sqlfl.planner import emit
 from sqlfl.planner.into import Into
 from sqlfl.replies import Channel, Expected, ask
 from sqlfl.schema import Client
-
-Array = npt.NDArray[Any]
 
 
 def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: str) -> pa.Table:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.errors import InternalError
 from sqlfl.messages.forms import FORM, Form
 
-Array: TypeAlias = npt.NDArray[Any]
 CLIENT = -1
 """The slot of a message that concerns a client as a whole."""
 ENVELOPE = ("run", "slot", "number")
 """The fields that are no values."""
+
+
+KINDS: dict[str, type[Message]] = {}
+"""All messages: a class is one by being defined. By the name under which it travels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,10 @@ class Message:
     number: int = field(default=0, kw_only=True)
     """Drawn for each request by who sends it; a reply has that of its request."""
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if KINDS.setdefault(cls.kind, cls).__qualname__ != cls.__qualname__:
+            raise InternalError(f"two messages are of the kind {cls.kind}")
 
     @classmethod
     def forms(cls) -> Mapping[str, Form]:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import wire_columns
+from sqlfl.arrays import Array
 from sqlfl.errors import WireError
-from sqlfl.messages.base import Array, Message
+from sqlfl.messages.base import Message
 from sqlfl.messages.forms import (
     LARGEST_NUMBER,
     Columns,

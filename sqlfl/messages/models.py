@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from sqlfl.messages.base import Array, Message
+from sqlfl.arrays import Array
+from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, columns, integer, text, texts
 
 LONGEST_FAILURE = 4000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlfl.messages.base import Array, Message
+from sqlfl.arrays import Array
+from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, real, text, texts
 
 

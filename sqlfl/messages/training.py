@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sqlfl.messages.base import Array, Message
+from sqlfl.arrays import Array
+from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
 
 

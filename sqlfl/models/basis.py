@@ -9,14 +9,11 @@ summed over blocks, which suffice for the two-loop recursion.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-
-Array = npt.NDArray[Any]
 
 MEMORY = 10
 """m, pairs (s, y) that are kept."""

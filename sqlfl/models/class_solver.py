@@ -8,16 +8,13 @@ change the loss; there the mean curvature of the other directions stands in for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
-
-Array = npt.NDArray[Any]
 
 STEP = 2.0
 """Curvatures are rounded to powers of it, so that few systems serve many classes."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-Array = npt.NDArray[np.float64]
+from sqlfl.arrays import Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,13 +16,13 @@ class GramMatrix:
     The p numeric columns come first (centred and scaled already), then the q one-hot columns.
     """
 
-    numeric: Array
+    numeric: Float
     """(p, p)"""
-    cross: Array
+    cross: Float
     """(q, p): one-hot rows, numeric columns."""
     onehot: sparse.csr_array
     """(q, q), symmetric."""
-    moments: Array
+    moments: Float
     """(p + q,): Σ cnt x."""
     weight: float
     """Σ cnt."""

@@ -9,11 +9,11 @@ none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.models.proximal import (
     log_sum,
@@ -22,8 +22,6 @@ from sqlfl.models.proximal import (
     sigmoid,
     softmax_proximal,
 )
-
-Array = npt.NDArray[Any]
 
 
 class Loss(Protocol):

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import rankdata
 
-Array = npt.NDArray[Any]
+from sqlfl.arrays import Array
 
 
 def rmse(prediction: Array, y: Array, weights: Array | None = None) -> float:

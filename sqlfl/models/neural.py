@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import checkpoint
 from sqlfl.models.towers import TowerShape
@@ -25,7 +25,6 @@ except ImportError as error:
         hint="pip install 'sqlfl[neural]' at this party",
     ) from error
 
-Array = npt.NDArray[Any]
 Tensor: TypeAlias = "torch.Tensor"
 
 CHUNK = 65536

@@ -14,8 +14,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
-from sqlfl.models.neural import Array, Network, Tensor
+from sqlfl.models.neural import Network, Tensor
 
 try:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape, activate
-
-Array = npt.NDArray[Any]
 
 SMALL = 1 << 19
 """Values of all hidden units over all rows up to which torch is no faster."""

@@ -8,16 +8,13 @@ part of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import linalg, sparse
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.models.gram import GramMatrix
-
-Array = npt.NDArray[Any]
 
 DENSE_LIMIT = 2000
 """Columns up to which K is one dense matrix."""

@@ -15,13 +15,12 @@ from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import erf
 
+from sqlfl.arrays import Array
 from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 
-Array = npt.NDArray[Any]
 Values: TypeAlias = Any
 """A numpy array, or a tensor of torch."""
 

@@ -6,11 +6,11 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
     ConsensusAverage,
@@ -60,7 +60,6 @@ __all__ = [
     "predictions_of",
 ]
 
-Array = npt.NDArray[Any]
 
 NOTHING = np.zeros(0)
 

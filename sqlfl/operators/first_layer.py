@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import sparse
 
+from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
 from sqlfl.models.neural import FirstLayer, device_of
 from sqlfl.operators.steps import Engine
-
-Array = npt.NDArray[Any]
 
 
 class EngineLayer:

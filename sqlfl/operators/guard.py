@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import Releases
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.specification import RoundPrivacy
-
-Array = npt.NDArray[Any]
 
 
 class Guard:

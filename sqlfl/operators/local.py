@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.interrupts import checkpoint
 from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import Tower, TowerShape, Values, local_rounds
 from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import ClientConfiguration, Engine
-
-Array = npt.NDArray[Any]
 
 LEAST = 100
 """Steps of a θ-update at least, where the client's rows are few."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import Predictions
 from sqlfl.operators.lou import Address, Members
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,19 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
 from sqlfl.models.gram import GramMatrix
 from sqlfl.privacy.statistics import settle
 from sqlfl.schema import Client
-
-Array = npt.NDArray[Any]
 
 Address: TypeAlias = tuple[Client, int]
 """A client and a slot."""

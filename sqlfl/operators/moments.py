@@ -41,18 +41,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.operators.guard import Guard
 from sqlfl.operators.steps import Engine
-
-Array = npt.NDArray[Any]
 
 RISK = 0.01
 """That the margin of the numeric block, or one of those of the counts, is too small."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import (
     ConsensusAverage,
@@ -32,8 +32,6 @@ from sqlfl.operators.local import LocalUpdate, penalised
 from sqlfl.operators.requests import Held
 from sqlfl.operators.steps import ClientConfiguration, Engine
 from sqlfl.privacy.randomness import Entropy, system
-
-Array = npt.NDArray[Any]
 
 
 class NeuralOperator:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
-
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import (
     ConsensusAverage,
@@ -25,8 +23,6 @@ from sqlfl.messages import (
 from sqlfl.messages.checks import mismatch, shapes_of
 from sqlfl.models.basis import coefficients_length
 from sqlfl.operators.steps import ClientConfiguration, Engine
-
-Array = npt.NDArray[Any]
 
 LARGEST = 1 << 31
 """Numbers that the parameters of a block and what a method remembers of them may take."""

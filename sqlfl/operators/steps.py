@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
+from sqlfl.arrays import Array
 from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import MEMORY, Basis
@@ -22,7 +22,6 @@ from sqlfl.models.solver import BlockSolver
 from sqlfl.models.towers import TowerShape
 from sqlfl.privacy.specification import RoundPrivacy
 
-Array = npt.NDArray[Any]
 Solve = Callable[[Array], Array]
 
 

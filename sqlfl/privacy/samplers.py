@@ -12,16 +12,15 @@ the sum of two multiples as their exact sum: where that is no double, this is po
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.privacy.randomness import Entropy, system
 
-Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 
 GAUSSIAN_BITS = 40

@@ -29,15 +29,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
+from sqlfl.arrays import Array
 from sqlfl.schema import FeatureSpecification, SlotSpecification
-
-Array = npt.NDArray[Any]
 
 DOUBT = 4.0
 """Standard deviations of its noise that a number must be above for being taken as more than 0."""
