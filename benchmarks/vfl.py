@@ -28,9 +28,9 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import loss_of
 from sqlfl.models.towers import TowerShape
 from sqlfl.operators.client import ClientOperator
-from sqlfl.operators.lou import Address, Members
+from sqlfl.operators.lou import Members
 from sqlfl.operators.steps import ClientConfiguration
-from sqlfl.schema import Client
+from sqlfl.schema import Address, Client
 
 Array = npt.NDArray[Any]
 VALUE = 4

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.errors import InternalError
+from sqlfl.options import CLASSIFIERS
 from sqlfl.planner import exchanges as ex
 from sqlfl.planner import explain
 from sqlfl.planner.emit import mapping_query
@@ -28,7 +29,6 @@ from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpe
 TRAIN = "train"
 EVALUATE = "evaluate"
 PREDICT = "predict"
-CLASSIFIERS = ("logistic_regression", "softmax_regression", "mlp_classifier")
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(shown(v) for v in value)}]"
-    items = value if isinstance(value, dict) else _items(value)
+    items = value if isinstance(value, Mapping) else _items(value)
     if items is not None:
         return "{" + ", ".join(f"'{key}': {shown(v)}" for key, v in items.items()) + "}"
     return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else str(value)

@@ -10,7 +10,7 @@ from sqlglot import exp
 from sqlfl import options as option_table
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.option_types import shown
-from sqlfl.options import NEURAL, SOFTMAX
+from sqlfl.options import CLASSIFIERS, NEURAL, SOFTMAX
 from sqlfl.planner import federated, types
 from sqlfl.planner.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated import FederatedPlan
@@ -282,7 +282,7 @@ def _check_towers(statement: TrainModel, options: Mapping[str, object]) -> None:
 
 def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
     """A regression's target is a number, known from the type before anything runs."""
-    if kind in federated.CLASSIFIERS or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
+    if kind in CLASSIFIERS or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
         return
     classifier = "mlp_classifier" if kind in NEURAL else SOFTMAX
     raise PlanError(

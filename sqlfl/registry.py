@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlfl import printing
 from sqlfl.endings import Ending
 from sqlfl.errors import Error, ModelError, nearest
+from sqlfl.option_types import shown
 from sqlfl.privacy.card import PrivacyReport
 from sqlfl.result import facts_to_html
 from sqlfl.schema import Client
@@ -173,7 +174,7 @@ class Model:
     def _options(self) -> str:
         if not self.given:
             return "all at their defaults"
-        return ", ".join(f"{name} = {_shown(self.options[name])}" for name in self.given)
+        return ", ".join(f"{name} = {shown(self.options[name])}" for name in self.given)
 
     def _epochs(self) -> str:
         made = self.history.column("epoch")[-1].as_py()
@@ -365,17 +366,6 @@ def _described(block: ModelBlock) -> str:
     columns = ", ".join(name for name, _, _ in block.features)
     clients = ", ".join(str(client) for client in block.clients)
     return f"{columns} of {', '.join(block.tables)} at {clients}"
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"'{key}': {_shown(item)}" for key, item in value.items())
-        return f"{{{inner}}}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(_shown(item) for item in value)}]"
-    return "NULL" if value is None else f"'{value}'" if isinstance(value, str) else f"{value:g}"
 
 
 def _number(value: Any) -> str:

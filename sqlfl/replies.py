@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqlfl.errors import PartyError
 from sqlfl.messages import Message
 from sqlfl.messages.checks import mismatch, sizes_of
-from sqlfl.schema import Client
+from sqlfl.schema import Address, Client
 
-Address: TypeAlias = tuple[Client, int]
-"""A client and a slot."""
 Reply = TypeVar("Reply", bound=Message)
 
 SAME_VERSION = "see that the party runs this version of sqlfl, unchanged"

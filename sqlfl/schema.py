@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from sqlfl.codec import DEEPEST, loads, read
 from sqlfl.errors import InternalError
@@ -39,6 +39,10 @@ class Client:
     @property
     def _key(self) -> tuple[str, int]:
         return self.party.lower(), self.index
+
+
+Address: TypeAlias = tuple[Client, int]
+"""A client and a slot; `sqlfl.messages.CLIENT` for the client as a whole."""
 
 
 @dataclass(frozen=True)

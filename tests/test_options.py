@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 
 from sqlfl.errors import OptionError, ParseError
+from sqlfl.option_types import shown
 from sqlfl.options import ELSEWHERE, KINDS, OPTIONS, options_markdown, resolve
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.statements import Pairs, TrainModel
@@ -399,3 +402,14 @@ def test_names_of_elsewhere_are_of_options_that_there_are() -> None:
     known = {entry.name for entry in OPTIONS}
     assert known.isdisjoint(ELSEWHERE)
     assert {name for name in ELSEWHERE.values() if " " not in name} <= known
+
+
+def test_values_are_shown_as_they_are_written() -> None:
+    written = {
+        20260101: "20260101", 0.5: "0.5", True: "true", None: "NULL", "a": "'a'",
+        (16, 8): "[16, 8]",
+    }  # fmt: skip
+    for value, text in written.items():
+        assert shown(value) == text
+    weights = MappingProxyType({"yes": 5, "no": 0.5})
+    assert shown(weights) == "{'yes': 5, 'no': 0.5}"

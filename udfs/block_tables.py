@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp, parse_one
+from sqlglot import exp
 
 from sqlfl.errors import Error, ModelError
 from sqlfl.files import Identity, private_log
@@ -180,9 +180,9 @@ class DatabaseBlocks(MemoryBlocks):
     def _drop_tables(self, cursor: sql.Connection) -> None:
         """And the schema, unless the owner has put something of his own into it."""
         for name in ("blocks", "secrets"):
-            _drop(cursor, "DROP TABLE t", self._table(name))
+            sql.drop_as(cursor, "DROP TABLE t", self._table(name))
         if not any(self._names(cursor, kind) for kind in OBJECTS):
-            _drop(cursor, "DROP SCHEMA t", exp.table_(SCHEMA, db=self._catalog, quoted=True))
+            sql.drop_as(cursor, "DROP SCHEMA t", exp.table_(SCHEMA, db=self._catalog, quoted=True))
 
     def _tables(self, cursor: sql.Connection) -> bool:
         """Whether the schema's tables are there."""
@@ -341,11 +341,3 @@ def _all_equal(place: dict[str, object]) -> exp.Expr:
         return sql.equal(*pair)
 
     return exp.and_(*(matched(name) for name in place))
-
-
-def _drop(cursor: sql.Connection, template: str, what: exp.Table) -> None:
-    # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
-    statement = parse_one(template, dialect="duckdb")
-    for table in list(statement.find_all(exp.Table)):
-        table.replace(what)
-    sql.run(cursor, statement)

@@ -22,9 +22,10 @@ from sqlfl.messages import (
 )
 from sqlfl.models.basis import products_length
 from sqlfl.operators.loj import JoinedRows
-from sqlfl.operators.lou import Address, Members
+from sqlfl.operators.lou import Members
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.replies import Expected, refused
+from sqlfl.schema import Address
 
 Expect: TypeAlias = Callable[[Address], Expected[Any]]
 PENALTY = 1

@@ -35,12 +35,13 @@ from sqlfl.messages import (
 )
 from sqlfl.models.losses import Loss
 from sqlfl.operators.loj import JoinedRows, all_rows
-from sqlfl.operators.lou import Address, Members, average, sum_gradients, sum_grams
+from sqlfl.operators.lou import Members, average, sum_gradients, sum_grams
 from sqlfl.operators.steps import ClientConfiguration
 from sqlfl.options import EMBEDDING
 from sqlfl.privacy.specification import TrainingPrivacy
 from sqlfl.replies import Channel as Channel
 from sqlfl.replies import ask
+from sqlfl.schema import Address
 
 MOMENTUM = 0.9
 ACTIVATION = "relu"

@@ -26,8 +26,8 @@ from sqlfl.algorithms.head import fitted, proximal
 from sqlfl.algorithms.warm import beginning, best_constants, cold
 from sqlfl.arrays import Array
 from sqlfl.messages import Predictions
-from sqlfl.operators.lou import Address
 from sqlfl.options import LEARNING_RATE, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
+from sqlfl.schema import Address
 
 INNER_ROUNDS = 10
 LOCAL_EPOCHS = 5

@@ -11,7 +11,8 @@ from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import Findings, Message, SendFindings
 from sqlfl.planner.federated import TRAIN, FederatedPlan
 from sqlfl.planner.ucq import CATEGORY, Slot
-from sqlfl.replies import Address, Channel, ask
+from sqlfl.replies import Channel, ask
+from sqlfl.schema import Address
 
 COPIES = 100
 """Joined rows of a row with a label, on average, that more than one to many makes."""

@@ -19,7 +19,7 @@ from sqlfl.errors import ModelError
 from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
 from sqlfl.options import LARGEST_JOIN
-from sqlfl.transport.base import Address
+from sqlfl.schema import Address
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,8 @@ from sqlfl.operators.lou import merge_classes, merge_noised, merge_statistics
 from sqlfl.planner import places
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.privacy.statistics import deviation
-from sqlfl.replies import Address, Channel, ask
-from sqlfl.schema import SlotSpecification, specifications_to_json
+from sqlfl.replies import Channel, ask
+from sqlfl.schema import Address, SlotSpecification, specifications_to_json
 
 LARGEST_TARGET = 1e30
 

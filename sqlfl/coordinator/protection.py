@@ -24,7 +24,8 @@ from sqlfl.planner.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
 from sqlfl.privacy.schedule import slot_rounds
 from sqlfl.privacy.specification import PREDICTION_CLIP, Privacy, SlotRounds
-from sqlfl.replies import Address, Expected, ask
+from sqlfl.replies import Expected, ask
+from sqlfl.schema import Address
 
 
 @dataclass(frozen=True, eq=False)

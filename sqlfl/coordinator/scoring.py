@@ -27,7 +27,8 @@ from sqlfl.printing import line, listed
 from sqlfl.privacy.card import upwards
 from sqlfl.privacy.evaluation import accuracy_estimate, true_label_epsilon
 from sqlfl.registry import Model
-from sqlfl.replies import Address, Channel, ask, refused
+from sqlfl.replies import Channel, ask, refused
+from sqlfl.schema import Address
 
 MOST_DIGITS = 38
 ARROW_TYPES: Mapping[str, pa.DataType] = {

@@ -26,7 +26,8 @@ from sqlfl.messages import SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.ucq import Slot
 from sqlfl.printing import listed
-from sqlfl.replies import Address, Channel, Expected, ask
+from sqlfl.replies import Channel, Expected, ask
+from sqlfl.schema import Address
 
 LARGEST_WEIGHT = 1e30
 

@@ -12,7 +12,8 @@ from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import Predictions
-from sqlfl.operators.lou import Address, Members
+from sqlfl.operators.lou import Members
+from sqlfl.schema import Address
 
 
 @dataclass(frozen=True, eq=False)

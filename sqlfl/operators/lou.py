@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -20,10 +19,7 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
 from sqlfl.models.gram import GramMatrix
 from sqlfl.privacy.statistics import settle
-from sqlfl.schema import Client
-
-Address: TypeAlias = tuple[Client, int]
-"""A client and a slot."""
+from sqlfl.schema import Address
 
 CONSTANT = 1e-12
 """Relative standard deviation up to which a column counts as constant."""

@@ -16,11 +16,8 @@ from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message
 from sqlfl.network import Network
 from sqlfl.printing import clipped, lines
 from sqlfl.replies import refused
-from sqlfl.schema import Client
+from sqlfl.schema import Address, Client
 from sqlfl.wire import encode, received
-
-Address: TypeAlias = tuple[Client, int]
-"""A client and a slot; slot `sqlfl.messages.CLIENT` for the client as a whole."""
 
 
 class Transport(Protocol):

@@ -15,10 +15,10 @@ from sqlfl.messages import Message, Ready, Start
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.operators.client import ClientOperator
-from sqlfl.operators.lou import Address, Members
+from sqlfl.operators.lou import Members
 from sqlfl.operators.neural import NeuralOperator
 from sqlfl.operators.steps import ClientConfiguration
-from sqlfl.schema import Client
+from sqlfl.schema import Address, Client
 from sqlfl.wire import decode, encode
 
 Array = np.ndarray

@@ -12,8 +12,7 @@ import pytest
 
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
 from sqlfl.messages import JoinKeys
-from sqlfl.schema import Client
-from sqlfl.transport.base import Address
+from sqlfl.schema import Address, Client
 
 Clear = Sequence[Sequence[int | None]]
 """Per client of a slot, the key of each row."""

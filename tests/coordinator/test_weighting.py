@@ -24,7 +24,7 @@ from sqlfl.messages import (
     Weights,
 )
 from sqlfl.planner.federated import FederatedPlan
-from sqlfl.transport.base import Address
+from sqlfl.schema import Address
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1
 
