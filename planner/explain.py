@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sqlfl.kinds import ANY_CLASSES, kind_of
 from sqlfl.option_types import shown
 from sqlfl.options import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
 from sqlfl.planner.caveats import caveats
@@ -304,7 +305,7 @@ def _symbols(plan: FederatedPlan) -> Section:
 
 
 def _known(plan: FederatedPlan) -> str:
-    several = plan.kind in ("softmax_regression", "mlp_classifier")
+    several = kind_of(plan.kind).target == ANY_CLASSES
     return "; the number of classes" if several else "; 1 here"
 
 

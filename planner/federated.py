@@ -10,7 +10,7 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.errors import InternalError
-from sqlfl.options import CLASSIFIERS
+from sqlfl.kinds import CLASSIFIERS
 from sqlfl.planner import exchanges as ex
 from sqlfl.planner import explain
 from sqlfl.planner.emit import mapping_query

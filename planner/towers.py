@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sqlfl.options import NEURAL
+from sqlfl.kinds import NEURAL
 from sqlfl.planner.sizes import Size
 
 

@@ -27,7 +27,7 @@ from sqlfl.endings import (
     Ending,
     untold,
 )
-from sqlfl.options import BUILT_KINDS
+from sqlfl.kinds import BUILT_KINDS
 from sqlfl.privacy.card import PrivacyReport
 from sqlfl.registry import Cost, Model, ModelBlock
 from sqlfl.stored_arrow import read_numbers

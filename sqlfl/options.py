@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sqlfl.errors import OptionError
+from sqlfl.kinds import BUILT_KINDS, CLASSIFIERS, KINDS, LATER_KINDS, NEURAL
 from sqlfl.option_types import (
     BOOLEAN,
     CLASS_WEIGHT,
@@ -23,17 +24,6 @@ from sqlfl.option_types import (
     number,
     shown,
 )
-
-LINEAR = "linear_regression"
-LOGISTIC = "logistic_regression"
-SOFTMAX = "softmax_regression"
-GENERALISED = (LINEAR, LOGISTIC, SOFTMAX)
-"""Generalised linear models."""
-NEURAL = ("mlp_regressor", "mlp_classifier")
-BUILT_KINDS = (*GENERALISED, *NEURAL)
-LATER_KINDS = ("lasso",)
-KINDS = (*BUILT_KINDS, *LATER_KINDS)
-CLASSIFIERS = (LOGISTIC, SOFTMAX, "mlp_classifier")
 
 ALGORITHMS = ("lbfgs", "sgd", "admm")
 NEURAL_ALGORITHMS = ("sgd", "admm")

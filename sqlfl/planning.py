@@ -9,8 +9,8 @@ from sqlglot import exp
 
 from sqlfl import options as option_table
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
+from sqlfl.kinds import ANY_CLASSES, CLASSIFIERS, other
 from sqlfl.option_types import shown
-from sqlfl.options import CLASSIFIERS, NEURAL, SOFTMAX
 from sqlfl.planner import federated, types
 from sqlfl.planner.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated import FederatedPlan
@@ -284,10 +284,9 @@ def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
     """A regression's target is a number, known from the type before anything runs."""
     if kind in CLASSIFIERS or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
         return
-    classifier = "mlp_classifier" if kind in NEURAL else SOFTMAX
     raise PlanError(
         f"the target of {kind} must be a number, and {ucq.target} is {ucq.target_type}",
-        hint=f"cast it to a number, or train a classifier: USING {classifier}",
+        hint=f"cast it to a number, or train a classifier: USING {other(kind, ANY_CLASSES)}",
         sql=sql,
         span=span,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.errors import Error
-from sqlfl.options import CLASSIFIERS
+from sqlfl.kinds import CLASSIFIERS
 
 try:
     from matplotlib.axes import Axes

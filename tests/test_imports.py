@@ -83,6 +83,7 @@ def test_the_planner_is_pure() -> None:
 BOTTOM = [
     "sqlfl.codec",
     "sqlfl.errors",
+    "sqlfl.kinds",
     "sqlfl.printing",
     "sqlfl.schema",
     "sqlfl.option_types",

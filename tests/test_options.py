@@ -7,8 +7,9 @@ from types import MappingProxyType
 import pytest
 
 from sqlfl.errors import OptionError, ParseError
+from sqlfl.kinds import KINDS
 from sqlfl.option_types import shown
-from sqlfl.options import ELSEWHERE, KINDS, OPTIONS, options_markdown, resolve
+from sqlfl.options import ELSEWHERE, OPTIONS, options_markdown, resolve
 from sqlfl.planner.dialect import parse
 from sqlfl.planner.statements import Pairs, TrainModel
 

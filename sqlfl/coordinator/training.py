@@ -25,11 +25,11 @@ from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
+from sqlfl.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.mapping import TableMapping
 from sqlfl.messages import Save, Saved
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.operators.lou import Members
-from sqlfl.options import LINEAR, NEURAL
 from sqlfl.planner.federated import FederatedPlan
 from sqlfl.planner.ucq import CATEGORY
 from sqlfl.printing import listed
@@ -306,17 +306,16 @@ def _loss(plan: FederatedPlan, target: Targets) -> Loss:
         )
     name, type_ = plan.ucq.target, (plan.ucq.target_type or "").split("(")[0]
     if type_ in ("FLOAT", "DOUBLE", "DECIMAL") and len(target.classes) > MOST_NUMBERS:
-        regression = "mlp_regressor" if plan.kind in NEURAL else LINEAR
         raise ModelError(
             f"target {name} is {type_} and has {len(target.classes)} different values, which are "
             "hardly classes",
-            hint=f"for a number, USING {regression}; for classes, make it a condition, as in "
-            f"{name} > 4, or text: CAST({name} AS VARCHAR)",
+            hint=f"for a number, USING {other(plan.kind, NUMBER)}; for classes, make it a "
+            f"condition, as in {name} > 4, or text: CAST({name} AS VARCHAR)",
         )
-    if plan.kind == "logistic_regression" and len(target.classes) > 2:
+    if kind_of(plan.kind).target == TWO_CLASSES and len(target.classes) > 2:
         raise ModelError(
-            f"target {plan.ucq.target} has {len(target.classes)} classes; "
-            "logistic_regression takes two",
-            hint="USING softmax_regression, or make the target a condition, as in rating >= 4",
+            f"target {plan.ucq.target} has {len(target.classes)} classes; {plan.kind} takes two",
+            hint=f"USING {other(plan.kind, ANY_CLASSES)}, or make the target a condition, as in "
+            "rating >= 4",
         )
     return loss_of(plan.kind, len(target.classes))

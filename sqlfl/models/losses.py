@@ -8,13 +8,14 @@ none.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.kinds import kind_of
 from sqlfl.models.proximal import (
     log_sum,
     logistic_proximal,
@@ -378,14 +379,13 @@ def _sigmoids(h: Array) -> tuple[Array, Array]:
 
 
 def loss_of(kind: str, classes: int) -> Loss:
-    """The loss of a kind of model; `classes` counts only for a softmax.
+    """The loss of a kind of model; `classes` counts only for a softmax."""
+    return LOSSES[kind_of(kind).loss](classes)
 
-    mlp_classifier is a softmax for two classes too.
-    """
-    if kind in ("linear_regression", "mlp_regressor"):
-        return Squared()
-    if kind == "logistic_regression":
-        return Logistic()
-    if kind in ("softmax_regression", "mlp_classifier"):
-        return Softmax(classes)
-    raise InternalError(f"no loss for models of kind {kind!r}")
+
+LOSSES: Mapping[str, Callable[[int], Loss]] = {
+    "squared": lambda classes: Squared(),
+    "logistic": lambda classes: Logistic(),
+    "softmax": Softmax,
+}
+"""By name, from the number of classes."""

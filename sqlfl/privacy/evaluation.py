@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlfl.errors import OptionError
+from sqlfl.kinds import CLASSIFIERS
 from sqlfl.option_types import shown
-from sqlfl.options import CLASSIFIERS, Given
+from sqlfl.options import Given
 from sqlfl.planner import types
 from sqlfl.planner.ucq import BOOLEAN, Ucq
 from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_keep

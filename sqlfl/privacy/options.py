@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 from sqlfl import options as training
 from sqlfl.errors import OptionError
+from sqlfl.kinds import ANY_CLASSES, CLASSIFIERS, TWO_CLASSES, kind_of, other
 from sqlfl.option_types import OptionType, choice, integer, meant, number, shown
-from sqlfl.options import CLASSIFIERS, LOGISTIC, Given
+from sqlfl.options import Given
 from sqlfl.privacy.specification import (
     DELTA,
     LABEL_MECHANISMS,
@@ -314,9 +315,9 @@ def _check_labels(
         hint = "add label_bounds = [least, largest]: the noise must cover that range"
         raise _error(message, written["label_epsilon"], sql, hint=hint, name=True)
     found = values.get("label_classes")
-    if kind == LOGISTIC and isinstance(found, tuple) and len(found) != 2:
+    if kind_of(kind).target == TWO_CLASSES and isinstance(found, tuple) and len(found) != 2:
         message = f"PRIVACY option label_classes must list two classes for {kind}, got "
-        hint = "USING softmax_regression takes more"
+        hint = f"USING {other(kind, ANY_CLASSES)} takes more"
         raise _error(f"{message}{len(found)}", written["label_classes"], sql, hint=hint)
 
 

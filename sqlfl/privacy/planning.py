@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError, PlanError, PrivacyError, nearest
+from sqlfl.kinds import CLASSIFIERS, NEURAL, TWO_CLASSES, kind_of
 from sqlfl.option_types import shown
-from sqlfl.options import CLASSIFIERS, LOGISTIC, NEURAL, Given
+from sqlfl.options import Given
 from sqlfl.planner import types
 from sqlfl.planner.statements import Span
 from sqlfl.planner.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
@@ -65,7 +66,7 @@ def _classes(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> tuple[str
         return given or TRUTH
     if given is None:
         message = f"PRIVACY option label_epsilon needs label_classes for {ucq.target}, which is "
-        first = "two" if kind == LOGISTIC else "all"
+        first = "two" if kind_of(kind).target == TWO_CLASSES else "all"
         raise clause.error(
             f"{message}{type_}: the noise is over all classes that there could be",
             "label_epsilon",

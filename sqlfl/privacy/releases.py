@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlfl.options import CLASSIFIERS
+from sqlfl.kinds import CLASSIFIERS
 from sqlfl.privacy.card import Release
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.privacy.setting import Setting

@@ -1,0 +1,57 @@
+"""The kinds of models, each told once: what `USING` names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlfl.errors import InternalError
+
+NUMBER = "a number"
+TWO_CLASSES = "two classes"
+ANY_CLASSES = "any number of classes"
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    target: str
+    """NUMBER, TWO_CLASSES or ANY_CLASSES."""
+    loss: str
+    """One of `sqlfl.models.losses.LOSSES`."""
+    towers: bool = False
+    """Each table position has a network instead of a linear map."""
+
+    @property
+    def classifies(self) -> bool:
+        return self.target != NUMBER
+
+
+_KINDS = (
+    Kind("linear_regression", NUMBER, "squared"),
+    Kind("logistic_regression", TWO_CLASSES, "logistic"),
+    Kind("softmax_regression", ANY_CLASSES, "softmax"),
+    Kind("mlp_regressor", NUMBER, "squared", towers=True),
+    Kind("mlp_classifier", ANY_CLASSES, "softmax", towers=True),
+)
+BUILT_KINDS = tuple(kind.name for kind in _KINDS)
+LATER_KINDS = ("lasso",)
+KINDS = (*BUILT_KINDS, *LATER_KINDS)
+GENERALISED = tuple(kind.name for kind in _KINDS if not kind.towers)
+"""Generalised linear models."""
+NEURAL = tuple(kind.name for kind in _KINDS if kind.towers)
+CLASSIFIERS = tuple(kind.name for kind in _KINDS if kind.classifies)
+_BY_NAME = {kind.name: kind for kind in _KINDS}
+
+
+def kind_of(name: str) -> Kind:
+    """Raises InternalError for what is no kind, or not built: `check_kind` comes before."""
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise InternalError(f"there are no models of kind {name!r}")
+    return found
+
+
+def other(name: str, target: str) -> str:
+    """The kind that takes such a target, with towers where `name` has them."""
+    towers = kind_of(name).towers
+    return next(k.name for k in _KINDS if k.towers == towers and k.target == target)
