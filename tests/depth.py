@@ -30,6 +30,7 @@ def _seed() -> int:
 SEED = _seed()
 
 
-def examples(few: int) -> settings:
-    """Of a test whose examples take long: so many, or 20 times as many."""
-    return settings(max_examples=20 * few if THOROUGH else few)
+def examples(few: int, many: int | None = None) -> settings:
+    """Of a test whose examples take long: so many, or `many` in the profile thorough; 20 times as
+    many without."""
+    return settings(max_examples=(many or 20 * few) if THOROUGH else few)

@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+from hypothesis import assume
 from hypothesis import strategies as st
 
 LINEAR, LOGISTIC, SOFTMAX = "linear_regression", "logistic_regression", "softmax_regression"
@@ -289,6 +290,8 @@ def cases(
     outer: bool = False,
 ) -> Case:
     """A case of 1 to `max_slots` slots over 1 to 3 organisations; `outer`: with outer joins."""
+    # the first example is the least of all, in every run; rejected, it is not one of a few
+    assume(draw(st.integers(0, 9), label="is drawn") > 0)
     kind = draw(st.sampled_from(kinds), label="kind")
     rng = np.random.default_rng(draw(st.integers(0, 2**20), label="values"))
     slots = draw(st.integers(2 if outer else 1, max_slots), label="slots")

@@ -67,12 +67,13 @@ def test_equal_seeds_give_equal_tables(generators, name: str, tmp_path: Path) ->
     assert not any(one[table].equals(other[table]) for table in one)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mimic", "yelp"])
 def test_every_row_is_joined_and_labels_can_be_learnt(
     generators, name: str, tmp_path: Path
 ) -> None:
-    made = generators.SETS[name](tmp_path, 2e-3)
+    made = generators.SETS[name](tmp_path, 1e-3)
     with made.federation(threads=1) as fed:
         fed.sql(made.statement(algorithm="lbfgs", epochs=2, l2=0.1))
         metrics = fed.model("m").metrics

@@ -31,7 +31,7 @@ def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     cases(), st.integers(1, 3), st.sampled_from(ALGORITHMS), st.sampled_from(("sql", "arrays")),
     st.sampled_from((0.2, 0.5)),
 )  # fmt: skip
-@examples(5)
+@examples(2, 100)
 def test_the_traffic_of_a_split_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, fraction: float
 ) -> None:
@@ -87,7 +87,7 @@ def train(name: str, kind: str, *, weight: bool = True, **options: object) -> st
     return statement.replace("TARGET y", "TARGET y WEIGHT w") if weight else statement
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(27)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("options", ALGORITHMS, ids=str)
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
@@ -116,6 +116,7 @@ def test_the_traffic_of_weights_is_what_explain_says(
             assert asked == (purpose == "EVALUATE")
 
 
+@pytest.mark.thinned(2)
 def test_class_weights_of_zero_leave_categories_out(parties: Parties) -> None:
     by_class = "{'0': 1, '1': 2.5, '2': 0, '3': 0, '4': 0}"
     with tapped(parties) as (fed, tap):
@@ -128,6 +129,7 @@ def test_class_weights_of_zero_leave_categories_out(parties: Parties) -> None:
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=5, draws=DRAWS)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("options", ALGORITHMS, ids=str)
 def test_the_traffic_of_a_warm_start_is_what_explain_says(
     parties: Parties, options: dict[str, object]
@@ -144,6 +146,7 @@ def test_the_traffic_of_a_warm_start_is_what_explain_says(
         assert_disclosed(plan, recorded, parties, epochs=epochs, draws=DRAWS)
 
 
+@pytest.mark.thinned(2)
 def test_copies_of_a_base_row_are_on_one_side_and_weigh_nothing_there(parties: Parties) -> None:
     with tapped(parties) as (fed, tap):
         with tap.taken() as recorded:

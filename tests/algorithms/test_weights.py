@@ -45,6 +45,7 @@ def both(join: Join, options: dict) -> tuple[Trained, Trained]:
         return train(join, **options), train(duplicated(join), **options)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("clients", [None, (2, 1, 3)])
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,6 +81,7 @@ def test_weights_are_repetitions(kind: str, method: str, seed: int, union: bool)
     assert one.objective == pytest.approx(expected, rel=1e-5, abs=1e-5 * first)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e6, 1e30])
 @pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 def test_the_scale_of_the_weights_does_not_matter(scale: float, options: dict) -> None:
@@ -90,6 +92,7 @@ def test_the_scale_of_the_weights_does_not_matter(scale: float, options: dict) -
     assert other.objective == pytest.approx(one.objective, rel=1e-6)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_weight_zero_are_predicted_and_change_nothing(kind: str, options: dict) -> None:
@@ -109,6 +112,7 @@ def test_weights_of_one_are_no_weights(options: dict) -> None:
     np.testing.assert_allclose(one.theta, two.theta, atol=1e-6)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "options",
@@ -180,6 +184,7 @@ def test_batches_are_of_rows_that_weigh_something(kind: str, clients) -> None:
     assert {m.coefficients[1] for m in sent} <= {100.0, float(np.count_nonzero(join.weights) % 100)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_of_unlike_weights_approach_the_optimum(kind: str) -> None:
     rng = np.random.default_rng(9)
