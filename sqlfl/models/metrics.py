@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +68,8 @@ def area_under_curve(score: Array, positive: Array, weights: Array | None = None
     misses = len(positive) - hits
     if hits == 0 or misses == 0:
         return None
+    from scipy.stats import rankdata  # which takes longer to import than all else of a federation
+
     ranks = rankdata(score)
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
