@@ -1,13 +1,14 @@
 """Kills processes while they noise labels, and looks at what leaves of later ones.
 
-A program of its own, so that it can fork: python -m tests.crashing_labels FOLDER KILLS. For every
-point a child trains on noised labels over a fresh database, tells what labels leave as soon as they
-do, and dies at the k-th call or return of a function since it asked for its secret, or since it has
-it. Then another child trains. It prints a line of JSON for each point: {"way", "since", "k",
-"killed", "made", "left", "again", "error"}; made: the secret was there when the first one had died.
+A program of its own, so that it can fork: python -m tests.crashing_labels FOLDER KILLS SEED WAYS.
+For every point a child trains on noised labels over a fresh database, tells what labels leave as
+soon as they do, and dies at the k-th call or return of a function since it asked for its secret,
+or since it has it. Then another child trains. It prints a line of JSON for each point: {"way",
+"since", "k", "killed", "made", "left", "again", "error"}; made: the secret was there when the first
+one had died.
 
-The first points of each way are the first event of each kind: before anything is written, and when
-the secret is kept and no label has left.
+A third of the points is before the secret is kept. Where there are many, the first of each kind is
+the first event: before anything is written, and when the secret is kept and no label has left.
 """
 
 from __future__ import annotations
@@ -160,23 +161,27 @@ def count(folder: Path, way: str) -> tuple[int, int]:
     return int(str(found[ASKED])), int(str(found[KEPT]))
 
 
-def main(folder: Path, kills: int) -> None:
+def main(folder: Path, kills: int, seed: int, ways: list[str]) -> None:
     def make(pipe: int) -> None:
         with contextlib.closing(duckdb.connect(str(folder / FILE))) as con:
             con.execute(sessions.VISITS)
 
     assert forked(make)[0] == 0
-    draw = random.Random(kills)
-    for way in WAYS:
+    draw = random.Random(seed)
+    for way in ways:
         asked, kept = count(folder, way)
         few, many = kills // 3, kills - kills // 3
-        points = [(ASKED, k) for k in {1, *draw.sample(range(2, asked), few - 1)}]
         # the threads of a run come in any order: near its end an event may be missing
         last = kept * 9 // 10
-        points += [(KEPT, 1 + int(last * n / (many - 1))) for n in range(many)]
+        if few > 1:
+            points = [(ASKED, k) for k in {1, *draw.sample(range(2, asked), few - 1)}]
+            points += [(KEPT, 1 + int(last * n / (many - 1))) for n in range(many)]
+        else:
+            points = [(ASKED, draw.randrange(1, asked))]
+            points += [(KEPT, k) for k in sorted(draw.sample(range(1, last + 2), many))]
         for since, k in points:
             print(json.dumps(strike(folder, way, since, k)), flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -68,6 +68,7 @@ def sent(fed: sqlfl.Federation, direction: str) -> int:
     return sum(r["bytes"] for r in found[:end] if r["crosses"] and r["direction"] == direction)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("at", ["clinic", "CLINIC", "lab", None])
 def test_only_what_leaves_the_party_crosses(federations: Federations, at: str | None) -> None:
     with federations(at) as fed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def sources() -> dict[str, Path]:
 SOURCES = sources()
 
 
+@functools.cache
 def imported(path: Path, *, lazily: bool = True) -> set[str]:
     """Modules that a file imports; `lazily`: those inside functions too. Not those for typing."""
     tree = ast.parse(path.read_text())

@@ -11,25 +11,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.crashing_labels import KEPT
-from tests.depth import THOROUGH
+from tests.crashing_labels import KEPT, WAYS
+from tests.depth import SEED, THOROUGH
 
 ROOT = Path(__file__).parent.parent
 KILLS = 30 if THOROUGH else 3
 """Points of each way to attach the database."""
+CHOSEN = list(WAYS) if THOROUGH else [list(WAYS)[SEED % len(WAYS)]]
 
 
 @pytest.mark.slow
 def test_labels_that_have_left_are_not_drawn_anew(tmp_path: Path) -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.crashing_labels", str(tmp_path), str(KILLS)]
+    command = [sys.executable, "-m", "tests.crashing_labels", str(tmp_path)]
+    command += [str(KILLS), str(SEED), *CHOSEN]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
     points = [json.loads(line) for line in done.stdout.splitlines()]
     assert not [point for point in points if point["error"]]
-    for way in ("beside", "inside"):
+    for way in CHOSEN:
         killed = [p for p in points if p["way"] == way and p["killed"]]
         assert len(killed) == KILLS
         for point in killed:  # nothing had left, or what leaves now
@@ -40,5 +42,7 @@ def test_labels_that_have_left_are_not_drawn_anew(tmp_path: Path) -> None:
             else:
                 assert not point["left"]
         first = [(p["made"], bool(p["left"])) for p in killed if p["k"] == 1]
-        assert first == [(False, False), (True, False)]
-        assert killed[-1]["left"]
+        assert set(first) <= {(False, False), (True, False)}
+        if THOROUGH:
+            assert len(first) == 2
+            assert killed[-1]["left"]

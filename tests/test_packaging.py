@@ -154,6 +154,7 @@ def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -
     assert modules_of_wheel(build("wheel", unpacked, target)) == modules_of_wheel(wheel)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
 def test_install(
     form: str,
@@ -182,7 +183,7 @@ def test_install(
     assert run(python, "-m", "timeit", "-n1", "-r1", ORIGINS, cwd=source).startswith(str(source))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("form", ["wheel", "root"])
 def test_mypy_follows(
     form: str, source: Path, wheel: Path, install: Callable[..., Path], tmp_path: Path

@@ -21,10 +21,25 @@ from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode, encode
 from tests import lasting
-from tests.lasting import FILES, evaluate, kept_runs, opened, train
+from tests.lasting import (
+    FILES,
+    PREDICT,
+    Trained,
+    evaluate,
+    is_free,
+    kept_runs,
+    make_trained,
+    opened,
+    predictions,
+    train,
+)
 
 ROOT = Path(__file__).parent.parent
-PREDICT = f"PREDICT MODEL m ID (census.people.id) {lasting.QUERY}"
+CLIENTS = ("census/0", "census/1", "geo/0")
+ONE_PARTY = (
+    "TRAIN OR REPLACE MODEL m USING linear_regression TARGET size WITH (epochs = 1) "
+    "FROM (SELECT size, town FROM geo.towns)"
+)
 
 
 @pytest.fixture
@@ -33,17 +48,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def predictions(fed: sqlfl.Federation) -> dict[int, float]:
-    return dict(fed.sql(PREDICT).fetchall())
+@pytest.fixture
+def trained(tmp_path: Path) -> Trained:
+    return make_trained(tmp_path)
 
 
 def test_everything_is_there_after_reopening(folder: Path) -> None:
     with opened(folder) as fed:
         result = fed.sql(train(more=", algorithm = 'admm'"))
         before = fed.model("m")
-        card, shown = repr(fed.sql("DESCRIBE MODEL m")), fed.sql("SHOW MODELS").fetchall()
+        card, shown = fed.sql("DESCRIBE MODEL m"), fed.sql("SHOW MODELS").fetchall()
         loss, values, audit = evaluate(fed), predictions(fed), fed.audit().arrow()
     assert "in coordinator.duckdb and by its parties" in repr(result)
+    _check_card(before, dict(card.fetchall()))
     with opened(folder) as fed:
         after = fed.model("m")
         for name in ("run", "sql", "options", "given", "features", "classes", "blocks", "metrics",
@@ -52,7 +69,7 @@ def test_everything_is_there_after_reopening(folder: Path) -> None:
             assert getattr(after, name) == getattr(before, name), name
         assert after.history.equals(before.history)
         np.testing.assert_array_equal(after.intercept, before.intercept)
-        assert repr(fed.sql("DESCRIBE MODEL m")) == card
+        assert repr(fed.sql("DESCRIBE MODEL m")) == repr(card)
         assert fed.sql("SHOW MODELS").fetchall() == shown
         assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
         assert predictions(fed) == pytest.approx(values, rel=1e-9)
@@ -62,11 +79,8 @@ def test_everything_is_there_after_reopening(folder: Path) -> None:
         assert found.num_rows > audit.num_rows
 
 
-def test_the_card_says_how_the_model_was_made(folder: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train(more=", algorithm = 'admm'"))
-        model = fed.model("m")
-        facts = dict(fed.sql("DESCRIBE MODEL m").fetchall())
+def _check_card(model: sqlfl.Model, facts: dict[str, str]) -> None:
+    """How the model was made."""
     assert facts["options"] == "l2 = 0.0001, epochs = 2, algorithm = 'admm'"
     assert "census.people" in facts["block p"]
     assert "census/0, census/1" in facts["block p"]
@@ -112,72 +126,76 @@ def test_what_a_classifier_has_beyond_that(folder: Path) -> None:
         assert fed.model("d").metrics["valid_rows"] == after.metrics["valid_rows"], "another split"
 
 
-def test_statements_on_models_work_after_reopening(folder: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train())
-        fed.sql(train("other"))
-        old = evaluate(fed)
-    with opened(folder) as fed:
-        run = fed.model("m").run
+def test_statements_on_models_work_after_reopening(trained: Trained) -> None:
+    old, run = trained.loss, trained.run
+    with opened(trained.folder) as fed:
+        assert fed.model("m").run == run
         with pytest.raises(sqlfl.ModelError, match="already"):
             fed.sql(train())
         fed.sql(train(head="TRAIN MODEL IF NOT EXISTS").replace("EXISTS m", "EXISTS M"))
         assert fed.model("m").run == run
+        fed.sql(train("other", epochs=1))
+    with opened(trained.folder) as fed:
         fed.sql(train(head="TRAIN OR REPLACE MODEL", l2=0.5))
-        assert evaluate(fed) != pytest.approx(old, rel=1e-4)
-        fed.sql("DROP MODEL other")
-    with opened(folder) as fed:
-        assert [row[0] for row in fed.sql("SHOW MODELS").fetchall()] == ["m"]
         new = fed.model("m").run
         assert new != run
+        fed.sql("DROP MODEL other")
+    with opened(trained.folder) as fed:
+        assert [row[0] for row in fed.sql("SHOW MODELS").fetchall()] == ["m"]
+        assert fed.model("m").run == new
         assert evaluate(fed) != pytest.approx(old, rel=1e-4)
-    for file, client in zip(FILES, ("census/0", "census/1", "geo/0"), strict=True):
-        assert kept_runs(folder / file) == [(client, new)]
+    for file, client in zip(FILES, CLIENTS, strict=True):
+        assert kept_runs(trained.folder / file) == [(client, new)]
 
 
-def in_process(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+def in_process(folder: Path, code: str) -> subprocess.Popen[str]:
     """`code` in another process, where `folder` and the functions of tests.lasting are known."""
     head = "import sys\nfrom pathlib import Path\nimport sqlfl\nfrom tests.lasting import *\n"
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", f"{head}folder = Path(sys.argv[1])\n{code}", folder],
         cwd=ROOT,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
     )
 
 
-def test_another_process_goes_on(folder: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train())
-        loss = evaluate(fed)
-    done = in_process(
-        folder,
-        "with opened(folder) as fed:\n"
-        "    print(evaluate(fed))\n"
-        "    fed.sql(train('mine', l2=0.5))\n"
-        "    fed.sql('DROP MODEL m')\n",
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(loss, rel=1e-12)
-    with opened(folder) as fed:
+ANOTHER = """
+def refused(work):
+    try:
+        work()
+    except Exception as error:
+        print(type(error).__name__, str(error).replace("\\n", " "), flush=True)
+refused(lambda: sqlfl.connect(folder / "coordinator.duckdb"))
+with sqlfl.connect(folder / "new.duckdb") as fed:
+    refused(lambda: fed.attach("geo", folder / "geo.duckdb"))
+input()
+with opened(folder) as fed:
+    print(evaluate(fed))
+    fed.sql(train("mine", l2=0.5))
+    fed.sql("DROP MODEL m")
+"""
+
+
+def test_a_file_is_open_once_and_then_another_process_goes_on(trained: Trained) -> None:
+    with in_process(trained.folder, ANOTHER) as other:
+        assert other.stdout is not None
+        with opened(trained.folder):
+            with pytest.raises(sqlfl.Error, match="open in this process already"):
+                sqlfl.connect(trained.folder / "coordinator.duckdb")
+            coordinator, party = other.stdout.readline(), other.stdout.readline()
+        out, err = other.communicate("\n")
+    assert other.returncode == 0, err
+    assert coordinator.startswith("Error ")
+    assert party.startswith("PartyError party geo/0")
+    assert "open in another process" in coordinator
+    assert "open in another process" in party
+    assert float(out) == pytest.approx(trained.loss, rel=1e-12)
+    with opened(trained.folder) as fed:
         assert [row[0] for row in fed.sql("SHOW MODELS").fetchall()] == ["mine"]
         assert evaluate(fed, "mine") > 0
-
-
-def test_a_file_is_open_once(folder: Path) -> None:
-    with opened(folder):
-        with pytest.raises(sqlfl.Error, match="open in this process already"):
-            sqlfl.connect(folder / "coordinator.duckdb")
-        done = in_process(folder, "sqlfl.connect(folder / 'coordinator.duckdb')")
-        assert "sqlfl.errors.Error" in done.stderr
-        assert "open in another process" in done.stderr
-        code = "sqlfl.connect(folder / 'new.duckdb').attach('geo', folder / 'geo.duckdb')"
-        done = in_process(folder, code)
-        assert "sqlfl.errors.PartyError: party geo/0" in done.stderr
-        assert "open in another process" in done.stderr
-    with opened(folder) as fed:
-        assert fed.sql("SHOW MODELS").fetchall() == []
 
 
 # -- versions --------------------------------------------------------------------------------------
@@ -189,26 +207,27 @@ def edit(path: Path, *statements: str) -> None:
             con.execute(statement)
 
 
-def test_a_newer_patch_version_may_have_written_the_files(folder: Path) -> None:
-    """More columns and more fields than this version knows of."""
-    with opened(folder) as fed:
-        fed.sql(train())
-        loss = evaluate(fed)
-    path = folder / "coordinator.duckdb"
+def test_another_patch_version_may_have_written_the_files(trained: Trained) -> None:
+    """A newer one more columns and fields than this version knows of, an older one no head."""
+    path = trained.folder / "coordinator.duckdb"
     with contextlib.closing(duckdb.connect(str(path))) as con:
         ((text,),) = con.execute("SELECT document FROM coordinator.sqlfl.models").fetchall()
         document = json.loads(text) | {"later": {"field": 1}}
         document["blocks"][0]["later"] = document["cost"]["later"] = 1
+        assert document.pop("head") is None
         con.execute("UPDATE coordinator.sqlfl.models SET document = ?", [json.dumps(document)])
-    edit(
-        path,
-        "UPDATE coordinator.sqlfl.coordinator SET written_by = '0.1.99'",
-        "ALTER TABLE coordinator.sqlfl.models ADD COLUMN later INTEGER DEFAULT 7",
-        "ALTER TABLE coordinator.sqlfl.audit ADD COLUMN later INTEGER",
-    )
-    edit(folder / FILES[0], "ALTER TABLE sqlfl.blocks ADD COLUMN later INTEGER DEFAULT 7")
-    with opened(folder) as fed:
-        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
+        for change in (
+            "UPDATE coordinator.sqlfl.coordinator SET written_by = '0.1.99'",
+            "ALTER TABLE coordinator.sqlfl.models ADD COLUMN later INTEGER DEFAULT 7",
+            "ALTER TABLE coordinator.sqlfl.audit ADD COLUMN later INTEGER",
+        ):
+            con.execute(change)
+    later = "ALTER TABLE sqlfl.blocks ADD COLUMN later INTEGER DEFAULT 7"
+    edit(trained.folder / FILES[0], later)
+    with opened(trained.folder) as fed:
+        assert fed.model("m").head is None
+        assert evaluate(fed) == pytest.approx(trained.loss, rel=1e-12)
+        assert predictions(fed) == pytest.approx(trained.predictions, rel=1e-9)
         fed.sql(train(head="TRAIN OR REPLACE MODEL", l2=0.5))
         assert evaluate(fed) > 0
         assert len(fed.audit()) > 0
@@ -234,26 +253,8 @@ def test_a_head_is_kept_with_its_model(folder: Path) -> None:
         assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
 
 
-def test_a_model_written_before_there_were_heads_is_read(folder: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train())
-        loss, values = evaluate(fed), predictions(fed)
-    path = folder / "coordinator.duckdb"
-    with contextlib.closing(duckdb.connect(str(path))) as con:
-        ((text,),) = con.execute("SELECT document FROM coordinator.sqlfl.models").fetchall()
-        document = json.loads(text)
-        assert document.pop("head") is None
-        con.execute("UPDATE coordinator.sqlfl.models SET document = ?", [json.dumps(document)])
-    with opened(folder) as fed:
-        assert fed.model("m").head is None
-        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
-        assert predictions(fed) == pytest.approx(values, rel=1e-9)
-
-
-def test_a_newer_format_is_refused(folder: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train())
-    path = folder / "coordinator.duckdb"
+def test_a_newer_format_is_refused(trained: Trained) -> None:
+    path = trained.folder / "coordinator.duckdb"
     edit(path, "UPDATE coordinator.sqlfl.coordinator SET format = 2, written_by = '3.1.4'")
     before = path.read_bytes()
     with pytest.raises(sqlfl.Error, match=r"sqlfl 3\.1\.4, in format 2.*") as caught:
@@ -263,11 +264,10 @@ def test_a_newer_format_is_refused(folder: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_block_in_a_newer_format_is_refused(folder: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train())
-    edit(folder / FILES[2], "UPDATE sqlfl.blocks SET format = 99")
-    with opened(folder) as fed, pytest.raises(sqlfl.PartyError, match=r"geo/0.*newer sqlfl"):
+def test_a_block_in_a_newer_format_is_refused(trained: Trained) -> None:
+    edit(trained.folder / FILES[2], "UPDATE sqlfl.blocks SET format = 99")
+    newer = pytest.raises(sqlfl.PartyError, match=r"geo/0.*newer sqlfl")
+    with opened(trained.folder) as fed, newer:
         evaluate(fed)
 
 
@@ -275,10 +275,9 @@ def test_a_block_in_a_newer_format_is_refused(folder: Path) -> None:
 
 
 def test_other_files_are_refused_and_nothing_is_made(folder: Path) -> None:
+    make_trained(folder, geo_store="store.duckdb")
     (folder / "text.duckdb").write_text("hello\n" * 900)
     edit(folder / "views.duckdb", "CREATE VIEW v AS SELECT 1 AS x")
-    with opened(folder, geo_store="store.duckdb") as fed:
-        fed.sql(train())
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     cases: dict[object, str] = {
         folder / FILES[0]: "people",
@@ -300,33 +299,38 @@ def test_other_files_are_refused_and_nothing_is_made(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["new.duckdb", "sqlfl.duckdb", "models.duckdb", "odd 'name\".db"])
 def test_a_new_file_may_have_any_name(name: str, folder: Path) -> None:
     for _ in range(2):
-        with opened(folder, path=name) as fed:
-            fed.sql(train(head="TRAIN OR REPLACE MODEL"))
+        with sqlfl.connect(folder / name) as fed:
+            fed.attach("geo", folder / FILES[2])
+            fed.sql(ONE_PARTY)
             assert name in repr(fed)
             assert name in fed.model("m").kept
 
 
 def test_an_empty_file_becomes_the_coordinators(folder: Path) -> None:
     (folder / "coordinator.duckdb").touch()
-    with opened(folder) as fed:
-        fed.sql(train())
+    with sqlfl.connect(folder / "coordinator.duckdb") as fed:
+        fed.attach("geo", folder / FILES[2])
+        fed.sql(ONE_PARTY)
+        assert fed.model("m").lasting
     edit(folder / "database.duckdb", "CREATE TABLE t (x INTEGER)", "DROP TABLE t")
-    with opened(folder, path="database.duckdb") as fed:
+    with sqlfl.connect(folder / "database.duckdb") as fed:
         assert fed.sql("SHOW MODELS").fetchall() == []
 
 
 def test_closing_twice_and_as_a_context(folder: Path) -> None:
     with sqlfl.connect(folder / "c.duckdb") as fed:
         fed.attach("geo", folder / FILES[2], folder / "store.duckdb")
+        names = ("c.duckdb", "store.duckdb", FILES[2])
+        assert not any(is_free(folder / name) for name in names)
         fed.close()
     fed.close()
     with pytest.raises(sqlfl.Error, match="closed"):
         fed.sql("SHOW MODELS")
-    for name in ("c.duckdb", "store.duckdb", FILES[2]):
-        assert in_process(folder, f"import duckdb; duckdb.connect(str(folder / '{name}'))")
+    assert all(is_free(folder / name) for name in names)
 
 
 def test_files_may_be_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,42 +354,32 @@ def test_files_may_be_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 # -- whose blocks ----------------------------------------------------------------------------------
 
 
-def test_coordinators_on_one_database_are_kept_apart(folder: Path) -> None:
-    losses = []
-    for number, l2 in enumerate((0.0001, 0.5)):
-        with opened(folder, path=f"c{number}.duckdb") as fed:
-            fed.sql(train(l2=l2))
-            losses.append(evaluate(fed))
-    assert len(kept_runs(folder / FILES[0])) == 2
-    with opened(folder, path="c0.duckdb") as fed:
-        assert evaluate(fed) == pytest.approx(losses[0], rel=1e-12)
-        fed.sql("DROP MODEL m")
-    with opened(folder, path="c1.duckdb") as fed:
-        assert evaluate(fed) == pytest.approx(losses[1], rel=1e-12)
-        fed.sql("DROP MODEL m")
-    assert [kept_runs(folder / name) for name in FILES] == [[], [], []]
-
-
-def test_two_coordinators_at_once_on_open_connections(folder: Path) -> None:
+def test_coordinators_on_one_database_are_kept_apart(trained: Trained) -> None:
+    """At once, on open connections; one goes on with its model."""
     with contextlib.ExitStack() as stack:
         north, south, geo = (
-            stack.enter_context(contextlib.closing(duckdb.connect(str(folder / name))))
+            stack.enter_context(contextlib.closing(duckdb.connect(str(trained.folder / name))))
             for name in FILES
         )
         feds = []
-        for number in range(2):
-            fed = stack.enter_context(sqlfl.connect(folder / f"c{number}.duckdb"))
+        for name in ("coordinator.duckdb", "another.duckdb"):
+            fed = stack.enter_context(sqlfl.connect(trained.folder / name))
             fed.attach("census", [north, south])
             fed.attach("geo", geo)
             feds.append(fed)
-        feds[0].sql(train())
         feds[1].sql(train(l2=0.5))
-        assert evaluate(feds[0]) != pytest.approx(evaluate(feds[1]), rel=1e-4)
+        for con in (north, south, geo):
+            assert con.execute("SELECT count(*) FROM sqlfl.blocks").fetchall() == [(2,)]
+        assert evaluate(feds[0]) == pytest.approx(trained.loss, rel=1e-12)
         feds[0].sql("DROP MODEL m")
-        assert evaluate(feds[1]) > 0
-        feds[1].sql("DROP MODEL m")
-        assert geo.execute("SELECT schema_name FROM duckdb_schemas() WHERE schema_name = 'sqlfl'"
-                           ).fetchall() == []  # fmt: skip
+        feds[1].close()
+        again = stack.enter_context(sqlfl.connect(trained.folder / "another.duckdb"))
+        again.attach("census", [north, south])
+        again.attach("geo", geo)
+        assert evaluate(again) != pytest.approx(trained.loss, rel=1e-4)
+        again.sql("DROP MODEL m")
+        schemas = "FROM duckdb_schemas() WHERE schema_name = 'sqlfl'"
+        assert [con.execute(schemas).fetchall() for con in (north, south, geo)] == [[], [], []]
 
 
 def test_clients_share_a_store(folder: Path) -> None:
@@ -399,20 +393,19 @@ def test_clients_share_a_store(folder: Path) -> None:
     before = [(folder / name).read_bytes() for name in FILES]
     with both() as fed:
         fed.sql(train())
-        fed.sql(train("n"))
+        fed.sql(train("n", epochs=1))
         fed.sql("DROP MODEL n")
         loss, run = evaluate(fed), fed.model("m").run
     assert [(folder / name).read_bytes() for name in FILES] == before
-    clients = ["census/0", "census/1", "geo/0"]
-    assert kept_runs(folder / "store.duckdb") == [(client, run) for client in clients]
+    assert kept_runs(folder / "store.duckdb") == [(client, run) for client in CLIENTS]
     with both() as fed:
         assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
 
 
-def test_a_party_that_is_away(folder: Path) -> None:
+def test_a_party_that_is_away(trained: Trained) -> None:
+    folder = trained.folder
     with opened(folder) as fed:
-        fed.sql(train())
-        fed.sql(train("n"))
+        fed.sql(train("n", epochs=1))
         run = fed.model("n").run
     with sqlfl.connect(folder / "coordinator.duckdb") as fed:
         fed.attach("census", [folder / FILES[0], folder / FILES[1]])
@@ -431,23 +424,22 @@ def kept_runs_of(fed: sqlfl.Federation) -> list[str]:
     return sorted(fed.model(row[0]).run for row in fed.sql("SHOW MODELS").fetchall())
 
 
-def test_another_database_under_the_partys_name(folder: Path, tmp_path: Path) -> None:
-    with opened(folder) as fed:
-        fed.sql(train())
-        loss = evaluate(fed)
+def test_another_database_under_the_partys_name(trained: Trained) -> None:
+    folder = trained.folder
     edit(folder / "other.duckdb", lasting.TOWNS)
     with sqlfl.connect(folder / "coordinator.duckdb") as fed:
         fed.attach("census", [folder / FILES[0], folder / FILES[1]])
         fed.attach("geo", folder / "other.duckdb")
         with pytest.raises(sqlfl.PartyError, match=r"geo/0.*no block of the model"):
             evaluate(fed)
-    with sqlfl.connect(folder / "coordinator.duckdb") as fed:
+        fed.detach("census")
+        fed.detach("geo")
         fed.attach("census", [folder / FILES[1], folder / FILES[0]])  # in another order
         fed.attach("geo", folder / FILES[2])
         with pytest.raises(sqlfl.PartyError, match=r"census/.*no block of the model"):
             evaluate(fed)
     with opened(folder) as fed:
-        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
+        assert evaluate(fed) == pytest.approx(trained.loss, rel=1e-12)
 
 
 # -- what cannot be kept ---------------------------------------------------------------------------
@@ -465,6 +457,7 @@ def test_nothing_is_written_without_a_coordinators_file(folder: Path) -> None:
         assert kept_runs(folder / FILES[0]) == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["a read-only connection", "in memory"])
 def test_a_model_with_a_part_that_cannot_be_kept(how: str, folder: Path) -> None:
     with contextlib.ExitStack() as stack:
@@ -484,26 +477,28 @@ def test_a_model_with_a_part_that_cannot_be_kept(how: str, folder: Path) -> None
             assert evaluate(fed) > 0
             assert kept_runs(folder / FILES[0]) == []
             alone = "FROM (SELECT p.score, p.age FROM census.people p)"
-            fed.sql(f"TRAIN MODEL alone USING linear_regression TARGET score {alone}")
+            fed.sql(
+                f"TRAIN MODEL alone USING linear_regression TARGET score WITH (epochs = 1) {alone}"
+            )
             assert fed.model("alone").lasting
             fed.sql("DROP MODEL m")
-            fed.sql(train())
+            fed.sql(train(epochs=1))
         with sqlfl.connect(folder / "c.duckdb") as fed:
             assert [row[0] for row in fed.sql("SHOW MODELS").fetchall()] == ["alone"]
             fed.attach("geo", geo, folder / "store.duckdb")
             fed.attach("census", [folder / FILES[0], folder / FILES[1]])
-            fed.sql(train())
+            fed.sql(train(epochs=1))
             assert fed.model("m").lasting
         assert len(kept_runs(folder / "store.duckdb")) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("geo", ["in memory", "read-only", "stored"])
 def test_what_lasts_is_replaced_by_what_lasts_or_not_at_all(geo: str, folder: Path) -> None:
     """One client that cannot keep its part is enough; refused before anything is trained."""
     store = folder / "store.duckdb"
-    with opened(folder, geo_store="store.duckdb") as fed:
-        fed.sql(train())
-        loss, run = evaluate(fed), fed.model("m").run
+    made = make_trained(folder, geo_store="store.duckdb")
+    loss, run = made.loss, made.run
     before = [kept_runs(path) for path in (*map(folder.joinpath, FILES), store)]
     replace = train(head="TRAIN OR REPLACE MODEL", l2=0.5)
     with contextlib.ExitStack() as stack:
@@ -528,8 +523,9 @@ def test_what_lasts_is_replaced_by_what_lasts_or_not_at_all(geo: str, folder: Pa
             asked = fed.audit().arrow().column("kind").to_pylist()[sent:]
             assert set(asked) <= {"list_tables", "tables", "describe", "columns"}
             assert [row[0] for row in fed.sql("SHOW MODELS").fetchall()] == ["m"]
-            fed.sql(train("other"))
-            fed.sql(train("other", head="TRAIN OR REPLACE MODEL"))  # it does not last either
+            fed.sql(train("other", epochs=1))
+            # it does not last either
+            fed.sql(train("other", head="TRAIN OR REPLACE MODEL", epochs=1))
             fed.sql(train("other", head="TRAIN MODEL IF NOT EXISTS"))
     if geo != "stored":
         after = [kept_runs(path) for path in (*map(folder.joinpath, FILES), store)]
@@ -539,10 +535,10 @@ def test_what_lasts_is_replaced_by_what_lasts_or_not_at_all(geo: str, folder: Pa
         assert evaluate(fed) == pytest.approx(loss, rel=1e-9)
 
 
-def test_fewer_databases_than_in_training(folder: Path) -> None:
+def test_fewer_databases_than_in_training(trained: Trained) -> None:
     """Forty of a hundred rows would be predicted, and nobody would know."""
+    folder = trained.folder
     with opened(folder) as fed:
-        fed.sql(train())
         assert fed.model("m").remarks == ()
     said = (
         "party census had 2 databases when model m was trained, and has one database now: rows of "
@@ -564,8 +560,9 @@ def test_more_databases_than_in_training(folder: Path) -> None:
     with sqlfl.connect(folder / "coordinator.duckdb") as fed:
         fed.attach("census", folder / FILES[0])
         fed.attach("geo", folder / FILES[2])
-        fed.sql(train())
-        fed.sql(f"TRAIN MODEL n USING linear_regression TARGET score FROM ({labels})")
+        fed.sql(train(epochs=1))
+        once = "WITH (epochs = 1)"
+        fed.sql(f"TRAIN MODEL n USING linear_regression TARGET score {once} FROM ({labels})")
     with sqlfl.connect(folder / "coordinator.duckdb") as fed:
         fed.attach("census", [folder / FILES[0], folder / FILES[1]])
         fed.attach("geo", folder / FILES[2])
@@ -578,10 +575,9 @@ def test_more_databases_than_in_training(folder: Path) -> None:
 # -- detaching -------------------------------------------------------------------------------------
 
 
-def test_a_party_is_detached_and_attached_again(folder: Path) -> None:
+def test_a_party_is_detached_and_attached_again(trained: Trained) -> None:
+    folder = trained.folder
     with opened(folder) as fed:
-        fed.sql(train())
-        loss = evaluate(fed)
         fed.detach("GEO")
         assert "geo" not in repr(fed)
         with duckdb.connect(str(folder / FILES[2])) as con:  # the file is closed
@@ -593,7 +589,7 @@ def test_a_party_is_detached_and_attached_again(folder: Path) -> None:
         with pytest.raises(sqlfl.Error, match=r"(?s)no party cencus.*did you mean census"):
             fed.detach("cencus")
         fed.attach("geo", folder / FILES[2])
-        assert evaluate(fed) == pytest.approx(loss, rel=1e-12)
+        assert evaluate(fed) == pytest.approx(trained.loss, rel=1e-12)
         fed.detach("census")
         fed.detach("geo")
         assert "parties: none" in repr(fed)
@@ -640,31 +636,35 @@ class Failing:
 
     def __init__(self, inner: Transport, kind: str, client: str) -> None:
         self._inner = inner
-        self._kind = kind
+        self.kind = kind
         self._client = client
 
     def exchange(self, requests):  # type: ignore[no-untyped-def]
         for client, data in requests:
-            if decode(data).kind == self._kind and str(client) == self._client:
+            if decode(data).kind == self.kind and str(client) == self._client:
                 raise sqlfl.PartyError(self._client, "away")
         return self._inner.exchange(requests)
 
 
-@pytest.mark.parametrize("kind", sorted({"save", "keep", "finish"} & KINDS.keys()))
-def test_a_training_that_fails_late_leaves_nothing(kind: str, folder: Path) -> None:
-    with opened(folder) as fed:
-        pass
-    with sqlfl.Federation(
-        folder / "coordinator.duckdb", progress=False, wrap=lambda t: Failing(t, kind, "geo/0")
-    ) as fed:
+def test_a_training_that_fails_late_leaves_nothing(folder: Path) -> None:
+    failing: list[Failing] = []
+
+    def wrap(inner: Transport) -> Failing:
+        failing.append(Failing(inner, "", "geo/0"))
+        return failing[0]
+
+    with sqlfl.Federation(folder / "coordinator.duckdb", progress=False, wrap=wrap) as fed:
         fed.attach("census", [folder / FILES[0], folder / FILES[1]])
         fed.attach("geo", folder / FILES[2])
-        with pytest.raises(sqlfl.PartyError, match="away"):
-            fed.sql(train())
-        assert fed.sql("SHOW MODELS").fetchall() == []
-        for server in fed._servers.values():
-            assert not server._blocks.runs
-            assert str(server.client) == "geo/0" or not server._runs
+        for kind in ("save", "keep", "finish"):
+            assert kind in KINDS
+            failing[0].kind = kind
+            with pytest.raises(sqlfl.PartyError, match="away"):
+                fed.sql(train(epochs=1))
+            assert fed.sql("SHOW MODELS").fetchall() == []
+            for server in fed._servers.values():
+                assert not server._blocks.runs
+                assert str(server.client) == "geo/0" or not server._runs
     with opened(folder) as fed:
         assert fed.sql("SHOW MODELS").fetchall() == []
     for name in FILES:
@@ -672,11 +672,9 @@ def test_a_training_that_fails_late_leaves_nothing(kind: str, folder: Path) -> N
             assert not con.execute("FROM duckdb_schemas() WHERE schema_name = 'sqlfl'").fetchall()
 
 
-def test_one_keeps_and_another_fails(folder: Path) -> None:
+def test_one_keeps_and_another_fails(trained: Trained) -> None:
     """geo's block cannot be written: those of census, which are, go again."""
-    with opened(folder) as fed:
-        fed.sql(train())
-        run = fed.model("m").run
+    with opened(trained.folder) as fed:
 
         class Refusing(Failing):
             def exchange(self, requests):  # type: ignore[no-untyped-def]
@@ -690,12 +688,13 @@ def test_one_keeps_and_another_fails(folder: Path) -> None:
         fed._saving._transport = Refusing(fed._transport, "", "")
         with pytest.raises(sqlfl.PartyError, match=r"geo/0.*full"):
             fed.sql(train(head="TRAIN OR REPLACE MODEL", l2=0.5))
-        assert fed.model("m").run == run
-        assert evaluate(fed) > 0
-    for file, client in zip(FILES, ("census/0", "census/1", "geo/0"), strict=True):
-        assert kept_runs(folder / file) == [(client, run)]
+        assert fed.model("m").run == trained.run
+        assert evaluate(fed) == pytest.approx(trained.loss, rel=1e-12)
+    for file, client in zip(FILES, CLIENTS, strict=True):
+        assert kept_runs(trained.folder / file) == [(client, trained.run)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("head", ["TRAIN MODEL", "TRAIN MODEL IF NOT EXISTS"])
 def test_two_threads_train_the_same_name(head: str, folder: Path) -> None:
     errors: list[BaseException] = []
@@ -740,10 +739,8 @@ FULL = """
 import resource
 def full(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+loss, run = LOSS, "RUN"
 with opened(folder) as fed:
-    fed.sql(train())
-    loss = evaluate(fed)
-    run = fed.model("m").run
     full(SIZE)
     texts = []
     for text in (train(head="TRAIN OR REPLACE MODEL", l2=0.5, OPTIONS), train("n", OPTIONS)):
@@ -780,12 +777,15 @@ print(texts[0])
     ],
     ids=["at the parties", "at the coordinator"],
 )
-def test_a_disk_without_room(size: int, options: str, text: str, folder: Path) -> None:
+def test_a_disk_without_room(size: int, options: str, text: str, trained: Trained) -> None:
     """A limit on the size of files stands for it: DuckDB's writes fail in the same place."""
-    done = in_process(folder, FULL.replace("(SIZE)", f"({size})").replace("OPTIONS", options))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(text), done.stdout
-    assert "cannot be written" in done.stdout
+    code = FULL.replace("(SIZE)", f"({size})").replace("OPTIONS", options)
+    code = code.replace("LOSS", repr(trained.loss)).replace("RUN", trained.run)
+    with in_process(trained.folder, code) as done:
+        out, err = done.communicate()
+    assert done.returncode == 0, err
+    assert out.startswith(text), out
+    assert "cannot be written" in out
 
 
 @pytest.fixture

@@ -33,11 +33,13 @@ def predictions(fed: sqlfl.Federation, query: str, ids: str) -> list[tuple[objec
     return sorted((*row[:-1], round(row[-1], 4)) for row in found.fetchall())  # type: ignore[type-var]
 
 
-@pytest.fixture
-def expected(database: Open) -> list[tuple[object, ...]]:
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[object, ...]]:
     """What a plain table of the party gives."""
-    con, owner = database(f"CREATE TABLE t AS {ROWS}"), database(LABELS)
-    with federation(("a", con), ("b", owner)) as fed:
+    with duckdb.connect() as con, duckdb.connect() as owner, contextlib.ExitStack() as stack:
+        con.execute(f"CREATE TABLE t AS {ROWS}")
+        owner.execute(LABELS)
+        fed = stack.enter_context(federation(("a", con), ("b", owner)))
         return predictions(fed, "SELECT t.x, l.y FROM a.t JOIN b.labels l ON t.id = l.id", "a.t.id")
 
 
@@ -90,7 +92,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("statements", "path"), SOURCES.values(), ids=SOURCES)
 def test_a_table_is_found_wherever_it_lies(
     statements: Sequence[str], path: str, expected: list[tuple[object, ...]], database: Open
@@ -108,6 +110,7 @@ def test_a_table_is_found_wherever_it_lies(
         assert predictions(fed, query, "q.id") == expected
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("table", ["far.s.t.x", "s.t.x", "t.x"])
 def test_a_column_may_be_named_by_the_end_of_its_tables_path(
     table: str, expected: list[tuple[object, ...]], database: Open
@@ -270,6 +273,7 @@ FILES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", FILES)
 def test_a_view_over_a_file(
     kind: str, expected: list[tuple[object, ...]], database: Open, tmp_path: Path

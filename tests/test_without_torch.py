@@ -11,6 +11,7 @@ import torch
 
 import sqlfl
 from tests.conftest import Open
+from tests.depth import THOROUGH
 
 ROOT = Path(__file__).parent.parent
 TABLE = "CREATE TABLE t AS SELECT range AS k, range % 3 AS x, 1.0 * range AS y FROM range(9)"
@@ -21,6 +22,7 @@ QUERY = (
 )  # fmt: skip
 TRAIN = f"TRAIN MODEL m USING mlp_regressor TARGET y WITH (device = '%s') FROM ({QUERY})"
 
+ATTEMPTS = 20 if THOROUGH else 2
 CODE = f"""
 import sys
 
@@ -39,7 +41,7 @@ with sqlfl.connect(progress=False) as fed:
         con = duckdb.connect()
         con.execute({TABLE!r})
         fed.attach(party, con)
-    for _ in range(4):  # all clients fail at once, in threads
+    for _ in range({ATTEMPTS}):  # all clients fail at once, in threads
         try:
             fed.sql({TRAIN % "auto"!r})
         except sqlfl.PartyError as error:
@@ -56,7 +58,7 @@ def test_a_party_without_torch_says_so_first() -> None:
         "party a/0: neural towers are trained with PyTorch, which cannot be imported here\n"
         "hint: pip install 'sqlfl[neural]' at this party\n"
     )
-    assert done.stdout == 4 * said + "['drop', 'failure', 'finish', 'prepare', 'ready']\n"
+    assert done.stdout == ATTEMPTS * said + "['drop', 'failure', 'finish', 'prepare', 'ready']\n"
 
 
 def test_a_party_without_opacus_says_so_first(

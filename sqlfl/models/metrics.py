@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from sqlfl.arrays import Array
 
@@ -68,6 +67,8 @@ def area_under_curve(score: Array, positive: Array, weights: Array | None = None
     misses = len(positive) - hits
     if hits == 0 or misses == 0:
         return None
+    from scipy.stats import rankdata  # which takes longer to import than all else of a federation
+
     ranks = rankdata(score)
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
