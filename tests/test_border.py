@@ -6,6 +6,7 @@ import contextlib
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 import duckdb
@@ -34,9 +35,9 @@ from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import SEED, THOROUGH, examples
 from tests.federations import Parties, federation, trainable
-from tests.strategies import LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
+from tests.strategies import LINEAR, SOFTMAX, Case, odd_cases, predict_sql, train_sql
 from tests.truth_of_sizes import Number, Truth
 
 
@@ -231,22 +232,17 @@ ALGORITHMS = (
 
 CLIENTS, METHODS = st.integers(1, 3), st.sampled_from(ALGORITHMS)
 ENGINES = st.sampled_from(("sql", "arrays"))
+NEXT = st.sampled_from(("warm", "predict", "evaluate"))
+"""What comes after a TRAIN: another that starts from it, a PREDICT, or an EVALUATE."""
 
 
-@given(cases(), CLIENTS, METHODS, ENGINES)
-@examples(5)
+@given(st.booleans().flatmap(lambda outer: odd_cases(outer=outer)), CLIENTS, METHODS, ENGINES, NEXT)
+@examples(1)
 def test_the_traffic_is_what_explain_says(
-    case: Case, clients: int, options: dict[str, object], engine: str
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
-    compare_traffic(case, clients, options, engine)
-
-
-@given(cases(outer=True), CLIENTS, METHODS, ENGINES)
-@examples(4)
-def test_the_traffic_of_outer_joins_is_what_explain_says(
-    case: Case, clients: int, options: dict[str, object], engine: str
-) -> None:
-    compare_traffic(case, clients, options, engine)
+    """Of inner joins and of outer ones."""
+    compare_traffic(case, clients, options, engine, then)
 
 
 TOWERS = (
@@ -260,23 +256,23 @@ TOWERS = (
 )
 
 
-@given(cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES)
-@examples(3)
+@given(odd_cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT)
+@examples(1)
 def test_the_traffic_of_towers_is_what_explain_says(
-    case: Case, clients: int, options: dict[str, object], engine: str
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
     kind = LINEAR if case.kind == LINEAR else SOFTMAX
     case = Case(kind, case.target, case.tables, case.blocks, case.seed)
-    compare_traffic(case, clients, options, engine, NEURAL[kind])
+    compare_traffic(case, clients, options, engine, then, NEURAL[kind])
 
 
 NEURAL = {LINEAR: "mlp_regressor", SOFTMAX: "mlp_classifier"}
 
 
 def compare_traffic(
-    case: Case, clients: int, options: dict[str, object], engine: str, kind: str = ""
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str, kind: str = ""
 ) -> None:
-    """A TRAIN, another that starts from it, a PREDICT and an EVALUATE."""
+    """A TRAIN, and the statement that comes after it; in the thorough run all of them."""
     with case.open(clients) as databases, tapped(dict(databases.parties)) as (fed, tap):
         data = trainable(case, databases)
         statement = train_sql(
@@ -290,39 +286,17 @@ def compare_traffic(
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 
         more = {**options, "engine": engine, "warm_start": "m"}
-        again = train_sql("w", kind or case.kind, case.target, case.query, **more)
-        plan = fed.explain(again)
-        with tap.taken() as recorded:
-            fed.sql(again)
-        epochs = fed.model("w").history.num_rows
-        assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
-
-        plan = fed.explain(case.predict())
-        with tap.taken() as recorded:
-            fed.sql(case.predict())
-        assert_disclosed(plan, recorded, parties, outputs=data.outputs)
-
-        evaluate = f"EVALUATE MODEL m FROM ({case.query})"
-        plan = fed.explain(evaluate)
-        with tap.taken() as recorded:
-            fed.sql(evaluate)
-        assert_disclosed(plan, recorded, parties, outputs=data.outputs)
-
-
-def test_the_audit_lists_every_message_with_its_size(secret: Parties) -> None:
-    with tapped(secret) as (fed, tap):
-        fed.sql(TRAIN)
-        fed.sql(PREDICT)
-        audit = fed.audit().arrow().to_pylist()
-        recorded = tap.transport.recorded
-        assert [row["seq"] for row in audit] == list(range(1, len(recorded) + 1))
-        listed = sorted((r["client"], r["direction"], r["kind"], r["bytes"]) for r in audit)
-        messages = [(r, decode(r.data)) for r in recorded]
-        assert listed == sorted((str(r.client), r.direction, m.kind, m.nbytes) for r, m in messages)
-        history = fed.model("m").history.to_pylist()
-        assert (
-            0 < history[-1]["bytes_up"] <= sum(r["bytes"] for r in audit if r["direction"] == "up")
-        )
+        texts = {
+            "warm": train_sql("w", kind or case.kind, case.target, case.query, **more),
+            "predict": case.predict(),
+            "evaluate": f"EVALUATE MODEL m FROM ({case.query})",
+        }
+        for name in texts if THOROUGH else [then]:
+            plan = fed.explain(texts[name])
+            with tap.taken() as recorded:
+                fed.sql(texts[name])
+            epochs = fed.model("w").history.num_rows if name == "warm" else 0
+            assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 
 
 # -- sentinels -------------------------------------------------------------------------------------
@@ -362,10 +336,53 @@ TRAIN = train_sql("m", "linear_regression", "label", SELECT, epochs=4)
 PREDICT = predict_sql("m", SELECT.replace("p.label, ", ""), ("census.people.name",))
 
 
-@pytest.fixture(params=[1, 2], ids=["one client", "two clients"])
-def secret(request: pytest.FixtureRequest, database: Open) -> Parties:
-    parts = [range(60)] if request.param == 1 else [range(25), range(25, 60)]
-    return {"census": [database(people(p)) for p in parts], "bank": [database(accounts())]}
+SHARED = {"one client": 1, "two clients": 2}
+
+
+@pytest.fixture(scope="module", params=SHARED if THOROUGH else [list(SHARED)[SEED % 2]])
+def secret(request: pytest.FixtureRequest) -> Iterator[Parties]:
+    parts = [range(60)] if SHARED[request.param] == 1 else [range(25), range(25, 60)]
+    with contextlib.ExitStack() as stack:
+
+        def made(script: str) -> duckdb.DuckDBPyConnection:
+            con = stack.enter_context(duckdb.connect())
+            con.execute(script)
+            return con
+
+        yield {"census": [made(people(p)) for p in parts], "bank": [made(accounts())]}
+
+
+@dataclass
+class Session:
+    """Two TRAINs of one query and a PREDICT, with what crossed the border in each."""
+
+    fed: sqlfl.Federation
+    trained: tuple[list[Recorded], list[Recorded]]
+    predicted: list[Recorded]
+    predictions: sqlfl.Result
+
+
+@pytest.fixture(scope="module")
+def session(secret: Parties) -> Iterator[Session]:
+    with tapped(secret) as (fed, tap):
+        with tap.taken() as first:
+            fed.sql(TRAIN)
+        with tap.taken() as second:
+            fed.sql(TRAIN.replace("MODEL m", "MODEL n"))
+        with tap.taken() as predicted:
+            found = fed.sql(PREDICT)
+        yield Session(fed, (first, second), predicted, found)
+
+
+def test_the_audit_lists_every_message_with_its_size(session: Session) -> None:
+    audit = session.fed.audit().arrow().to_pylist()
+    recorded = [r for part in (*session.trained, session.predicted) for r in part]
+    assert [row["seq"] for row in audit] == list(range(1, len(recorded) + 1))
+    listed = sorted((r["client"], r["direction"], r["kind"], r["bytes"]) for r in audit)
+    messages = [(r, decode(r.data)) for r in recorded]
+    assert listed == sorted((str(r.client), r.direction, m.kind, m.nbytes) for r, m in messages)
+    own = [row["bytes"] for row in audit[: len(session.trained[0])] if row["direction"] == "up"]
+    assert 0 < session.fed.model("m").history.to_pylist()[-1]["bytes_up"] <= sum(own)
 
 
 def patterns() -> dict[bytes, str]:
@@ -388,7 +405,6 @@ def patterns() -> dict[bytes, str]:
 def planted_in_messages(secret: Parties, algorithm: str, engine: str) -> set[str]:
     """The planted values that occur in any message of a TRAIN, a PREDICT and an EVALUATE."""
     planted = patterns()
-    widths = sorted({len(p) for p in planted})
     found: set[str] = set()
     with tapped(secret) as (fed, tap):
         options = {"algorithm": algorithm, "engine": engine, "epochs": 4}
@@ -396,12 +412,21 @@ def planted_in_messages(secret: Parties, algorithm: str, engine: str) -> set[str
         fed.sql(predict_sql("m", SELECT.replace("p.label, ", "")))
         assert fed.sql(f"EVALUATE MODEL m FROM ({SELECT})").arrow().column("rows")[0].as_py() == 90
         for item in tap.transport.recorded:
-            for width in widths:
-                for start in range(len(item.data) - width + 1):
-                    hit = planted.get(item.data[start : start + width])
-                    if hit is not None:
-                        found.add(f"{hit} in {decode(item.data).kind} of {item.client}")
+            kind = decode(item.data).kind
+            found |= {f"{hit} in {kind} of {item.client}" for hit in hits(item.data, planted)}
     return found
+
+
+def hits(data: bytes, planted: dict[bytes, str]) -> set[str]:
+    """What of the planted occurs anywhere in the data: of each, the first four bytes are looked
+    for, and where they are the whole of it."""
+    first = np.array(sorted({int.from_bytes(p[:4], "little") for p in planted}), np.uint32)
+    windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), 4)
+    starts = np.isin(np.ascontiguousarray(windows).view("<u4")[:, 0], first).nonzero()[0]
+    widths = {len(p) for p in planted}
+    assert min(widths) >= 4
+    places = (bytes(data[s : s + width]) for s in starts for width in widths)
+    return {planted[place] for place in places if place in planted}
 
 
 @pytest.mark.thinned(5)
@@ -415,17 +440,15 @@ def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engin
     assert not found
 
 
-def test_identifiers_are_disclosed_only_where_asked_for(secret: Parties) -> None:
-    with tapped(secret) as (fed, tap):
-        fed.sql(TRAIN)
-        with tap.taken() as recorded:
-            result = fed.sql(PREDICT)
-        assert set(result.arrow().column(0).to_pylist()) == set(KEYS)
-        kinds = {decode(r.data).kind for r in recorded if KEYS[3].encode() in r.data}
-        assert kinds == {"identifiers"}
-        plan = fed.explain(PREDICT)
-        assert any(d.kind == "identifiers" for d in plan.disclosures)
-        assert "census.people.name" in str(plan)
+def test_identifiers_are_disclosed_only_where_asked_for(session: Session) -> None:
+    assert set(session.predictions.arrow().column(0).to_pylist()) == set(KEYS)
+    sent = [r.data for r in session.predicted if decode(r.data).kind == "identifiers"]
+    assert {f"{key} as text" for key in KEYS} <= {hit for d in sent for hit in hits(d, patterns())}
+    kinds = {decode(r.data).kind for r in session.predicted if KEYS[3].encode() in r.data}
+    assert kinds == {"identifiers"}
+    plan = session.fed.explain(PREDICT)
+    assert any(d.kind == "identifiers" for d in plan.disclosures)
+    assert "census.people.name" in str(plan)
 
 
 def order_of(recorded: list[Recorded], kind: type[Message]) -> list[list[object]]:
@@ -439,45 +462,39 @@ def order_of(recorded: list[Recorded], kind: type[Message]) -> list[list[object]
     return found
 
 
-def test_storage_order_is_nowhere(database: Open) -> None:
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT t.label, u.x FROM a.t t JOIN b.u u USING (k)", "SELECT t.label, t.k FROM a.t t"],
+)
+def test_storage_order_is_nowhere(database: Open, statement: str) -> None:
     """Rows travel in an order that is neither that of storage nor the same in the next run."""
     rows = 200
     con = database(
         f"CREATE TABLE t AS SELECT i AS id, i % 40 AS k, i * 1.0 AS label FROM range({rows}) r(i)"
     )
     other = database("CREATE TABLE u AS SELECT i AS k, sin(i) AS x FROM range(40) r(i)")
-    query = "SELECT t.label, u.x FROM a.t t JOIN b.u u USING (k)"
-    alone = "SELECT t.label, t.k FROM a.t t"
-    for statement in (query, alone):
-        seen = []
-        for _ in range(2):
-            with tapped({"a": [con], "b": [other]}) as (fed, tap):
-                fed.sql(train_sql("m", "linear_regression", "label", statement))
-                fed.sql(predict_sql("m", statement.replace("t.label, ", ""), ("a.t.id",)))
-                seen.append(order_of(tap.transport.recorded, Labels)[0])
-                seen.append(order_of(tap.transport.recorded, Identifiers)[0])
-        assert all(len(order) == rows for order in seen)
-        for order in seen:
-            distance = np.abs(np.corrcoef(np.arange(rows), np.array(order, float))[0, 1])
-            assert distance < 0.5
-        assert len({tuple(map(float, order)) for order in seen}) == len(seen)  # type: ignore[arg-type]
+    seen = []
+    for _ in range(2):
+        with tapped({"a": [con], "b": [other]}) as (fed, tap):
+            fed.sql(train_sql("m", "linear_regression", "label", statement, epochs=1))
+            fed.sql(predict_sql("m", statement.replace("t.label, ", ""), ("a.t.id",)))
+            seen.append(order_of(tap.transport.recorded, Labels)[0])
+            seen.append(order_of(tap.transport.recorded, Identifiers)[0])
+    assert all(len(order) == rows for order in seen)
+    for order in seen:
+        distance = np.abs(np.corrcoef(np.arange(rows), np.array(order, float))[0, 1])
+        assert distance < 0.5
+    assert len({tuple(map(float, order)) for order in seen}) == len(seen)  # type: ignore[arg-type]
 
 
-def test_tags_of_one_key_differ_between_runs_and_between_keys(secret: Parties) -> None:
-    with tapped(secret) as (fed, tap):
-        tags = []
-        for name in ("m", "n"):
-            with tap.taken() as recorded:
-                fed.sql(train_sql(name, "linear_regression", "label", SELECT, epochs=1))
-            tags.append(
-                {
-                    bytes(t)
-                    for item in recorded
-                    for t in _tags(decode(item.data), "bank", item.client)
-                }
-            )
-        assert len(tags[0]) == len(tags[1]) == 60
-        assert not tags[0] & tags[1]
+def test_tags_of_one_key_differ_between_runs_and_between_keys(session: Session) -> None:
+    first, second = (
+        {bytes(t) for item in recorded for t in _tags(decode(item.data), "bank", item.client)}
+        for recorded in session.trained
+    )
+    assert len(first) == len(second) == 60
+    assert not first & second
 
 
 def _tags(message: Message, party: str, client: Client) -> list[np.ndarray]:

@@ -131,6 +131,7 @@ def recorded(
         yield fed, wrapped[0], request.param
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("network", "line"),
     [

@@ -370,6 +370,7 @@ def admm_round(clients: Sequence[NeuralOperator], values: Sequence[Any], rho: fl
     return replies
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("activation", sorted(FUNCTIONS))
 @pytest.mark.parametrize("cuts", [(), (11, 30)])
 @pytest.mark.parametrize("hidden", [(4,), (5, 3)])
@@ -406,6 +407,7 @@ def target_of(engine: DenseEngine) -> np.ndarray:
     return dense(engine) @ weights / math.sqrt(engine.width)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("cuts", [(), (13,), (10, 20, 30)])
 @pytest.mark.parametrize("batch", [400, 32])
 def test_updates_find_what_can_be_found(cuts: tuple[int, ...], batch: int) -> None:

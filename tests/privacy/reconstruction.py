@@ -16,7 +16,7 @@ from tests.privacy.capturing import View
 
 Array = np.ndarray
 
-ROWS, COLUMNS = 240, 3
+ROWS, COLUMNS = 600, 3
 """Of bank.people, in two databases with half of them each."""
 BOUND = 3.0
 """All features are between -BOUND and BOUND, which is public."""
@@ -25,14 +25,14 @@ L2 = 1e-4
 
 
 def features(seed: int = 7) -> Array:
-    """(240, 3), correlated."""
+    """(600, 3), correlated."""
     x = np.random.default_rng(seed).normal(size=(ROWS, COLUMNS)) * [1.0, 0.8, 1.2]
     x[:, 1] += 0.6 * x[:, 0]
     return np.clip(x, -BOUND, BOUND)
 
 
 def labels(x: Array) -> Array:
-    """(240,), no two alike."""
+    """(600,), no two alike."""
     return x @ [0.7, -1.0, 0.4] + np.random.default_rng(8).normal(size=len(x))
 
 
@@ -93,6 +93,14 @@ def encoded(view: View, noise: float = 0.0) -> Array:
     if not noise:
         return np.linalg.lstsq(theta, seen.T)[0].T
     return np.linalg.solve(theta.T @ theta + noise**2 * np.eye(COLUMNS), theta.T @ seen.T).T
+
+
+def rounding(view: View) -> float:
+    """What float32 can do to `encoded` without noise: of each prediction half a unit in the last
+    place, over the least that a row moves them by."""
+    theta, seen = followed(view), predictions(view)
+    ulp = np.spacing(np.float32(np.abs(seen).max()))
+    return float(np.sqrt(len(theta)) * ulp / 2 / np.linalg.svd(theta)[1].min())
 
 
 def noise_of(view: View) -> float:

@@ -19,7 +19,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
 from sqlfl.wire import decode
 
-ROWS = 40
+ROWS = 120
 EPSILON = 1
 VISITS = (
     "CREATE TABLE visits AS SELECT range AS id, range % 7 AS age, "

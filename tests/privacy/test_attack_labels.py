@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import duckdb
 import numpy as np
@@ -14,11 +15,12 @@ from sqlfl.party import PartyClient
 from sqlfl.privacy.mechanisms import keep_probability
 from sqlfl.udfs.label_secret import LabelSecret
 from tests.conftest import Open
+from tests.depth import SEED, THOROUGH
 from tests.privacy import sessions
 from tests.privacy.sessions import EPSILON, Array, right, session, train
 
-SESSIONS = 9
-"""So many tell 94 % of the labels at this ε, if each draws anew; one tells 73 %."""
+SESSIONS = 5
+"""So many tell 87 % of the labels at this ε, if each draws anew; one tells 73 %."""
 
 
 @pytest.fixture
@@ -72,9 +74,10 @@ def _fails(*given: object) -> None:
 
 def test_sessions_gain_nothing(clinic: Path) -> None:
     """However the database is attached, and whatever becomes of the model."""
-    ways = [by_path, by_connection, with_another_coordinator, dropping, failing]
+    others = [by_connection, with_another_coordinator, dropping, failing]
+    ways = [by_path, *(others if THOROUGH else Random(SEED).sample(others, 2))]
     draws = [draw for way in ways for draw, _ in zip(way(clinic), range(2), strict=False)]
-    assert len(draws) == 7
+    assert len(draws) == (7 if THOROUGH else len(draws)) > len(ways)
     for draw in draws:
         np.testing.assert_array_equal(draw, draws[0])
     assert right(draws) == right(draws[:1])
@@ -94,15 +97,19 @@ def assert_averaged(draws: list[Array]) -> None:
     """They are independent: two agree in about as many rows as chance has it, in 61 %."""
     keep = keep_probability(EPSILON, 2)
     agree = [np.mean(a == b) for n, a in enumerate(draws) for b in draws[:n]]
+    # by 7 standard deviations
     assert abs(np.mean(agree) - (keep**2 + (1 - keep) ** 2)) < 0.15
+    # 0.14, with a standard deviation of 0.022
     assert right(draws) > np.mean([right([draw]) for draw in draws]) + 0.03
 
 
 def test_in_memory_they_are_drawn_anew_and_the_report_says_so(database: Open) -> None:
     draws = []
-    for _ in range(SESSIONS):
+    for number in range(SESSIONS):
         with session(database(sessions.VISITS)) as own:
             draws.append(own.labels(train()))
+            if number:
+                continue
             np.testing.assert_array_equal(own.labels(train()), draws[-1])  # within the session
             said = [str(own.fed.explain(train())), str(own.fed.model("m").privacy)]
             said.append(repr(own.fed.model("m")))

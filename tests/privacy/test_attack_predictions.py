@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -63,9 +65,11 @@ def test_with_exact_predictions_they_come_back_whatever_the_parameters_noise(
     x = attack.features()
     view, report = run(database, x, EXACT)
     found = by_bounds(attack.encoded(view))
-    np.testing.assert_allclose(
-        found, x[attack.owners(view, attack.labels(x))], rtol=0, atol=FLOAT32
-    )
+    # twice, for θ is followed in other sums than the client's; the noise decides how far θ moves
+    error = 2 * by_bounds(np.array(attack.rounding(view)))
+    assert error < 0.01 * x.std()
+    own = x[attack.owners(view, attack.labels(x))]
+    np.testing.assert_allclose(found, own, rtol=0, atol=error)
     assert claimed(report, "predictions") == [None]
     users = [r.epsilon for r in report.releases if r.observer == "users of the model"]
     assert any(epsilon is not None for epsilon in users)
@@ -89,7 +93,7 @@ def test_where_protection_is_claimed_the_attack_fails(database: Open) -> None:
     (epsilon,) = claimed(report, "predictions")
     assert epsilon is not None
     assert 0.99 * EPSILON < epsilon <= EPSILON
-    # of 120 rows: noise alone correlates by 0.09
+    # of 300 rows: noise alone correlates by 0.06
     assert correlation(x, view) < 0.4
     plain = by_bounds(attack.encoded(view))
     own = x[attack.owners(view, attack.labels(x))]
@@ -125,22 +129,28 @@ def test_a_whole_run_proves_no_more_than_its_report_claims(database: Open) -> No
 noised = Guard.predictions
 
 
-def little_noise(self: Guard, values: Array, rows: Array | None) -> Array:
-    """A thousandth of it, around what was clipped."""
-    bound = self.privacy.prediction_clip
-    exact = np.clip(values, -bound, bound)
-    return exact + (noised(self, values, rows) - exact) / 1000
+def little_noise(part: float) -> Callable[[Guard, Array, Array | None], Array]:
+    """A part of it, around what was clipped."""
+
+    def found(self: Guard, values: Array, rows: Array | None) -> Array:
+        bound = self.privacy.prediction_clip
+        exact = np.clip(values, -bound, bound)
+        return exact + part * (noised(self, values, rows) - exact)
+
+    return found
 
 
 def test_a_build_with_too_little_noise_is_caught(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Guard, "predictions", little_noise)
+    monkeypatch.setattr(Guard, "predictions", little_noise(1e-3))
     x, coins = signs()
     view, report = run(database, x, NOISED)
     (epsilon,) = claimed(report, "predictions")
     assert epsilon is not None
     assert proved(view, coins, x) > epsilon
+    # the noise of gradients may move θ along one line, nearly: less of it still tells the columns
+    monkeypatch.setattr(Guard, "predictions", little_noise(1e-5))
     x = attack.features()
     view, _ = run(database, x, NOISED)
     assert correlation(x, view) > 0.9

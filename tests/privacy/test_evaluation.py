@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -42,6 +43,17 @@ def clinic(database: Open) -> Iterator[tuple[sqlfl.Federation, Tap]]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def plain() -> Iterator[tuple[sqlfl.Federation, Tap]]:
+    """With a model m of who is ill, trained without PRIVACY: for statements that change nothing."""
+    with duckdb.connect() as visits, duckdb.connect() as tests:
+        visits.execute(VISITS)
+        tests.execute(TESTS)
+        with tapped({"clinic": [visits], "lab": [tests]}) as (fed, tap):
+            fed.sql(train(""))
+            yield fed, tap
+
+
 def asked(fed: sqlfl.Federation, tap: Tap, statement: str) -> tuple[sqlfl.Result, np.ndarray]:
     """The result, and the labels that left for it, by row of the clinic's: ill or not, sorted."""
     with tap.taken() as recorded:
@@ -68,13 +80,30 @@ def test_noised_labels_are_those_of_training(clinic: tuple[sqlfl.Federation, Tap
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
         assert "of noised labels" in repr(result)
         assert "of noised labels" in result._repr_html_()
-    _, others = asked(fed, tap, f"EVALUATE MODEL m PRIVACY (label_epsilon = 2) FROM ({ILL})")
-    assert others.sum() != trained.sum() or not np.array_equal(others, trained)
 
 
-def test_traffic_is_what_explain_says(clinic: tuple[sqlfl.Federation, Tap], database: Open) -> None:
+def test_another_epsilon_is_another_draw(clinic: tuple[sqlfl.Federation, Tap]) -> None:
+    """Of numbers, of which no two are equal by chance: it is not the same noise, halved, either."""
     fed, tap = clinic
-    fed.sql(train(""))
+    fed.sql(train("", COST, "linear_regression"))
+    one, again, other = (
+        asked(
+            fed,
+            tap,
+            f"EVALUATE MODEL m PRIVACY (label_epsilon = {epsilon}, label_bounds = [0, 3]) "
+            f"FROM ({COST})",
+        )[1]
+        for epsilon in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(again, one)
+    for cost in range(4):
+        halved = cost + (one - cost) / 2
+        assert not np.intersect1d(halved.round(12), other.round(12)).size
+    assert not np.intersect1d(one, other).size
+
+
+def test_traffic_is_what_explain_says(plain: tuple[sqlfl.Federation, Tap]) -> None:
+    fed, tap = plain
     text = f"EVALUATE MODEL m PRIVACY (label_epsilon = 1) FROM ({ILL})"
     plan = fed.explain(text)
     with tap.taken() as recorded:
@@ -129,19 +158,17 @@ def test_numbers_and_classes_that_are_given(clinic: tuple[sqlfl.Federation, Tap]
     ],
 )
 def test_what_does_not_apply_is_refused(
-    clause: str, message: str, clinic: tuple[sqlfl.Federation, Tap]
+    clause: str, message: str, plain: tuple[sqlfl.Federation, Tap]
 ) -> None:
-    fed, tap = clinic
-    fed.sql(train(""))
+    fed, tap = plain
     with tap.taken() as recorded, pytest.raises(OptionError, match=message) as raised:
         fed.sql(f"EVALUATE MODEL m PRIVACY ({clause}) FROM ({ILL})")
     assert raised.value.span is not None
     assert not [r for r in recorded if decode(r.data).kind in ("labels", "predictions")]
 
 
-def test_rows_must_be_told_from_copies(clinic: tuple[sqlfl.Federation, Tap]) -> None:
-    fed, _ = clinic
-    fed.sql(train(""))
+def test_rows_must_be_told_from_copies(plain: tuple[sqlfl.Federation, Tap]) -> None:
+    fed, _ = plain
     two = (
         "(SELECT a.* FROM clinic.visits a JOIN clinic.visits b ON a.id = b.id AND a.age > b.cost) v"
     )
@@ -150,10 +177,9 @@ def test_rows_must_be_told_from_copies(clinic: tuple[sqlfl.Federation, Tap]) -> 
         fed.sql(f"EVALUATE MODEL m PRIVACY (label_epsilon = 1) FROM ({query})")
 
 
-def test_predict_sends_no_labels(clinic: tuple[sqlfl.Federation, Tap]) -> None:
+def test_predict_sends_no_labels(plain: tuple[sqlfl.Federation, Tap]) -> None:
     """Also where its query has them."""
-    fed, tap = clinic
-    fed.sql(train(""))
+    fed, tap = plain
     with tap.taken() as recorded:
         fed.sql(f"PREDICT MODEL m FROM ({ILL})")
     up = {decode(r.data).kind for r in recorded if r.direction == "up"}
@@ -161,10 +187,9 @@ def test_predict_sends_no_labels(clinic: tuple[sqlfl.Federation, Tap]) -> None:
 
 
 def test_a_client_that_does_not_noise_is_noticed(
-    clinic: tuple[sqlfl.Federation, Tap], monkeypatch: pytest.MonkeyPatch
+    plain: tuple[sqlfl.Federation, Tap], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed, _ = clinic
-    fed.sql(train(""))
+    fed, _ = plain
     noised = SlotState.labels
 
     def told_otherwise(own: SlotState) -> Labels:

@@ -113,6 +113,7 @@ EXACT = (
 )
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("privacy", "options", "kind", "clients"), NOISED)
 def test_noised_predictions_leave_no_other_way(
     privacy: str,
@@ -136,6 +137,7 @@ def test_noised_predictions_leave_no_other_way(
         assert_same_model(one, other)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("privacy", "options", "kind", "clients"), EXACT)
 def test_exact_predictions_reach_the_parameters_by_noised_sums_only(
     privacy: str,
@@ -205,6 +207,7 @@ def exact(guard: Guard, values: np.ndarray, rows: np.ndarray | None) -> np.ndarr
 counted = Guard.predictions
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("method", "broken", "check"),
     [

@@ -20,12 +20,13 @@ from sqlfl.models.neural import Network
 from sqlfl.models.towers import TowerShape
 from sqlfl.operators.first_layer import EngineLayer
 from sqlfl.schema import SlotSpecification
-from sqlfl.udfs import arrays
-from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
+from sqlfl.udfs import arrays, update
+from sqlfl.udfs.features import CHUNK, Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.keys import derive
-from sqlfl.udfs.predict import make_engine, score
+from sqlfl.udfs.predict import ENGINES, make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
+from tests.depth import THOROUGH
 from tests.udfs.snapshots import specification, take
 
 Array = npt.NDArray[np.float64]
@@ -242,6 +243,7 @@ class EngineConformance:
         yield engine
         engine.close()
 
+    @pytest.mark.thinned(5)
     def test_says_what_it_is(self, case: Case, engine: Engine) -> None:
         assert engine.name == self.name
         assert engine.rows == 90
@@ -250,6 +252,7 @@ class EngineConformance:
         assert engine.numeric == case.encoding.numeric
         np.testing.assert_allclose(engine.counts, case.counts, rtol=1e-15)
 
+    @pytest.mark.thinned(5)
     def test_columns(self, case: Case, engine: Engine) -> None:
         """X, before its one-hot columns are centred."""
         numeric, onehot = engine.columns()
@@ -257,6 +260,7 @@ class EngineConformance:
         found = np.hstack([numeric, onehot.toarray()])
         np.testing.assert_allclose(found, case.matrix, rtol=1e-9, atol=1e-7)
 
+    @pytest.mark.thinned(5)
     @pytest.mark.parametrize("batch", [None, np.array([80, 3, 4, 50], np.uint32)])
     def test_towers(self, case: Case, engine: Engine, batch: Array | None) -> None:
         """Their gradient is that of torch on the dense rows."""
@@ -275,11 +279,13 @@ class EngineConformance:
         for mine, theirs_ in zip(network.unpack(gradient), theirs, strict=True):
             np.testing.assert_allclose(mine, theirs_.grad, rtol=1e-7, atol=1e-6)
 
+    @pytest.mark.thinned(5)
     def test_norms(self, case: Case, engine: Engine) -> None:
         expected = np.linalg.norm(case.centred, axis=1)
         np.testing.assert_allclose(engine.norms(), expected, rtol=1e-9)
         assert engine.offsets == case.encoding.offsets
 
+    @pytest.mark.thinned(7)
     @pytest.mark.parametrize("outputs", [1, 3])
     def test_predictions(self, case: Case, engine: Engine, outputs: int) -> None:
         theta = np.random.default_rng(0).normal(size=(engine.width, outputs))
@@ -287,6 +293,7 @@ class EngineConformance:
         assert h.dtype == np.float64
         np.testing.assert_allclose(h, case.centred @ theta, rtol=1e-9, atol=1e-7)
 
+    @pytest.mark.thinned(7)
     @pytest.mark.parametrize("outputs", [1, 3])
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
     def test_gradients(self, case: Case, engine: Engine, outputs: int, kind: type) -> None:
@@ -295,6 +302,7 @@ class EngineConformance:
         assert gradient.dtype == np.float64
         np.testing.assert_allclose(gradient, case.centred.T @ values, rtol=1e-9, atol=1e-6)
 
+    @pytest.mark.thinned(7)
     @pytest.mark.parametrize("size", [0, 1, 40, 90])
     def test_batches_keep_their_order(self, case: Case, engine: Engine, size: int) -> None:
         rng = np.random.default_rng(size)
@@ -305,6 +313,7 @@ class EngineConformance:
         np.testing.assert_allclose(engine.predict(theta, batch), part @ theta, atol=1e-7)
         np.testing.assert_allclose(engine.gradient(values, batch), part.T @ values, atol=1e-6)
 
+    @pytest.mark.thinned(5)
     def test_the_gram_matrix(self, case: Case, engine: Engine) -> None:
         gram = engine.gram()
         p = len(gram.numeric)
@@ -318,6 +327,7 @@ class EngineConformance:
         np.testing.assert_allclose(gram.moments, case.counts @ case.matrix, **tolerance)
         assert gram.weight == pytest.approx(case.counts.sum(), rel=1e-12)
 
+    @pytest.mark.thinned(5)
     def test_the_encoding_survives_bytes(self, case: Case) -> None:
         theta = np.random.default_rng(5).normal(size=(case.encoding.width, 2))
         again = Encoding.from_bytes(case.encoding.to_bytes())
@@ -325,6 +335,7 @@ class EngineConformance:
         h = score(case.con, case.snapshot, again, theta, self.name)
         np.testing.assert_allclose(h, case.centred @ theta, atol=1e-7)
 
+    @pytest.mark.thinned(5)
     def test_wrong_shapes_are_refused(self, engine: Engine) -> None:
         with pytest.raises(InternalError):
             engine.predict(np.zeros((engine.width + 1, 1)))
@@ -397,26 +408,34 @@ class EngineConformance:
             assert engine.gram().cross.shape == (1, 0)
             np.testing.assert_array_equal(engine.norms(), [0.0])  # of one category, centred
 
-    @pytest.mark.slow
-    def test_many_columns(self) -> None:
-        """More columns than a statement aggregates, and than DuckDB lets an expression nest."""
-        width = 1050
-        with duckdb.connect() as con:
-            con.execute(WAVES.format(width=width, rows=12))
-            wanted = specification(("v", "array", width), identifiers=(0,))
-            snapshot = take(con, wanted, "SELECT v, id AS sqlfl_id_0 FROM t")
-            snapshot.activate(np.arange(12), np.arange(1, 13))
-            ids = snapshot.identifiers()[0].to_numpy()
-            grid = np.arange(width)
-            x = np.sin(ids[:, None] * grid + grid)
-            counts = np.arange(1.0, 13.0)
-            x -= counts @ x / counts.sum()
-            deviation = np.sqrt(counts @ x**2 / counts.sum())
-            x /= np.where(deviation > 1e-12, deviation, 1)
-            engine = make_engine(self.name, con, snapshot, local_encoding(snapshot))
-            theta = np.random.default_rng(0).normal(size=(width, 1))
+
+# the tables' width, and how deep DuckDB lets an expression nest: 1000 if it is not told otherwise
+MANY, DEEP = (1050, 1000) if THOROUGH else (200, 150)
+
+
+def test_many_columns() -> None:
+    """More columns than a statement aggregates, and than DuckDB lets an expression nest."""
+    assert max(DEEP, CHUNK) < MANY
+    with duckdb.connect() as con:
+        con.execute(f"SET max_expression_depth = {DEEP}")
+        con.execute(WAVES.format(width=MANY, rows=12))
+        wanted = specification(("v", "array", MANY), identifiers=(0,))
+        snapshot = take(con, wanted, "SELECT v, id AS sqlfl_id_0 FROM t")
+        snapshot.activate(np.arange(12), np.arange(1, 13))
+        ids = snapshot.identifiers()[0].to_numpy()
+        grid = np.arange(MANY)
+        x = np.sin(ids[:, None] * grid + grid)
+        counts = np.arange(1.0, 13.0)
+        x -= counts @ x / counts.sum()
+        deviation = np.sqrt(counts @ x**2 / counts.sum())
+        x /= np.where(deviation > 1e-12, deviation, 1)
+        encoding = local_encoding(snapshot)
+        theta = np.random.default_rng(0).normal(size=(MANY, 1))
+        for name in ENGINES:
+            engine = make_engine(name, con, snapshot, encoding)
             np.testing.assert_allclose(engine.predict(theta), x @ theta, atol=1e-9)
             np.testing.assert_allclose(engine.gradient(x[:, :2]), x.T @ x[:, :2], atol=1e-9)
+            engine.close()
 
 
 def test_a_weight_of_two_is_the_row_twice() -> None:
@@ -449,8 +468,11 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
 class TestSqlEngine(EngineConformance):
     name = "sql"
 
-    def test_a_gram_matrix_of_several_blocks(self) -> None:
-        width = 150
+    def test_a_gram_matrix_of_several_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Blocks are smaller here than they are, so that a small matrix has several."""
+        monkeypatch.setattr(update, "_BLOCK", 16)
+        monkeypatch.setattr(update, "CHUNK", 24)
+        width = 40
         with duckdb.connect() as con:
             con.execute(WAVES.format(width=width, rows=30))
             wanted = specification(("v", "array", width), ("c", "category"))

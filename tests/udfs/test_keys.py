@@ -52,6 +52,7 @@ def test_derive_is_hkdf() -> None:
     assert keys.derive(b"other") != keys.derive(b"secret")
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
