@@ -84,23 +84,8 @@ def tables(con: duckdb.DuckDBPyConnection) -> list[tuple[str, ...]]:
 # -- what is written ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "target"), KINDS_OF_TARGETS.values(), ids=KINDS_OF_TARGETS)
-def test_the_table_is_what_predict_shows(kind: str, target: str, parties: Parties) -> None:
-    query = QUERY.replace("u.y", f"u.{target}")
-    with federation(parties) as fed:
-        fed.sql(f"TRAIN MODEL m USING {kind} TARGET {target} WITH (epochs = 5) FROM ({query})")
-        shown = fed.sql(f"PREDICT MODEL m ID (a.t.id) FROM ({query})").arrow()
-        result = fed.sql(f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made")
-        assert result.fetchall() == [("a", "a/0", "memory.main.made", shown.num_rows)]
-        assert result.columns == ["party", "client", "table", "rows"]
-    found = made(parties, "a", "made")
-    assert found.schema.names == shown.schema.names
-    assert [f.type for f in found.schema] == [f.type for f in shown.schema]
-    assert rows(found) == rows(shown)
-
-
 @given(data=st.data(), case=cases(), clients=st.integers(1, 2))
-@examples(4)
+@examples(2)
 def test_into_equals_predict_joined_on_the_identifiers(
     data: st.DataObject, case: Case, clients: int
 ) -> None:
@@ -188,6 +173,7 @@ PLACES = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("before", "path", "full"), PLACES.values(), ids=PLACES)
 def test_where_the_table_lies(
     before: Sequence[str], path: str, full: str, parties: Parties
@@ -270,25 +256,28 @@ def test_the_model_is_still_there_and_what_is_written_can_be_joined(parties: Par
 # -- what crosses the border ----------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("kind", "target"), KINDS_OF_TARGETS.values(), ids=KINDS_OF_TARGETS)
 @pytest.mark.parametrize("clients", [1, 2])
-def test_what_crosses_is_what_explain_says_and_no_identifier(
+def test_the_table_is_what_predict_shows_and_no_identifier_crosses(
     kind: str, target: str, clients: int, database: Open
 ) -> None:
+    """What crosses is what EXPLAIN says."""
     parts = [LEFT, LEFT.replace("'row '", "'row of 2: '")][:clients]
     parties = {"a": [database(part) for part in parts], "b": [database(RIGHT)]}
     query = QUERY.replace("u.y", f"u.{target}")
-    predict = f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made"
+    predict = f"PREDICT MODEL m ID (a.t.id) FROM ({query})"
     tap = Tap()
     with federation(parties, wrap=tap) as fed:
         fed.sql(f"TRAIN MODEL m USING {kind} TARGET {target} WITH (epochs = 2) FROM ({query})")
-        plan = fed.explain(predict)
+        shown = fed.sql(predict).arrow()
+        plan = fed.explain(f"{predict} INTO a.made")
         outputs = 3 if kind == "softmax_regression" else 1
         with tap.taken() as recorded:
-            fed.sql(predict)
-        assert_disclosed(plan, recorded, parties, outputs=outputs)
-        assert not [r for r in recorded if b"row " in r.data]
-        kinds = {decode(r.data).kind for r in recorded}
+            result = fed.sql(f"{predict} INTO a.made")
+    assert_disclosed(plan, recorded, parties, outputs=outputs)
+    assert not [r for r in recorded if b"row " in r.data]
+    kinds = {decode(r.data).kind for r in recorded}
     assert "identifiers" not in kinds
     assert {"write", "written", "commit"} <= kinds
     text = str(plan)
@@ -297,6 +286,15 @@ def test_what_crosses_is_what_explain_says_and_no_identifier(
     assert not any(d.kind == "identifiers" for d in plan.disclosures)
     down = [d for d in plan.disclosures if d.kind == "write"]
     assert [d.receiver for d in down] == [f"a/{k}" for k in range(clients)]
+    assert result.columns == ["party", "client", "table", "rows"]
+    assert [row[:3] for row in result.fetchall()] == [
+        ("a", f"a/{k}", "memory.main.made") for k in range(clients)
+    ]
+    assert sum(row[3] for row in result.fetchall()) == shown.num_rows
+    found = made(parties, "a", "made")
+    assert found.schema.names == shown.schema.names
+    assert [f.type for f in found.schema] == [f.type for f in shown.schema]
+    assert rows(found) == rows(shown)
 
 
 def test_explain_runs_nothing(parties: Parties) -> None:
@@ -382,6 +380,7 @@ REFUSED: dict[str, tuple[Callable[[Parties], str], str, str]] = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("statement", "message", "place"), REFUSED.values(), ids=REFUSED)
 def test_refused_before_anything_runs(
     statement: Callable[[Parties], str], message: str, place: str, parties: Parties
@@ -465,6 +464,7 @@ class Disturbed:
         return self.inner.exchange(requests)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [Write, Commit])
 def test_a_failure_leaves_no_table_at_any_client(kind: type[Message], database: Open) -> None:
     """The second client has a table of the name by then; or the network breaks before Commit."""
@@ -568,26 +568,24 @@ def test_a_table_is_replaced_whole_or_not_at_all(
         fed.sql(f"{PREDICT} INTO OR REPLACE a.brand_new")
 
 
-@pytest.mark.parametrize(
-    ("into", "error", "text"),
-    [
-        ("OR REPLACE a.shown", sqlfl.PartyError, "(?s)cannot be replaced.*not of a view"),
-        ("OR REPLACE a.t", sqlfl.PlanError, "(?s)the query reads main.t.*rows would be lost"),
-        ("OR REPLACE a.main.T", sqlfl.PlanError, "the query reads main.t"),
-        ("OR a.made", sqlfl.ParseError, "expected REPLACE after INTO OR, got a"),
-        ("REPLACE a.made", sqlfl.ParseError, "expected a table as party.table"),
-    ],
-)
-def test_what_is_not_replaced(
-    into: str, error: type[sqlfl.Error], text: str, parties: Parties
-) -> None:
+NOT_REPLACED = [
+    ("OR REPLACE a.shown", sqlfl.PartyError, "(?s)cannot be replaced.*not of a view"),
+    ("OR REPLACE a.t", sqlfl.PlanError, "(?s)the query reads main.t.*rows would be lost"),
+    ("OR REPLACE a.main.T", sqlfl.PlanError, "the query reads main.t"),
+    ("OR a.made", sqlfl.ParseError, "expected REPLACE after INTO OR, got a"),
+    ("REPLACE a.made", sqlfl.ParseError, "expected a table as party.table"),
+]
+
+
+def test_what_is_not_replaced(parties: Parties) -> None:
     (con,) = parties["a"]
     con.execute("CREATE VIEW shown AS FROM t")
     with trained(parties) as fed:
-        with pytest.raises(error, match=text):
-            fed.sql(f"{PREDICT} INTO {into}")
-        assert con.execute("SELECT count(*) FROM t").fetchone() == (30,)
-        assert con.execute("SELECT count(*) FROM shown").fetchone() == (30,)
+        for into, error, text in NOT_REPLACED:
+            with pytest.raises(error, match=text):
+                fed.sql(f"{PREDICT} INTO {into}")
+            assert con.execute("SELECT count(*) FROM t").fetchone() == (30,), into
+            assert con.execute("SELECT count(*) FROM shown").fetchone() == (30,), into
 
 
 def test_what_is_sent_to_replace_a_table_is_what_explain_says(parties: Parties) -> None:
