@@ -42,9 +42,10 @@ def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -
             f"the first of them, smaller: {verdict.kind}: {verdict.detail}\n{small}",
             pytrace=False,
         )
-    assert kinds[EQUAL] > 0.35 * WORLD, kinds
-    assert kinds[UNCLEAR] < 0.1 * WORLD, kinds
-    assert sum(kinds[kind] for kind in RARE) < 0.02 * WORLD, kinds
+    # of ten worlds, 44 to 53 % were equal, 1 to 4 % unclear, and two statements rare
+    assert kinds[EQUAL] > 0.28 * WORLD, kinds
+    assert kinds[UNCLEAR] < 0.16 * WORLD, kinds
+    assert sum(kinds[kind] for kind in RARE) < 0.03 * WORLD, kinds
 
 
 def test_the_statements_have_what_goes_wrong() -> None:
