@@ -65,6 +65,7 @@ def test_options_are_documented() -> None:
     assert f"{table}\n" == options_markdown()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
