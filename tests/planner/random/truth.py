@@ -33,8 +33,8 @@ ACCEPTED, BROKEN = "accepted", "broken database"
 RARE = (ACCEPTED, BROKEN)
 """What DuckDB refuses and the plan does not, and errors of DuckDB itself: known of few statements
 in ten thousand, and never a wrong model."""
-BREAKING = re.compile(r"INTERNAL Error|FATAL Error")
-"""After these, DuckDB answers nothing any more."""
+BREAKING = re.compile(r"INTERNAL Error|FATAL Error|^(unordered_)?map::at|^vector::")
+"""Errors of DuckDB's own; after some of them, it answers nothing any more."""
 CURED = (ParseError, PlanError, OptionError)
 BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 OF_VALUES = (
