@@ -49,6 +49,8 @@ ROOM = 512 << 20
 """Bytes that a child may take beside what it has."""
 SECONDS = 10
 """That one message may take."""
+TIMES = (0, 1, 1, 1, 2, 3, 8)
+"""How often a message is changed, in turn."""
 EXTREMES = (
     0, 1, 2, 7, 8, 63, 64, 127, 255, 256, 38410, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40,
     2**62, 2**63 - 1, -1, -8, -(2**31), -(2**63),
@@ -80,8 +82,11 @@ class Mutations:
 
     def __call__(self, number: int) -> bytes:
         chance = random.Random(f"{self._seed} {number}")
+        changes = TIMES[number % len(TIMES)]
+        if changes == 0:  # those that fit come first
+            return self._own[-1 - number // len(TIMES) % len(self._own)]
         data = bytearray(chance.choice(self._own))
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
+        for _ in range(changes):
             if data:
                 chance.choice(_CHANGES)(data, chance, self._others)
         return bytes(data)

@@ -33,6 +33,7 @@ def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     (block,) = re.findall(
@@ -44,6 +45,7 @@ def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(3)
 def test_the_page_on_privacy_runs() -> None:
     (block,) = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/privacy.md").read_text(), re.M | re.S
@@ -63,6 +65,7 @@ def test_options_are_documented() -> None:
     assert f"{table}\n" == options_markdown()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

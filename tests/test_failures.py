@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from random import Random
 
+import duckdb
 import pytest
 
 import sqlfl
 from sqlfl.planner import places
 from sqlfl.planner.statements import Span
 from tests.conftest import Open
+from tests.depth import SEED
 from tests.federations import federation
 from tests.planner import plans
 from tests.strategies import train_sql
@@ -65,28 +69,43 @@ def marked(text: str) -> str | None:
     return None
 
 
+@pytest.fixture(scope="module")
+def fed() -> Iterator[sqlfl.Federation]:
+    with duckdb.connect() as left, duckdb.connect() as right:
+        for con, statements in ((left, LEFT), (right, RIGHT)):
+            for statement in statements:
+                con.execute(statement)
+        with federation({"a": [left], "b": [right]}) as made:
+            yield made
+
+
 @pytest.mark.parametrize("query", FAILURES)
-def test_the_part_that_fails_is_named_with_its_place(query: str, database: Open) -> None:
+def test_the_part_that_fails_is_named_with_its_place(query: str, fed: sqlfl.Federation) -> None:
     party, words, place, kind = FAILURES[query]
-    with federation({"a": [database(*LEFT)], "b": [database(*RIGHT)]}) as fed:
-        with pytest.raises(sqlfl.PartyError) as caught:
-            fed.sql(train_sql("m", "linear_regression", "y", query))
-        text = str(caught.value)
-        assert text.startswith(f"party {caught.value.party}: {words} cannot be evaluated: ")
-        assert caught.value.party == f"{party}/0"
-        assert kind in text
-        assert SECRET not in text
-        assert "d0" not in text
-        assert "sqlfl.party" in (caught.value.hint or "")
-        if place is not None:
-            assert marked(text) == place
-        # the run is over, and the next one finds the party as it was
-        assert fed.sql("SHOW MODELS").fetchall() == []
-        fed.sql(
-            train_sql(
-                "m", "linear_regression", "y", "SELECT z, y FROM a.t t JOIN b.u u ON t.id = u.id"
-            )
-        )
+    with pytest.raises(sqlfl.PartyError) as caught:
+        fed.sql(train_sql("m", "linear_regression", "y", query))
+    text = str(caught.value)
+    assert text.startswith(f"party {caught.value.party}: {words} cannot be evaluated: ")
+    assert caught.value.party == f"{party}/0"
+    assert kind in text
+    assert SECRET not in text
+    assert "d0" not in text
+    assert "sqlfl.party" in (caught.value.hint or "")
+    if place is not None:
+        assert marked(text) == place
+    # the run is over, and the next one finds the party as it was
+    assert fed.sql("SHOW MODELS").fetchall() == []
+    assert not any(server.working for server in fed._servers.values())
+
+
+def test_after_a_failure_the_party_is_as_it_was(fed: sqlfl.Federation) -> None:
+    query = Random(SEED).choice(list(FAILURES))
+    with pytest.raises(sqlfl.PartyError):
+        fed.sql(train_sql("m", "linear_regression", "y", query))
+    good = "SELECT z, y FROM a.t t JOIN b.u u ON t.id = u.id"
+    fed.sql(train_sql("m", "linear_regression", "y", good))
+    assert fed.model("m").metrics["rows"] == 9
+    fed.sql("DROP MODEL m")
 
 
 def test_the_client_that_fails_is_named(database: Open) -> None:

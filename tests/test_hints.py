@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import duckdb
 import pytest
 
 import sqlfl
@@ -32,13 +35,22 @@ HINTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def fed() -> Iterator[sqlfl.Federation]:
+    """In which nothing is run."""
+    with duckdb.connect() as left, duckdb.connect() as right:
+        left.execute(LEFT)
+        right.execute(RIGHT)
+        with federation({"a": [left], "b": [right]}) as made:
+            yield made
+
+
 @pytest.mark.parametrize("query", HINTS)
-def test_the_hint_is_about_what_was_written(query: str, database: Open) -> None:
+def test_the_hint_is_about_what_was_written(query: str, fed: sqlfl.Federation) -> None:
     target, wanted = HINTS[query]
-    with federation({"a": [database(LEFT)], "b": [database(RIGHT)]}) as fed:
-        with pytest.raises(sqlfl.Error) as caught:
-            fed.explain(f"TRAIN MODEL m USING linear_regression TARGET {target} FROM ({query})")
-        assert wanted in (caught.value.hint or "")
+    with pytest.raises(sqlfl.Error) as caught:
+        fed.explain(f"TRAIN MODEL m USING linear_regression TARGET {target} FROM ({query})")
+    assert wanted in (caught.value.hint or "")
 
 
 TAKEN = (
@@ -49,9 +61,8 @@ TAKEN = (
 
 
 @pytest.mark.parametrize("query", TAKEN)
-def test_what_hints_tell_to_write_is_taken(query: str, database: Open) -> None:
-    with federation({"a": [database(LEFT)], "b": [database(RIGHT)]}) as fed:
-        fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
+def test_what_hints_tell_to_write_is_taken(query: str, fed: sqlfl.Federation) -> None:
+    fed.explain(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})")
 
 
 def test_a_client_that_lacks_a_table_or_a_column_is_named(database: Open) -> None:

@@ -78,6 +78,7 @@ def test_explain_shows_the_plan(shell: InteractiveShell, fed: sqlfl.Federation) 
     assert len(value(shell.run_cell("%sqlfl SHOW MODELS"))) == 0
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "cell",
     [
@@ -175,6 +176,7 @@ def test_nothing_is_filled_in(shell: InteractiveShell, fed: sqlfl.Federation) ->
             shell.run_cell(cell).raise_error()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("cell", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import sqlfl
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import SEED, THOROUGH
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
@@ -31,9 +33,15 @@ TOWNS = "CREATE TABLE u AS SELECT 'x' || i AS k, i AS z FROM range(9) r(i)"
 TRAIN = "TRAIN OR REPLACE MODEL m USING logistic_regression TARGET y FROM ({})"
 
 
-@pytest.fixture(params=[1, 2], ids=["one client", "two clients"])
+CLIENTS = ("one client", "two clients")
+
+
+@pytest.fixture(params=CLIENTS if THOROUGH else ["one client or two"])
 def parties(request: pytest.FixtureRequest, database: Open) -> Parties:
-    bounds = [0, 120] if request.param == 1 else [0, 70, 120]
+    """Where the test is not run with both, it is as the seed and the test's name have it."""
+    chosen = random.Random(f"{SEED} {request.node.nodeid}").choice(CLIENTS)
+    clients = request.param if THOROUGH else chosen
+    bounds = [0, 120] if clients == "one client" else [0, 70, 120]
     clients = [database(PATIENTS.format(low, high), CHANGED) for low, high in pairwise(bounds)]
     return {"a": clients, "b": [database(TOWNS, VISITS)]}
 
@@ -61,6 +69,7 @@ SAID = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("options", ["", "WITH (algorithm = 'sgd', epochs = 2) "])
 def test_features_that_tell_nothing_or_too_much(parties: Parties, options: str) -> None:
     """Of several clients, where it is so of all their rows together: `same` is of one alone too."""
@@ -146,6 +155,7 @@ def test_where_warnings_are_errors_nothing_is_kept(parties: Parties) -> None:
         assert not any(server.working for server in fed._servers.values())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("weight", ["", "WEIGHT w "])
 def test_what_is_asked_for_it_is_what_explain_says(parties: Parties, weight: str) -> None:
     rows = f"SELECT x, name, single, pair, flag, c, {'w, ' if weight else ''}y FROM a.t"
@@ -178,6 +188,7 @@ def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> No
 JOIN = "SELECT t.x, w.z, t.y FROM a.t t JOIN b.w w ON t.k = w.k"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -263,6 +274,7 @@ def test_a_cycle_is_held_against_the_memory_by_its_own_rows(
         assert fed.model("m").metrics["rows"] == 48
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("key", ["k", "k ** 2", "@(k - 3)", "(k || 'a')"])
 def test_a_key_that_multiplies_is_named_as_it_is_written(parties: Parties, key: str) -> None:
     """By the tables' names in the query, whatever the fragments call them."""

@@ -30,7 +30,7 @@ def fed() -> Iterator[tuple[sqlfl.Federation, Twisting, Parties]]:
             con.close()
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(17)
 @pytest.mark.parametrize("name", CASES)
 def test_a_crafted_reply_is_an_error_of_its_party(
     name: str, fed: tuple[sqlfl.Federation, Twisting, Parties]
@@ -58,6 +58,7 @@ def test_a_crafted_reply_is_an_error_of_its_party(
     assert [row[0] for row in federated.sql("SHOW MODELS").fetchall()] == ["m"]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("statement", sorted({case.statement for case in CASES.values()}))
 def test_the_honest_replies_make_no_error(
     statement: str, fed: tuple[sqlfl.Federation, Twisting, Parties]

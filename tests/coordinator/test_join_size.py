@@ -15,10 +15,12 @@ from sqlfl.coordinator.join_size import SlotCodes, join_size
 from sqlfl.errors import PlanError
 from sqlfl.planner.emit import mapping_query
 from sqlfl.planner.ucq import Ucq
-from tests.depth import THOROUGH
+from tests.depth import SEED, THOROUGH
 from tests.planner.conftest import DatabaseCatalog
 from tests.planner.test_meaning import plan
 from tests.planner.trees import catalog_of, random_query, random_union, random_using
+
+COORDINATOR = duckdb.connect(config={"threads": 1})
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def random_codes(ucq: Ucq, seed: int, most: int = 12, values: int = 4) -> dict[i
 
 def counted(ucq: Ucq, slots: dict[int, SlotCodes]) -> int:
     """By the coordinator's query itself."""
-    with closing(duckdb.connect()) as con:
+    with closing(COORDINATOR.cursor()) as con:
         for number, slot in slots.items():
             columns = {
                 "fragment": pa.array(slot.fragment, pa.uint16()),
@@ -70,14 +72,15 @@ def planned(catalog: DatabaseCatalog, text: str) -> Ucq | None:
 @pytest.mark.parametrize("kind", [random_query, random_union, random_using])
 def test_it_is_what_the_query_gives(kind: object, catalog: DatabaseCatalog) -> None:
     exact = bounds = 0
-    for seed in range(200 if THOROUGH else 12):
-        ucq = planned(catalog, kind(Random(seed)))  # type: ignore[operator]
+    for seed in range(200 if THOROUGH else 6):
+        ucq = planned(catalog, kind(Random(f"{SEED} {seed}")))  # type: ignore[operator]
         if ucq is None:
             continue
         for number in range(3):
-            slots = random_codes(ucq, 7 * seed + number)
+            slots = random_codes(ucq, SEED + 7 * seed + number)
             size, rows = join_size(ucq, slots), counted(ucq, slots)
             exact += size.exact
             bounds += not size.exact
             assert size.rows == rows if size.exact else size.rows >= rows, (seed, number, size)
-    assert exact > 3 * bounds
+    if THOROUGH:
+        assert exact > 3 * bounds

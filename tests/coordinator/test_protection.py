@@ -54,7 +54,7 @@ def seeded(seed: int):
     return np.random.default_rng(seed).bytes
 
 
-@examples(40)
+@examples(12)
 @given(joins(), st.integers(1, 6), st.integers(0, 99))
 def test_no_row_is_joined_more_often_than_the_limit(join, limit: int, seed: int) -> None:
     mapping, virtual = join
@@ -94,7 +94,7 @@ def test_a_limit_below_one_is_no_limit() -> None:
         limit_fan_out({0: np.zeros(2, int)}, {0: np.zeros(1, bool)}, 0)
 
 
-@examples(40)
+@examples(12)
 @given(joins())
 def test_fan_outs_are_those_of_brute_force(join) -> None:
     mapping, virtual = join
@@ -168,7 +168,7 @@ def test_a_run_has_the_noise_of_its_join(database: Open) -> None:
         assert "dropped" not in trained.metrics
 
 
-@examples(40)
+@examples(12)
 @given(joins(), st.integers(1, 3), st.integers(0, 99))
 def test_rows_whose_labels_are_of_one_class(join, classes: int, seed: int) -> None:
     mapping, virtual = join

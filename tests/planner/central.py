@@ -19,6 +19,8 @@ from sqlfl.planner.writing import to_sql
 from sqlfl.schema import Client
 
 Databases = dict[Client, duckdb.DuckDBPyConnection]
+COORDINATOR = duckdb.connect(config={"threads": 1})
+"""Opening one takes longer than all that is asked of it."""
 
 
 @dataclass(frozen=True)
@@ -89,24 +91,25 @@ def planned_rows(ucq: Ucq, databases: Databases, labelled: bool = False) -> list
 
 def _mapped(ucq: Ucq, snapshot: Snapshot) -> tuple[list[int], list[tuple[int, ...]]]:
     """The slots that the mapping query gives, and its rows."""
-    coordinator = duckdb.connect()
+    COORDINATOR.execute("BEGIN")  # which is rolled back: the next query finds no table
     try:
         for slot in ucq.slots:
             columns = "".join(f", key_{key} INTEGER" for key in slot.keys)
-            coordinator.execute(
+            COORDINATOR.execute(
                 f'CREATE TABLE slot_{slot.index} (fragment USMALLINT, "row" INTEGER{columns})'
             )
-            for number, row in enumerate(snapshot.slots[slot.index]):
-                places = ", ".join("?" * (2 + len(row.tags)))
-                coordinator.execute(
-                    f"INSERT INTO slot_{slot.index} VALUES ({places})",
-                    [row.fragment, number, *row.tags.values()],
-                )
-        joined = coordinator.execute(to_sql(mapping_query(ucq)))
+            rows = ", ".join(
+                f"({', '.join('NULL' if v is None else str(v) for v in values)})"
+                for number, row in enumerate(snapshot.slots[slot.index])
+                for values in [(row.fragment, number, *row.tags.values())]
+            )
+            if rows:
+                COORDINATOR.execute(f"INSERT INTO slot_{slot.index} VALUES {rows}")
+        joined = COORDINATOR.execute(to_sql(mapping_query(ucq)))
         slots = [int(column[0].removeprefix("slot_")) for column in joined.description]
         return slots, joined.fetchall()
     finally:
-        coordinator.close()
+        COORDINATOR.execute("ROLLBACK")
 
 
 # -- nested loops ----------------------------------------------------------------------------------

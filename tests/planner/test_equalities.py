@@ -13,6 +13,7 @@ from sqlfl.planner.dialect import parse
 from sqlfl.planner.rules import to_ucq
 from sqlfl.planner.statements import EvaluateModel
 from sqlfl.planner.ucq import Ucq
+from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
 
@@ -83,13 +84,14 @@ FORMS = (
 def test_rows_are_those_of_the_query(
     form: int, parties: DatabaseCatalog, together: duckdb.DuckDBPyConnection
 ) -> None:
-    random, joined = Random(form), 0
-    for condition in CONDITIONS[:-1] if form < 3 else random.sample(CONDITIONS[:-1], 8):
+    conditions, joined = CONDITIONS[:-1], 0
+    some = Random(f"{SEED} {form}").sample(conditions, 5)
+    for condition in conditions if THOROUGH else some:
         query = FORMS[form].format(condition)
         found = planned_rows(plan(parties, query), parties.databases)
         assert found == ordered(together.execute(query).fetchall()), condition
         joined += len(found)
-    assert joined > 10
+    assert joined > 4  # one of the conditions joins nothing, the others a row or more
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("query", RIGHT.values(), ids=RIGHT)
 def test_rows_are_those_of_the_query(
     query: str, parties: DatabaseCatalog, together: duckdb.DuckDBPyConnection
@@ -179,6 +180,7 @@ AGGREGATES = (
 )  # fmt: skip
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_aggregates_over_several_clients_are_refused(
     aggregate: str, parties: DatabaseCatalog

@@ -12,6 +12,7 @@ import pytest
 
 from sqlfl.errors import PlanError
 from sqlfl.planner.emit import mapping_query
+from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
 from tests.planner.test_meaning import plan
@@ -166,7 +167,8 @@ def test_labelled_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection
 ) -> None:
     names = [column[0] for column in central.execute(query).description]
-    for position, target in enumerate(names):
+    targets = list(enumerate(names))
+    for position, target in targets if THOROUGH else [Random(f"{SEED} {query}").choice(targets)]:
         rows = central.execute(query).fetchall()
         labelled = [row for row in rows if row[position] is not None]
         found = planned_rows(plan(catalog, query, target=target), catalog.databases, True)
@@ -229,16 +231,22 @@ def federation(
         con.close()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 def test_random_trees_of_joins(
     federation: tuple[int, DatabaseCatalog, duckdb.DuckDBPyConnection],
 ) -> None:
     seed, catalog, central = federation
     planned = optional = virtual = kept = fused = 0
-    for number in range(40):
-        random = Random(1000 * seed + number)
+    count = 200 if THOROUGH else 20
+    for number in range(count):
+        random = Random(f"{SEED} {seed} {number}")
         query = random.choice((random_query, random_query, random_union, random_using))(random)
-        result = central.execute(query)
+        try:
+            result = central.execute(query)
+        except duckdb.InternalException:  # DuckDB's own, after which it answers nothing any more
+            central.close()
+            central = central_of(catalog)
+            continue
         names = [column[0] for column in result.description]
         rows = result.fetchall()
         target = random.choice((None, None, random.choice(names)))
@@ -256,9 +264,10 @@ def test_random_trees_of_joins(
         virtual += "virtual=True" in repr(ucq.blocks)
         kept += any(block.kept for block in ucq.blocks)
         fused += any("LEFT JOIN" in f.sql for s in ucq.slots for f in s.fragments if not f.virtual)
-    assert planned > 20
-    assert optional > 8
-    assert virtual + kept + fused > 3
+    assert planned > count // 6  # 72 % are planned, 53 % with rows that may be missing
+    assert optional > count // 30
+    if THOROUGH:
+        assert virtual + kept + fused > 8  # 20 %
 
 
 def test_validation_rows_and_weights(catalog: DatabaseCatalog) -> None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, defaultdict
-from random import Random
 
 from tests.planner.random.shrinking import cause, pattern, shrunk
-from tests.planner.random.statements import made
-from tests.planner.random.truth import check
+from tests.planner.random.truth import verdicts
 from tests.planner.random.world import WORLD, opened
 
 
@@ -28,18 +26,13 @@ def main() -> None:
     refused: Counter[str] = Counter()
     seen: dict[str, Counter[str]] = defaultdict(Counter)
     bad: dict[tuple[str, str], list[int]] = defaultdict(list)
-    first, last = asked.seed, asked.seed + asked.count
-    for number in range(first // WORLD, (last - 1) // WORLD + 1):
-        with opened(number) as world:
-            for seed in range(max(first, number * WORLD), min(last, (number + 1) * WORLD)):
-                statement, _ = made(Random(seed))
-                verdict = check(world, statement)
-                kinds[verdict.kind] += 1
-                seen[verdict.kind].update(statement.seen)
-                if verdict.kind == "refused":
-                    refused[pattern(verdict.detail)] += 1
-                if not verdict.good:
-                    bad[cause(verdict)].append(seed)
+    for seed, statement, verdict in verdicts(range(asked.seed, asked.seed + asked.count)):
+        kinds[verdict.kind] += 1
+        seen[verdict.kind].update(statement.seen)
+        if verdict.kind == "refused":
+            refused[pattern(verdict.detail)] += 1
+        if not verdict.good:
+            bad[cause(verdict)].append(seed)
     print(dict(kinds))
     for what, count in refused.most_common(100):
         print(f"{count:6} refused: {what}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator
 from random import Random
 
@@ -10,33 +12,47 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import OptionError, ParseError, PlanError
+from sqlfl.errors import OptionError, ParseError, PartyError, PlanError
 from tests import oracle
-from tests.depth import THOROUGH
+from tests.depth import SEED, THOROUGH
 from tests.federations import assert_close, probabilities
 from tests.planner.random.statements import Statement, made
+from tests.planner.random.truth import BREAKING
 from tests.planner.random.world import World, opened
 from tests.strategies import LINEAR, LOGISTIC, SOFTMAX, predict_sql, train_sql
 
-WANTED = 10
+WANTED = 10 if THOROUGH else 5
 """Statements of a world that are trained."""
-WORLDS = 20 if THOROUGH else 2
+WORLDS = 20 if THOROUGH else 1
 RATE = 0.5
-FIRST = 1_000_000
-"""Seeds from here on: other statements than those whose plans are compared."""
+OF_A_VALUE = re.compile(
+    r"cannot be evaluated: |with (Conversion|OutOfRange|InvalidInput)Exception;"
+)
+BROKE = re.compile(r"failed on \w+ with (Error|InternalException|FatalException);")
+"""What the coordinator hears of an error of DuckDB's own."""
+FIRST = 10_000_000 + SEED % 10_000 * WORLDS
+"""Worlds from here on: others than those in which plans are compared."""
 
 
 @pytest.mark.parametrize("number", range(WORLDS))
 def test_a_full_batch_step_over_random_statements_is_the_central_one(number: int) -> None:
     """θ = −η∇ after one step from 0, so equal predictions are equal gradients."""
     trained = 0
-    with opened(FIRST + number) as world:
-        for seed in range(FIRST + 1000 * number, FIRST + 1000 * (number + 1)):
-            for statement, data in trainable(world, seed):
-                trained += compare(world, statement, data, seed)
-            if trained == WANTED:
-                return
+    seeds = iter(range(1000 * (FIRST + number), 1000 * (FIRST + number + 1)))
+    left = next(seeds, None)
+    while left is not None:
+        with opened(FIRST + number) as world, contextlib.suppress(BrokenDatabase):
+            while left is not None:
+                seed, left = left, next(seeds, None)
+                for statement, data in trainable(world, seed):
+                    trained += compare(world, statement, data, seed)
+                if trained == WANTED:
+                    return
     pytest.fail(f"only {trained} of 1000 statements could be trained")
+
+
+class BrokenDatabase(Exception):
+    """An error of DuckDB's own: the world is opened anew, and the statement left out."""
 
 
 def trainable(world: World, seed: int) -> Iterator[tuple[Statement, oracle.Central]]:
@@ -56,7 +72,9 @@ def trainable(world: World, seed: int) -> Iterator[tuple[Statement, oracle.Centr
         kind = Random(seed).choice((LINEAR, SOFTMAX, LOGISTIC)) if whole else LINEAR
         if kind == SOFTMAX or (kind == LOGISTIC and classes == 2):
             data = oracle.central(world.central, query, kind, target, names)
-    except (duckdb.Error, pa.ArrowException, ValueError):
+    except (duckdb.Error, pa.ArrowException, ValueError) as error:
+        if BREAKING.search(str(error)):
+            raise BrokenDatabase from error
         return
     yield statement, data
 
@@ -86,6 +104,10 @@ def compare(world: World, statement: Statement, data: oracle.Central, seed: int)
     except (ParseError, PlanError, OptionError):
         return False
     except Exception as error:
+        if isinstance(error, PartyError) and BROKE.search(str(error)):
+            raise BrokenDatabase from error
+        if isinstance(error, PartyError) and OF_A_VALUE.search(str(error)):
+            return False  # in a row that joins nothing: one database may not have looked at it
         raise AssertionError(f"seed {seed}: {statement}") from error
     try:
         check(world, statement, data, found.arrow(), fed.model("m").metrics)

@@ -11,15 +11,16 @@ from random import Random
 import duckdb
 import pytest
 
-from tests.depth import THOROUGH
+from tests.depth import SEED, THOROUGH
 from tests.planner.random.draws import smaller
 from tests.planner.random.shrinking import shrunk
 from tests.planner.random.statements import made
-from tests.planner.random.truth import EQUAL, UNCLEAR, central, check
+from tests.planner.random.truth import EQUAL, RARE, UNCLEAR, central, verdicts
 from tests.planner.random.world import WORLD, opened
 
-WORLDS = 50 if THOROUGH else 5
-RARE = {"table macro", "subquery in subquery", "qualify", "by name"}
+WORLDS = 20 if THOROUGH else 2
+FIRST = SEED % 10_000 * WORLDS
+SELDOM = {"table macro", "subquery in subquery", "qualify", "by name"}
 """Kinds of things that not every hundred statements has."""
 
 
@@ -27,23 +28,24 @@ RARE = {"table macro", "subquery in subquery", "qualify", "by name"}
 def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -> None:
     kinds: Counter[str] = Counter()
     bad: list[tuple[int, str]] = []
-    with opened(number) as world:
-        for seed in range(number * WORLD, (number + 1) * WORLD):
-            statement, _ = made(Random(seed))
-            verdict = check(world, statement)
-            kinds[verdict.kind] += 1
-            if not verdict.good:
-                bad.append((seed, f"{verdict.kind}: {verdict.detail}\n{statement}"))
-        if bad:
+    first = (FIRST + number) * WORLD
+    for seed, statement, verdict in verdicts(range(first, first + WORLD)):
+        kinds[verdict.kind] += 1
+        if not verdict.good and verdict.kind not in RARE:
+            bad.append((seed, f"{verdict.kind}: {verdict.detail}\n{statement}"))
+    if bad:
+        with opened(FIRST + number) as world:
             small, verdict = shrunk(world, bad[0][0], 200)
-            told = "\n\n".join(f"seed {seed}: {text}" for seed, text in bad[:5])
-            pytest.fail(
-                f"{len(bad)} of {WORLD} statements fail\n\n{told}\n\n"
-                f"the first of them, smaller: {verdict.kind}: {verdict.detail}\n{small}",
-                pytrace=False,
-            )
-    assert kinds[EQUAL] > 0.35 * WORLD, kinds
-    assert kinds[UNCLEAR] < 0.1 * WORLD, kinds
+        told = "\n\n".join(f"seed {seed}: {text}" for seed, text in bad[:5])
+        pytest.fail(
+            f"{len(bad)} of {WORLD} statements fail\n\n{told}\n\n"
+            f"the first of them, smaller: {verdict.kind}: {verdict.detail}\n{small}",
+            pytrace=False,
+        )
+    # of ten worlds, 44 to 53 % were equal, 1 to 4 % unclear, and two statements rare
+    assert kinds[EQUAL] > 0.28 * WORLD, kinds
+    assert kinds[UNCLEAR] < 0.16 * WORLD, kinds
+    assert sum(kinds[kind] for kind in RARE) < 0.03 * WORLD, kinds
 
 
 def test_the_statements_have_what_goes_wrong() -> None:
@@ -60,7 +62,7 @@ def test_the_statements_have_what_goes_wrong() -> None:
             valid += 1
             seen.update(statement.seen)
     assert valid > 350
-    assert {kind: seen[kind] for kind in KINDS if seen[kind] < (1 if kind in RARE else 5)} == {}
+    assert {kind: seen[kind] for kind in KINDS if seen[kind] < (1 if kind in SELDOM else 5)} == {}
 
 
 KINDS = """

@@ -94,7 +94,7 @@ MACROS = (
 TABLE_MACRO = "CREATE MACRO near(z) AS TABLE SELECT id, k, n FROM {}t WHERE k = z OR n = z"
 """Of party a; without the party's name, it is only known beside a table of it."""
 
-WORLD = 100
+WORLD = 250
 """Statements of consecutive seeds that share a world."""
 LAYOUTS = ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 3))
 """Clients of a, b and c."""
