@@ -314,12 +314,6 @@ def cases(
     )
 
 
-def odd_cases(**wanted: Any) -> st.SearchStrategy[Case]:
-    """`cases` without the simplest, of one table, with which hypothesis begins each time: for tests
-    of so few examples that it would be most of them."""
-    return cases(**wanted).filter(lambda case: case.seed > 0)
-
-
 class _Builder:
     """Draws tables slot by slot, then the joins, outputs and filters over them."""
 

@@ -37,7 +37,7 @@ from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH, examples
 from tests.federations import Parties, federation, trainable
-from tests.strategies import LINEAR, SOFTMAX, Case, odd_cases, predict_sql, train_sql
+from tests.strategies import LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
 from tests.truth_of_sizes import Number, Truth
 
 
@@ -236,7 +236,7 @@ NEXT = st.sampled_from(("warm", "predict", "evaluate"))
 """What comes after a TRAIN: another that starts from it, a PREDICT, or an EVALUATE."""
 
 
-@given(st.booleans().flatmap(lambda outer: odd_cases(outer=outer)), CLIENTS, METHODS, ENGINES, NEXT)
+@given(st.booleans().flatmap(lambda outer: cases(outer=outer)), CLIENTS, METHODS, ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
@@ -256,7 +256,7 @@ TOWERS = (
 )
 
 
-@given(odd_cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT)
+@given(cases(), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_of_towers_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str

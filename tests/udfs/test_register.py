@@ -25,7 +25,7 @@ from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.register import BlockFunction
 from tests.depth import examples
 from tests.federations import assert_close, probabilities, trainable
-from tests.strategies import Case, odd_cases
+from tests.strategies import Case, cases
 
 A = """
 CREATE TYPE colour AS ENUM ('red', 'green', 'blue');
@@ -140,7 +140,7 @@ def test_the_parts_and_the_intercept_are_the_prediction(
 
 
 @examples(1)
-@given(case=odd_cases())
+@given(case=cases())
 def test_on_any_query_the_parts_and_the_intercept_are_the_prediction(case: Case) -> None:
     assume(case.identifiers)
     with (
