@@ -28,8 +28,12 @@ def refuse_captured(draft: Draft) -> Draft:
     if not calls:
         return draft
     tables = Tables(draft.catalog, draft.sql)
-    held = (tables.clients(t) for t in draft.query.find_all(exp.Table) if t.db)
-    clients = tuple(dict.fromkeys(client for found in held for client in found))
+    held = [
+        (client, {folded(column.name) for column in tables.table(table, client).columns})
+        for table in draft.query.find_all(exp.Table)
+        if table.db
+        for client in tables.clients(table)
+    ]
     asked: set[str] = set()
     for call in calls:
         named = _name(call)
@@ -39,7 +43,9 @@ def refuse_captured(draft: Draft) -> Draft:
                 continue
             asked.add(probe)
             alone = _select(exp.column(name.copy()))
-            for client in clients:
+            # who has no such column evaluates the call only where a query in FROM made the column
+            own = [client for client, columns in held if folded(name.name) in columns]
+            for client in dict.fromkeys(own or (client for client, _ in held)):
                 if _binds(draft.catalog, client, probe) and not _binds(
                     draft.catalog, client, alone
                 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -21,15 +22,11 @@ def list_places(con: sql.Connection) -> tuple[Place, ...]:
 
     Those of the databases `system` and `temp`, DuckDB's own and the schema `sqlfl` are left out.
     """
-    wanted = [sql.column("database_name"), sql.column("readonly")]
-    writable = {
-        name: not readonly
-        for name, readonly in sql.fetch(con, sql.select(_function("duckdb_databases"), wanted))
-    }
-    names = [sql.column("database_name"), sql.column("schema_name")]
-    query = _outside(sql.select(_function("duckdb_schemas"), names))
+    writable = {name: not readonly for name, readonly in sql.fetch(con, _databases())}
     current = _current(con)
-    found = sorted({current, *sql.fetch(con, query)}, key=lambda place: (place != current, place))
+    found = sorted(
+        {current, *sql.fetch(con, _schemas())}, key=lambda place: (place != current, place)
+    )
     return tuple(
         Place(catalog, schema, writable.get(catalog, False))
         for catalog, schema in found
@@ -46,18 +43,10 @@ def list_tables(con: sql.Connection) -> tuple[Table, ...]:
     """
     current = _current(con)
     found: dict[tuple[str, str, str], int | None] = {}
-    for kind, size in (("table", sql.column("estimated_size")), ("view", exp.Null())):
-        names = [sql.column(c) for c in ("database_name", "schema_name", f"{kind}_name")]
-        hidden = [sql.column("internal"), sql.column("temporary")]
-        query = _outside(sql.select(_function(f"duckdb_{kind}s"), [*names, size]))
-        query = query.where(*(exp.Not(this=column) for column in hidden))
-        found |= {tuple(row[:3]): row[3] for row in sql.fetch(con, query)}
-    place = ["database_name", "schema_name", "table_name"]
-    wanted = [sql.column(c) for c in (*place, "column_name", "data_type")]
-    order = [sql.column(c) for c in (*place, "column_index")]
-    query = _outside(sql.select(_function("duckdb_columns"), wanted)).order_by(*order)
+    for kind in ("table", "view"):
+        found |= {tuple(row[:3]): row[3] for row in sql.fetch(con, _relations(kind))}
     columns: dict[tuple[str, str, str], list[Column]] = {}
-    for catalog, schema, name, column, kind in sql.fetch(con, query):
+    for catalog, schema, name, column, kind in sql.fetch(con, _columns()):
         columns.setdefault((catalog, schema, name), []).append(Column(column, _type(kind)))
     return tuple(
         Table(
@@ -110,22 +99,68 @@ def use(con: sql.Connection, place: tuple[str, str]) -> None:
     Raises duckdb.CatalogException where there is no such place any more.
     """
     catalog, schema = place
-    sql.run(con, exp.Use(this=exp.table_(schema, db=catalog, quoted=True)))
+    sql.run(con, _use(catalog, schema))
+
+
+@lru_cache(maxsize=64)
+def _use(catalog: str, schema: str) -> exp.Var:
+    return sql.constant(exp.Use(this=exp.table_(schema, db=catalog, quoted=True)))
 
 
 def _chosen(con: sql.Connection, function: str, names: Sequence[str]) -> str:
-    match = sql.equal(sql.column("name"), sql.call(function))
-    wanted = exp.Columns(this=exp.Lambda(this=match, expressions=[exp.to_identifier("name")]))
-    given = exp.select(*(sql.named(sql.number(1), name) for name in names)).subquery("given")
-    query = sql.to_sql(exp.select(wanted).from_(given))
+    query = _choice(function, tuple(names))
     found = sql.waiting(lambda: con.sql(query).columns)
     return str(found[0])
 
 
+@lru_cache(maxsize=64)
+def _choice(function: str, names: tuple[str, ...]) -> str:
+    """A query whose only column is that of the names which the function gives."""
+    match = sql.equal(sql.column("name"), sql.call(function))
+    wanted = exp.Columns(this=exp.Lambda(this=match, expressions=[exp.to_identifier("name")]))
+    given = exp.select(*(sql.named(sql.number(1), name) for name in names)).subquery("given")
+    return sql.to_sql(exp.select(wanted).from_(given))
+
+
 def _current(con: sql.Connection) -> tuple[str, str]:
-    names = [sql.call("current_database"), sql.call("current_schema")]
-    database, schema = sql.fetch(con, exp.select(*names))[0]
+    database, schema = sql.fetch(con, _current_names())[0]
     return str(database), str(schema)
+
+
+@lru_cache(maxsize=1)
+def _current_names() -> exp.Var:
+    return sql.constant(exp.select(sql.call("current_database"), sql.call("current_schema")))
+
+
+@lru_cache(maxsize=1)
+def _databases() -> exp.Var:
+    wanted = [sql.column("database_name"), sql.column("readonly")]
+    return sql.constant(sql.select(_function("duckdb_databases"), wanted))
+
+
+@lru_cache(maxsize=1)
+def _schemas() -> exp.Var:
+    names = [sql.column("database_name"), sql.column("schema_name")]
+    return sql.constant(_outside(sql.select(_function("duckdb_schemas"), names)))
+
+
+@lru_cache(maxsize=2)
+def _relations(kind: str) -> exp.Var:
+    """Names of the tables, or of the views, and their estimated rows."""
+    size = sql.column("estimated_size") if kind == "table" else exp.Null()
+    names = [sql.column(c) for c in ("database_name", "schema_name", f"{kind}_name")]
+    query = _outside(sql.select(_function(f"duckdb_{kind}s"), [*names, size]))
+    hidden = [sql.column("internal"), sql.column("temporary")]
+    return sql.constant(query.where(*(exp.Not(this=column) for column in hidden)))
+
+
+@lru_cache(maxsize=1)
+def _columns() -> exp.Var:
+    place = ["database_name", "schema_name", "table_name"]
+    wanted = [sql.column(c) for c in (*place, "column_name", "data_type")]
+    order = [sql.column(c) for c in (*place, "column_index")]
+    query = _outside(sql.select(_function("duckdb_columns"), wanted))
+    return sql.constant(query.order_by(*order))
 
 
 def _type(kind: str) -> str:

@@ -174,6 +174,11 @@ def verbatim(con: Connection, select: str) -> exp.Var:
     return exp.Var(this=select.rstrip().rstrip(";") + "\n")
 
 
+def constant(query: exp.Expr) -> exp.Var:
+    """The query as text, for one that is run again and again."""
+    return exp.Var(this=to_sql(query))
+
+
 def to_sql(query: exp.Expr) -> str:
     return query.sql(dialect="duckdb")
 
