@@ -13,13 +13,14 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError
+from sqlfl.errors import PartyError, ReplyError
 from sqlfl.planner.chains import chain_of
 from sqlfl.planner.draft import Draft
 from sqlfl.planner.names import Tables
 from sqlfl.planner.refusals import function_name
+from sqlfl.planner.spans import span_of
 from sqlfl.planner.writing import to_sql
-from sqlfl.schema import Catalog, Client, folded
+from sqlfl.schema import Client, folded
 
 
 def refuse_captured(draft: Draft) -> Draft:
@@ -34,6 +35,9 @@ def refuse_captured(draft: Draft) -> Draft:
         if table.db
         for client in tables.clients(table)
     ]
+    given = {folded(node.alias) for node in draft.query.find_all(exp.Alias)}
+    lists = draft.query.find_all(exp.TableAlias)
+    given |= {folded(column.name) for node in lists for column in node.columns}
     asked: set[str] = set()
     for call in calls:
         named = _name(call)
@@ -43,12 +47,11 @@ def refuse_captured(draft: Draft) -> Draft:
                 continue
             asked.add(probe)
             alone = _select(exp.column(name.copy()))
-            # who has no such column evaluates the call only where a query in FROM made the column
-            own = [client for client, columns in held if folded(name.name) in columns]
+            wanted = folded(name.name)
+            # who has no such column evaluates the call only where the query itself gives the name
+            own = [c for c, columns in held if wanted in columns or wanted in given]
             for client in dict.fromkeys(own or (client for client, _ in held)):
-                if _binds(draft.catalog, client, probe) and not _binds(
-                    draft.catalog, client, alone
-                ):
+                if _binds(draft, client, probe, name) and not _binds(draft, client, alone, name):
                     raise draft.error(
                         f"{name.name} in {named}(...) may be the column, or a variable of a macro "
                         f"of {client.party}: DuckDB takes it for the column in SELECT, and for the "
@@ -120,9 +123,11 @@ def _select(value: exp.Expr) -> str:
     return to_sql(exp.select(exp.Literal.number(1)).where(condition))
 
 
-def _binds(catalog: Catalog, client: Client, select: str) -> bool:
+def _binds(draft: Draft, client: Client, select: str, where: exp.Expr) -> bool:
     try:
-        catalog.describe(client, select)
+        draft.catalog.describe(client, select)
+    except ReplyError as error:
+        raise draft.unable(client, error, span_of(where, draft.sql)) from error
     except PartyError:
         return False
     return True

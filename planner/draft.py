@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError
+from sqlfl.errors import PartyError, PlanError, ReplyError
 from sqlfl.planner.clock import Clock
 from sqlfl.planner.refusals import function_name
 from sqlfl.planner.relations import Block, Branch, Relation, Term, substituted
@@ -17,7 +17,7 @@ from sqlfl.planner.spans import plan_error
 from sqlfl.planner.statements import Path, Span
 from sqlfl.planner.ucq import Ucq
 from sqlfl.planner.writing import to_sql
-from sqlfl.schema import Catalog
+from sqlfl.schema import Catalog, Client
 
 _ONE = exp.Literal.number(1)
 
@@ -85,6 +85,8 @@ class Draft:
             asked = [*missing.values()] or [_ONE]
             try:
                 found = self._describe(branch, asked, branch.filters, True)
+            except ReplyError as error:
+                raise self._unable(branch, Term(_ONE, relation.span), error) from error
             except PartyError as error:
                 self._refuse_culprit(relation, branch, terms)
                 try:
@@ -146,9 +148,12 @@ class Draft:
         )
 
     def _unable(self, branch: Branch, term: Term, error: PartyError) -> PlanError:
+        return self.unable(branch.client, error, term.span)
+
+    def unable(self, client: Client, error: PartyError, span: Span | None) -> PlanError:
         said = error.message.split("\n")[0].partition(": ")[2]
         return self.error(
-            f"party {branch.client.party} cannot evaluate this: {said}",
-            term.span,
+            f"party {client.party} cannot evaluate this: {said}",
+            span,
             "try the expression on that party's own connection",
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError
+from sqlfl.errors import PartyError, ReplyError
 from sqlfl.planner import emit
 from sqlfl.planner.nodes import Infix, Prefix
 from sqlfl.planner.refusals import AGGREGATES, function_name
@@ -104,6 +104,8 @@ class Asker:
             return WINDOW
         try:
             found = self.columns(client, sources, [expression], ())
+        except ReplyError:
+            raise
         except PartyError:
             return UNBOUND
         return ROWS if len(found) == 1 else UNBOUND
@@ -124,6 +126,8 @@ class Asker:
     def _is_volatile(self, client: Client, sources: Sequence[Source], node: exp.Expr) -> bool:
         try:
             self.columns(client, sources, [_ONE], [one_value(node)])
+        except ReplyError:
+            raise
         except PartyError as error:
             return "volatile" in error.message
         return False
@@ -139,6 +143,8 @@ class Asker:
         select.set(clause.key, clause(this=select.expressions.pop().unalias()))
         try:
             self.catalog.describe(client, to_sql(select))
+        except ReplyError:
+            raise
         except PartyError:
             return False
         return True

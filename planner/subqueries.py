@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError
+from sqlfl.errors import PartyError, PlanError, ReplyError
 from sqlfl.planner.chains import Chain, chain_of, column_of, with_links
 from sqlfl.planner.ctes import Environment, local_names
 from sqlfl.planner.emit import NAMES_MARK
@@ -280,6 +280,8 @@ class _Names:
                 self.tables.hoist(own)
             try:
                 return tuple(self.pusher.tables.catalog.describe(client, to_sql(own)))
+            except ReplyError:
+                raise
             except PartyError:
                 return None
 

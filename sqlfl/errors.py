@@ -118,6 +118,10 @@ class PartyError(Error):
         super().__init__(f"party {party}: {message}", hint=hint)
 
 
+class ReplyError(PartyError):
+    """A party's reply is none to what it was asked."""
+
+
 class WireError(Error):
     """Bytes that came over a border are no message as it is declared. Whoever reads them says whose
     they are: this class never reaches a user."""

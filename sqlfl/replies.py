@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from sqlfl.errors import PartyError
+from sqlfl.errors import PartyError, ReplyError
 from sqlfl.messages import Message
 from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.schema import Address, Client
@@ -58,7 +58,7 @@ def ask(
 
 def refused(client: Client, request: Message, what: str) -> PartyError:
     """The error about a reply."""
-    return PartyError(str(client), f"its reply to {request.kind} {what}", hint=SAME_VERSION)
+    return ReplyError(str(client), f"its reply to {request.kind} {what}", hint=SAME_VERSION)
 
 
 def _checked(client: Client, request: Message, reply: Any, expected: Expected[Reply]) -> Reply:
