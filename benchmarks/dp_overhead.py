@@ -32,8 +32,8 @@ from opacus.optimizers import DPOptimizer
 
 import sqlfl
 from sqlfl.messages import Residuals, SendPredictions
-from sqlfl.operators.client import make_operator
-from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.party.client import make_operator
+from sqlfl.party.steps import ClientConfiguration
 from sqlfl.privacy.specification import RoundPrivacy
 from sqlfl.schema import FeatureSpecification, SlotSpecification
 from sqlfl.udfs import keys

@@ -8,7 +8,7 @@ from typing import Any
 
 from results import table
 
-from sqlfl.privacy.card import upwards
+from sqlfl.report.card import upwards
 
 Run = Mapping[str, Any]
 Found = Mapping[str, Any]

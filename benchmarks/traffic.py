@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlfl.network import Network
-from sqlfl.options import NETWORKS
+from sqlfl.options.training import NETWORKS
+from sqlfl.transport.network import Network
 
 LINES = {name: Network(*numbers) for name, numbers in NETWORKS.items()}
 MERGES = ("sum_gradient", "consensus_average")

@@ -21,15 +21,15 @@ from movielens import Encoded, Joined
 from scipy import sparse
 from traffic import Exchange, epochs
 
-from sqlfl.algorithms import ALGORITHMS, Problem
-from sqlfl.mapping import TableMapping
+from sqlfl.coordinator.lou import Members
+from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictions, Start
+from sqlfl.methods import ALGORITHMS, Problem
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import loss_of
 from sqlfl.models.towers import TowerShape
-from sqlfl.operators.client import ClientOperator
-from sqlfl.operators.lou import Members
-from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.party.client import ClientOperator
+from sqlfl.party.steps import ClientConfiguration
 from sqlfl.schema import Address, Client
 
 Array = npt.NDArray[Any]
@@ -115,7 +115,7 @@ class CountingChannel:
         engine = self._engines[address]
         make = ClientOperator
         if configuration.hidden:
-            from sqlfl.operators.neural import NeuralOperator
+            from sqlfl.party.neural import NeuralOperator
 
             make = NeuralOperator
         self.operators[address] = make(engine, request.configuration, request.run, request.slot)

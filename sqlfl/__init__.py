@@ -23,10 +23,10 @@ from sqlfl.errors import (
 )
 
 if TYPE_CHECKING:
-    from sqlfl.planner.federated import FederatedPlan
-    from sqlfl.registry import Model
+    from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.result import Result
     from sqlfl.session import Federation, connect
+    from sqlfl.store.registry import Model
 
 __version__ = "0.1.0"
 
@@ -50,9 +50,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FederatedPlan": "sqlfl.planner.federated",
+    "FederatedPlan": "sqlfl.planner.federated.plan",
     "Federation": "sqlfl.session",
-    "Model": "sqlfl.registry",
+    "Model": "sqlfl.store.registry",
     "Result": "sqlfl.result",
     "connect": "sqlfl.session",
 }

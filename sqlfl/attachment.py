@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import duckdb
 
-from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, PartyError
 from sqlfl.files import Connection, may_be_written, open_or_make, open_source, to_path
 from sqlfl.schema import Client
 from sqlfl.sources import database_path, no_source
+from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.udfs.block_tables import blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
 from sqlfl.udfs.connection import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
-from sqlfl.replies import Expected, ask, refused
+from sqlfl.messages.replies import Expected, ask, refused
 from sqlfl.schema import Client, Column, Place, Table, tables_from_json, told_type
 from sqlfl.transport.base import Channel
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlfl.errors import Error, StatementError, nearest
-from sqlfl.planner.dialect import split
+from sqlfl.planner.grammar.dialect import split
 from sqlfl.result import Result
 from sqlfl.session import Federation
 

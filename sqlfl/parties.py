@@ -11,15 +11,15 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from sqlfl.attachment import Attachment, Place, Source, Store
-from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, nearest
 from sqlfl.files import Connection
 from sqlfl.interrupts import deferred
-from sqlfl.party import PartyClient, Secrets
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.registry import Model
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.remarks import Remarks
 from sqlfl.schema import Client
+from sqlfl.store.coordinator_file import CoordinatorFile
+from sqlfl.store.registry import Model
 from sqlfl.udfs.label_secret import Holders
 
 

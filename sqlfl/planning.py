@@ -7,25 +7,26 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from sqlfl import options as option_table
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
-from sqlfl.kinds import ANY_CLASSES, CLASSIFIERS, other
-from sqlfl.option_types import shown
-from sqlfl.planner import federated, types
-from sqlfl.planner.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.into import plan_into
-from sqlfl.planner.rules import to_ucq
-from sqlfl.planner.statements import EvaluateModel, PredictModel, Span, TrainModel
-from sqlfl.planner.towers import tower_of
-from sqlfl.planner.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Slot, Ucq
+from sqlfl.models.kinds import ANY_CLASSES, CLASSIFIERS, other
+from sqlfl.options import training as option_table
+from sqlfl.options.privacy import check_training, resolve_privacy
+from sqlfl.options.types import shown
+from sqlfl.planner.federated import plan as federated
+from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
+from sqlfl.planner.federated.into import plan_into
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.federated.towers import tower_of
+from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, TrainModel
+from sqlfl.planner.query import types
+from sqlfl.planner.query.rules import to_ucq
+from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
-from sqlfl.privacy.options import check_training, resolve_privacy
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
-from sqlfl.privacy.report import expected_report
 from sqlfl.privacy.specification import Privacy
-from sqlfl.registry import Model, ModelBlock
+from sqlfl.report.report import expected_report
 from sqlfl.schema import Catalog, Client
+from sqlfl.store.registry import Model, ModelBlock
 
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sqlfl.errors import Error
-from sqlfl.kinds import CLASSIFIERS
+from sqlfl.models.kinds import CLASSIFIERS
 
 try:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 if TYPE_CHECKING:
-    from sqlfl.registry import Model
+    from sqlfl.store.registry import Model
 
 AXES = ("epoch", "bytes", "comm_seconds", "seconds")
 """What the horizontal axis can be."""

@@ -15,19 +15,19 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.errors import ParseError
-from sqlfl.planner.explicit import explicit
-from sqlfl.planner.joins import CONDITION
-from sqlfl.planner.parsing import COMMA
-from sqlfl.planner.spans import span_of
-from sqlfl.planner.statements import (
+from sqlfl.planner.grammar.parsing import COMMA
+from sqlfl.planner.grammar.spans import span_of
+from sqlfl.planner.grammar.statements import (
     EvaluateModel,
     ExplainStatement,
     PredictModel,
     Statement,
     TrainModel,
 )
-from sqlfl.planner.tokens import BRACES
-from sqlfl.planner.writing import to_sql
+from sqlfl.planner.grammar.tokens import BRACES
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.explicit import explicit
+from sqlfl.planner.query.joins import CONDITION
 
 Tree: TypeAlias = Any
 """Of the JSON that DuckDB gives for a query: objects, lists, texts, numbers, None."""

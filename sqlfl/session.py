@@ -18,28 +18,28 @@ from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
-from sqlfl.coordinator_file import CoordinatorFile
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
 from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Finish, Ready
-from sqlfl.network import Network
+from sqlfl.messages.replies import Expected, ask
 from sqlfl.parties import Parties, check_name
-from sqlfl.party import PartyClient
-from sqlfl.planner import statements as st
-from sqlfl.planner.dialect import parse
-from sqlfl.planner.federated import FederatedPlan
+from sqlfl.party.party import PartyClient
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planning import plan_scoring, plan_training
 from sqlfl.printing import line
 from sqlfl.progress import Progress
-from sqlfl.registry import Model, Registry, facts_to_text
 from sqlfl.remarks import Remarks
-from sqlfl.replies import Expected, ask
 from sqlfl.result import Result, facts_to_html
-from sqlfl.saving import Saving, model_of
 from sqlfl.schema import Client
 from sqlfl.second_reading import confirm
+from sqlfl.store.coordinator_file import CoordinatorFile
+from sqlfl.store.registry import Model, Registry, facts_to_text
+from sqlfl.store.saving import Saving, model_of
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
+from sqlfl.transport.network import Network
 
 log = logging.getLogger("sqlfl.session")
 

@@ -30,7 +30,7 @@ from typing import TypeAlias, TypeVar
 import pandas  # noqa: F401  DuckDB loads it in every child if it is not there before the fork
 
 import sqlfl
-from sqlfl.planner.dialect import parse
+from sqlfl.planner.grammar.dialect import parse
 from tests import lasting
 
 OPERATIONS = {

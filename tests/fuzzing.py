@@ -34,8 +34,8 @@ import pyarrow as pa
 from sqlfl import messages as ms
 from sqlfl.errors import WireError
 from sqlfl.messages import KINDS
-from sqlfl.operators.steps import ClientConfiguration
-from sqlfl.party import PartyClient, Secrets
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.party.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
     FeatureSpecification,

@@ -26,10 +26,10 @@ from sqlfl.messages import (
     Residuals,
     SendPredictions,
 )
-from sqlfl.options import neural_batch
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.sizes import Symbol
-from sqlfl.planner.ucq import CATEGORY
+from sqlfl.options.training import neural_batch
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.protocol.sizes import Symbol
+from sqlfl.planner.query.ucq import CATEGORY
 from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import Recorded, RecordingTransport

@@ -11,7 +11,7 @@ import pytest
 
 from sqlfl.codec import DEEPEST, loads, parse
 from sqlfl.errors import InternalError
-from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.party.steps import ClientConfiguration
 from sqlfl.schema import (
     FeatureSpecification,
     KeySpecification,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqlfl.options import options_markdown
+from sqlfl.options.training import options_markdown
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -59,7 +59,7 @@ def test_the_page_on_privacy_runs() -> None:
 
 
 def test_options_are_documented() -> None:
-    """Where this fails, put what `sqlfl.options.options_markdown()` returns into the page."""
+    """Where this fails, the page needs what `sqlfl.options.training.options_markdown()` returns."""
     page = (ROOT / "docs" / "options.md").read_text()
     table, _, _ = page[page.index("| option |") :].partition("\n\n")
     assert f"{table}\n" == options_markdown()

@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 import sqlfl
-from sqlfl.planner import places
-from sqlfl.planner.statements import Span
+from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.query import places
 from tests.conftest import Open
 from tests.depth import SEED
 from tests.federations import federation

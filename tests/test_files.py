@@ -11,7 +11,7 @@ import duckdb
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.files import open_source
-from sqlfl.party import PartyClient, Secrets
+from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.schema import (
     Client,
     FeatureSpecification,

@@ -18,7 +18,7 @@ import pytest
 
 from sqlfl.errors import WireError
 from sqlfl.messages import KINDS, Failure, Identifiers, ListTables, Message, Predictions, Tables
-from sqlfl.party import PartyClient, Secrets
+from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.schema import Client
 from sqlfl.wire import encode, received
 from tests.conftest import Open

@@ -17,7 +17,7 @@ from traitlets.config import Config
 
 import sqlfl
 from sqlfl.magics import Request, read
-from sqlfl.planner.dialect import split
+from sqlfl.planner.grammar.dialect import split
 
 ROOT = Path(__file__).parent.parent
 TRAIN = """TRAIN MODEL {name} USING logistic_regression TARGET y

@@ -37,7 +37,7 @@ CONSUMER = """\
 import sqlfl
 import sqlfl.planner
 import sqlfl.udfs
-from sqlfl.planner.ucq import Ucq
+from sqlfl.planner.query.ucq import Ucq
 from sqlfl.schema import Client
 
 
@@ -46,7 +46,7 @@ def look(client: Client, query: Ucq) -> None:
     reveal_type(query.slots)
 """
 ORIGINS = (
-    "import sqlfl, sqlfl.planner.ucq as p, sqlfl.udfs as u;"
+    "import sqlfl, sqlfl.planner.query.ucq as p, sqlfl.udfs as u;"
     "print(sqlfl.__file__, p.__file__, u.__file__)"
 )
 STRAYS = (
@@ -171,7 +171,7 @@ def test_install(
         home = next((tmp_path / "venv").glob("lib/*/site-packages/sqlfl"))
     origins = run(python, "-c", ORIGINS, cwd=tmp_path).split()
     assert [Path(origin).relative_to(home) for origin in origins] == [
-        Path("__init__.py"), Path("planner/ucq.py"), Path("udfs/__init__.py")
+        Path("__init__.py"), Path("planner/query/ucq.py"), Path("udfs/__init__.py")
     ]  # fmt: skip
     assert run(python, "-c", STRAYS, cwd=tmp_path).strip() == "[]"
     # documentation and examples come with it, and run where they are copied
@@ -194,4 +194,4 @@ def test_mypy_follows(
     shown = run(python, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache",
                 tmp_path / "consumer.py", cwd=folder)  # fmt: skip
     assert 'Revealed type is "int"' in shown
-    assert "sqlfl.planner.ucq.Slot" in shown
+    assert "sqlfl.planner.query.ucq.Slot" in shown

@@ -208,7 +208,7 @@ def test_without_matplotlib_the_error_says_what_to_install() -> None:
 import sys
 sys.modules["matplotlib"] = None
 import sqlfl
-from sqlfl.registry import Model
+from sqlfl.store.registry import Model
 try:
     Model.plot(object())
 except sqlfl.Error as error:

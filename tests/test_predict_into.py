@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.messages import Commit, Message, Write
-from sqlfl.party import PartyClient
+from sqlfl.party.party import PartyClient
 from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode

@@ -6,7 +6,7 @@ import pytest
 
 import sqlfl
 from sqlfl.errors import ParseError
-from sqlfl.planner.render import Document, Notes, Section, Table, to_html, to_text
+from sqlfl.planner.explain.render import Document, Notes, Section, Table, to_html, to_text
 from sqlfl.printing import clipped, line, lines
 from tests.conftest import Open
 from tests.federations import federation

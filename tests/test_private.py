@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.errors import Error, PartyError
 from sqlfl.messages import Labels, Predictions
-from sqlfl.operators.guard import Guard
-from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.party.guard import Guard
+from sqlfl.party.steps import ClientConfiguration
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import examples

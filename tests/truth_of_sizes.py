@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.sizes import Symbol
-from sqlfl.planner.ucq import CATEGORY, Feature
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.protocol.sizes import Symbol
+from sqlfl.planner.query.ucq import CATEGORY, Feature
 from sqlfl.schema import Client
 
 Connections = Mapping[Client, duckdb.DuckDBPyConnection]

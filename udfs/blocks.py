@@ -15,7 +15,7 @@ from sqlfl.arrays import Float
 from sqlfl.codec import loads
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
-from sqlfl.stored_arrow import read_numbers
+from sqlfl.store.stored_arrow import read_numbers
 from sqlfl.udfs.features import Encoding
 
 FORMAT = 3

@@ -79,7 +79,7 @@ def noised_statistics(
     """What a client of a shared slot tells of its active rows, with noise of its own.
 
     As `Statistics`, but `weight`, `mean` and `m2` are the noised sums Σ 1, Σ u and Σ u². The
-    coordinator adds up, see sqlfl.operators.lou.merge_noised.
+    coordinator adds up, see sqlfl.coordinator.lou.merge_noised.
     """
     measured = _measured(snapshot, entropy)
     tags, counts = [], []

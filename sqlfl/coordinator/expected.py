@@ -1,5 +1,5 @@
-"""What each reply before and after the rounds must be, for `sqlfl.replies.ask`: by the plan, by
-what the party said before, and by the join.
+"""What each reply before and after the rounds must be, for `sqlfl.messages.replies.ask`: by the
+plan, by what the party said before, and by the join.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sqlfl.messages import (
     Statistics,
     Written,
 )
-from sqlfl.options import LARGEST_JOIN
-from sqlfl.replies import Expected
+from sqlfl.messages.replies import Expected
+from sqlfl.options.training import LARGEST_JOIN
 from sqlfl.schema import SlotSpecification
 
 ROUNDING = 1e-6

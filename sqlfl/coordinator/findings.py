@@ -9,9 +9,9 @@ import numpy as np
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.preparation import Joined
 from sqlfl.messages import Findings, Message, SendFindings
-from sqlfl.planner.federated import TRAIN, FederatedPlan
-from sqlfl.planner.ucq import CATEGORY, Slot
-from sqlfl.replies import Channel, ask
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
+from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.schema import Address
 
 COPIES = 100

@@ -9,12 +9,12 @@ from sqlglot import exp
 
 from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
 from sqlfl.errors import ModelError
-from sqlfl.options import LARGEST_JOIN, MAX_JOINED_ROWS
-from sqlfl.planner import emit
-from sqlfl.planner.engines import bytes_of, readable
-from sqlfl.planner.federated import TRAIN, FederatedPlan
-from sqlfl.planner.ucq import Slot
-from sqlfl.planner.writing import to_sql
+from sqlfl.options.training import LARGEST_JOIN, MAX_JOINED_ROWS
+from sqlfl.planner.federated.engines import bytes_of, readable
+from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import emit
+from sqlfl.planner.query.ucq import Slot
 
 FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
 """Bytes of memory for each joined row in training, as measured: the mapping while it is made,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.planner.ucq import Block, Join, LeftJoin, Ucq
+from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class JoinSize:
 
 
 def join_size(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> JoinSize:
-    """The rows of `sqlfl.planner.emit.mapping_query` over these slots."""
+    """The rows of `sqlfl.planner.query.emit.mapping_query` over these slots."""
     found = [_Counter(ucq, block, slots).size() for block in ucq.blocks]
     return JoinSize(sum(size.rows for size in found), all(size.exact for size in found))
 

@@ -18,7 +18,7 @@ from sqlfl.coordinator.own_database import own_database
 from sqlfl.errors import ModelError
 from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
-from sqlfl.options import LARGEST_JOIN
+from sqlfl.options.training import LARGEST_JOIN
 from sqlfl.schema import Address
 
 

@@ -11,6 +11,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.join_limits import check_join
+from sqlfl.coordinator.lou import merge_classes, merge_noised, merge_statistics
 from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
 from sqlfl.errors import ModelError, PartyError, PlanError
 from sqlfl.messages import (
@@ -24,11 +25,10 @@ from sqlfl.messages import (
     SetEncoding,
     Statistics,
 )
-from sqlfl.operators.lou import merge_classes, merge_noised, merge_statistics
-from sqlfl.planner import places
-from sqlfl.planner.federated import FederatedPlan
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
-from sqlfl.replies import Channel, ask
 from sqlfl.schema import Address, SlotSpecification, specifications_to_json
 
 LARGEST_TARGET = 1e30

@@ -13,18 +13,18 @@ from functools import partial
 
 import numpy as np
 
-from sqlfl.algorithms import Channel
 from sqlfl.arrays import Array
 from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, Residuals, SendReleases
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.ucq import CATEGORY, Slot
+from sqlfl.messages.replies import Expected, ask
+from sqlfl.methods import Channel
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
 from sqlfl.privacy.schedule import slot_rounds
 from sqlfl.privacy.specification import PREDICTION_CLIP, Privacy, SlotRounds
-from sqlfl.replies import Expected, ask
 from sqlfl.schema import Address
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.algorithms.head import Head
 from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
@@ -19,16 +18,17 @@ from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
 from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Score, SendIdentifiers
+from sqlfl.messages.replies import Channel, ask, refused
+from sqlfl.models.head import Head
 from sqlfl.models.losses import loss_of
 from sqlfl.models.metrics import classification_metrics, regression_metrics
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.into import class_type
+from sqlfl.planner.federated.into import class_type
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import line, listed
-from sqlfl.privacy.card import upwards
 from sqlfl.privacy.evaluation import accuracy_estimate, true_label_epsilon
-from sqlfl.registry import Model
-from sqlfl.replies import Channel, ask, refused
+from sqlfl.report.card import upwards
 from sqlfl.schema import Address
+from sqlfl.store.registry import Model
 
 MOST_DIGITS = 38
 ARROW_TYPES: Mapping[str, pa.DataType] = {

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl import endings
-from sqlfl.algorithms import ALGORITHMS, Algorithm, Problem, Step
-from sqlfl.algorithms.divergence import check_kept
 from sqlfl.arrays import Array
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory
+from sqlfl.coordinator.lou import Members
+from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
@@ -25,17 +25,17 @@ from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
-from sqlfl.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
-from sqlfl.mapping import TableMapping
 from sqlfl.messages import Save, Saved
+from sqlfl.messages.replies import Expected, ask
+from sqlfl.methods import ALGORITHMS, Algorithm, Problem, Step
+from sqlfl.methods.divergence import check_kept
+from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
-from sqlfl.operators.lou import Members
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.ucq import CATEGORY
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import CATEGORY
 from sqlfl.printing import listed
 from sqlfl.progress import Progress
-from sqlfl.registry import Model
-from sqlfl.replies import Expected, ask
+from sqlfl.store.registry import Model
 from sqlfl.transport.base import Channel
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from sqlfl.coordinator.preparation import (
 )
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import SendSplit, SendWeights, Split, Weigh, Weights
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.ucq import Slot
+from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import Slot
 from sqlfl.printing import listed
-from sqlfl.replies import Channel, Expected, ask
 from sqlfl.schema import Address
 
 LARGEST_WEIGHT = 1e30

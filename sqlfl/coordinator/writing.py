@@ -11,9 +11,9 @@ from sqlfl.coordinator.preparation import Joined
 from sqlfl.errors import PartyError
 from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Commit, Ready, Write
-from sqlfl.planner import emit
-from sqlfl.planner.into import Into
-from sqlfl.replies import Channel, Expected, ask
+from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.planner.federated.into import Into
+from sqlfl.planner.query import emit
 from sqlfl.schema import Client
 
 

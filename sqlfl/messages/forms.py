@@ -2,7 +2,8 @@
 
 A form is plain data. Sizes have names: in a message a name stands for one number wherever it
 occurs, and `name[k]` for a number of its own in the k-th item of a field that has several. Who
-knows such a number beforehand compares (sqlfl.replies, and the party with what it is asked).
+knows such a number beforehand compares (sqlfl.messages.replies, and the party with what it is
+asked).
 """
 
 from __future__ import annotations

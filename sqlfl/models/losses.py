@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.kinds import kind_of
+from sqlfl.models.kinds import kind_of
 from sqlfl.models.proximal import (
     log_sum,
     logistic_proximal,

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlfl.errors import OptionError
-from sqlfl.kinds import CLASSIFIERS
-from sqlfl.option_types import shown
-from sqlfl.options import Given
-from sqlfl.planner import types
-from sqlfl.planner.ucq import BOOLEAN, Ucq
+from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.options.privacy import resolve_privacy
+from sqlfl.options.training import Given
+from sqlfl.options.types import shown
+from sqlfl.planner.query import types
+from sqlfl.planner.query.ucq import BOOLEAN, Ucq
 from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_keep
-from sqlfl.privacy.options import resolve_privacy
 from sqlfl.privacy.planning import Clause, settled
 from sqlfl.privacy.specification import Privacy
 
 if TYPE_CHECKING:
-    from sqlfl.registry import Model
+    from sqlfl.store.registry import Model
 
 APPLIES = ("label_epsilon", "label_mechanism", "label_bounds", "label_classes")
 """What a PRIVACY clause of EVALUATE may have."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError, PlanError, PrivacyError, nearest
-from sqlfl.kinds import CLASSIFIERS, NEURAL, TWO_CLASSES, kind_of
-from sqlfl.option_types import shown
-from sqlfl.options import Given
-from sqlfl.planner import types
-from sqlfl.planner.statements import Span
-from sqlfl.planner.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
+from sqlfl.models.kinds import CLASSIFIERS, NEURAL, TWO_CLASSES, kind_of
+from sqlfl.options.privacy import AUTO
+from sqlfl.options.training import Given
+from sqlfl.options.types import shown
+from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.query import types
+from sqlfl.planner.query.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
 from sqlfl.privacy.calibration import calibrate, statistics_delta, statistics_noise
-from sqlfl.privacy.options import AUTO
 from sqlfl.privacy.specification import Bounds, LabelPrivacy, Privacy, SlotPrivacy, SlotRounds
 
 TRUTH = ("false", "true")

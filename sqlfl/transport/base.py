@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from sqlfl.errors import InternalError, PartyError, WireError
 from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message
-from sqlfl.network import Network
+from sqlfl.messages.replies import refused
 from sqlfl.printing import clipped, lines
-from sqlfl.replies import refused
 from sqlfl.schema import Address, Client
+from sqlfl.transport.network import Network
 from sqlfl.wire import encode, received
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from sqlfl.coordinator.join_size import SlotCodes, join_size
 from sqlfl.errors import PlanError
-from sqlfl.planner.emit import mapping_query
-from sqlfl.planner.ucq import Ucq
+from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.ucq import Ucq
 from tests.depth import SEED, THOROUGH
 from tests.planner.conftest import DatabaseCatalog
-from tests.planner.test_meaning import plan
+from tests.planner.query.test_meaning import plan
 from tests.planner.trees import catalog_of, random_query, random_union, random_using
 
 COORDINATOR = duckdb.connect(config={"threads": 1})

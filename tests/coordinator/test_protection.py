@@ -24,8 +24,8 @@ from sqlfl.coordinator.protection import (
 from sqlfl.coordinator.training import train
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import Releases, Residuals, SendReleases
-from sqlfl.operators.guard import Guard
-from sqlfl.operators.steps import ClientConfiguration
+from sqlfl.party.guard import Guard
+from sqlfl.party.steps import ClientConfiguration
 from sqlfl.privacy.specification import Privacy
 from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel

@@ -23,7 +23,7 @@ from sqlfl.messages import (
     Weigh,
     Weights,
 )
-from sqlfl.planner.federated import FederatedPlan
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.schema import Address
 from tests.planner import plans
 from tests.planner.plans import AIRLINE, BANK_0, BANK_1

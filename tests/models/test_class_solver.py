@@ -7,7 +7,7 @@ import pytest
 
 from sqlfl.errors import InternalError
 from sqlfl.models.class_solver import STEP, ClassSolver, class_curvature
-from tests.algorithms.harness import DenseEngine
+from tests.methods.harness import DenseEngine
 
 
 def gram_of(rows: int, width: int) -> tuple[np.ndarray, DenseEngine]:

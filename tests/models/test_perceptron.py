@@ -10,8 +10,8 @@ from sqlfl.models import perceptron
 from sqlfl.models.neural import Network
 from sqlfl.models.perceptron import Perceptron, derivative, suits
 from sqlfl.models.towers import TowerShape
-from sqlfl.operators.first_layer import EngineLayer
-from tests.algorithms.harness import DenseEngine
+from sqlfl.party.first_layer import EngineLayer
+from tests.methods.harness import DenseEngine
 
 SHAPES = [
     TowerShape(5, (4,), 1, "relu"),

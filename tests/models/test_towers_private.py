@@ -18,11 +18,11 @@ from sqlfl.models import neural
 from sqlfl.models.neural import Limit, Network, Pass
 from sqlfl.models.per_row import RowLimit
 from sqlfl.models.towers import TowerShape
-from sqlfl.operators.first_layer import DeviceLayer, EngineLayer
-from sqlfl.operators.guard import Guard
+from sqlfl.party.first_layer import DeviceLayer, EngineLayer
+from sqlfl.party.guard import Guard
 from sqlfl.privacy.specification import RoundPrivacy
-from tests.algorithms.harness import DenseEngine
-from tests.operators.test_neural import FUNCTIONS, ROWS, dense, engine_of
+from tests.methods.harness import DenseEngine
+from tests.party.test_neural import FUNCTIONS, ROWS, dense, engine_of
 
 MODULES = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "gelu": torch.nn.GELU}
 CLIP = 0.7

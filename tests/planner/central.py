@@ -13,9 +13,9 @@ from typing import Any
 
 import duckdb
 
-from sqlfl.planner.emit import mapping_query
-from sqlfl.planner.ucq import Block, Join, LeftJoin, Slot, Ucq
-from sqlfl.planner.writing import to_sql
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Slot, Ucq
 from sqlfl.schema import Client
 
 Databases = dict[Client, duckdb.DuckDBPyConnection]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from sqlglot import exp, parse_one
 
-from sqlfl import options as options_table
-from sqlfl.planner.federated import FederatedPlan, plan
-from sqlfl.planner.into import Into
-from sqlfl.planner.ucq import (
+from sqlfl.options import training as options_table
+from sqlfl.planner.federated.into import Into
+from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.planner.query.ucq import (
     Block,
     Feature,
     Fragment,

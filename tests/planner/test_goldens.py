@@ -9,12 +9,12 @@ import pytest
 from sqlglot import exp
 
 from sqlfl.errors import Error, StatementError
-from sqlfl.planner.dialect import parse
-from sqlfl.planner.emit import mapping_query
-from sqlfl.planner.rules import RULES, Rule, to_ucq
-from sqlfl.planner.statements import ExplainStatement, PredictModel, Statement, TrainModel
-from sqlfl.planner.ucq import Slot, Ucq
-from sqlfl.planner.writing import to_sql
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import ExplainStatement, PredictModel, Statement, TrainModel
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.rules import RULES, Rule, to_ucq
+from sqlfl.planner.query.ucq import Slot, Ucq
 from tests.depth import SEED
 from tests.planner import goldens
 from tests.planner.conftest import DatabaseCatalog

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.errors import PlanError
-from sqlfl.planner.dialect import parse
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.statements import TrainModel
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planning import place_of_coordinator, plan_training
-from sqlfl.registry import Model
+from sqlfl.store.registry import Model
 from tests.planner.conftest import DatabaseCatalog
 
 QUERY = """SELECT o.amount, p.age, v.kind, v.sick AS y FROM shop.orders o

@@ -9,14 +9,14 @@ from types import MappingProxyType
 import pytest
 
 from sqlfl.errors import Error, InternalError, PrivacyError
-from sqlfl.planner.dialect import parse
-from sqlfl.planner.federated import FederatedPlan
-from sqlfl.planner.federated import plan as make
-from sqlfl.planner.statements import TrainModel
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.federated.plan import plan as make
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planning import plan_training
 from sqlfl.privacy.specification import Bounds, Privacy
-from sqlfl.registry import Model
 from sqlfl.schema import specifications_from_json, specifications_to_json
+from sqlfl.store.registry import Model
 from tests.planner import goldens, plans
 from tests.planner.conftest import DatabaseCatalog
 

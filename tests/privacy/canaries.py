@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from sqlfl.messages import PartialGradient, Predictions, Residuals, SendPredictions, SumGradient
-from sqlfl.operators.client import ClientConfiguration, ClientOperator
-from sqlfl.operators.neural import NeuralOperator
+from sqlfl.party.client import ClientConfiguration, ClientOperator
+from sqlfl.party.neural import NeuralOperator
 from sqlfl.privacy.specification import RoundPrivacy
-from tests.algorithms.harness import DenseEngine
+from tests.methods.harness import DenseEngine
 
 Array = np.ndarray
 

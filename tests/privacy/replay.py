@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.algorithms import sgd
 from sqlfl.coordinator import preparation, training
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.protection import protect
-from sqlfl.operators import guard
-from sqlfl.operators.guard import Guard
+from sqlfl.methods import sgd
+from sqlfl.party import guard
+from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.calibration import Calibration
 from sqlfl.privacy.samplers import add_gaussian

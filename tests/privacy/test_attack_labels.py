@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sqlfl
-from sqlfl.party import PartyClient
+from sqlfl.party.party import PartyClient
 from sqlfl.privacy.mechanisms import keep_probability
 from sqlfl.udfs.label_secret import LabelSecret
 from tests.conftest import Open

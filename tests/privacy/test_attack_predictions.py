@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sqlfl.operators.guard import Guard
-from sqlfl.privacy.report import PrivacyReport
+from sqlfl.party.guard import Guard
+from sqlfl.report.report import PrivacyReport
 from tests.conftest import Open
 from tests.privacy import auditing
 from tests.privacy import reconstruction as attack

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sqlfl.operators import guard
-from sqlfl.operators.guard import Guard
+from sqlfl.party import guard
+from sqlfl.party.guard import Guard
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.randomness import Entropy
 from sqlfl.privacy.schedule import slot_rounds

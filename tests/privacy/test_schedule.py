@@ -15,7 +15,7 @@ from sqlfl.errors import InternalError
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
 from sqlfl.privacy.schedule import moments_sensitivity, row_bound, slot_rounds
 from sqlfl.privacy.specification import SlotRounds
-from tests.algorithms.harness import Join, random_join, train
+from tests.methods.harness import Join, random_join, train
 
 Array = np.ndarray
 

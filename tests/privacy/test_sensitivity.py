@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from sqlfl.operators.guard import Guard
+from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import squared_mu
 from sqlfl.privacy.events import Gaussian

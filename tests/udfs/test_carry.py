@@ -8,9 +8,9 @@ import duckdb
 import numpy as np
 import pytest
 
+from sqlfl.coordinator.lou import merge_statistics
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.models.towers import TowerShape
-from sqlfl.operators.lou import merge_statistics
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.carry import carry_block, carry_over
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics

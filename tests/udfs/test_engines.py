@@ -18,7 +18,7 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import SetEncoding
 from sqlfl.models.neural import Network
 from sqlfl.models.towers import TowerShape
-from sqlfl.operators.first_layer import EngineLayer
+from sqlfl.party.first_layer import EngineLayer
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import arrays, update
 from sqlfl.udfs.features import CHUNK, Encoding, local_encoding, shared_encoding, statistics

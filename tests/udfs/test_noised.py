@@ -13,9 +13,9 @@ import pytest
 from scipy.stats import norm
 
 from sqlfl import messages as ms
+from sqlfl.coordinator.lou import merge_noised
 from sqlfl.errors import InternalError, PartyError
-from sqlfl.operators.lou import merge_noised
-from sqlfl.party import PartyClient, Secrets
+from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.privacy.specification import LabelPrivacy, SlotPrivacy
 from sqlfl.privacy.statistics import DOUBT, sensitivity, settle, threshold
 from sqlfl.schema import Client, SlotSpecification, specifications_to_json

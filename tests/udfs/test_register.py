@@ -18,7 +18,7 @@ import sqlfl
 from sqlfl import udfs
 from sqlfl.errors import Error, ModelError
 from sqlfl.models.towers import TowerShape
-from sqlfl.planner.ucq import Slot
+from sqlfl.planner.query.ucq import Slot
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.features import Encoding

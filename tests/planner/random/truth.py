@@ -16,12 +16,12 @@ from typing import Any
 import duckdb
 
 from sqlfl.errors import Error, OptionError, ParseError, PlanError
-from sqlfl.planner.dialect import parse
-from sqlfl.planner.emit import mapping_query
-from sqlfl.planner.rules import to_ucq
-from sqlfl.planner.statements import EvaluateModel
-from sqlfl.planner.ucq import Fragment, Slot, Ucq
-from sqlfl.planner.writing import to_sql
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import EvaluateModel
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.rules import to_ucq
+from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.second_reading import confirm
 from tests.planner.central import expected_columns
 from tests.planner.random.statements import Statement, made

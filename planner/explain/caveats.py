@@ -1,0 +1,266 @@
+"""What a plan protects and what it does not, in words, for EXPLAIN."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlfl.planner.explain import noise
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated.plan import FederatedPlan
+
+
+def caveats(plan: FederatedPlan) -> tuple[str, ...]:
+    """Only what holds for this plan; what is not listed as protected is not."""
+    kinds = {disclosure.kind for disclosure in plan.disclosures}
+    notes = ["No feature value is sent as such; all that leaves a party is listed above."]
+    notes += _coordinator(plan)
+    if "join_keys" in kinds:
+        notes.append(
+            "Join keys leave as HMAC-SHA256 tags under a key derived for this run from the "
+            "federation's secret. Whoever has that key can test guesses. In one process every "
+            "party and the coordinator share memory: there it is discipline, not protection."
+        )
+    if kinds:
+        notes.append(_join_graph(plan))
+    notes += _outer_joins(plan)
+    if plan.privacy is not None and plan.privacy.labels:
+        notes.append(noise.labels(plan, "labels" in kinds))
+    elif "labels" in kinds:
+        notes.append(_labels(plan))
+    if "weigh" in kinds:
+        notes.append(_weights(plan, kinds))
+    elif "weights" in kinds:
+        notes.append("Not protected: weights are in clear at the coordinator.")
+    if "findings" in kinds:
+        notes.append(
+            "Not protected: what the user is warned of. The coordinator learns, without a value, "
+            "which features are NULL in every row"
+            + (
+                ", the same in every row, or a text for nearly every row."
+                if plan.purpose == "train"
+                else ", and how many joined rows have a category that the model does not know."
+            )
+        )
+    if "residuals" in kinds:
+        notes.append(_predictions(plan))
+    elif "predictions" in kinds:
+        notes.append(
+            "Not protected: partial predictions of every active row leave in clear; the "
+            "coordinator adds them up and holds the result."
+        )
+    if "identifiers" in kinds:
+        notes.append(
+            "Not protected: identifiers are in clear at the coordinator, beside the predictions; "
+            "so are the values of a feature that ID lists."
+        )
+    notes += _into(plan)
+    notes += _unions(plan, kinds)
+    notes += noise.outcome(plan)
+    notes += [
+        "The coordinator and the parties are trusted to follow the plan.",
+        "Each client's snapshot is consistent (one transaction); the parties have no common "
+        "instant.",
+        "If a database fails, its client sends one message more: the kind of error and a text "
+        "without values. The run then ends.",
+    ]
+    return tuple(notes)
+
+
+def _labels(plan: FederatedPlan) -> str:
+    note = "Not protected: labels are in clear at the coordinator."
+    if plan.purpose == "evaluate":
+        note += " Loss and metrics are exact functions of them: those of one row tell its label."
+    return note
+
+
+def _coordinator(plan: FederatedPlan) -> list[str]:
+    """What its place changes."""
+    at = plan.at
+    if at is None:
+        return []
+    if not plan.disclosures:
+        return [f"Nothing crosses a border: all tables are {at}'s, and so is the coordinator."]
+    notes = [
+        f"The coordinator runs at {at}: what it exchanges with {at} stays there, and what is said "
+        f"here of the coordinator, {at} learns of the other parties. As a party it also has the "
+        "federation's secret, and so can test guesses of the values behind the tags that it gets."
+    ]
+    joins = any(slot.keys for slot in plan.ucq.slots for c in slot.clients if not plan.crosses(c))
+    if joins and any(item.kind == "join_keys" for item in plan.disclosures):
+        notes.append(
+            f"Not protected: {at} can tell which of its own rows are joined with which rows of the "
+            "others. It knows the join keys of those, then, and whom their predictions are about."
+        )
+    if any(item.kind == "labels" for item in plan.staying):
+        notes.append(f"The labels of {at} do not leave it.")
+    return notes
+
+
+def _warm(plan: FederatedPlan) -> bool:
+    return any(item.warm for client in plan.clients for item in plan.specifications[client])
+
+
+def _join_graph(plan: FederatedPlan) -> str:
+    seed = any(item.seed is not None for items in plan.specifications.values() for item in items)
+    numbered = "numbered by the seed" if seed else "randomly numbered"
+    note = (
+        "Not protected: the join graph. The coordinator learns how many rows each fragment has, "
+        f"how many distinct keys, which ({numbered}) rows have the same key, which match, "
+        "and how often. Each client learns which of its rows occur in the join, how often, and N."
+    )
+    if seed:
+        note += (
+            " With a seed, rows have the same numbers in every run that takes the same snapshot of "
+            "them: the coordinator can tell a row again, and whoever has the client's tables and "
+            "the seed can tell which row has which number"
+        )
+        split = any(slot.split for slot in plan.ucq.slots)
+        note += ", and which are for validation." if split else "."
+    return note
+
+
+def _predictions(plan: FederatedPlan) -> str:
+    """What rounds of training tell of the columns and of the labels."""
+    if plan.privacy is not None and plan.privacy.predictions == "gaussian":
+        return f"{noise.predictions(plan)} {_residuals(plan)}"
+    note = "Not protected: partial predictions of every active row leave in clear in every round. "
+    if plan.tower is None:
+        note += (
+            "They are linear in the encoded columns: those of a slot with one column are that "
+            "column up to its scale, and as many rounds as columns may give all of them up to a "
+            "linear map. "
+        )
+    else:
+        outputs = "d_c" if plan.tower.embedding is None else str(plan.tower.embedding)
+        note += (
+            f"They are {outputs} numbers a row, not linear in the encoded columns, and yet exact "
+            "functions of them: rows with equal columns have equal predictions, and the rounds "
+            "together may tell the columns. "
+        )
+        if not _warm(plan):
+            note += (
+                "The first ones are of parameters that the coordinator can draw itself, for it "
+                "knows their seed. "
+            )
+    return note + _residuals(plan)
+
+
+def _residuals(plan: FederatedPlan) -> str:
+    """What rounds tell clients."""
+    noised = plan.privacy is not None and plan.privacy.labels
+    note = (
+        f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
+        f"they may tell a client the {'noised ' * noised}labels of its rows."
+    )
+    if plan.tower is not None and plan.tower.embedding is not None:
+        note += (
+            " They come through the head's weights, and tell what space these span"
+            ": with one output, the weights up to scale."
+        )
+    return note
+
+
+def _into(plan: FederatedPlan) -> list[str]:
+    if plan.into is None:
+        return []
+    party = plan.into.clients[0].party
+    return [
+        f"Identifiers do not leave {party}: its own database joins them with the predictions. "
+        f"It learns the prediction of every joined row that its rows take part in"
+        + (", and which of its rows occur together." if len(plan.into.slots) > 1 else ".")
+    ]
+
+
+def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
+    """Of slots that several clients hold."""
+    notes = []
+    private = plan.privacy if plan.privacy is not None and plan.privacy.features else None
+    if "statistics" in kinds and private is not None and private.statistics == "noised":
+        notes.append(noise.STATISTICS)
+    elif "statistics" in kinds:
+        notes.append(
+            "Not protected: for slots of several clients, the coordinator learns each client's "
+            "weighted means and variances, missing values, and how often each category occurs; of "
+            "a client with one active row these are the row. Category names leave as HMAC-SHA256 "
+            "tags that all clients of the slot can compute"
+            + (
+                ", and that are those of the model that training starts from."
+                if _warm(plan)
+                else "."
+            )
+        )
+    tower = plan.tower is not None
+    sums = [
+        words
+        for kind, words in (
+            ("gram", "second moments"),
+            ("partial_gradient", "partial gradients" + (" of all parameters" if tower else "")),
+            ("consensus_part", "local parameters"),
+        )
+        if kind in kinds
+    ]
+    if sums and private is not None:
+        notes.append(noise.sums(plan, sums))
+    elif sums:
+        note = (
+            f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
+            "reach the coordinator in clear, without secure aggregation. It sends what they come "
+            "to together back to each of them: one of two clients knows the other's."
+        )
+        if tower and "consensus_part" in kinds:
+            note += " It knows the towers of these slots, then: their parameters are the averages."
+        elif tower:
+            note += (
+                " A gradient of one row, as of a small batch, is that row's columns up to scale."
+            )
+            if not _warm(plan):
+                note += (
+                    " And the coordinator can follow the parameters of these slots' towers, from "
+                    "the first ones on."
+                )
+        notes.append(note)
+    return notes
+
+
+def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
+    known = [
+        words
+        for kind, words in (("weights", "weights"), ("split", "which rows are for validation"))
+        if kind in kinds
+    ]
+    told = f"{' and '.join(known)} are in clear at the coordinator. " if known else ""
+    sent = kinds | {disclosure.kind for disclosure in plan.staying}
+    learnt = ["the weights of other parties' rows"] if "weights" in sent else []
+    learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
+    if plan.options.get("class_weight") is not None:
+        noised = plan.privacy is not None and plan.privacy.labels
+        learnt.append(f"the {'noised ' * noised}classes of its rows")
+    return (
+        f"Not protected: {told}Each client with features learns the sum of the weights of the "
+        "joined rows that each of its rows occurs in, and of all of them; that may tell "
+        f"{', '.join(learnt)}."
+    )
+
+
+def _outer_joins(plan: FederatedPlan) -> list[str]:
+    slots = plan.ucq.slots
+    notes = []
+    if any(block.lefts for block in plan.ucq.blocks):
+        notes.append(
+            "Not protected: which rows a LEFT JOIN finds no partner for, at the coordinator; each "
+            "table on its right learns how many joined rows have none."
+        )
+    nullable = ", ".join(slot.name for slot in slots if slot.nullable)
+    if nullable:
+        notes.append(
+            f"Not protected: which rows of {nullable} have NULL as a join key. A condition of ON "
+            "over rows before the LEFT JOIN counts as such: the key is NULL where it fails."
+        )
+    links = ", ".join(slot.name for slot in slots if any(f.links for f in slot.fragments))
+    if links:
+        notes.append(
+            f"Not protected: which rows of {links} fail the condition that WHERE sets after the "
+            "LEFT JOIN, or have no label. They take part in the join, at the coordinator."
+        )
+    return notes

@@ -1,0 +1,339 @@
+"""The one plan printer: EXPLAIN as text and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from sqlfl.models.kinds import ANY_CLASSES, kind_of
+from sqlfl.options.training import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
+from sqlfl.options.types import shown
+from sqlfl.planner.explain.caveats import caveats
+from sqlfl.planner.explain.noise import asked
+from sqlfl.planner.explain.operators import operators
+from sqlfl.planner.explain.render import (
+    JOINED,
+    Code,
+    Document,
+    Notes,
+    Section,
+    Table,
+    to_html,
+    to_text,
+)
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
+from sqlfl.planner.protocol.sizes import Size
+from sqlfl.planner.protocol.symbols import ROLES
+from sqlfl.planner.query.ucq import ARRAY, Feature, Join, LeftJoin, Slot
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated.plan import FederatedPlan
+
+SCORING = ("engine", "memory_limit")
+"""The options that still matter where nothing is trained."""
+
+
+def text(plan: FederatedPlan) -> str:
+    return to_text(document(plan))
+
+
+def html(plan: FederatedPlan) -> str:
+    return to_html(document(plan))
+
+
+def document(plan: FederatedPlan) -> Document:
+    """The plan's pages; equal plans give equal documents."""
+    title = f"{plan.purpose.upper()} MODEL {plan.name} ({plan.kind})"
+    sections = [
+        Section("Statement", (Code("", plan.sql.strip()),), folded=True),
+        _model(plan),
+        _slots(plan),
+        _joins(plan),
+        _fragments(plan),
+        Section(
+            "Mapping query, at the coordinator, over hashed keys",
+            (Code("", to_sql(plan.mapping, pretty=True)),),
+            folded=True,
+        ),
+        _operators(plan),
+        _exchanges(plan),
+        _border(plan, UP, f"What leaves the parties, to the coordinator{_place(plan)}"),
+        _border(plan, DOWN, "What the coordinator sends to the parties"),
+        *([] if plan.at is None else [_staying(plan, plan.at)]),
+        _symbols(plan),
+        Section("What is protected, and what is not", (Notes(caveats(plan)),)),
+    ]
+    if plan.expected:
+        report = Code("", "\n".join(plan.expected))
+        sections.append(Section("Privacy, as expected", (report,)))
+    return Document(title, tuple(sections))
+
+
+def _place(plan: FederatedPlan) -> str:
+    return "" if plan.at is None else f" at {plan.at}"
+
+
+def _model(plan: FederatedPlan) -> Section:
+    rows = []
+    for slot in plan.ucq.slots:
+        if slot.target:
+            held = ", ".join(str(client) for client in slot.clients)
+            type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
+            rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
+    if plan.at is not None:
+        clients = ", ".join(str(client) for client in plan.clients if not plan.crosses(client))
+        stays = f": what it exchanges with {clients} stays there" if clients else ""
+        rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
+    if plan.algorithm:
+        rows.append(("algorithm", plan.algorithm))
+    chosen = [
+        f"{name} = {shown(value)}"
+        for name, value in plan.options.items()
+        if name != "algorithm" and value is not None and (plan.algorithm or name in SCORING)
+    ]
+    if chosen:
+        rows.append(("options", ", ".join(chosen)))
+    if plan.privacy is not None:
+        rows.append(("privacy", asked(plan.privacy)))
+    if plan.tower is not None:
+        rows += _towers(plan)
+    if plan.algorithm and plan.options.get("network") is not None:
+        rows.append(("comm_seconds", _network(plan)))
+    for identifier in plan.ucq.identifiers:
+        rows.append(("identifier", identifier.name))
+    if plan.into is not None:
+        held = ", ".join(str(client) for client in plan.into.clients)
+        rows.append(("into", f"{plan.into.path}, at {held}: {', '.join(plan.into.columns)}"))
+    for slot_index, block in plan.blocks.items():
+        name = plan.ucq.slots[slot_index].name
+        does = "starts from" if plan.algorithm else "is scored by"
+        model = plan.options.get("warm_start") or "the model"
+        rows.append(("block", f"slot {name} {does} block {block} of {model}"))
+    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+
+
+def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
+    tower, activation = plan.tower, plan.options.get("activation")
+    assert tower is not None
+    widths = " → ".join(str(width) for width in tower.hidden)
+    outputs = "d_c" if tower.embedding is None else str(tower.embedding)
+    shape = f"d columns → {widths} ({activation}) → {outputs} outputs"
+    found = [("tower", f"of each slot with features: {shape}")]
+    if tower.embedding is not None:
+        shape = f"{tower.embedding} sums of outputs → d_c scores"
+        found.append(("head", f"at the coordinator, linear: {shape}"))
+    private = plan.privacy is not None and plan.privacy.features
+    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None and not private:
+        usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
+        found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
+    if plan.algorithm:
+        cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
+        device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}
+        found.append(("device", f"{tower.device}: {device[tower.device]}"))
+    return found
+
+
+def _network(plan: FederatedPlan) -> str:
+    """The formula of comm_seconds, in words."""
+    network = plan.options["network"]
+    if isinstance(network, str):
+        latency, bandwidth = NETWORKS[network]
+    else:
+        assert isinstance(network, Mapping)
+        latency, bandwidth = network["latency"], network["bandwidth"]
+    return (
+        f"of an exchange that crosses a border: {latency:g} s + 8 · bytes / {_speed(bandwidth)}, "
+        "bytes being those of the values that the busiest client gets and sends (each has a line "
+        "of its own); summed over the run's exchanges so far"
+    )
+
+
+def _speed(bandwidth: float) -> str:
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bandwidth >= size / 10:
+            return f"{bandwidth / size:g} {unit}"
+    return f"{bandwidth:g} bit/s"
+
+
+def _slots(plan: FederatedPlan) -> Section:
+    rows = []
+    for slot in plan.ucq.slots:
+        choice = plan.engines[slot.index]
+        rows.append(
+            (
+                f"{slot.index} {slot.name}",
+                ", ".join(str(client) for client in slot.clients),
+                _estimate(slot),
+                ", ".join(_feature(feature) for feature in slot.features) or "none",
+                f"{choice.engine}: {choice.reason}" if slot.features else "none",
+            )
+        )
+    headers = ("slot", "clients", "rows, estimated", "features", "engine")
+    return Section("Slots", (Table(headers, tuple(rows)),))
+
+
+def _joins(plan: FederatedPlan) -> Section:
+    ucq = plan.ucq
+    names = [slot.name for slot in ucq.slots]
+    blocks = []
+    for number, block in enumerate(ucq.blocks):
+        members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
+        joins = [_equality(names, j) for j in block.joins]
+        joins += [_left_join(names, left) for left in block.lefts]
+        blocks.append((str(number), ", ".join(members), ", ".join(joins) or "none"))
+    parts = [Table(("block", "slots", "joins"), tuple(blocks))]
+    keys = [
+        (
+            str(key.index),
+            ", ".join(key.types),
+            ", ".join(slot.name for slot in ucq.slots if key.index in slot.keys),
+            "16-byte keyed hash of the value"
+            + (f", its {len(key.types)} parts together" if len(key.types) > 1 else ""),
+        )
+        for key in ucq.keys
+    ]
+    if keys:
+        parts.append(Table(("key", "types", "slots", "sent as"), tuple(keys)))
+    added = [(names[slot], *_without_partner(plan, slot)) for slot in _optional(plan)]
+    if added:
+        headers = ("slot", "joined rows without partner get", "WHERE then drops")
+        parts.append(Table(headers, tuple(added)))
+    return Section("Joins", tuple(parts))
+
+
+def _equality(names: list[str], join: Join) -> str:
+    virtual = ", also where it has no partner" if join.virtual else ""
+    return f"{names[join.left]} = {names[join.right]} on key {join.key}{virtual}"
+
+
+def _left_join(names: list[str], left: LeftJoin) -> str:
+    inside = [names[slot] for slot in left.slots]
+    inside += [_equality(names, join) for join in left.joins]
+    inside += [_left_join(names, inner) for inner in left.lefts]
+    what = inside[0] if len(inside) == 1 else f"({', '.join(inside)})"
+    return f"LEFT JOIN {what}: {', '.join(_equality(names, join) for join in left.on) or 'all'}"
+
+
+def _optional(plan: FederatedPlan) -> list[int]:
+    return sorted({slot for block in plan.ucq.blocks for slot in block.optional})
+
+
+def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
+    """What joined rows get of a slot without a row for them, and which are dropped."""
+    slot = plan.ucq.slots[index]
+    virtual = [f for f in slot.fragments if f.virtual]
+    places = " and ".join(f"fragment {f.index} at {f.client}" for f in virtual)
+    links = [str(f.index) for f in slot.fragments if f.links]
+    dropped = "none"
+    if links:
+        dropped = f"rows of fragment{'s' * (len(links) > 1)} {', '.join(links)}"
+        dropped += "; those without partner, if that row is not there"
+    return f"the row of {places}", dropped
+
+
+def _fragments(plan: FederatedPlan) -> Section:
+    parts = []
+    for client in plan.clients:
+        for specification in plan.specifications[client]:
+            slot = plan.ucq.slots[specification.slot]
+            for index in specification.fragments:
+                fragment = slot.fragments[index]
+                caption = f"{client}, slot {slot.name}, fragment {index}"
+                if fragment.virtual:
+                    caption += ": for joined rows without partner"
+                elif fragment.links:
+                    caption += f": rows of fragment {fragment.beside} that are not sqlfl_kept"
+                    caption += ", whose joined rows are dropped"
+                select = fragment.select
+                parts.append(Code(caption, to_sql(select, pretty=True)))
+    return Section("Fragments, each at its own client", tuple(parts))
+
+
+def _operators(plan: FederatedPlan) -> Section:
+    rows = tuple((o.when, o.slot, o.name, o.where, o.computes) for o in operators(plan))
+    headers = ("when", "slot", "operator", "where", "computes")
+    return Section("Operators", (Table(headers, rows),), folded=True)
+
+
+def _exchanges(plan: FederatedPlan) -> Section:
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in plan.exchanges:
+        down = [send for send in item.sends if send.direction == DOWN]
+        up = [send for send in item.sends if send.direction == UP]
+        for request, reply in zip(down, up, strict=True):
+            key = (item.phase, str(item.times), request.kind, reply.kind)
+            slot = "" if request.slot == WHOLE else f"{plan.ucq.slots[request.slot].name}@"
+            rows.setdefault(key, []).append(f"{slot}{request.client}")
+    table = tuple((*key, ", ".join(places)) for key, places in rows.items())
+    headers = ("exchange", "times", "request", "reply", "with")
+    return Section("Exchanges, in order", (Table(headers, table),), folded=True)
+
+
+def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
+    rows = [_carried(plan, item, "") for item in plan.disclosures if item.direction == direction]
+    table = Table(("from" if direction == UP else "to", *CARRIED), tuple(rows))
+    return Section(title, (table,), folded=direction == DOWN)
+
+
+CARRIED = ("slot", "message", "what", "values", "bytes", "times")
+
+
+def _carried(plan: FederatedPlan, item: Disclosure, word: str) -> tuple[str, ...]:
+    """A row of a table of messages: the client's end, after `word`, and `CARRIED`."""
+    slot = "" if item.slot == WHOLE else plan.ucq.slots[item.slot].name
+    client = item.sender if item.direction == UP else item.receiver
+    sizes = (_formula(item.values), _formula(item.bytes), _formula(item.times))
+    return (f"{word}{client}", slot, item.kind, item.what, *sizes)
+
+
+def _staying(plan: FederatedPlan, at: str) -> Section:
+    """What no border is between: the coordinator's own party's messages."""
+    rows = [
+        _carried(plan, item, "from " if item.direction == UP else "to ") for item in plan.staying
+    ]
+    title = f"What stays at {at}, where the coordinator is"
+    if not rows:
+        return Section(title, (Notes((f"Nothing: no table of {at} takes part.",)),), folded=True)
+    return Section(title, (Table(("client", *CARRIED), tuple(rows)),), folded=True)
+
+
+def _formula(size: Size) -> str:
+    return str(size).replace(" + ", f"{JOINED}+ ").replace(" - ", f"{JOINED}-{JOINED}")
+
+
+def _symbols(plan: FederatedPlan) -> Section:
+    used = {symbol.role for symbol in plan.symbols}
+    rows = []
+    for role, (form, meaning) in ROLES.items():
+        if role in used:
+            known = _known(plan) if role == "outputs" else ""
+            rows.append((form, meaning + known))
+    note = "Sizes are of values: 8 bytes a number, text as UTF-8; framing comes on top."
+    return Section("Symbols", (Table(("symbol", "meaning"), tuple(rows)), Notes((note,))))
+
+
+def _known(plan: FederatedPlan) -> str:
+    several = kind_of(plan.kind).target == ANY_CLASSES
+    return "; the number of classes" if several else "; 1 here"
+
+
+def _estimate(slot: Slot) -> str:
+    found = []
+    for client in slot.clients:
+        rows = [f.rows for f in slot.fragments if f.client == client and not f.virtual]
+        known = [r for r in rows if r is not None]
+        found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
+    return " + ".join(found)
+
+
+def _member(slot: Slot, fragments: tuple[int, ...]) -> str:
+    if fragments == tuple(f.index for f in slot.fragments if not f.virtual):
+        several = len(fragments) > 1
+        return f"{slot.name} (fragments {', '.join(map(str, fragments))})" if several else slot.name
+    return f"{slot.name} (fragments {', '.join(str(index) for index in fragments)})"
+
+
+def _feature(feature: Feature) -> str:
+    kind = f"{feature.kind}[{feature.width}]" if feature.kind == ARRAY else feature.kind
+    return f"{feature.name} {kind}"

@@ -1,0 +1,292 @@
+"""The federated plan: what clients evaluate, what the coordinator joins, what is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from sqlglot import exp
+
+from sqlfl.errors import InternalError
+from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.planner.explain import document as explain
+from sqlfl.planner.federated.engines import EngineChoice, choose_engines
+from sqlfl.planner.federated.into import Into
+from sqlfl.planner.federated.towers import Tower, tower_of
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.protocol import exchanges as ex
+from sqlfl.planner.protocol.phases import protocol
+from sqlfl.planner.protocol.rounds import ROUNDS
+from sqlfl.planner.protocol.sizes import Size, Symbol
+from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.ucq import Slot, Ucq
+from sqlfl.printing import line
+from sqlfl.privacy.specification import Privacy, SlotPrivacy
+from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
+
+TRAIN = "train"
+EVALUATE = "evaluate"
+PREDICT = "predict"
+
+
+@dataclass(frozen=True)
+class FederatedPlan:
+    """Everything that is decided before a statement runs; `str(plan)` is its EXPLAIN."""
+
+    purpose: str
+    """TRAIN, EVALUATE or PREDICT."""
+    name: str
+    """The model's."""
+    kind: str
+    """The model's: 'logistic_regression' and so on."""
+    sql: str
+    """The statement as written."""
+    options: Mapping[str, object]
+    """Resolved options, read-only."""
+    ucq: Ucq
+    engines: Mapping[int, EngineChoice]
+    """Slot -> the engine of its local updates, and why."""
+    mapping: exp.Query
+    """The coordinator's query over hashed keys; its result is the table mapping."""
+    specifications: Mapping[Client, tuple[SlotSpecification, ...]]
+    """What each client is told of its slots, in slot order; clients as they first occur."""
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model that scores it, or that its training starts from;
+    empty where nothing was trained before."""
+    exchanges: tuple[ex.Exchange, ...]
+    """All messages of a run without failures, in order."""
+    into: Into | None = None
+    """The tables that PREDICT INTO makes."""
+    at: str | None = None
+    """The party that the coordinator runs at; None for none of them."""
+    privacy: Privacy | None = None
+    """What PRIVACY asks for, settled; None without the clause. In EVALUATE it is of labels only."""
+    findings: bool = True
+    """Clients are asked what is odd about their features: not where these are protected."""
+    fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Clients that draw noised labels anew in each session, and why ('is in memory')."""
+    notes: tuple[str, ...] = ()
+    """What is to be said beside the result."""
+    expected: tuple[str, ...] = ()
+    """The privacy report that is expected, line by line; empty without PRIVACY."""
+
+    def fragments_sql(self, client: Client) -> tuple[str, ...]:
+        """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
+        return _fragments(self.ucq, client, self.specifications[client])
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        return tuple(self.specifications)
+
+    @property
+    def mapping_sql(self) -> str:
+        return to_sql(self.mapping)
+
+    @property
+    def regression(self) -> bool:
+        """The target is a number, not a class."""
+        return self.kind not in CLASSIFIERS
+
+    @property
+    def weighted(self) -> bool:
+        """Joined rows do not all count alike in training."""
+        return self.purpose == TRAIN and _weighted(self.ucq, self.options)
+
+    @property
+    def algorithm(self) -> str:
+        """Empty where nothing is trained."""
+        return str(self.options["algorithm"]) if self.purpose == TRAIN else ""
+
+    @property
+    def epochs(self) -> int | None:
+        """At most; None where nothing is trained, or the algorithm decides."""
+        wanted = self.options.get("epochs")
+        return wanted if self.purpose == TRAIN and isinstance(wanted, int) else None
+
+    @property
+    def tower(self) -> Tower | None:
+        """None where blocks are linear."""
+        return tower_of(self.kind, self.options)
+
+    def crosses(self, client: Client) -> bool:
+        """What the coordinator exchanges with `client` crosses a border between parties."""
+        return self.at is None or client.party.lower() != self.at.lower()
+
+    @cached_property
+    def disclosures(self) -> tuple[ex.Disclosure, ...]:
+        """What leaves a party (direction 'up'), then what is sent to one ('down')."""
+        return ex.disclosures(self.exchanges, self.crosses)
+
+    @cached_property
+    def staying(self) -> tuple[ex.Disclosure, ...]:
+        """What crosses no border: exchanged with the clients of the coordinator's own party."""
+        return ex.disclosures(self.exchanges, lambda client: not self.crosses(client))
+
+    @cached_property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The quantities that sizes depend on; bind their names to evaluate a size."""
+        return ex.symbols(self.exchanges)
+
+    def totals(self) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
+        """(client, slot, message kind, 'up' or 'down') -> (messages, bytes) over the whole run.
+
+        All messages, of the coordinator's own party too. Slot -1 stands for messages to a client
+        as a whole.
+        """
+        return ex.totals(self.exchanges)
+
+    def __str__(self) -> str:
+        return explain.text(self)
+
+    def __repr__(self) -> str:
+        return line(f"<sqlfl plan: {self.purpose} {self.kind} {self.name}; print it for EXPLAIN>")
+
+    def _repr_html_(self) -> str:
+        return explain.html(self)
+
+
+def plan(
+    purpose: str,
+    name: str,
+    kind: str,
+    ucq: Ucq,
+    options: Mapping[str, object],
+    sql: str,
+    model_slots: Mapping[int, int] | None = None,
+    warm: str | None = None,
+    into: Into | None = None,
+    at: str | None = None,
+    privacy: Privacy | None = None,
+    slots: Mapping[int, SlotPrivacy] | None = None,
+    findings: bool = True,
+) -> FederatedPlan:
+    """The plan of a statement over model `name`.
+
+    `options` are resolved: every option that applies has a value. `model_slots` says which slot of
+    the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
+    `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
+    PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
+    and `slots` what it means for the clients of the slots where anything is noised; where features
+    are protected, or those of the model were, `findings` are not asked for. Raises InternalError
+    where these do not hold.
+    """
+    if purpose not in (TRAIN, EVALUATE, PREDICT):
+        raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
+    scored = MappingProxyType(dict(model_slots or {}))
+    towers = {slot.index for slot in ucq.slots if slot.features}
+    if (purpose != TRAIN or warm is not None) and set(scored) != towers:
+        raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
+    if purpose == TRAIN and options.get("algorithm") not in ROUNDS:
+        raise InternalError(f"no exchanges are known of algorithm {options.get('algorithm')}")
+    if purpose != TRAIN and warm is not None:
+        raise InternalError(f"{purpose} has no warm start")
+    told = dict(slots or {})
+    noises = purpose == TRAIN or (purpose == EVALUATE and privacy is not None and privacy.labels)
+    if (privacy is not None) != bool(told) or (privacy is not None and not noises):
+        raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
+    share = _validation(options) if purpose == TRAIN else 0.0
+    if any(slot.split for slot in ucq.slots) != (share > 0):
+        raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
+    tower = tower_of(kind, options)
+    engines = choose_engines(ucq, options, tower)
+    classes = kind in CLASSIFIERS and purpose != PREDICT
+    weighted = purpose == TRAIN and _weighted(ucq, options)
+    clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
+    specifications = {
+        client: tuple(
+            replace(
+                _specification(
+                    ucq, slot, client, purpose == TRAIN, classes, engines[slot.index].engine
+                ),
+                split=share if slot.split else 0.0,
+                base=slot.base,
+                privacy=told.get(slot.index),
+                weighted=weighted,
+                seed=_seed(options) if purpose == TRAIN else None,
+                warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
+                device=tower.device if tower and purpose == TRAIN and slot.features else None,
+            )
+            for slot in ucq.slots
+            if client in slot.clients
+        )
+        for client in clients
+    }
+    fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
+    findings = findings and (privacy is None or not privacy.features)
+    run = ex.Run(
+        purpose, name, kind, ucq, options, scored, specifications, fragments, into, privacy,
+        findings,
+    )  # fmt: skip
+    return FederatedPlan(
+        purpose=purpose,
+        name=name,
+        kind=kind,
+        sql=sql,
+        options=MappingProxyType(dict(options)),
+        ucq=ucq,
+        engines=MappingProxyType(engines),
+        mapping=mapping_query(ucq),
+        specifications=MappingProxyType(specifications),
+        blocks=scored,
+        exchanges=protocol(run),
+        into=into,
+        at=at,
+        privacy=privacy,
+        findings=findings,
+    )
+
+
+def _specification(
+    ucq: Ucq, slot: Slot, client: Client, training: bool, classes: bool, engine: str
+) -> SlotSpecification:
+    return SlotSpecification(
+        slot=slot.index,
+        features=tuple(FeatureSpecification(f.name, f.kind, f.width) for f in slot.features),
+        target=slot.target,
+        classes=classes and slot.target,
+        identifiers=slot.identifiers,
+        keys=tuple(
+            KeySpecification(key, ucq.keys[key].types, nullable=key in slot.nullable)
+            for key in slot.keys
+        ),
+        fragments=tuple(f.index for f in slot.fragments if f.client == client),
+        shared=training and len(slot.clients) > 1 and bool(slot.features),
+        secret="organisation" if len(slot.parties) == 1 else "federation",
+        engine=engine,
+        links=tuple(
+            (f.beside, f.index)
+            for f in slot.fragments
+            if f.client == client and f.beside is not None
+        ),
+        weight=slot.weight,
+        name=slot.name if training else "",
+    )
+
+
+def _weighted(ucq: Ucq, options: Mapping[str, object]) -> bool:
+    return (
+        ucq.weight is not None
+        or _validation(options) > 0
+        or options.get("class_weight") is not None
+    )
+
+
+def _validation(options: Mapping[str, object]) -> float:
+    return float(str(options.get("validation_fraction") or 0.0))
+
+
+def _seed(options: Mapping[str, object]) -> int | None:
+    seed = options.get("seed")
+    return seed if isinstance(seed, int) else None
+
+
+def _fragments(
+    ucq: Ucq, client: Client, specifications: tuple[SlotSpecification, ...]
+) -> tuple[str, ...]:
+    return tuple(
+        ucq.slots[specification.slot].fragments[index].sql
+        for specification in specifications
+        for index in specification.fragments
+    )

@@ -1,0 +1,192 @@
+"""What is more than a select-project-join: it goes to one client whole, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.parsing import items_of, joins_of
+from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.grammar.writing import to_sql
+
+# Names that spare a question, and nothing more: what the party's database says, counts
+AGGREGATES = frozenset((
+    "any_value", "approx_count_distinct", "approx_quantile", "approx_top_k", "arbitrary", "arg_max",
+    "arg_max_null", "arg_max_nulls_last", "arg_min", "arg_min_null", "arg_min_nulls_last", "argmax",
+    "argmin", "array_agg", "avg", "bit_and", "bit_or", "bit_xor", "bitstring_agg", "bool_and",
+    "bool_or", "combine_aggr", "corr", "count", "count_if", "count_star", "countif", "covar_pop",
+    "covar_samp", "decimal_average", "entropy", "favg", "first", "fsum", "geomean",
+    "geometric_mean", "group_concat", "histogram", "histogram_exact", "json_group_array",
+    "json_group_object", "json_group_structure", "kahan_sum", "kurtosis", "kurtosis_pop", "last",
+    "list", "listagg", "lttb", "mad", "max", "max_by", "mean", "median", "min", "min_by", "mode",
+    "product", "quantile", "quantile_cont", "quantile_disc", "regr_avgx", "regr_avgy", "regr_count",
+    "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy",
+    "reservoir_quantile", "sem", "skewness", "stddev", "stddev_pop", "stddev_samp", "string_agg",
+    "sum", "sum_no_overflow", "sumkahan", "var_pop", "var_samp", "variance", "variant_group_array",
+    "variant_group_object", "wavg", "weighted_avg",
+))  # fmt: skip
+SEVERAL_ROWS = frozenset(("generate_subscripts", "regexp_split_to_table"))
+VOLATILE = frozenset((
+    "current_connection_id", "current_query", "current_query_id", "current_transaction_id",
+    "currval", "gen_random_uuid", "nextval", "random", "setseed", "setval", "sleep_ms", "uuid",
+    "uuidv4", "uuidv7", "write_log",
+))  # fmt: skip
+CONNECTION = frozenset(("getvariable", "txid_current"))
+"""Functions of what each connection has for itself, which a party's own work does not see."""
+LOCAL_TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest", "repeat", "repeat_row"))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What cannot be done over several databases, where, and what to write instead."""
+
+    what: str
+    """A noun phrase: 'GROUP BY'."""
+    node: exp.Expr | Span | None
+    hint: str
+
+
+_UNNEST = (
+    "do it in a derived table over its own table: FROM (SELECT ..., unnest(list) AS element "
+    "FROM party.table) AS t JOIN ..."
+)
+INSIDE = (
+    "do it in one party's table first: FROM (SELECT ... FROM party.table ...) AS t JOIN ..., "
+    "or leave it out"
+)
+_BESIDE = (
+    "put it beside one party's table in a derived table: "
+    "FROM (SELECT ... FROM party.table, unnest(list) AS u(element)) AS t JOIN ..."
+)
+
+HINTS = {
+    "an aggregate": INSIDE,
+    "a window function": INSIDE,
+    "a function that gives several rows": _UNNEST,
+}
+
+
+def function_name(node: exp.Expr) -> str:
+    name = node.name if isinstance(node, exp.Anonymous) else to_sql(node)
+    return name.partition("(")[0].lower()
+
+
+def is_volatile(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and function_name(node) in VOLATILE
+
+
+def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The node and what is below it, without the insides of subqueries."""
+    yield node
+    for child in node.iter_expressions():
+        if not isinstance(child, exp.Query):
+            yield from own_nodes(child)
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether it is called like an aggregate of DuckDB's; a macro may be one all the same."""
+    return isinstance(node, exp.Anonymous) and function_name(node) in AGGREGATES
+
+
+def has_hints(select: exp.Select) -> bool:
+    """Whether a column of the SELECT seems to be more than one value per row."""
+    order = select.args.get("order")
+    if order is not None and order.find(exp.Anonymous):
+        return True
+    shapes = exp.Explode | exp.Unnest | exp.Filter | exp.WithinGroup | exp.Ordered | exp.Distinct
+    return any(
+        isinstance(node, shapes) or function_name(node) in AGGREGATES | SEVERAL_ROWS
+        for projection in select.expressions
+        for node in own_nodes(projection)
+        if isinstance(node, exp.Anonymous | shapes)
+    )
+
+
+_CLAUSES = {
+    "distinct": "DISTINCT", "group": "GROUP BY", "having": "HAVING", "qualify": "QUALIFY",
+    "limit": "LIMIT", "offset": "OFFSET", "sample": "a sample", "pivots": "PIVOT",
+    "laterals": "LATERAL", "windows": "WINDOW", "into": "INTO",
+}  # fmt: skip
+_PLAIN = frozenset(
+    ("with_", "expressions", "from_", "joins", "where", "order", "this", "expression", "by_name")
+)
+"""Arguments of a query that is a select-project-join; rows have no order in training."""
+_PLAIN_TABLE = frozenset(("this", "alias", "db", "catalog", "joins", "pivots", "sample"))
+_PLAIN_JOIN = frozenset(("this", "on", "side", "kind", "using", "method", "pivots"))
+
+
+def _clauses(select: exp.Query) -> Iterator[Refusal]:
+    for key, clause in select.args.items():
+        if not clause or key in _PLAIN or (isinstance(select, exp.Subquery) and key == "alias"):
+            continue
+        if key == "distinct" and isinstance(select, exp.SetOperation):
+            continue
+        node = clause[0] if isinstance(clause, list) else clause
+        where = node if isinstance(node, exp.Expr) else select
+        yield Refusal(_CLAUSES.get(key, key.upper().strip("_")), where, INSIDE)
+
+
+def _functions(select: exp.Query) -> Iterator[Refusal]:
+    for projection in select.expressions:
+        for node in own_nodes(projection):
+            if isinstance(node, exp.Window):
+                yield Refusal("a window function", node, INSIDE)
+
+
+def _joins(select: exp.Query) -> Iterator[Refusal]:
+    for join in joins_of(select):
+        found = _join(join)
+        if found is not None:
+            yield Refusal(found[0], join.this if join.this.find(exp.Identifier) else join, found[1])
+    for item in items_of(select):
+        odd = {key for key, value in item.args.items() if value} - _PLAIN_TABLE
+        if isinstance(item, exp.Table) and odd:
+            yield Refusal(f"{min(odd).upper()} of a table", item, INSIDE)
+        if isinstance(item, exp.Lateral):
+            yield Refusal("LATERAL", item, _BESIDE)
+        elif isinstance(item, exp.Unnest | exp.Values) or (
+            isinstance(item, exp.Table) and isinstance(item.this, exp.Func)
+        ):
+            what = "VALUES" if isinstance(item, exp.Values) else "a table function"
+            yield Refusal(what, item, _BESIDE)
+        if isinstance(item, exp.Table | exp.Subquery) and item.args.get("sample"):
+            yield Refusal("a sample", item, INSIDE)
+        if isinstance(item, exp.Table | exp.Subquery) and item.args.get("pivots"):
+            yield Refusal("PIVOT", item, INSIDE)
+
+
+def _join(join: exp.Join) -> tuple[str, str] | None:
+    side, kind, method = join.side.upper(), join.kind.upper(), join.method.upper()
+    if join.args.get("nearest"):
+        return "NEAREST", "find the nearest row in one party's database, and join on its key"
+    if odd := {key for key, value in join.args.items() if value} - _PLAIN_JOIN:
+        return f"{min(odd).upper()} of a JOIN", "join on an equality of columns"
+    if side == "FULL":
+        return "FULL JOIN", "use a LEFT JOIN from the table whose rows must all be there"
+    if kind == "SEMI" or side == "SEMI":
+        return "SEMI JOIN", "use an inner JOIN with a table that has each key once"
+    if kind == "ANTI" or side == "ANTI":
+        return "ANTI JOIN", "mark the rows to leave out in their own database, and filter on that"
+    if method == "ASOF":
+        return "ASOF JOIN", "round both times to the same unit, and join on equality"
+    if method == "POSITIONAL":
+        return "POSITIONAL JOIN", "join on an equality of columns"
+    if kind not in ("", "INNER", "CROSS", "OUTER") or method not in ("", "NATURAL"):
+        return f"{method} {kind} JOIN".strip(), "use an inner JOIN"
+    return None
+
+
+def has_outer_join(select: exp.Query) -> bool:
+    """Whether its FROM has a LEFT or RIGHT JOIN."""
+    return any(join.side.upper() in ("LEFT", "RIGHT") for join in joins_of(select))
+
+
+_CHECKS: tuple[Callable[[exp.Query], Iterator[Refusal]], ...] = (_joins, _clauses, _functions)
+
+
+def refusals(select: exp.Query) -> Iterator[Refusal]:
+    """All that makes the query more than a select-project-join."""
+    for check in _CHECKS:
+        yield from check(select)

@@ -1,0 +1,253 @@
+"""What crosses the parties' borders, as data: exchanges of messages, and what they disclose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlfl.planner.federated.into import Into
+from sqlfl.planner.federated.towers import Tower, tower_of
+from sqlfl.planner.protocol import symbols as sym
+from sqlfl.planner.protocol.sizes import Size, Symbol, size
+from sqlfl.planner.query.ucq import Slot, Ucq
+from sqlfl.privacy.specification import Privacy
+from sqlfl.schema import Client, SlotSpecification
+
+COORDINATOR = "coordinator"
+UP = "up"
+DOWN = "down"
+WHOLE = -1
+"""The slot of a message that concerns a client as a whole."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much a message carries: values, and their bytes."""
+
+    count: Size
+    bytes: Size
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.count + other.count, self.bytes + other.bytes)
+
+
+NOTHING = Amount(Size(), Size())
+
+
+def numbers(count: Size | int, width: int) -> Amount:
+    """`count` numbers of `width` bytes."""
+    return Amount(size(count), size(count) * width)
+
+
+def text(length: Size | str) -> Amount:
+    """One text, of that many bytes of UTF-8."""
+    return Amount(Size(1), Size(len(length.encode())) if isinstance(length, str) else length)
+
+
+@dataclass(frozen=True)
+class Send:
+    """One message of an exchange."""
+
+    sender: str
+    """'coordinator', or a client as text."""
+    receiver: str
+    client: Client
+    """The client's end of the border."""
+    slot: int
+    """WHOLE for the client as a whole."""
+    kind: str
+    """Of the message, as in sqlfl.messages."""
+    what: str
+    """What is in it, in words; empty for a bare request."""
+    count: Size
+    """Values in one message: numbers and texts."""
+    bytes: Size
+    """Bytes of one message's values."""
+
+    @property
+    def direction(self) -> str:
+        return UP if self.receiver == COORDINATOR else DOWN
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One round: requests to clients, all at once, and a reply to each."""
+
+    phase: str
+    times: Size
+    """How often it happens in the run."""
+    sends: tuple[Send, ...]
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A kind of value that crosses a border: `direction` 'up' leaves a party, 'down' reaches it."""
+
+    kind: str
+    sender: str
+    receiver: str
+    slot: int
+    what: str
+    values: Size
+    """In one message."""
+    bytes: Size
+    """Of one message."""
+    times: Size
+    """How often the message is sent in the run."""
+
+    @property
+    def direction(self) -> str:
+        return UP if self.receiver == COORDINATOR else DOWN
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the protocol depends on; FederatedPlan without its conclusions."""
+
+    purpose: str
+    model: str
+    kind: str
+    ucq: Ucq
+    options: Mapping[str, object]
+    blocks: Mapping[int, int]
+    """Slot of the query -> slot of the model; for evaluate, predict and a warm start."""
+    specifications: Mapping[Client, tuple[SlotSpecification, ...]]
+    fragments: Mapping[Client, tuple[str, ...]]
+    into: Into | None = None
+    privacy: Privacy | None = None
+    findings: bool = True
+    """Clients are asked what is odd about their features."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """In order of first occurrence, slot after slot."""
+        return tuple(self.specifications)
+
+    def specification(self, client: Client, slot: int) -> SlotSpecification:
+        return next(item for item in self.specifications[client] if item.slot == slot)
+
+    @property
+    def towers(self) -> tuple[Slot, ...]:
+        """The slots that have a model block."""
+        return tuple(slot for slot in self.ucq.slots if slot.features)
+
+    @property
+    def active(self) -> tuple[Slot, ...]:
+        """The slots that are more than a link in the mapping."""
+        return tuple(
+            s
+            for s in self.ucq.slots
+            if s.features or s.target or s.identifiers or s.weight or s.split
+        )
+
+    @property
+    def tower(self) -> Tower | None:
+        return tower_of(self.kind, self.options)
+
+    @property
+    def outputs(self) -> Size:
+        """Numbers that a block gives of a row: d_c, or P where a head follows."""
+        embedding = None if self.tower is None else self.tower.embedding
+        return sym.OUTPUTS if embedding is None else Size(embedding)
+
+    def parameters(self, slot: Slot) -> Size:
+        """Of the slot's block."""
+        columns = sym.of_slot("columns", slot)
+        return (
+            columns * sym.OUTPUTS if self.tower is None else self.tower.size(columns, self.outputs)
+        )
+
+    @property
+    def protected(self) -> bool:
+        """Gradients are clipped and noised."""
+        return self.privacy is not None and self.privacy.features
+
+    @property
+    def noised(self) -> bool:
+        """Predictions are clipped and noised."""
+        return self.privacy is not None and self.privacy.predictions == "gaussian"
+
+    def merged(self, client: Client, slot: int) -> bool:
+        """The clients' statistics of the slot are merged: it is shared, and bounds do not do."""
+        own = self.specification(client, slot)
+        return own.shared and (own.privacy is None or own.privacy.statistics != "bounds")
+
+    @property
+    def weighted(self) -> bool:
+        """Rows are weighed after they are activated."""
+        return any(item.weighted for items in self.specifications.values() for item in items)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request and its reply, at one client and slot."""
+
+    client: Client
+    slot: int
+    request: str
+    sent: str
+    down: Amount
+    reply: str
+    answered: str
+    up: Amount
+
+    @property
+    def sends(self) -> tuple[Send, Send]:
+        here, at, slot = str(self.client), self.client, self.slot
+        down = Send(
+            COORDINATOR, here, at, slot, self.request, self.sent, self.down.count, self.down.bytes
+        )
+        up = Send(
+            here, COORDINATOR, at, slot, self.reply, self.answered, self.up.count, self.up.bytes
+        )
+        return down, up
+
+
+def exchange(phase: str, times: Size | int, calls: list[Call]) -> Exchange:
+    """All requests, then all replies."""
+    pairs = [call.sends for call in calls]
+    return Exchange(phase, size(times), tuple(d for d, _ in pairs) + tuple(u for _, u in pairs))
+
+
+def disclosures(
+    exchanges: tuple[Exchange, ...], carried: Callable[[Client], bool]
+) -> tuple[Disclosure, ...]:
+    """Messages with values, of clients that `carried` holds of: first what they send, then what
+    they get.
+
+    Equal messages of several exchanges become one disclosure, their times added.
+    """
+    times: dict[tuple[str, str, str, int, str, Size, Size], Size] = {}
+    for item in exchanges:
+        for send in item.sends:
+            key = (
+                send.kind, send.sender, send.receiver, send.slot, send.what, send.count, send.bytes
+            )  # fmt: skip
+            if send.bytes and carried(send.client):
+                times[key] = times.get(key, Size()) + item.times
+    found = [Disclosure(*key, often) for key, often in times.items()]
+    return tuple(sorted(found, key=lambda d: d.direction == DOWN))
+
+
+def symbols(exchanges: tuple[Exchange, ...]) -> tuple[Symbol, ...]:
+    """All quantities that the sizes depend on, by name."""
+    found = {
+        symbol
+        for item in exchanges
+        for formula in (item.times, *(f for s in item.sends for f in (s.count, s.bytes)))
+        for symbol in formula.symbols
+    }
+    return tuple(sorted(found, key=lambda symbol: symbol.name))
+
+
+def totals(
+    exchanges: tuple[Exchange, ...],
+) -> dict[tuple[Client, int, str, str], tuple[Size, Size]]:
+    """(client, slot, kind, direction) -> (messages, bytes) over the whole run."""
+    found: dict[tuple[Client, int, str, str], tuple[Size, Size]] = {}
+    for item in exchanges:
+        for send in item.sends:
+            key = (send.client, send.slot, send.kind, send.direction)
+            messages, amount = found.get(key, (Size(), Size()))
+            found[key] = (messages + item.times, amount + item.times * send.bytes)
+    return found

@@ -1,0 +1,113 @@
+"""The quantities that size formulas are made of, and what each of them means.
+
+A test, or an auditor, binds a formula by going through the symbols of a plan: `role` says what
+to look up, `slot`, `client` and `part` where.
+"""
+
+from __future__ import annotations
+
+from sqlfl.planner.protocol.sizes import Size, Symbol
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.schema import Client
+
+ROLES: dict[str, tuple[str, str]] = {
+    "joined": ("N", "joined rows: rows of the query's result"),
+    "outputs": ("d_c", "outputs of the model"),
+    "rows": ("n[slot@client]", "rows of the client's snapshot"),
+    "active": ("a[slot@client]", "active rows: rows of the snapshot that occur in the join"),
+    "tags": ("u[slot@client.key]", "distinct values of the join key in the snapshot, NULL apart"),
+    "vocabulary": (
+        "v[slot@client.feature]",
+        "distinct values of the category in active rows (of weight above 0)",
+    ),
+    "merged_vocabulary": ("v[slot.feature]", "the same over all clients of the slot"),
+    "frequent": (
+        "x[slot@client.feature]",
+        "categories that are frequent enough at the client, up to noise",
+    ),
+    "merged_frequent": ("x[slot.feature]", "those that are at one of the slot's clients or more"),
+    "columns": ("d[slot]", "encoded columns, d = p + q"),
+    "numeric": ("p[slot]", "numeric encoded columns, missing indicators among them"),
+    "onehot": ("q[slot]", "one-hot columns"),
+    "stored": (
+        "z[slot@client]",
+        "pairs of categories that occur together (in rows of weight above 0; upper triangle)",
+    ),
+    "merged_stored": ("z[slot]", "the same over all clients of the slot"),
+    "classes": ("K[slot@client]", "distinct classes among the client's active rows"),
+    "class_text": ("k[slot@client]", "bytes of the client's distinct class names"),
+    "identifiers": ("i[slot@client]", "bytes of the identifier columns of active rows"),
+    "written": (
+        "m[slot@client]",
+        "joined rows that come from the client's rows of the slot",
+    ),
+    "configuration": ("c[slot@client]", "bytes of the options of training, as JSON"),
+    "batch": (
+        "b[slot@client]",
+        "active rows in a batch, on average over all batches but the first of each epoch",
+    ),
+    "first_batch": (
+        "g[slot@client]",
+        "active rows in the first batch of an epoch, on average",
+    ),
+    "first_listed": (
+        "l[slot@client]",
+        "those of them that are listed: all, or none where a batch is all rows",
+    ),
+    "rounds": ("T", "epochs that were run (lbfgs: iterations that moved the model)"),
+    "steps": ("S", "batches that were run, over all epochs"),
+    "exact": (
+        "E",
+        "iterations in 8-byte numbers: of joins whose tables' columns nearly cancel, or of a loss "
+        "that nearly vanishes; of others 0",
+    ),
+    "renewals": (
+        "F",
+        "times that all scores and the gradient were asked for anew in 8-byte numbers: 0 where no "
+        "iteration needs them",
+    ),
+    "proofs": (
+        "V",
+        "times that the gradient was measured in the end: 1, or 0 where training was stopped",
+    ),
+    "probes": ("P", "power rounds of the curvature estimate"),
+    "run": ("r", "bytes of the name of a training run, under which its blocks are kept"),
+    "schema_text": ("s[client]", "bytes of names of schemas, tables, columns, and types, as JSON"),
+    "described": ("D[client]", "SELECTs of which the database was asked the columns"),
+    "select_text": ("e[client]", "bytes of such a SELECT, on average"),
+    "column_text": ("f[client]", "bytes of the names and types of its columns, on average"),
+    "column_names": ("w[client]", "its columns, on average"),
+}
+"""Role of a symbol -> (form of its name, meaning)."""
+
+JOINED = Size(Symbol("N", "joined"))
+OUTPUTS = Size(Symbol("d_c", "outputs"))
+ROUNDS = Size(Symbol("T", "rounds"))
+STEPS = Size(Symbol("S", "steps"))
+EXACT = Size(Symbol("E", "exact"))
+RENEWALS = Size(Symbol("F", "renewals"))
+PROOFS = Size(Symbol("V", "proofs"))
+RUN = Size(Symbol("r", "run"))
+PROBES = Size(Symbol("P", "probes"))
+
+
+def of_client(
+    role: str, slot: Slot, client: Client, part: int | None = None, what: str = ""
+) -> Size:
+    """The quantity `role` of one client's rows of a slot; `what` names the part."""
+    letter = ROLES[role][0].partition("[")[0]
+    place = f"{slot.name}@{client}{'.' if what else ''}{what}"
+    return Size(Symbol(f"{letter}[{place}]", role, slot.index, client, part))
+
+
+def of_slot(role: str, slot: Slot, part: int | None = None, what: str = "") -> Size:
+    """The quantity `role` of a whole slot."""
+    letter = ROLES[role][0].partition("[")[0]
+    place = f"{slot.name}{'.' if what else ''}{what}"
+    return Size(Symbol(f"{letter}[{place}]", role, slot.index, None, part))
+
+
+def of_database(role: str, client: Client) -> Size:
+    """The quantity `role` of a client's database as a whole."""
+    letter = ROLES[role][0].partition("[")[0]
+    return Size(Symbol(f"{letter}[{client}]", role, None, client))

@@ -1,0 +1,216 @@
+"""The normal form put together: slots with their fragments, keys, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlfl.planner.grammar.statements import Path
+from sqlfl.planner.query import types
+from sqlfl.planner.query import ucq as normal
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.fragments import Writer, Written
+from sqlfl.planner.query.labels import noised_slot, refuse_twice
+from sqlfl.planner.query.relations import Block, Left, Output
+from sqlfl.planner.query.ucq import Feature, Fragment, Identifier, LeftJoin, Slot, Ucq
+from sqlfl.planner.query.unions import Shared, joins_of, share_keys
+
+
+def build_ucq(draft: Draft) -> Draft:
+    """Fragments written, equal ones shared between the blocks."""
+    return replace(draft, ucq=_Assembly(draft, share_keys(draft.blocks)).ucq())
+
+
+@dataclass(frozen=True)
+class _Assembly:
+    draft: Draft
+    shared: Shared
+
+    def ucq(self) -> Ucq:
+        first = self.draft.blocks[0]
+        target, weight = self.draft.target_position, self.draft.weight_position
+        split, noised = self._split(), noised_slot(self.draft)
+        slots, found = [], []
+        for index, name in enumerate(_unique(r.name for r in first.relations)):
+            written, fragments = self._fragments(index, index in (split, noised))
+            slot = self._slot(index, name, fragments)
+            slots.append(replace(slot, split=index == split, noised=index == noised))
+            if index == noised:
+                refuse_twice(self.draft, slots[index])
+            found.append(written)
+        blocks = tuple(
+            self._joined(n, [_Taken(w, s.fragments, n) for w, s in zip(found, slots, strict=True)])
+            for n in range(len(self.draft.blocks))
+        )
+        return Ucq(
+            tuple(slots),
+            self.shared.keys,
+            blocks,
+            tuple(Identifier(name) for name in identifier_names(self.draft.identifiers)),
+            tuple(o.name for o in first.outputs),
+            None if target is None else first.outputs[target].name,
+            None if target is None else first.outputs[target].type,
+            None if weight is None else first.outputs[weight].name,
+        )
+
+    def _split(self) -> int | None:
+        """The slot that validation rows are drawn from."""
+        if not self.draft.split:
+            return None
+        first = self.draft.blocks[0]
+        optional = {b.slots[at] for b in self.draft.blocks for at in b.optional}
+        target = self.draft.target_position
+        if target is not None and first.outputs[target].relation not in optional:
+            return first.outputs[target].relation
+        free = [index for index in range(len(first.relations)) if index not in optional]
+        if not free:
+            raise self.draft.error(
+                "validation rows are drawn by the rows of one table, and each table of the query "
+                "is on the right of a LEFT JOIN in some block of the union",
+                first.span,
+                "leave validation_fraction out, or start each block with the same table",
+            )
+        return free[0]
+
+    def _keys(self, index: int) -> tuple[int, ...]:
+        """The keys that some block joins the slot by."""
+        return tuple(
+            key.index
+            for key in self.shared.keys
+            if any(
+                key.index in own and any(index in pair for pair in own[key.index].pairs)
+                for own in self.shared.of_block
+            )
+        )
+
+    def _fragments(
+        self, index: int, base: bool
+    ) -> tuple[dict[tuple[object, ...], list[Written]], tuple[Fragment, ...]]:
+        """The slot's fragments; what was written of each, by its identity, in their order."""
+        catalog = self.draft.catalog
+        order = [client for party in catalog.parties() for client in catalog.clients(party)]
+        found: dict[tuple[object, ...], list[Written]] = {}
+        for number, block in enumerate(self.draft.blocks):
+            at = block.slots.index(index)
+            writer = Writer(self.draft, self.shared, number, at, self._keys(index), base)
+            for written in writer.fragments(order):
+                found.setdefault(written.identity, []).append(written)
+        ordered = sorted(
+            found.items(), key=lambda item: (order.index(item[1][0].client), item[1][0].virtual)
+        )
+        places = {identity: place for place, (identity, _) in enumerate(ordered)}
+        fragments = tuple(
+            Fragment(
+                place, w.client, w.select, w.rows, w.virtual, places[w.kept] if w.links else None
+            )
+            for place, (_, (w, *_)) in enumerate(ordered)
+        )
+        return dict(ordered), fragments
+
+    def _slot(self, index: int, name: str, fragments: tuple[Fragment, ...]) -> Slot:
+        first = self.draft.blocks[0]
+        special = (self.draft.target_position, self.draft.weight_position)
+        holds = [place is not None and first.outputs[place].relation == index for place in special]
+        keys = self._keys(index)
+        return Slot(
+            index,
+            name,
+            tuple(
+                _feature(o)
+                for place, o in enumerate(first.outputs)
+                if o.relation == index and place not in special
+            ),
+            holds[0],
+            tuple(n for n, o in enumerate(first.identifiers) if o.relation == index),
+            keys,
+            fragments,
+            tuple(
+                key
+                for key in keys
+                if any(key in own and own[key].left == index for own in self.shared.of_block)
+            ),
+            holds[1],
+        )
+
+    def _joined(self, number: int, taken: Sequence[_Taken]) -> normal.Block:
+        block = self.draft.blocks[number]
+        optional = sorted(block.slots[at] for at in block.optional)
+        kept = [slot for slot in optional if taken[slot].some_link]
+        return normal.Block(
+            tuple((slot, own.real) for slot, own in enumerate(taken)),
+            joins_of(self.shared, number, block.tree.id),
+            tuple(self._left(number, block, left) for left in block.tree.lefts),
+            tuple((slot, taken[slot].virtual) for slot in optional),
+            tuple((slot, taken[slot].kept) for slot in kept),
+        )
+
+    def _left(self, number: int, block: Block, left: Left) -> LeftJoin:
+        group = left.group
+        return LeftJoin(
+            tuple(block.slots[block.of(i)] for i in group.core),
+            joins_of(self.shared, number, group.id),
+            tuple(self._left(number, block, inner) for inner in group.lefts),
+            joins_of(self.shared, number, group.id, on=True),
+        )
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What takes part of one slot in one block."""
+
+    written: Mapping[tuple[object, ...], Sequence[Written]]
+    fragments: Sequence[Fragment]
+    number: int
+
+    def _numbers(self) -> list[int]:
+        """As often as the block has them."""
+        return [
+            place
+            for place, found in enumerate(self.written.values())
+            for w in found
+            if w.block == self.number
+        ]
+
+    @property
+    def real(self) -> tuple[int, ...]:
+        return tuple(n for n in self._numbers() if not self.fragments[n].virtual)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(n for n in self.real if not self.fragments[n].links)
+
+    @property
+    def some_link(self) -> bool:
+        return any(self.fragments[n].links for n in self.real)
+
+    @property
+    def virtual(self) -> int:
+        return next(n for n in self._numbers() if self.fragments[n].virtual)
+
+
+def _feature(output: Output) -> Feature:
+    kind = types.kind(output.type)
+    assert kind is not None
+    return Feature(output.name, kind, output.type, types.array_width(output.type) or 1)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free.lower() in {n.lower() for n in found}:
+            number += 1
+            free = f"{name}_{number}"
+        found.append(free)
+    return found
+
+
+def identifier_names(paths: Sequence[Path]) -> list[str]:
+    """Result columns of the ID clause: the column's name, the whole path where that is taken."""
+    last = [path.parts[-1].lower() for path in paths]
+    taken = {name for name in last if last.count(name) > 1 or name.startswith("probability_")}
+    taken.add("prediction")
+    return [
+        str(path) if name in taken else path.parts[-1]
+        for path, name in zip(paths, last, strict=True)
+    ]

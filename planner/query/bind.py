@@ -1,0 +1,400 @@
+"""From the syntax tree to blocks: names resolved, derived tables and CTEs taken apart.
+
+What one client can answer alone and is not a select-project-join goes to it whole, as one source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PlanError
+from sqlfl.planner.grammar.parsing import is_from, joins_of
+from sqlfl.planner.grammar.refusals import (
+    HINTS,
+    INSIDE,
+    Refusal,
+    has_hints,
+    has_outer_join,
+    refusals,
+)
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import emit
+from sqlfl.planner.query.chains import chain_of
+from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
+from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.joins import Joiner, State, renamed
+from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.push import Pusher
+from sqlfl.planner.query.relations import (
+    Block,
+    Branch,
+    Group,
+    Item,
+    Output,
+    Relation,
+    Term,
+    column,
+    substituted,
+    with_filters,
+)
+from sqlfl.planner.query.scalars import ROWS, SCALAR, UNBOUND, Asker, claimed, has_calls
+from sqlfl.planner.query.scopes import Scope
+from sqlfl.planner.query.several import unrolled
+from sqlfl.planner.query.sources import Sources
+from sqlfl.planner.query.stars import expand_star, is_star
+from sqlfl.schema import Catalog, Client, folded
+
+MOST_BLOCKS = 1024
+
+
+class Binder:
+    """Binds one query; numbers its relations and sources."""
+
+    def __init__(self, sql: str, catalog: Catalog, clock: Clock, careful: bool = False) -> None:
+        """`careful`: each SELECT asks at once whether its columns are one value per row."""
+        self.sql = sql
+        self.catalog = catalog
+        self.tables = Tables(catalog, sql)
+        self.pusher = Pusher(self.tables, sql, clock)
+        self.joiner = Joiner(self.pusher, sql)
+        self.asker = Asker(catalog)
+        self.careful = careful
+        self.claims: list[Term] = []
+        """Terms over several relations that must be one value per row."""
+        self.sources = Sources(self.pusher, sql)
+
+    def bind(
+        self, query: exp.Query, environment: Environment | None = None, derived: bool = False
+    ) -> tuple[Block, ...]:
+        """The union of blocks that the query is; outputs of all have the first one's names.
+
+        `derived` says that only its outputs can be referred to.
+        """
+        if isinstance(query, exp.Pivot):
+            return (self._pivot(query, environment or {}),)
+        if not isinstance(query, exp.Query):
+            raise self.sources.no_select(query)
+        if environment is None:
+            self._refuse_marks(query)
+        known = with_ctes(query, environment or {})
+        if isinstance(query, exp.Subquery) and not query.args.get("joins"):
+            return self.bind(query.this, known, derived)
+        blocker = next(refusals(query), None) or self._distinct_union(query)
+        outer = has_outer_join(query)
+        hinted = isinstance(query, exp.Select) and has_hints(query)
+        if blocker is not None or self._recursive(query) or outer or hinted:
+            client = self.pusher.only_client(query, known)
+            if client is not None and not (blocker or hinted) and outer and not derived:
+                return self._together(query, known, client)
+            if client is not None:
+                return (self.sources.whole(query, known, client),)
+            if blocker is not None:
+                raise self._refuse(blocker, query, known)
+        if isinstance(query, exp.SetOperation):
+            return self._union(query, known, derived)
+        if not isinstance(query, exp.Select):
+            raise self.sources.no_select(query)
+        try:
+            asked = self.careful or hinted
+            return self._asked(query, known) if asked else self._select(query, known)
+        except PlanError as error:
+            return (self._whole_or(error, query, known),)
+
+    def _pivot(self, pivot: exp.Pivot, known: Environment) -> Block:
+        """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
+        query = exp.select("*").from_(exp.Subquery(this=pivot.copy()), copy=False)
+        client = self.pusher.only_client(query, known)
+        if client is None:
+            raise self._refuse(Refusal("PIVOT", pivot, INSIDE), query, known)
+        return self.sources.whole(query, known, client)
+
+    # -- refusals ----------------------------------------------------------------------------------
+
+    def _refuse_marks(self, query: exp.Query) -> None:
+        """Relations and sources are called so while the query is worked on."""
+        for node in query.find_all(exp.Identifier):
+            if emit.MARKED.fullmatch(node.name):
+                raise plan_error(
+                    f"the name {node.name} is taken by the planner itself",
+                    self.sql,
+                    node,
+                    "give it another alias; call a column otherwise in a view",
+                )
+
+    def _distinct_union(self, query: exp.Query) -> Refusal | None:
+        if not isinstance(query, exp.SetOperation):
+            return None
+        name = {exp.Union: "UNION", exp.Except: "EXCEPT", exp.Intersect: "INTERSECT"}[type(query)]
+        if isinstance(query, exp.Union) and query.args.get("distinct") is False:
+            return None
+        hint = "write UNION ALL" if name == "UNION" else "filter or join instead"
+        place = query.expression
+        return Refusal(f"{name}{' without ALL' if name == 'UNION' else ''}", place, hint)
+
+    def _recursive(self, query: exp.Query) -> bool:
+        with_ = query.args.get("with_")
+        return bool(with_ is not None and with_.args.get("recursive"))
+
+    def _refuse(self, found: Refusal, query: exp.Query, known: Environment) -> PlanError:
+        clients = self.pusher.clients(query, known)
+        parties = list(dict.fromkeys(c.party for c in clients))
+        if len(parties) == 1:
+            message = (
+                f"{found.what} is not the same over the {len(clients)} clients of {parties[0]} "
+                "together as over each of them"
+            )
+            hint = (
+                "attach the clients under names of their own, and where per client is meant write "
+                "(SELECT ... FROM a.t ... UNION ALL SELECT ... FROM b.t ...) AS t"
+            )
+        else:
+            over = f"{' and '.join(parties)} together" if parties else "what is no party's table"
+            message, hint = f"{found.what} cannot be done over {over}", found.hint
+        return plan_error(message, self.sql, found.node, hint)
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    def _whole_or(self, error: PlanError, query: exp.Query, known: Environment) -> Block:
+        """A query of one client that cannot be taken apart, as its database takes it."""
+        try:
+            client = self.pusher.only_client(query, known)
+            if client is not None:
+                return self.sources.whole(query, known, client)
+        except PlanError:
+            pass
+        raise error
+
+    def _together(self, query: exp.Query, known: Environment, client: Client) -> tuple[Block, ...]:
+        """The query as one relation, with the LEFT JOINs in its FROM; else as one source."""
+        try:
+            assert isinstance(query, exp.Select)
+            blocks = self._select(query, known)
+            if self.careful and any(self._others(block) for block in blocks):
+                return (self.sources.whole(query, known, client),)
+        except PlanError:
+            return (self.sources.whole(query, known, client),)
+        if len(blocks) == 1 and all(r.client == client for r in blocks[0].relations):
+            return (replace(blocks[0], together=True),)
+        return (self.sources.whole(query, known, client),)
+
+    def _union(
+        self, query: exp.SetOperation, known: Environment, derived: bool
+    ) -> tuple[Block, ...]:
+        left, right = (self.bind(part, known, derived) for part in (query.left, query.right))
+        names = [o.name for o in left[0].outputs]
+        found = list(left)
+        for block in right:
+            if query.args.get("by_name"):
+                block = named_alike(block, names, query.right, self.sql)
+            if len(block.outputs) != len(names):
+                raise plan_error(
+                    f"the parts of a UNION ALL must have the same number of columns, got "
+                    f"{len(names)} and {len(block.outputs)}",
+                    self.sql,
+                    query.right,
+                    "select the same columns in each part, in the same order",
+                )
+            outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
+            found.append(replace(block, outputs=tuple(outputs)))
+        return tuple(found)
+
+    def _select(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+        from_ = select.args.get("from_")
+        if from_ is None:
+            raise plan_error(
+                "the SELECT reads no table: FROM is missing",
+                self.sql,
+                select,
+                "SELECT ... FROM party.table",
+            )
+        states = self._from(from_.this, select.args.get("joins") or [], known, None)
+        return tuple(self._block(select, state, known) for state in states)
+
+    def _block(self, select: exp.Select, state: State, known: Environment) -> Block:
+        scope = state.scope(self.sql)
+        outputs: list[Output] = []
+        written: list[tuple[str, Term]] = []
+        closed: set[str] = set()
+        for place, projection in enumerate(select.expressions):
+            later = frozenset(folded(p.alias) for p in select.expressions[place:] if p.alias)
+            named = scope.with_aliases(written, later, frozenset(closed))
+            if is_star(projection):
+                outputs.extend(expand_star(projection, named, self.pusher, known))
+                continue
+            term = self.pusher.term(projection.unalias(), named, known)
+            name = projection.alias or _derived_name(projection)
+            outputs.append(Output(name, term))
+            if projection.alias:
+                written.append((name, term))
+                closed |= {folded(name)} if projection.find(exp.Query) else set()
+        where = select.args.get("where")
+        tree = state.tree
+        if where is not None:
+            condition = self.pusher.term(where.this, scope.with_aliases(written), known)
+            tree = replace(tree, conditions=(*tree.conditions, condition))
+        span = span_of(select, self.sql)
+        sorted_by = self._order(select, scope.with_aliases(written), known)
+        relations, several = claimed(state.relations, [*outputs, *sorted_by])
+        self.claims += several
+        block = Block(relations, tree, tuple(outputs), state.items, span)
+        return replace(block, sorted_by=sorted_by)
+
+    # -- functions ---------------------------------------------------------------------------------
+
+    def _asked(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
+        """As `_select`, the parties having said what its functions are."""
+        blocks = self._select(select, known)
+        found = [self._others(block) for block in blocks]
+        if not any(found):
+            return blocks
+        client = self.pusher.only_client(select, known)
+        if client is not None:
+            return (self.sources.whole(select, known, client),)
+        done = [
+            (unrolled(block, [o for o, _ in others], self.sources.fresh) if others else block)
+            if all(kind == ROWS for _, kind in others)
+            else None
+            for block, others in zip(blocks, found, strict=True)
+        ]
+        made = tuple(block for block in done if block is not None)
+        if len(made) == len(blocks):
+            return made
+        output, kind = next(others[0] for b, others in zip(done, found, strict=True) if b is None)
+        raise self._refuse(Refusal(kind, output.term.span, HINTS[kind]), select, known)
+
+    def _order(self, select: exp.Select, scope: Scope, known: Environment) -> tuple[Output, ...]:
+        """What ORDER BY computes: rows need no order, but an aggregate there makes one of them."""
+        order = select.args.get("order")
+        if order is None:
+            return ()
+        called = [ordered.this for ordered in order.expressions if has_calls(ordered.this)]
+        return tuple(Output("", self.pusher.term(node, scope, known)) for node in called)
+
+    def _others(self, block: Block) -> list[tuple[Output, str]]:
+        """Its columns that are not one value per row, and what they are."""
+        kinds = (
+            (output, self.asker.kind_over(block.relations, output.term))
+            for output in (*block.outputs, *block.sorted_by)
+            if has_calls(output.term.expression)
+        )
+        return [(output, kind) for output, kind in kinds if kind not in (SCALAR, UNBOUND)]
+
+    # -- FROM --------------------------------------------------------------------------------------
+
+    def _from(
+        self,
+        first: exp.Expr,
+        joins: list[exp.Join],
+        known: Environment,
+        outer: Scope | None,
+    ) -> list[State]:
+        """`outer` is what stands before this FROM, where it stands in parentheses."""
+        states = self._item(first, known, outer)
+        for join in joins:
+            own = any(joins_of(join.this))  # their ON may name what stands before
+            others = [] if own else self._item(join.this, known, outer)
+            joined = []
+            for state in states:
+                if own:
+                    before = outer if join.side.upper() == "RIGHT" else state.scope(self.sql, outer)
+                    others = self._item(join.this, known, before)
+                self.joiner.check(states, others, join)
+                joined += [self.joiner.join(state, b, join, known, outer) for b in others]
+                if len(joined) > MOST_BLOCKS:
+                    raise plan_error(
+                        f"the joins of unions make more than {MOST_BLOCKS} blocks",
+                        self.sql,
+                        join.this,
+                        "join fewer unions, or make each one table in a party's database",
+                    )
+            states = joined
+        return states
+
+    def _item(self, node: exp.Expr, known: Environment, outer: Scope | None) -> list[State]:
+        nested = node.args.get("joins") or []
+        if nested:
+            bare = node.copy()
+            bare.set("joins", None)
+            return self._from(bare, nested, known, outer)
+        if isinstance(node, exp.Subquery) and is_from(node.this):
+            states = self._item(node.this, known, outer)
+            return states if not node.alias else [renamed(s, node, self.sql) for s in states]
+        if isinstance(node, exp.Subquery):
+            return self._derived(node, node.this, with_ctes(node, known), ())
+        if not isinstance(node, exp.Table):
+            raise plan_error(
+                "FROM joins tables of parties: party.table",
+                self.sql,
+                node,
+                "make it a table or a view in a party's database",
+            )
+        if not node.db:
+            cte = known.get(folded(node.name))
+            if cte is None:
+                raise self.pusher.nameless(node)
+            if cte.calls_itself:
+                return [self._recursive_cte(node, known)]
+            return self._derived(node, cte.query, cte.environment, cte.columns)
+        return [self.sources.table(node)]
+
+    def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
+        query = exp.select("*").from_(exp.Table(this=emit.identifier(node.name)))
+        client = self.pusher.only_client(query, known)
+        if client is None:
+            raise plan_error(
+                f"the recursive {node.name} does not read the tables of just one client",
+                self.sql,
+                node,
+                "make it a view in one party's database",
+            )
+        block = self.sources.whole(query, known, client)
+        relation = replace(block.relations[0], name=node.alias_or_name)
+        shown = with_column_aliases(block.outputs, node.alias_column_names, node, self.sql)
+        return State((relation,), Group(relation.ids), (Item(node.alias_or_name, shown),))
+
+    def _derived(
+        self, node: exp.Expr, query: exp.Query, known: Environment, columns: tuple[str, ...]
+    ) -> list[State]:
+        blocks = self.bind(query, known, derived=True)
+        name = node.alias_or_name
+        if len(blocks) > 1 and all(len(b.relations) == 1 for b in blocks):
+            blocks = (self._stacked(blocks, name or "u", span_of(node, self.sql)),)
+        blocks = tuple(settled(b) for b in unify_blocks(blocks, self.sql, self.catalog))
+        aliases = tuple(node.alias_column_names) or columns
+        states = []
+        for block in blocks:
+            relations = block.relations
+            if len(relations) == 1 and name:
+                relations = (replace(relations[0], name=name),)
+            shown = with_column_aliases(block.outputs, aliases, node, self.sql)
+            states.append(State(relations, block.tree, (Item(name, shown),)))
+        return states
+
+    def _stacked(self, blocks: tuple[Block, ...], name: str, span: tuple[int, int] | None) -> Block:
+        """A union of blocks of one relation each, as one relation with all their branches."""
+        id_ = self.sources.fresh("#")
+        branches: list[Branch] = []
+        for block in blocks:
+            filtered = with_filters(block.relations[0], block.tree.conditions)
+            for branch in filtered.branches:
+                columns = {
+                    (id_, folded(o.name)): substituted(o.term, branch).expression
+                    for o in block.outputs
+                }
+                branches.append(replace(branch, columns=columns))
+        relation = Relation((id_,), name, span, tuple(branches))
+        outputs = tuple(
+            replace(o, term=Term(column(o.name, id_), o.term.span)) for o in blocks[0].outputs
+        )
+        return Block((relation,), Group(relation.ids), outputs, span=span)
+
+
+def _derived_name(projection: exp.Expr) -> str:
+    chain = chain_of(projection.unnest())
+    if chain is not None and not chain.is_method:
+        return chain.parts[-1]
+    return to_sql(projection)

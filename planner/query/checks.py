@@ -1,0 +1,227 @@
+"""Checks and columns of the query as a whole: names, target, identifiers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PlanError
+from sqlfl.planner.grammar.refusals import CONNECTION, function_name, is_volatile
+from sqlfl.planner.grammar.spans import span_of
+from sqlfl.planner.grammar.statements import Path
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.bind import Binder
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.names import nearest
+from sqlfl.planner.query.relations import Block, Branch, Output, Relation, Source, Term, column
+
+RESERVED = "sqlfl_"
+
+
+def refuse_parameters(draft: Draft) -> Draft:
+    """A statement is run as it stands; nothing is bound to it."""
+    for node in draft.query.find_all(exp.Placeholder, exp.Parameter):
+        raise draft.error(f"the parameter {to_sql(node)} has no value", node, "write the value")
+    return draft
+
+
+def refuse_volatile(draft: Draft) -> Draft:
+    """Each evaluation would give other rows; a fragment is evaluated more than once."""
+    for node in draft.query.find_all(exp.Anonymous):
+        if is_volatile(node):
+            raise draft.volatile(node, span_of(node, draft.sql))
+        if function_name(node) in CONNECTION:
+            raise draft.error(
+                f"{function_name(node)}() is of one connection, and each party has its own",
+                node,
+                "write the value",
+            )
+    return draft
+
+
+def tell_the_time(draft: Draft) -> Draft:
+    """`now()` and its like have one value in all fragments."""
+    for node in draft.query.find_all(exp.Dot):
+        call = node.expression
+        called = isinstance(call, exp.Anonymous) and not call.expressions
+        if called and function_name(call) == "age":
+            raise draft.error(
+                "age() as a method counts from what each party's clock says", node,
+                "write age(column), which counts from one day for all parties",
+            )  # fmt: skip
+    return replace(draft, query=draft.clock.told(draft.query))
+
+
+def bind_names(draft: Draft) -> Draft:
+    """The syntax tree as blocks of relations."""
+    binder = Binder(draft.sql, draft.catalog, draft.clock, draft.careful)
+    blocks = binder.bind(draft.query)
+    if any(len(block.relations) > 1 and not block.together for block in blocks):
+        # blocks of a union have the same tables, whether or not one party holds all of one's
+        blocks = tuple(replace(block, together=False) for block in blocks)
+    return replace(draft, blocks=blocks, claims=tuple(binder.claims))
+
+
+def check_outputs(draft: Draft) -> Draft:
+    """Column names are distinct and free; the target is one of them; features are left."""
+    outputs = draft.blocks[0].outputs
+    seen: dict[str, Output] = {}
+    for output in outputs:
+        name = output.name.lower()
+        if name.startswith(RESERVED):
+            raise draft.error(
+                f"column {output.name}: names that start with {RESERVED} are reserved",
+                output.term.span,
+                "give it another alias",
+            )
+        if name in seen:
+            raise draft.error(
+                f"two columns are named {output.name}",
+                output.term.span,
+                "give one an alias, or leave it out: * EXCLUDE (column)",
+            )
+        seen[name] = output
+    if draft.weight_may_lack and draft.weight is not None and draft.weight.lower() not in seen:
+        draft = replace(draft, weight=None)
+    for clause, given in (("TARGET", draft.target), ("WEIGHT", draft.weight)):
+        if given is not None and given.lower() not in seen:
+            raise draft.error(
+                f"{clause} {given} is no column of the query",
+                getattr(given, "span", None) or draft.blocks[0].span,
+                nearest(given, (o.name for o in outputs)),
+            )
+    names = {given.lower() for given in (draft.target, draft.weight) if given is not None}
+    if draft.target is not None and draft.weight is not None and len(names) == 1:
+        raise draft.error(
+            f"WEIGHT {draft.weight} is the target",
+            getattr(draft.weight, "span", None) or draft.blocks[0].span,
+            "weigh rows by another column",
+        )
+    if len(outputs) == len(names):
+        raise draft.error(
+            f"the query has no features: it has only {' and '.join(sorted(names))}"
+            if len(outputs) > 1
+            else "the query has no features: its only column is the target"
+            if outputs
+            else "the query has no columns",
+            draft.blocks[0].span,
+            "every other column of the query is a feature; select some",
+        )
+    return draft
+
+
+def locate_identifiers(draft: Draft) -> Draft:
+    """The columns of the ID clause, each found in every block; none twice."""
+    seen: set[tuple[str, ...]] = set()
+    for path in draft.identifiers:
+        folded = tuple(part.lower() for part in path.parts)
+        if folded in seen:
+            raise draft.error(
+                f"identifier {path} is given twice", path.span, "name it once: it is one column"
+            )
+        seen.add(folded)
+    return draft.each_block(lambda block: _located(draft, block))
+
+
+def _located(draft: Draft, block: Block) -> Block:
+    for number, path in enumerate(draft.identifiers):
+        block = _with_identifier(draft, block, number, path)
+    return block
+
+
+def _with_identifier(draft: Draft, block: Block, number: int, path: Path) -> Block:
+    name = str(path)
+    if len(path.parts) == 2:
+        items = [i for i in block.items if i.name.lower() == path.parts[0].lower()]
+        term = items[0].find(path.parts[1]) if len(items) == 1 else None
+        if term is None:
+            names = (f"{i.name}.{n}" for i in block.items for n, _ in i.columns)
+            raise draft.error(
+                f"identifier {name}: FROM has no such column",
+                path.span,
+                nearest(name, names) or "write alias.column, with an alias of FROM",
+            )
+        output = Output(name, Term(term.expression.copy(), path.span))
+        return replace(block, identifiers=(*block.identifiers, output))
+    matches = [i for i, r in enumerate(block.relations) if _holds(r, path)]
+    if len(matches) != 1:
+        table = ".".join(path.parts[:-1])
+        if matches:
+            aliases = " or ".join(f"{block.relations[i].name}.{path.parts[-1]}" for i in matches)
+            raise draft.error(
+                f"identifier {name} is ambiguous: {table} stands in FROM {len(matches)} times",
+                path.span,
+                f"name it by its alias: {aliases}",
+            )
+        raise _no_identifier(
+            draft,
+            block,
+            path,
+            f"not every part of FROM that it could come from reads {table}"
+            if any(_holds_some(r, path) for r in block.relations)
+            else "FROM does not have it",
+        )
+    index = matches[0]
+    if any(_lacks(branch, path) for branch in block.relations[index].branches):
+        raise _no_identifier(draft, block, path, "its table has no such column")
+    relation = _with_column(block.relations[index], number, path)
+    term = Term(column(_hidden(number), relation.ids[0]), path.span)
+    relations = (*block.relations[:index], relation, *block.relations[index + 1 :])
+    identifiers = (*block.identifiers, Output(name, term))
+    return replace(block, relations=relations, identifiers=identifiers)
+
+
+def _no_identifier(draft: Draft, block: Block, path: Path, why: str) -> PlanError:
+    paths = {
+        ".".join((*s.path, n[1]))
+        for r in block.relations
+        for b in r.branches
+        for s in b.sources
+        if len(s.path) > 1
+        for n in b.columns
+    }
+    hint = nearest(str(path), paths) or "write alias.column, with an alias of FROM"
+    return draft.error(f"identifier {path}: {why}", path.span, hint)
+
+
+def _hidden(number: int) -> str:
+    return f"{RESERVED}id_{number}"
+
+
+def _expression(branch: Branch, path: Path) -> exp.Expr | None:
+    """The identifier over the sources of one branch."""
+    sources = _sources(branch, path)
+    return column(path.parts[-1], sources[0].id) if len(sources) == 1 else None
+
+
+def _sources(branch: Branch, path: Path) -> list[Source]:
+    table = tuple(p.lower() for p in path.parts[:-1])
+    return [
+        s
+        for s in branch.sources
+        if any(tuple(p.lower() for p in path) == table for path in (s.path, *s.others))
+    ]
+
+
+def _lacks(branch: Branch, path: Path) -> bool:
+    known = {"rowid", *(name for source in _sources(branch, path) for name in source.names)}
+    return path.parts[-1].lower() not in known
+
+
+def _holds(relation: Relation, path: Path) -> bool:
+    return all(_expression(b, path) is not None for b in relation.branches)
+
+
+def _holds_some(relation: Relation, path: Path) -> bool:
+    return any(_expression(b, path) is not None for b in relation.branches)
+
+
+def _with_column(relation: Relation, number: int, path: Path) -> Relation:
+    branches = []
+    for branch in relation.branches:
+        found = _expression(branch, path)
+        key = (relation.ids[0], _hidden(number))
+        added = {} if found is None else {key: found}
+        branches.append(replace(branch, columns={**branch.columns, **added}))
+    return replace(relation, branches=tuple(branches))

@@ -1,0 +1,106 @@
+"""One time for a whole statement: `now()` and its like are told to the parties, and not asked.
+
+In one database they have one value per query; each party's own clock would give another one to each
+fragment. What views and macros of a party do is evaluated there, when the party is asked.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import emit
+from sqlfl.schema import folded
+
+_INSTANT = "TIMESTAMP WITH TIME ZONE"
+_CALLS = {
+    "now": _INSTANT, "get_current_timestamp": _INSTANT, "transaction_timestamp": _INSTANT,
+    "current_date": "DATE", "today": "DATE", "get_current_time": "TIME WITH TIME ZONE",
+    "current_localtime": "TIME", "current_localtimestamp": "TIMESTAMP",
+}  # fmt: skip
+_WORDS = {
+    "current_timestamp": _INSTANT, "current_date": "DATE", "current_time": "TIME WITH TIME ZONE",
+    "localtime": "TIME", "localtimestamp": "TIMESTAMP",
+}  # fmt: skip
+_OWN_WORDS = {
+    "user": "current_user", "current_user": "current_user", "session_user": "current_user",
+    "current_role": "current_role", "current_catalog": "current_catalog",
+    "current_schema": "current_schema",
+}  # fmt: skip
+"""Words that stand for a function of each party's own database."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    now: dt.datetime
+    """Aware."""
+
+    def told(self, query: exp.Query) -> exp.Query:
+        """The query with the time in place of calls that ask for it; itself where none does."""
+        if not any(_type_of_call(call) for call in query.find_all(exp.Anonymous)):
+            return query
+        copy = query.copy()
+        for call in list(copy.find_all(exp.Anonymous)):
+            type_ = _type_of_call(call)
+            if type_ is None:
+                continue
+            _keep_name(call)
+            if function_name(call) == "age":
+                call.set("expressions", [self._as(type_), *call.expressions])
+            else:
+                _replace(_qualified(call), self._as(type_))
+        return copy
+
+    def word(self, name: str) -> exp.Expr | None:
+        """What a word stands for where no column has that name; None where it is no such word."""
+        if folded(name) in _OWN_WORDS:
+            return exp.Anonymous(this=_OWN_WORDS[folded(name)])
+        type_ = _WORDS.get(folded(name))
+        return None if type_ is None else self._as(type_)
+
+    def _as(self, type_: str) -> exp.Expr:
+        if type_ == "TIME":
+            return emit.cast(self._as("TIMESTAMP"), "TIME")
+        text = self.now.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
+        instant = emit.cast(exp.Literal.string(text), _INSTANT)
+        return instant if type_ == _INSTANT else emit.cast(instant, type_)
+
+
+def _type_of_call(call: exp.Anonymous) -> str | None:
+    name, arguments = function_name(call), len(call.expressions)
+    if name == "age" and arguments == 1:
+        return "DATE"  # counted from midnight of today
+    method = isinstance(call.parent, exp.Dot) and _qualified(call) is call
+    return _CALLS.get(name) if arguments == 0 and not method else None
+
+
+def _qualified(call: exp.Anonymous) -> exp.Expr:
+    """The call with `main.` or `system.main.` before it."""
+    parent = call.parent
+    if isinstance(parent, exp.Dot) and call.arg_key == "expression":
+        names = [node.name.lower() for node in parent.this.find_all(exp.Identifier)]
+        if names[-1:] == ["main"] or sorted(names) == ["main", "system"]:
+            return parent
+    return call
+
+
+def _keep_name(call: exp.Expr) -> None:
+    """A column without a name is called by its text, which the time is not to be part of."""
+    projection = call
+    while projection.parent is not None and not isinstance(projection.parent, exp.Select):
+        projection = projection.parent
+    if projection.arg_key != "expressions" or isinstance(projection, exp.Alias):
+        return
+    if projection.find(exp.Star, exp.Columns) is None:
+        holder = exp.Alias(alias=exp.to_identifier(to_sql(projection), quoted=True))
+        projection.replace(holder)
+        holder.set("this", projection)
+
+
+def _replace(node: exp.Expr, by: exp.Expr) -> None:
+    by.meta.update({key: node.meta[key] for key in ("start", "end") if key in node.meta})
+    node.replace(by)

@@ -1,0 +1,127 @@
+"""Columns of derived tables: their names, and their types where they are unions of joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.query import emit, types
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.relations import Block, Output, Term
+from sqlfl.schema import Catalog, folded
+
+
+def with_column_aliases(
+    outputs: Sequence[Output], aliases: Sequence[str], where: exp.Expr, sql: str
+) -> tuple[tuple[str, Term], ...]:
+    """Columns as a derived table shows them: renamed by its alias, repeated names numbered."""
+    if len(aliases) > len(outputs):
+        raise plan_error(
+            f"{len(aliases)} names are given to {len(outputs)} columns",
+            sql,
+            where,
+            "give as many as there are columns, or fewer",
+        )
+    names = distinct([*aliases, *(o.name for o in outputs[len(aliases) :])])
+    return tuple((name, output.term) for name, output in zip(names, outputs, strict=True))
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as DuckDB tells columns of a derived table apart: k, k_1, k_2."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        free, number = name, seen.get(folded(name), 0)
+        while folded(free) in seen:
+            number += 1
+            free = f"{name}_{number}"
+        seen[folded(name)] = number
+        seen.setdefault(folded(free), 0)
+        found.append(free)
+    return tuple(found)
+
+
+def named_alike(block: Block, names: list[str], place: exp.Expr, sql: str) -> Block:
+    """A part of a UNION ALL BY NAME with its columns in the order of the first part's."""
+    own = {folded(o.name): o for o in block.outputs}
+    for given in (names, [o.name for o in block.outputs]):
+        compared = [folded(name) for name in given]
+        twice = next((name for name in compared if compared.count(name) > 1), None)
+        if twice is not None:
+            raise plan_error(
+                f"a part of a UNION ALL BY NAME has two columns {twice}",
+                sql,
+                place,
+                "give one of them another name",
+            )
+    if {folded(n) for n in names} != set(own):
+        odd = sorted({folded(n) for n in names} ^ set(own))
+        raise plan_error(
+            f"the parts of a UNION ALL BY NAME must have the same columns; "
+            f"not in both: {', '.join(odd)}",
+            sql,
+            place,
+            "select them in each part: NULL AS column where there is none",
+        )
+    return replace(block, outputs=tuple(own[folded(n)] for n in names))
+
+
+def unify_blocks(blocks: tuple[Block, ...], sql: str, catalog: Catalog) -> tuple[Block, ...]:
+    """Blocks of a union in FROM, with columns of different types cast to their common one.
+
+    Without that `x // 2` over the union would mean another division in each block.
+    """
+    if len(blocks) == 1:
+        return blocks
+    draft = Draft(exp.select(), sql, catalog, None, (), False)
+    found = [_types(draft, block) for block in blocks]
+    wanted = [types.union_type(column) for column in zip(*found, strict=True)]
+    return tuple(
+        replace(
+            block,
+            outputs=tuple(
+                o if common is None or own in (common, types.NULL_TYPE) else _cast(o, common)
+                for o, own, common in zip(block.outputs, given, wanted, strict=True)
+            ),
+        )
+        for block, given in zip(blocks, found, strict=True)
+    )
+
+
+def settled(block: Block) -> Block:
+    """A block in FROM, whose columns have the types of columns also where they are literals: those
+    take the type of what they stand beside, `'1' = 1` and all."""
+    return replace(block, outputs=tuple(_settled(output) for output in block.outputs))
+
+
+def _settled(output: Output) -> Output:
+    literal = output.term.expression.unnest()
+    negative = isinstance(literal, exp.Neg)
+    literal = literal.this if negative else literal
+    if not isinstance(literal, exp.Literal):
+        return output
+    if literal.is_string:
+        return output if negative else _cast(output, "VARCHAR")
+    if not literal.is_int:
+        return output
+    bits = (int(literal.this) - negative).bit_length()
+    return _cast(output, "INTEGER" if bits < 32 else "BIGINT") if bits < 64 else output
+
+
+def _cast(output: Output, type_: str) -> Output:
+    term = Term(emit.cast(output.term.expression, type_), output.term.span)
+    return replace(output, term=term)
+
+
+def _types(draft: Draft, block: Block) -> list[str]:
+    """Types of the outputs; the null type for those that two relations are needed for."""
+    found = [types.NULL_TYPE] * len(block.outputs)
+    for index, relation in enumerate(block.relations):
+        own = [n for n, o in enumerate(block.outputs) if block.reads(o.term) == (index,)]
+        told = draft.types(relation, [block.outputs[n].term for n in own])
+        for n, branches in zip(own, told, strict=True):
+            found[n] = types.union_type(branches) or types.NULL_TYPE
+    return found

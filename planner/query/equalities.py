@@ -1,0 +1,100 @@
+"""What is an equality, however it is written, and what it says of NULL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.query.relations import operand
+
+
+@dataclass(frozen=True)
+class Equal:
+    """`left = right`"""
+
+    left: exp.Expr
+    right: exp.Expr
+    nulls: bool = False
+    """NULL equals NULL."""
+    parts: bool = False
+    """They are parts of rows, which DuckDB does not bring to one type as it does values."""
+
+
+def equality(condition: exp.Expr) -> Equal | None:
+    """The equality that the condition is."""
+    if isinstance(condition, exp.NullSafeEQ):
+        return Equal(condition.left, condition.right, nulls=True)
+    if isinstance(condition, exp.In) and len(condition.expressions) == 1:
+        return Equal(condition.this, condition.expressions[0])
+    if not isinstance(condition, exp.EQ):
+        return None
+    left, right = _row(condition.left), _row(condition.right)
+    if left is not None and right is not None and len(left) == len(right) == 1:
+        return Equal(left[0], right[0], nulls=True, parts=True)
+    return Equal(condition.left, condition.right)
+
+
+def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Conditions that hold together exactly where this one does.
+
+    NULL and FALSE are alike here: of a row of a query, neither lets it pass.
+    """
+    while isinstance(condition, exp.Paren):
+        condition = condition.this
+    if isinstance(condition, exp.And):
+        yield from conjuncts(condition.left)
+        yield from conjuncts(condition.right)
+        return
+    if isinstance(condition, exp.Not):
+        negated = condition.this
+        while isinstance(negated, exp.Paren):
+            negated = negated.this
+        opposite = _opposite(negated)
+        if opposite is not None:
+            for part in opposite:
+                yield from conjuncts(part)
+            return
+    pairs = list(_parts(condition))
+    yield from (pairs if len(pairs) > 1 else [condition])
+
+
+def _opposite(condition: exp.Expr) -> list[exp.Expr] | None:
+    """What NOT condition is, without the NOT, as conditions that hold together."""
+    if isinstance(condition, exp.Not):
+        return [condition.this]
+    if isinstance(condition, exp.Or):
+        return [_negated(condition.left), _negated(condition.right)]
+    if isinstance(condition, exp.NEQ | exp.NullSafeNEQ):
+        kind = exp.EQ if isinstance(condition, exp.NEQ) else exp.NullSafeEQ
+        return [kind(this=condition.left.copy(), expression=condition.right.copy())]
+    return None
+
+
+def _negated(condition: exp.Expr) -> exp.Not:
+    return exp.Not(this=operand(condition.copy()))
+
+
+def _parts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Rows compared part by part, each as a row of one: NULL equals NULL in rows."""
+    if isinstance(condition, exp.In) and len(condition.expressions) == 1:
+        condition = exp.EQ(this=condition.this, expression=condition.expressions[0])
+    if isinstance(condition, exp.EQ):
+        left, right = _row(condition.left), _row(condition.right)
+        if left is not None and right is not None and len(left) == len(right):
+            for one, other in zip(left, right, strict=True):
+                sides = (exp.Tuple(expressions=[side.copy()]) for side in (one, other))
+                yield exp.EQ(this=next(sides), expression=next(sides))
+
+
+def _row(node: exp.Expr) -> list[exp.Expr] | None:
+    """The values of `(a, b)` or `row(a, b)`."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Tuple):
+        return list(node.expressions)
+    if isinstance(node, exp.Anonymous) and function_name(node) == "row":
+        return list(node.expressions)
+    return None

@@ -1,0 +1,249 @@
+"""What each client evaluates for a slot, written out: fragments of one block of the union."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import emit, types
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.keys import Key, implied_filters
+from sqlfl.planner.query.nulls import is_null_over_nulls
+from sqlfl.planner.query.places import placed
+from sqlfl.planner.query.relations import (
+    PRESENT,
+    Block,
+    Branch,
+    Relation,
+    Term,
+    operand,
+    substituted,
+)
+from sqlfl.planner.query.unions import Shared
+from sqlfl.schema import Client
+
+
+@dataclass(frozen=True)
+class Written:
+    """A fragment of a block, before equal ones are shared."""
+
+    block: int
+    client: Client
+    select: exp.Select
+    rows: int | None
+    virtual: bool = False
+    links: bool = False
+    repeat: int = 0
+    """How many equal ones of the block go before it, where each must give its rows for itself."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        return (*self._shared, self.links)
+
+    @property
+    def kept(self) -> tuple[object, ...]:
+        """The identity of the one that is evaluated together with this one, which links."""
+        return (*self._shared, False)
+
+    @property
+    def _shared(self) -> tuple[object, ...]:
+        return self.client, to_sql(self.select), self.virtual, self.repeat
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes the fragments of one relation of one block, with the columns of its slot."""
+
+    draft: Draft
+    shared: Shared
+    number: int
+    """Of the block."""
+    at: int
+    """Index of the relation."""
+    keys: tuple[int, ...]
+    base: bool
+    """Whether the whole row of the sources is a column."""
+
+    def fragments(self, order: Sequence[Client]) -> Iterator[Written]:
+        """Those of the branches; then, on the right of a LEFT JOIN, the virtual one."""
+        optional = self.at in self._block.optional
+        kept = self._kept()
+        seen: list[tuple[object, ...]] = []
+        for branch in self._relation.branches:
+            select = self._real(branch, kept)
+            for links in (False, True) if kept else (False,):
+                rows = 0 if links else _rows(branch)
+                written = Written(self.number, branch.client, select, rows, False, links)
+                if optional:
+                    seen.append(written.identity)
+                    written = replace(written, repeat=seen.count(written.identity) - 1)
+                yield written
+        if optional:
+            first = min(self._relation.branches, key=lambda b: order.index(b.client))
+            yield Written(self.number, first.client, self._virtual(first, kept), 1, True)
+
+    @property
+    def _block(self) -> Block:
+        return self.draft.blocks[self.number]
+
+    @property
+    def _relation(self) -> Relation:
+        return self._block.relations[self.at]
+
+    def _kept(self) -> list[Term]:
+        """Conditions on joined rows that this relation, on the right of a LEFT JOIN, decides."""
+        kept = [term for at, term in self._block.kept if at == self.at]
+        position = self.draft.target_position
+        if position is None or self.at not in self._block.optional:
+            return kept
+        target = self._block.outputs[position]
+        if target.relation == self.at:
+            expression = target.term.expression
+            test: exp.Expr = exp.Not(
+                this=exp.Is(this=operand(expression.copy()), expression=exp.Null())
+            )
+            if types.normal(target.type) in ("FLOAT", "DOUBLE"):
+                number = exp.Not(this=exp.IsNan(this=expression.copy()))
+                test = exp.And(this=test, expression=number)
+            kept.append(Term(test, target.term.span))
+        return kept
+
+    def _real(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
+        """Rows that pass the conditions, and those that do not: a source may give others each time
+        that it is read, so it is read once."""
+        filters = [placed(f.expression.copy(), f.span) for f in branch.filters]
+        filters += self._implied(branch)
+        projections = self._columns(branch, branch)
+        for index in self.keys:
+            types_ = self.shared.keys[index].types
+            key = self._own(index)
+            for part, type_ in enumerate(types_):
+                name = f"sqlfl_key_{index}_{part}"
+                if key is None:
+                    projections.append((_constant(type_), name))
+                    continue
+                term = key.terms(self.at)[part]
+                projections.append((placed(self._as(branch, branch, term, type_), term.span), name))
+                value = substituted(term, branch).expression
+                if key.left != self._slot and not _never_null(value):
+                    filters.append(_present(value))
+        if kept:
+            test = operand(_all(placed(substituted(t, branch).expression, t.span) for t in kept))
+            projections.append((exp.Is(this=test, expression=exp.true()), "sqlfl_kept"))
+        return emit.fragment_select(branch.sources, _or_row(projections), filters)
+
+    def _virtual(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
+        """The expressions over one row of NULLs, if it passes what the joined rows must."""
+        nulls = replace(branch, columns=_over_nulls(branch))
+        projections = self._columns(branch, nulls)
+        for index in self.keys:
+            key = self._own(index)
+            for part, type_ in enumerate(self.shared.keys[index].types):
+                value: exp.Expr = _constant(type_)
+                if key is not None and key.left == self._slot:
+                    value = self._as(branch, nulls, key.terms(self.at)[part], type_)
+                projections.append((value, f"sqlfl_key_{index}_{part}"))
+        tests = [substituted(term, nulls).expression for term in kept]
+        return emit.fragment_select(branch.sources, _or_row(projections), tests, virtual=True)
+
+    @property
+    def _slot(self) -> int:
+        return self._block.slots[self.at]
+
+    def _own(self, index: int) -> Key | None:
+        """The key of this number in this block, where the relation takes part in it."""
+        key = self.shared.of_block[self.number].get(index)
+        return key if key is not None and any(self._slot in pair for pair in key.pairs) else None
+
+    def _columns(self, branch: Branch, over: Branch) -> list[tuple[exp.Expr, str]]:
+        names = [o.name for o in self.draft.blocks[0].outputs]
+        special = {
+            self.draft.target_position: "sqlfl_target",
+            self.draft.weight_position: "sqlfl_weight",
+        }
+        columns: list[tuple[exp.Expr, str]] = []
+        last: dict[str, exp.Expr] = {}
+        for place, output in enumerate(self._block.outputs):
+            if output.relation == self.at:
+                expression = placed(substituted(output.term, over).expression, output.term.span)
+                if place in special:
+                    last[special[place]] = expression
+                else:
+                    columns.append((expression, names[place]))
+        if self.base:
+            last["sqlfl_base"] = emit.whole_row(branch.sources)
+        for name in ("sqlfl_target", "sqlfl_weight", "sqlfl_base"):
+            if name in last:
+                columns.append((last[name], name))
+        for number, output in enumerate(self._block.identifiers):
+            if output.relation == self.at:
+                columns.append((substituted(output.term, over).expression, f"sqlfl_id_{number}"))
+        return columns
+
+    def _implied(self, branch: Branch) -> list[exp.Expr]:
+        return [
+            exp.EQ(
+                this=operand(self._as(branch, branch, left, type_)),
+                expression=operand(self._as(branch, branch, right, type_)),
+            )
+            for left, right, type_ in implied_filters(self._block, self.at)
+        ]
+
+    def _as(self, branch: Branch, over: Branch, term: Term, type_: str) -> exp.Expr:
+        """The term over one branch, cast where it has another type."""
+        whole: Relation = replace(self._relation, branches=(branch,))
+        own = self.draft.types(whole, [term])[0][0]
+        expression = substituted(term, over).expression
+        same = types.normal(own) == types.normal(type_)
+        return expression if same else emit.cast(expression, type_)
+
+
+def _over_nulls(branch: Branch) -> dict[tuple[str, str], exp.Expr]:
+    """The relation's columns where it has no row: NULL, of their type, also computed ones."""
+    ids = frozenset(source.id for source in branch.sources)
+    found: dict[tuple[str, str], exp.Expr] = {}
+    for key, expression in branch.columns.items():
+        if is_null_over_nulls(expression, ids):
+            found[key] = expression
+        elif key[1] == PRESENT:
+            found[key] = exp.false()
+        else:
+            found[key] = exp.Case(ifs=[exp.If(this=exp.false(), true=expression.copy())])
+    return found
+
+
+def _constant(type_: str) -> exp.Expr:
+    return emit.cast(exp.Literal.string(types.neutral(type_)), type_)
+
+
+def _or_row(projections: list[tuple[exp.Expr, str]]) -> list[tuple[exp.Expr, str]]:
+    return projections or [(exp.Literal.number(1), "sqlfl_row")]
+
+
+def _all(tests: Iterator[exp.Expr]) -> exp.Expr:
+    first, *rest = tests
+    whole = operand(first) if rest else first
+    for test in rest:
+        whole = exp.And(this=whole, expression=operand(test))
+    return whole
+
+
+def _never_null(value: exp.Expr) -> bool:
+    """A constant, IS NULL, or a value with a constant in place of NULL."""
+    if isinstance(value, exp.Coalesce):
+        value = value.expressions[-1]
+        return isinstance(value, exp.Cast) and isinstance(value.this, exp.Literal)
+    return isinstance(value, exp.Boolean | exp.Is)
+
+
+def _present(value: exp.Expr) -> exp.Expr:
+    while isinstance(value, exp.Cast) and not isinstance(value, exp.TryCast):
+        value = value.this
+    return exp.Not(this=exp.Is(this=operand(value.copy()), expression=exp.Null()))
+
+
+def _rows(branch: Branch) -> int | None:
+    return branch.sources[0].rows if len(branch.sources) == 1 else None

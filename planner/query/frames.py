@@ -1,0 +1,183 @@
+"""What names inside of a subquery refer to: its own tables first, then what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.refusals import function_name
+from sqlfl.planner.query.chains import chain_of
+from sqlfl.planner.query.columns import distinct
+from sqlfl.planner.query.scopes import LONGEST, Scope
+from sqlfl.schema import folded
+
+Columns: TypeAlias = tuple[str, ...] | None
+"""Names of columns in order; None where they are not known."""
+Outputs: TypeAlias = Callable[[], Columns]
+"""The columns of a query, asked of its database where only that knows them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    """An item of the FROM of a subquery."""
+
+    name: str
+    columns: Callable[[], Columns]
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    """In lower case, other ways of writing its name: the ends of `party.schema.table`."""
+    native: tuple[exp.Expr, ...] = ()
+    """What its own database calls it, where it has `paths`."""
+    hidden: tuple[str, ...] = ()
+    """Columns that no star shows."""
+    types: Callable[[], Sequence[str] | None] = lambda: None
+    """Of the columns, in order; None where they are not known."""
+
+    def goes_by(self, words: Sequence[str]) -> bool:
+        return tuple(words) in self.paths or [*words] == [folded(self.name)]
+
+    def has(self, column: str) -> bool:
+        """Whether it is known to have the column, in lower case."""
+        return column in (_known(self) or ())
+
+    def is_plain(self, column: str) -> bool:
+        """Whether the column is known to have no fields."""
+        columns, types = self.columns(), self.types()
+        known = zip(columns, types, strict=False) if columns and types else ()
+        found = [type_ for name, type_ in known if folded(name) == column]
+        return bool(found) and not any(
+            type_.startswith(_WITH_FIELDS) and not type_.endswith("]") for type_ in found
+        )
+
+
+_WITH_FIELDS = ("STRUCT", "UNION", "MAP", "JSON", "VARIANT", "GEOMETRY")
+
+
+def with_aliases(columns: Columns, aliases: Sequence[str]) -> Columns:
+    """The columns as `AS t(a, b)` calls them, repeated names numbered."""
+    return None if columns is None else distinct([*aliases, *columns[len(aliases) :]])
+
+
+@dataclass(frozen=True)
+class Match:
+    """A name is of an inner FROM."""
+
+    item: Inner | None = None
+    words: int = 0
+    """How many words before the column name the item."""
+
+
+UNSURE = Match()
+"""It may be: the columns of an item are not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The items that a place of a subquery sees, and what is around them."""
+
+    items: tuple[Inner, ...]
+    outer: Frame | Scope | None
+    aliases: frozenset[str] = frozenset()
+    """In lower case, outputs of the SELECT that may be named; they go before names of outside."""
+    within_aggregates: bool = True
+    """They may be named in the arguments of aggregates too."""
+
+    def with_aliases(self, names: frozenset[str]) -> Frame:
+        return replace(self, aliases=names)
+
+    def find(self, parts: Sequence[str]) -> Match | None:
+        """What the words are here, looked up as DuckDB does; None where they are nothing."""
+        words = [folded(part) for part in parts]
+        unsure = False
+        for length in range(min(LONGEST, len(words) - 1), 0, -1):
+            for item in self.items:
+                if item.goes_by(words[:length]):
+                    known = _known(item)
+                    unsure |= known is None
+                    if known is not None and words[length] in known:
+                        return Match(item, length)
+        for item in self.items:
+            known = _known(item)
+            unsure |= known is None
+            if known is not None and words[0] in known:
+                return Match(item)
+        if len(words) == 1:
+            named = (item for item in self.items if folded(item.name) == words[0])
+            row = next(named, None)
+            if row is not None or words[0] in self.aliases:
+                return Match(row)
+        return UNSURE if unsure else None
+
+
+def _known(item: Inner) -> frozenset[str] | None:
+    columns = item.columns()
+    if columns is None:
+        return None
+    return frozenset(folded(name) for name in (*columns, *item.hidden))
+
+
+# -- columns of a SELECT ---------------------------------------------------------------------------
+
+
+def outputs_of(select: exp.Select, items: Sequence[Inner], merged: bool) -> Columns:
+    """The names of the SELECT's columns; None where only its database knows them."""
+    names: list[str] = []
+    for place, projection in enumerate(select.expressions):
+        found = _output(projection, items, merged, f"\0{place}")
+        if found is None:
+            return None
+        names += found
+    return tuple(names)
+
+
+def _output(
+    projection: exp.Expr, items: Sequence[Inner], merged: bool, unnamed: str
+) -> Sequence[str] | None:
+    if isinstance(projection, exp.Star):
+        parts = [item.columns() for item in items]
+        plain = not merged and not any(projection.args.values())
+        return None if not plain or None in parts else [n for part in parts for n in part or ()]
+    if isinstance(projection, exp.Column) and isinstance(projection.this, exp.Star):
+        words = [folded(part.name) for part in projection.parts[:-1]]
+        found = [item for item in items if item.goes_by(words)]
+        plain = len(found) == 1 and not any(projection.this.args.values())
+        return found[0].columns() if plain else None
+    if isinstance(projection, exp.Alias):
+        return [projection.alias]
+    if projection.find(exp.Star, exp.Columns, exp.Explode, exp.Unnest, exp.PositionalColumn):
+        return None
+    chain = chain_of(projection.unnest())
+    named = chain is not None and not chain.is_method
+    return [chain.parts[-1] if chain is not None and named else unnamed]
+
+
+# -- items -----------------------------------------------------------------------------------------
+
+
+def joined(node: exp.Subquery, items: Sequence[Inner]) -> Inner:
+    """Joins in parentheses, with an alias."""
+
+    def columns() -> Columns:
+        parts = [item.columns() for item in items]
+        if any(part is None for part in parts):
+            return None
+        names = distinct([name for part in parts for name in part or ()])
+        return with_aliases(names, node.alias_column_names)
+
+    return Inner(node.alias, columns)
+
+
+def series_name(node: exp.Expr) -> str | None:
+    """What the one column of `unnest`, `range` or `generate_series` is called; None for others."""
+    inner = node.this if isinstance(node, exp.Table | exp.Lateral) else node
+    call = inner.this if isinstance(inner, exp.Table) else inner
+    if isinstance(call, exp.Anonymous) and function_name(call) in ("range", "generate_series"):
+        return function_name(call)
+    return "unnest" if isinstance(inner, exp.Unnest) else None
+
+
+def late(outputs: Sequence[Outputs], aliases: Sequence[str]) -> Outputs:
+    """The columns of a CTE, once they are known."""
+    return lambda: with_aliases(outputs[0](), aliases) if outputs else None

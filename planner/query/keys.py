@@ -1,0 +1,177 @@
+"""Equality classes of a block, and the composite keys by which its slots join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.fusion import Groups
+from sqlfl.planner.query.nulls import is_null_over_nulls
+from sqlfl.planner.query.relations import Block, Equality, Relation, Term, substituted
+
+
+@dataclass(frozen=True)
+class Class:
+    """Expressions of several slots that are all equal, compared as one type."""
+
+    type: str
+    terms: Mapping[int, tuple[Term, ...]]
+    """By index of the relation; the first one stands for the others."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A tuple of classes, and the pairs of slots that join on it."""
+
+    classes: tuple[Class, ...]
+    pairs: frozenset[tuple[int, int]]
+    group: str = ""
+    """As of its equalities."""
+    on: bool = False
+    left: int | None = None
+    """Of a key of one pair: the slot that keeps its rows whose key is NULL."""
+    virtual: bool = False
+    """The left slot is on the right of a LEFT JOIN, and its key is not NULL over NULLs."""
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(c.type for c in self.classes)
+
+    def terms(self, relation: int) -> tuple[Term, ...]:
+        return tuple(c.terms[relation][0] for c in self.classes)
+
+
+@dataclass
+class _Elements:
+    """Expressions that take part in equalities, numbered; equal text is one element."""
+
+    numbers: dict[tuple[int, str, str], int] = field(default_factory=dict)
+    terms: list[tuple[int, Term, str]] = field(default_factory=list)
+
+    def number(self, relation: int, term: Term, type_: str) -> int:
+        key = (relation, to_sql(term.expression), type_)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.terms)
+            self.terms.append((relation, term, type_))
+        return self.numbers[key]
+
+
+def classes_of(block: Block) -> tuple[Class, ...]:
+    """The classes of inner equalities, in an order that does not depend on how they are written.
+
+    Classes merge only over equalities of one type: '01' = 1 and '1' = 1 do not make '01' = '1'.
+    """
+    elements = _Elements()
+    edges = [
+        (elements.number(e.left, e.terms[0], e.type), elements.number(e.right, e.terms[1], e.type))
+        for e in block.equalities
+        if not e.own
+    ]
+    groups = Groups(len(elements.terms))
+    for left, right in edges:
+        groups.join(left, right)
+    found: dict[int, dict[int, list[Term]]] = {}
+    for number, (relation, term, _) in enumerate(elements.terms):
+        found.setdefault(groups.find(number), {}).setdefault(relation, []).append(term)
+    classes = [
+        Class(elements.terms[root][2], {r: _sorted(block.relations[r], t) for r, t in by.items()})
+        for root, by in found.items()
+    ]
+    return tuple(sorted(classes, key=lambda c: _order(block, c)))
+
+
+def _sorted(relation: Relation, terms: list[Term]) -> tuple[Term, ...]:
+    return tuple(sorted(terms, key=lambda t: _text(relation, t)))
+
+
+def _text(relation: Relation, term: Term) -> str:
+    """The expression at the first branch, free of the numbers that binding gave."""
+    expression = substituted(term, relation.branches[0]).expression
+    for node in expression.find_all(exp.Column):
+        node.set("table", None)
+    return to_sql(expression)
+
+
+def _order(block: Block, class_: Class) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        sorted((block.slots[r], _text(block.relations[r], t[0])) for r, t in class_.terms.items())
+    )
+
+
+def keys_of(block: Block) -> tuple[Key, ...]:
+    """The composite keys of the block, without inner joins that follow from the others."""
+    return (*_inner_keys(block), *_own_keys(block))
+
+
+def _inner_keys(block: Block) -> tuple[Key, ...]:
+    classes = classes_of(block)
+    pairs: dict[tuple[int, int], set[int]] = {}
+    members = [
+        {(r, to_sql(t.expression)) for r, ts in c.terms.items() for t in ts} for c in classes
+    ]
+    for equality in block.equalities:
+        if equality.own:
+            continue
+        left = (equality.left, to_sql(equality.terms[0].expression))
+        number = next(
+            n
+            for n, (c, m) in enumerate(zip(classes, members, strict=True))
+            if c.type == equality.type and left in m
+        )
+        slots = sorted((block.slots[equality.left], block.slots[equality.right]))
+        pairs.setdefault((slots[0], slots[1]), set()).add(number)
+    linked = [Groups(len(block.relations)) for _ in classes]
+    keys: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+    for pair in sorted(pairs, key=lambda p: (p[1], p[0])):
+        numbers = tuple(sorted(pairs[pair]))
+        apart = [linked[n].join(*pair) for n in numbers]
+        if any(apart):
+            keys.setdefault(numbers, set()).add(pair)
+    groups = {block.slots[e.right]: e.group for e in block.equalities if not e.own}
+    groups |= {block.slots[e.left]: e.group for e in block.equalities if not e.own}
+    return tuple(
+        Key(tuple(classes[n] for n in numbers), frozenset(found), groups[min(found)[0]])
+        for numbers, found in keys.items()
+    )
+
+
+def _own_keys(block: Block) -> tuple[Key, ...]:
+    """A key for each pair of slots that an ON, or a condition after a LEFT JOIN, compares."""
+    found: dict[tuple[str, bool, int, int], list[Equality]] = {}
+    for equality in block.equalities:
+        if equality.own:
+            place = (equality.group, equality.on, equality.left, equality.right)
+            found.setdefault(place, []).append(equality)
+    keys = []
+    for (group, on, left, right), equalities in found.items():
+        parts = {_part_text(block, e): e for e in equalities}
+        ordered = [parts[text] for text in sorted(parts)]
+        classes = tuple(Class(e.type, {left: e.terms[:1], right: e.terms[1:]}) for e in ordered)
+        ids = block.relations[left].ids
+        null = any(is_null_over_nulls(e.terms[0].expression, ids) for e in ordered)
+        pair = (block.slots[left], block.slots[right])
+        virtual = left in block.optional and not null
+        pairs = frozenset(((min(pair), max(pair)),))
+        key = Key(classes, pairs, group, on, pair[0], virtual)
+        keys.append(((pair[1], pair[0], on, sorted(parts)), key))
+    return tuple(key for _, key in sorted(keys, key=lambda item: item[0]))
+
+
+def _part_text(block: Block, equality: Equality) -> tuple[str, str, str]:
+    sides = zip((equality.left, equality.right), equality.terms, strict=True)
+    left, right = (_text(block.relations[at], term) for at, term in sides)
+    return left, right, equality.type
+
+
+def implied_filters(block: Block, relation: int) -> tuple[tuple[Term, Term, str], ...]:
+    """Pairs of one relation's expressions that its classes make equal, with their type."""
+    return tuple(
+        (terms[0], other, c.type)
+        for c in classes_of(block)
+        for r, terms in c.terms.items()
+        if r == relation
+        for other in terms[1:]
+    )

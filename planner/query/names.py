@@ -1,0 +1,219 @@
+"""Names: parties, tables and columns of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from sqlfl.errors import nearest as nearest_name
+from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.query import emit
+from sqlfl.schema import Catalog, Client, Place, Table, folded
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """A hint that names the nearest known name, or all of a few."""
+    names = sorted(dict.fromkeys(known))
+    found = nearest_name(name, names)
+    if found is not None:
+        return f"did you mean {found}?"
+    return f"there is {', '.join(names)}" if 0 < len(names) <= 8 else None
+
+
+def no_table(name: str, known: Sequence[str]) -> str:
+    """The hint for a table that is not there."""
+    hint = nearest(name, known)
+    if hint is not None and hint.startswith("did"):
+        return hint
+    listed = hint or (f"there are {len(known)} others" if known else "there is none")
+    return (
+        f"{listed}; temporary tables and data frames are not seen: CREATE TABLE {name} AS FROM ... "
+        "on the party's connection"
+    )
+
+
+@dataclass
+class Tables:
+    """The catalog's tables, each client asked once."""
+
+    catalog: Catalog
+    sql: str
+    _tables: dict[Client, tuple[Table, ...]] = field(default_factory=dict)
+    _places: dict[Client, tuple[Place, ...]] = field(default_factory=dict)
+
+    def parties(self) -> tuple[str, ...]:
+        return tuple(self.catalog.parties())
+
+    def of(self, client: Client) -> tuple[Table, ...]:
+        if client not in self._tables:
+            self._tables[client] = tuple(self.catalog.tables(client))
+        return self._tables[client]
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        """The schemas of a client, the current one first."""
+        if client not in self._places:
+            self._places[client] = tuple(self.catalog.places(client))
+        return self._places[client]
+
+    def party(self, node: exp.Table) -> str:
+        """The party that a table of the query belongs to."""
+        return self.party_named(node.parts[0].name, node)
+
+    def party_named(self, written: str, where: exp.Expr | Span) -> str:
+        for party in self.parties():
+            if party.lower() == written.lower():
+                return party
+        raise plan_error(
+            f"there is no party {written}", self.sql, where, nearest(written, self.parties())
+        )
+
+    def clients(self, node: exp.Table) -> tuple[Client, ...]:
+        return tuple(self.catalog.clients(self.party(node)))
+
+    def check_apart(self, node: exp.Table, found: Sequence[tuple[Client, Table]]) -> None:
+        """PlanError where two clients of a party have found one and the same table."""
+        known: dict[tuple[str, str, str], Client] = {}
+        for client, table in found:
+            place = self.place(client, table)
+            if place is None or not place.database:
+                continue
+            key = (place.database, place.schema.lower(), table.name.lower())
+            if key in known:
+                written = ".".join(part.name for part in node.parts)
+                raise plan_error(
+                    f"{written} is the same table at clients {known[key].index} and "
+                    f"{client.index} of party {client.party}, which have one database open: each "
+                    "of its rows would count twice",
+                    self.sql,
+                    node,
+                    f"write {client.party}.{table.name}, which each client has of its own, or "
+                    "attach the database under another name once",
+                )
+            known[key] = client
+
+    def owner(self, client: Client) -> str:
+        """The party, and which of its clients where it has several."""
+        several = len(self.catalog.clients(client.party)) > 1
+        return f"client {client.index} of party {client.party}" if several else client.party
+
+    def table(self, node: exp.Table, client: Client) -> Table:
+        """The table `party.[[catalog.]schema.]table`, or `party.catalog.table`, at one client."""
+        written = [part.name for part in node.parts[1:]]
+        if len(written) > 3:
+            raise plan_error(
+                f"{client.party}.{'.'.join(written)} has too many parts",
+                self.sql,
+                node,
+                "tables are party.table, party.schema.table or party.catalog.schema.table",
+            )
+        places = self.located(client, written[:-1], node)
+        tables = self.of(client)
+        for place in places:
+            for found in tables:
+                if self.place(client, found) == place and _same(found.name, written[-1]):
+                    return found
+        owner = self.owner(client)
+        names = [".".join(shortest(found)) for found in tables]
+        raise plan_error(
+            f"{owner} has no table {'.'.join(written)}",
+            self.sql,
+            node,
+            no_table(".".join(written), names),
+        )
+
+    def located(
+        self, client: Client, before: Sequence[str], where: exp.Expr | Span
+    ) -> tuple[Place, ...]:
+        """The schemas that `before`, the names between party and table, may mean; first the likely.
+
+        As in DuckDB, one name is a schema of the current database or another database. PlanError
+        where it is both.
+        """
+        places = self.places(client)
+        if not before:
+            return places[:1]
+        if len(before) == 2:
+            wanted = (before[0], before[1])
+            return tuple(p for p in places if _same((p.catalog, p.schema), wanted))
+        own = places[0].catalog
+        schemas = tuple(p for p in places if _same((p.catalog, p.schema), (own, before[0])))
+        inside = [p for p in places if _same(p.catalog, before[0])]
+        if schemas and inside:
+            raise plan_error(
+                f"{before[0]} is a schema and a database of {client.party}",
+                self.sql,
+                where,
+                f"write {client.party}.{own}.{schemas[0].schema}.table, or "
+                f"{client.party}.{inside[0].catalog}.{inside[0].schema}.table",
+            )
+        return schemas or tuple(p for p in inside if p is places[0] or p.schema in DEFAULTS)
+
+    def place(self, client: Client, table: Table) -> Place | None:
+        """Where a table of the client lies; None where it does not say of that place."""
+        current = self.places(client)[0]
+        if table.schema is None:
+            return current
+        wanted = (table.catalog or current.catalog, table.schema)
+        found = (p for p in self.places(client) if (p.catalog, p.schema) == wanted)
+        return next(found, None)
+
+    def emitted(self, client: Client, table: Table, located: bool = False) -> exp.Table:
+        """The table as the client's database is to find it, whatever else is called so.
+
+        `located`: with its schema, where something else goes by the name alone.
+        """
+        current, places = self.places(client)[0], self.places(client)
+        catalog = table.catalog
+        schema = current.schema if located and table.schema is None else table.schema
+        if catalog is None and any(_same(p.catalog, schema or "") for p in places):
+            catalog = current.catalog
+        return emit.table(table.name, schema, catalog)
+
+    def schemas(self, clients: Iterable[Client]) -> frozenset[str]:
+        """Names of the schemas and databases of clients, in lower case."""
+        places = (place for client in clients for place in self.places(client))
+        return frozenset(folded(name) for place in places for name in (place.catalog, place.schema))
+
+    def asked(self) -> tuple[Client, ...]:
+        """The clients of the tables that were looked up so far."""
+        return tuple(self._tables)
+
+    def paths(self, client: Client, table: Table) -> tuple[tuple[str, ...], ...]:
+        """Every path, from the party on, that names the table."""
+        place, places = self.place(client, table), self.places(client)
+        own = places[0]
+        found = [(client.party, *shortest(table))]
+        if place is not None:
+            if place == own:
+                found.append((client.party, table.name))
+            if place.catalog == own.catalog:
+                found.append((client.party, place.schema, table.name))
+            if place == own or (place.schema in DEFAULTS):
+                found.append((client.party, place.catalog, table.name))
+            found.append((client.party, place.catalog, place.schema, table.name))
+        return tuple(dict.fromkeys(found))
+
+    def ends(self, client: Client, table: Table) -> frozenset[tuple[str, ...]]:
+        """In lower case, what may stand before a column of it; party.table too, as in DuckDB."""
+        paths = [*self.paths(client, table), (client.party, table.name)]
+        lowered = [tuple(folded(part) for part in path) for path in paths]
+        return frozenset(path[n:] for path in lowered for n in range(len(path) - 1))
+
+
+DEFAULTS = ("main", "public")
+"""Schemas that `catalog.table` means: DuckDB's and SQLite's, PostgreSQL's."""
+
+
+def shortest(table: Table) -> tuple[str, ...]:
+    """[catalog, schema,] table: the parts after the party that a table needs."""
+    return tuple(part for part in (table.catalog, table.schema, table.name) if part is not None)
+
+
+def _same(left: object, right: object) -> bool:
+    """Equal but for case: names, or tuples of them."""
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return all(_same(a, b) for a, b in zip(left, right, strict=True))
+    return folded(str(left)) == folded(str(right))

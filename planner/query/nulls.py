@@ -1,0 +1,217 @@
+"""What an expression can be where relations have no row, and all their columns are NULL.
+
+A small abstract interpreter: it knows what DuckDB's operators make of NULL, and takes anything to
+be possible of those that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
+from typing import TypeAlias
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.nodes import Infix, Prefix
+
+Outcomes: TypeAlias = frozenset[bool | str | None]
+"""Possible results: True, False, None (NULL), VALUE (neither boolean nor NULL)."""
+
+VALUE = "value"
+NULL: Outcomes = frozenset((None,))
+ANY: Outcomes = frozenset((True, False, None, VALUE))
+
+STRICT = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, Prefix,
+    exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.Escape,
+    exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot,
+    exp.BitwiseLeftShift, exp.BitwiseRightShift,
+    exp.Cast, exp.TryCast, exp.Extract,
+)  # fmt: skip
+"""NULL where a part is."""
+STRICT_OPERATORS = frozenset(("^", "**", "+", "-", "*", "/", "//", "%", "->>", "^@", "~", "!~"))
+STRICT_FUNCTIONS = frozenset((
+    "abs", "ceil", "ceiling", "char_length", "character_length", "exp", "floor", "lcase", "len",
+    "length", "ln", "lower", "ltrim", "pow", "power", "round", "rtrim", "sqrt", "substr",
+    "substring", "trim", "ucase", "upper",
+))  # fmt: skip
+
+
+def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
+    """What `expression` can be where every column of the relations `ids` is NULL."""
+    if isinstance(expression, exp.Column):
+        return NULL if expression.table in ids else ANY
+    if isinstance(expression, exp.Null):
+        return NULL
+    if isinstance(expression, exp.Boolean):
+        return frozenset((bool(expression.this),))
+    if isinstance(expression, exp.Literal):
+        return frozenset((VALUE,))
+    if isinstance(expression, STRICT):
+        return _strict(expression, ids)
+    if isinstance(expression, Infix):
+        strict = expression.args["operator"] in STRICT_OPERATORS
+        return _strict(expression, ids) if strict else ANY
+    if isinstance(expression, exp.Anonymous):
+        name = expression.name.lower()
+        if name in STRICT_FUNCTIONS:
+            return _strict(expression, ids)
+        return _NAMED[name](expression, ids) if name in _NAMED else ANY
+    for type_, rule in _RULES:
+        if isinstance(expression, type_):
+            return rule(expression, ids)
+    return ANY
+
+
+def is_null_over_nulls(expression: exp.Expr, ids: Collection[str]) -> bool:
+    """Whether it is surely NULL where every column of the relations `ids` is."""
+    return outcomes(expression, ids) == NULL
+
+
+def rejects_nulls(condition: exp.Expr, ids: Collection[str]) -> bool:
+    """Whether it surely is not true where every column of the relations `ids` is NULL."""
+    return not outcomes(condition, ids) & {True, VALUE}
+
+
+def _strict(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    children = list(node.iter_expressions())
+    if any(isinstance(child, exp.Any | exp.All) for child in children):
+        return ANY  # NULL = ALL (no values) is TRUE
+    return NULL if any(is_null_over_nulls(child, ids) for child in children) else ANY
+
+
+def _between(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    if is_null_over_nulls(node.this, ids):
+        return NULL
+    bounds = (node.args["low"], node.args["high"])
+    one = any(is_null_over_nulls(bound, ids) for bound in bounds)
+    return frozenset((False, None)) if one else frozenset((True, False, None))
+
+
+def _truth(found: Outcomes) -> Outcomes:
+    """As a condition; a number may be either."""
+    return (found - {VALUE}) | {True, False} if VALUE in found else found
+
+
+def _logic(node: exp.Expr, ids: Collection[str], decides: bool) -> Outcomes:
+    """AND (one FALSE decides) and OR (one TRUE decides)."""
+    left, right = (_truth(outcomes(side, ids)) for side in (node.this, node.expression))
+    found: set[bool | str | None] = set()
+    for pair in product(left, right):
+        found.add(decides if decides in pair else None if None in pair else not decides)
+    return frozenset(found)
+
+
+def _not(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    found = _truth(outcomes(node.this, ids))
+    return frozenset(None if value is None else not value for value in found)
+
+
+def _is(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    """x IS NULL, x IS TRUE, x IS FALSE; sqlglot has IS NOT as NOT (x IS ...)."""
+    found = outcomes(node.this, ids)
+    if isinstance(node.expression, exp.Null):
+        return frozenset(value is None for value in found)
+    if isinstance(node.expression, exp.Boolean):
+        wanted = bool(node.expression.this)
+        return frozenset(value is wanted for value in _truth(found))
+    return ANY
+
+
+def _distinct(same: bool) -> Callable[[exp.Expr, Collection[str]], Outcomes]:
+    def rule(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+        left, right = outcomes(node.this, ids), outcomes(node.expression, ids)
+        if left == right == NULL:
+            return frozenset((same,))
+        if (left == NULL and None not in right) or (right == NULL and None not in left):
+            return frozenset((not same,))
+        return frozenset((True, False))
+
+    return rule
+
+
+def _coalesce(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    found: Outcomes = frozenset()
+    parts = node.expressions if isinstance(node, exp.Anonymous) else (node.this, *node.expressions)
+    for part in parts:
+        one = outcomes(part, ids)
+        found |= one - NULL
+        if None not in one:
+            return found
+    return found | NULL
+
+
+def _nullif(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    found = outcomes(node.this, ids)
+    return found | NULL
+
+
+def _case(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    found: Outcomes = frozenset()
+    subject = node.this
+    for branch in node.args["ifs"]:
+        test = branch.this
+        if subject is not None:
+            test = exp.EQ(this=subject.copy(), expression=test.copy())
+        possible = _truth(outcomes(test, ids))
+        if True in possible:
+            found |= outcomes(branch.args["true"], ids)
+        if possible == {True}:
+            return found
+    default = node.args.get("default")
+    return found | (NULL if default is None else outcomes(default, ids))
+
+
+def _if(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    """The function if(test, then, else)."""
+    if len(node.expressions) != 3:
+        return ANY
+    test, then, otherwise = node.expressions
+    possible = _truth(outcomes(test, ids))
+    found: Outcomes = frozenset()
+    if True in possible:
+        found |= outcomes(then, ids)
+    if possible != {True}:
+        found |= outcomes(otherwise, ids)
+    return found
+
+
+def _in(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    if not is_null_over_nulls(node.this, ids):
+        return frozenset((True, False, None))
+    if node.args.get("query") is not None:
+        return frozenset((False, None))  # FALSE of no rows
+    return NULL if node.expressions and not node.args.get("unnest") else ANY
+
+
+def _inner(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    return outcomes(node.this, ids)
+
+
+def _part(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    """A field of a struct, an element of a list; what stands after a dot may be a call."""
+    if isinstance(node, exp.Dot) and not isinstance(node.expression, exp.Identifier):
+        return ANY
+    return NULL if is_null_over_nulls(node.this, ids) else ANY
+
+
+_RULES: Iterable[tuple[type[exp.Expr], Callable[[exp.Expr, Collection[str]], Outcomes]]] = (
+    (exp.Paren, _inner),
+    (exp.And, lambda node, ids: _logic(node, ids, False)),
+    (exp.Or, lambda node, ids: _logic(node, ids, True)),
+    (exp.Not, _not),
+    (exp.NullSafeEQ, _distinct(True)),
+    (exp.NullSafeNEQ, _distinct(False)),
+    (exp.Is, _is),
+    (exp.Between, _between),
+    (exp.Coalesce, _coalesce),
+    (exp.Nullif, _nullif),
+    (exp.Case, _case),
+    (exp.In, _in),
+    (exp.Dot, _part),
+    (exp.Bracket, _part),
+)
+_NAMED: Mapping[str, Callable[[exp.Expr, Collection[str]], Outcomes]] = {
+    "if": _if,
+    "ifnull": _coalesce,
+}

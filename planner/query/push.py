@@ -1,0 +1,238 @@
+"""Expressions and subqueries, bound to relations or made ready for the one client they go to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.refusals import LOCAL_TABLE_FUNCTIONS
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.chains import Chain, chain_of, with_links
+from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
+from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.relations import CLIENT_MARK, Term, fitted
+from sqlfl.planner.query.subqueries import localized
+from sqlfl.schema import Client, folded
+
+if TYPE_CHECKING:
+    from sqlfl.planner.query.scopes import Scope
+
+SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
+FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
+"""How names end that DuckDB reads as files."""
+
+
+@dataclass(frozen=True)
+class Pusher:
+    tables: Tables
+    sql: str
+    clock: Clock
+
+    # -- which clients -----------------------------------------------------------------------------
+
+    def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
+        """Every client that holds a table that the node reads, CTEs looked through."""
+        found: dict[Client, None] = {}
+        self._collect(node, known, found, set())
+        return tuple(found)
+
+    def _collect(
+        self, node: exp.Expr, known: Environment, found: dict[Client, None], seen: set[Cte]
+    ) -> None:
+        try:
+            tables = list(tables_of(node, known))
+        except Nameless as error:
+            raise self.nameless(error.table) from error
+        for table, cte in tables:
+            if cte is not None and cte not in seen:
+                seen.add(cte)
+                self._collect(cte.query, cte.inside, found, seen)
+            elif table.db:
+                clients = self.tables.clients(table)
+                self.tables.table(table, clients[0])
+                found |= dict.fromkeys(clients)
+            elif isinstance(table.this, exp.Func):
+                self._check_function(table)
+
+    def nameless(self, table: exp.Table) -> Exception:
+        parties = ", ".join(self.tables.parties())
+        hint = f"write party.{table.name}; the parties are {parties}"
+        if table.name.lower().endswith(FILES):
+            view = to_sql(exp.Literal.string(table.name))
+            hint = (
+                f"a party's view reads a file: CREATE VIEW t AS FROM {view} on its connection, "
+                f"then party.t; the parties are {parties}"
+            )
+        return plan_error(f"table {table.name} has no party", self.sql, table, hint)
+
+    def _check_function(self, table: exp.Table) -> None:
+        function = table.this
+        name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+        if folded(name) not in LOCAL_TABLE_FUNCTIONS:
+            raise plan_error(
+                f"the table function {name.lower()} reads no party's table",
+                self.sql,
+                table,
+                "make it a table or a view in the party's database",
+            )
+
+    def only_client(self, node: exp.Expr, known: Environment) -> Client | None:
+        clients = self.clients(node, known)
+        return clients[0] if len(clients) == 1 else None
+
+    def local(self, query: exp.Query, known: Environment) -> exp.Query:
+        """The query as its one client runs it: without party names, with the CTEs that it reads."""
+        return localized(self, query, known, None)
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def term(self, node: exp.Expr, scope: Scope, known: Environment) -> Term:
+        """The expression over the relations' columns."""
+        holder = exp.Paren(this=node.copy())
+        _Expression(self, scope, known, node).resolve(holder, frozenset())
+        return Term(holder.this, span_of(node, self.sql))
+
+    def placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
+        """What a name stands for, to be put in its place."""
+        place = span_of(original, self.sql)
+        for node in found.walk():
+            node.meta.pop("start", None)
+            node.meta.pop("end", None)
+        if place is not None:
+            found.meta.update(start=place[0], end=place[1] - 1)
+        return fitted(found, original.parent)
+
+    def is_schema(self, chain: Chain) -> bool:
+        """Whether the words before a call name a schema, or a database and a schema."""
+        schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
+        return all(folded(part) in schemas for part in chain.parts)
+
+    def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
+        """Where DuckDB takes what stands before a call for something else than the column."""
+        call = chain.links[0]
+        name = call.name if isinstance(call, exp.Anonymous) else "function"
+        if len(chain.words) > 2:
+            raise plan_error(
+                f"{chain.written}.{name}(): DuckDB reads two words before a call, table.column",
+                self.sql,
+                original,
+                f"write {name}({chain.written})",
+            )
+        if self.is_schema(chain):
+            raise plan_error(
+                f"{chain.written}.{name}() may be a function of the schema {chain.written}",
+                self.sql,
+                original,
+                f"write {name}({chain.written})",
+            )
+
+
+@dataclass(frozen=True)
+class _Expression:
+    """An expression of the query, while its names are replaced by what they stand for."""
+
+    pusher: Pusher
+    scope: Scope
+    known: Environment
+    whole: exp.Expr
+    """As it is written."""
+
+    def resolve(self, parent: exp.Expr, bound: frozenset[str]) -> None:
+        """Replace the names below `parent`; `bound` are variables of lambdas around it."""
+        if isinstance(parent, exp.Lambda):
+            bound |= {folded(variable.name) for variable in parent.expressions}
+        for child in list(parent.iter_expressions()):
+            self._one(child, bound)
+
+    def _one(self, child: exp.Expr, bound: frozenset[str]) -> None:
+        chain = chain_of(child)
+        if chain is not None:
+            self._name(child, chain, bound)
+        elif isinstance(child, exp.Dot) and not isinstance(child.expression, exp.Identifier):
+            self.resolve(child, bound)
+            child.replace(with_links(child.this, [child.expression]))
+        elif isinstance(child, exp.Column | exp.Star | exp.Columns):
+            self._refuse(child, "a star inside an expression is not taken")
+        elif isinstance(child, exp.PositionalColumn):
+            found = self.scope.at(int(child.this.name), self.whole)
+            child.replace(self.pusher.placed(found, child))
+        elif isinstance(child, exp.Query):
+            child.replace(self._subquery(child))
+        elif isinstance(child, exp.Comprehension):
+            self._comprehension(child, bound)
+        else:
+            self.resolve(child, bound)
+
+    def _comprehension(self, node: exp.Comprehension, bound: frozenset[str]) -> None:
+        """`[this FOR expression, position IN iterator IF condition]`"""
+        variables = (node.args.get(key) for key in ("expression", "position"))
+        inside = bound | {folded(v.name) for v in variables if isinstance(v, exp.Expr)}
+        for key in ("this", "iterator", "condition"):
+            part = node.args.get(key)
+            if isinstance(part, exp.Expr):
+                self._one(part, bound if key == "iterator" else inside)
+
+    def _name(self, child: exp.Expr, chain: Chain, bound: frozenset[str]) -> None:
+        for link in chain.links:
+            self.resolve(link, bound)
+        first = chain.words[0]
+        if folded(first.name) in bound and len(chain.words) == 1 and not chain.is_method:
+            child.replace(first.copy())
+            return
+        found = self.scope.near(chain, child)
+        if found is None and folded(first.name) in bound:
+            child.replace(_variable(chain))
+            return
+        if found is None:
+            if chain.is_method and len(chain.words) <= 2 and self.pusher.is_schema(chain):
+                return  # a function of that schema
+            word = self.pusher.clock.word(first.name) if len(chain.words) == 1 else None
+            if word is None:
+                found = self.scope.resolve(chain, child)
+            else:
+                found = self.scope.lookup(chain, child) or word
+        if chain.is_method:
+            self.pusher.refuse_method(chain, child)
+        child.replace(self.pusher.placed(with_links(found, chain.links), child))
+
+    def _refuse(self, node: exp.Expr, message: str) -> None:
+        raise plan_error(message, self.pusher.sql, node, "name the columns")
+
+    def _subquery(self, node: exp.Query) -> exp.Expr:
+        clients = self.pusher.clients(node, self.known)
+        parties = tuple(dict.fromkeys(c.party for c in clients))
+        if len(parties) > 1:
+            raise plan_error(
+                f"a subquery reads tables of {' and '.join(parties)}",
+                self.pusher.sql,
+                node,
+                "join the tables in FROM instead",
+            )
+        if len(clients) > 1:
+            raise plan_error(
+                f"a subquery over {parties[0]} would be answered by each of its {len(clients)} "
+                "clients for itself",
+                self.pusher.sql,
+                node,
+                "join the table in FROM, or attach the clients under names of their own",
+            )
+        local: exp.Expr = localized(self.pusher, node, self.known, self.scope)
+        if isinstance(node, exp.Subquery) and not isinstance(local, exp.Subquery):
+            local = exp.Subquery(this=local)
+        if clients:
+            local.meta[CLIENT_MARK] = clients[0]
+        return local
+
+
+def _variable(chain: Chain) -> exp.Expr:
+    """A variable of a lambda, with fields and calls: `(x).a`, for DuckDB looks for a table in `x.a`
+    first."""
+    first, *rest = (word.copy() for word in chain.words)
+    target: exp.Expr = exp.Paren(this=first) if rest else first
+    for word in rest:
+        target = exp.Dot(this=target, expression=word)
+    return with_links(target, chain.links)

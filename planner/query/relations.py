@@ -1,0 +1,341 @@
+"""What a query is while the rules work on it: blocks of relations, each with its branches.
+
+Columns of a relation are written `Column(name, table='#n')`, columns of a source
+`Column(name, table='@n')`; `substitute` takes the former to the latter, branch by branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.query.emit import identifier
+from sqlfl.schema import Client, folded
+
+CLIENT_MARK = "sqlfl_client"
+"""Key in the meta of a subquery: the client whose tables it reads."""
+PRESENT = "sqlfl_present"
+"""A column that relations may have: true in their rows, NULL in those that a LEFT JOIN adds."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """An expression and the place in the text that it was written at."""
+
+    expression: exp.Expr
+    span: Span | None
+
+
+@dataclass(frozen=True)
+class LeftOn:
+    """A LEFT JOIN within a fragment's FROM, over columns of sources."""
+
+    id: str
+    on: tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What stands in the FROM of a fragment: a table, or a query that goes to the client whole."""
+
+    id: str
+    item: exp.Table | exp.Subquery
+    name: str
+    """What its alias in a fragment is made of."""
+    path: tuple[str, ...]
+    """party, [catalog,] schema if any, table; only the party for a query."""
+    rows: int | None
+    names: frozenset[str]
+    """In lower case: its columns, and the schemas and databases of its client; no alias is one."""
+    others: tuple[tuple[str, ...], ...] = ()
+    """Other paths that name it."""
+    copies: bool = False
+    """A row of its table may stand in several of its rows."""
+    lefts: tuple[LeftOn, ...] = ()
+    """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The part of a relation that one client holds."""
+
+    client: Client
+    sources: tuple[Source, ...]
+    columns: Mapping[tuple[str, str], exp.Expr]
+    """(relation id, column in lower case) -> expression over the sources."""
+    filters: tuple[Term, ...] = ()
+    claims: tuple[exp.Expr, ...] = ()
+    """Expressions over the sources that must be one value per row; see `scalars`."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table position of a block."""
+
+    ids: tuple[str, ...]
+    """More than one where relations were fused."""
+    name: str
+    span: Span | None
+    branches: tuple[Branch, ...]
+
+    @property
+    def label(self) -> str:
+        paths = dict.fromkeys(".".join(s.path) for b in self.branches for s in b.sources)
+        text = " and ".join(paths) if len(paths) <= 2 else f"{next(iter(paths))} and others"
+        return text if text.split(".")[-1] == self.name else f"{self.name} ({text})"
+
+    @property
+    def client(self) -> Client | None:
+        """Where there is a single branch."""
+        return self.branches[0].client if len(self.branches) == 1 else None
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(b.client.party for b in self.branches))
+
+
+@dataclass(frozen=True)
+class Item:
+    """A name of FROM and the columns behind it."""
+
+    name: str
+    columns: tuple[tuple[str, Term], ...]
+    paths: frozenset[tuple[str, ...]] = frozenset()
+    """In lower case, what may stand before its columns, of a table without an alias: the ends of
+    `party.schema.table`."""
+    lacking: tuple[tuple[str, str], ...] = ()
+    """(column, client that lacks it), of a table whose other clients have it."""
+
+    hidden: tuple[tuple[str, Term], ...] = ()
+    """Columns that no star shows: the `rowid` of a table."""
+
+    def find(self, name: str) -> Term | None:
+        """The column `item.name`."""
+        known = (*self.columns, *self.hidden)
+        return next((t for n, t in known if folded(n) == folded(name)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """A column that USING or NATURAL made of one column each of several items."""
+
+    name: str
+    items: tuple[int, ...]
+    """Their places among the items of FROM."""
+    term: Term
+    """What the name alone stands for: the left one, or the right one of a RIGHT JOIN."""
+
+
+@dataclass(frozen=True)
+class Output:
+    name: str
+    term: Term
+    relation: int = -1
+    """Index of the relation that it is evaluated on, once known."""
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class Equality:
+    """An equality between expressions of two relations, compared as `type`."""
+
+    left: int
+    right: int
+    terms: tuple[Term, Term]
+    type: str = ""
+    span: Span | None = None
+    group: str = ""
+    """Id of the group that it joins within; of `on`, of the group on the right of the LEFT JOIN."""
+    on: bool = False
+    """It stands in the ON of a LEFT JOIN: `left` is a relation before that, `right` one of it."""
+    own: bool = False
+    """Nothing follows from it for other equalities. `left` keeps its rows whose term is NULL; it
+    may be on the right of a LEFT JOIN, and is then compared after that join."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """LEFT JOIN (group) ON conditions."""
+
+    group: Group
+    on: tuple[Term, ...]
+    span: Span | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Relations joined with each other, then LEFT JOINs in order; conditions on the result."""
+
+    core: tuple[str, ...]
+    """An id of each relation."""
+    conditions: tuple[Term, ...] = ()
+    lefts: tuple[Left, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.core[0]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Of all relations, those of LEFT JOINs included."""
+        return (*self.core, *(i for left in self.lefts for i in left.group.ids))
+
+    def groups(self) -> Iterator[Group]:
+        """This one and those within."""
+        yield self
+        for left in self.lefts:
+            yield from left.group.groups()
+
+    def terms(self) -> Iterator[Term]:
+        """All conditions, also those of ON and within."""
+        yield from self.conditions
+        for left in self.lefts:
+            yield from left.on
+            yield from left.group.terms()
+
+
+@dataclass(frozen=True)
+class Block:
+    """A select-project-join query."""
+
+    relations: tuple[Relation, ...]
+    tree: Group
+    outputs: tuple[Output, ...]
+    items: tuple[Item, ...] = ()
+    """Of its own FROM; for the ID clause."""
+    span: Span | None = None
+    together: bool = False
+    """All its relations are of one client, and become one."""
+    identifiers: tuple[Output, ...] = ()
+    equalities: tuple[Equality, ...] = ()
+    kept: tuple[tuple[int, Term], ...] = ()
+    """(relation, condition): joined rows that fail it are dropped, after all LEFT JOINs."""
+    slots: tuple[int, ...] = ()
+    """Slot of each relation."""
+    sorted_by: tuple[Output, ...] = ()
+    """What ORDER BY computes, beside the outputs."""
+
+    def of(self, id_: str) -> int:
+        return next(i for i, r in enumerate(self.relations) if id_ in r.ids)
+
+    def reads(self, term: Term) -> tuple[int, ...]:
+        """Indices of the relations whose columns the term reads."""
+        return tuple(sorted({self.of(id_) for id_ in ids_of(term)}))
+
+    @property
+    def optional(self) -> frozenset[int]:
+        """Indices of the relations on the right of a LEFT JOIN."""
+        return frozenset(self.of(i) for left in self.tree.lefts for i in left.group.ids)
+
+
+def ids_of(term: Term) -> frozenset[str]:
+    """Ids of the relations whose columns the term reads."""
+    columns = term.expression.find_all(exp.Column)
+    return frozenset(c.table for c in columns if c.table.startswith("#"))
+
+
+def column(name: str, table: str) -> exp.Column:
+    return exp.Column(this=identifier(name), table=exp.to_identifier(table))
+
+
+def clients_of(expression: exp.Expr) -> tuple[Client, ...]:
+    """The clients whose tables the subqueries of the expression read."""
+    found = (node.meta_get(CLIENT_MARK) for node in expression.walk())
+    return tuple(dict.fromkeys(c for c in found if isinstance(c, Client)))
+
+
+def substitute(expression: exp.Expr, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr:
+    """The expression with each column of a relation replaced by what it stands for."""
+    holder = exp.Paren(this=expression.copy())
+    for case in list(holder.find_all(exp.Case)):
+        guarded = _guarded(case, columns)
+        if guarded is not None:
+            case.replace(fitted(guarded, case.parent, holder))
+    for node in list(holder.find_all(exp.Column)):
+        found = columns.get((node.table, folded(node.name)))
+        if found is not None:
+            node.replace(fitted(found.copy(), node.parent, holder))
+    result: exp.Expr = holder.this
+    return result
+
+
+def guard(expression: exp.Expr, id_: str) -> exp.Expr:
+    """The expression, NULL where a LEFT JOIN found no row of the relation."""
+    return exp.Case(ifs=[exp.If(this=column(PRESENT, id_), true=expression.copy())])
+
+
+def _guarded(case: exp.Case, columns: Mapping[tuple[str, str], exp.Expr]) -> exp.Expr | None:
+    """What is guarded, where the relation's rows are all its own."""
+    test = case.args["ifs"][0].this
+    if not isinstance(test, exp.Column) or test.name != PRESENT:
+        return None
+    present = columns.get((test.table, PRESENT))
+    guarded: exp.Expr = case.args["ifs"][0].args["true"]
+    return guarded if isinstance(present, exp.Boolean) and present.this else None
+
+
+def with_presence(relation: Relation) -> Relation:
+    """The relation with the column PRESENT."""
+    key = (relation.ids[0], PRESENT)
+    branches = tuple(
+        b if key in b.columns else replace(b, columns={**b.columns, key: exp.true()})
+        for b in relation.branches
+    )
+    return replace(relation, branches=branches)
+
+
+def fitted(
+    expression: exp.Expr, parent: exp.Expr | None, holder: exp.Expr | None = None
+) -> exp.Expr:
+    """The expression as it can stand below `parent`; alone where that is `holder`."""
+    if parent is None or parent is holder:
+        return expression
+    if _is_constant(expression) and _is_position(parent):
+        return exp.Coalesce(this=expression, expressions=[])
+    return operand(expression) if binds(parent) else expression
+
+
+def _is_constant(expression: exp.Expr) -> bool:
+    inner = expression.unnest()
+    inner = inner.this if isinstance(inner, exp.Neg) else inner
+    return isinstance(inner, exp.Literal | exp.Boolean | exp.Null)
+
+
+def _is_position(parent: exp.Expr | None) -> bool:
+    """Whether a constant would stand for a column of the SELECT list."""
+    while isinstance(parent, exp.Paren | exp.Tuple):
+        parent = parent.parent
+    places = (exp.Group, exp.Ordered, exp.Distinct, exp.Rollup, exp.Cube, exp.GroupingSets)
+    return isinstance(parent, places)
+
+
+def operand(expression: exp.Expr) -> exp.Expr:
+    """The expression, in parentheses where its text would fall apart beside an operator."""
+    loose = isinstance(expression, exp.Binary | exp.Unary | exp.Predicate | exp.Case)
+    loose = loose and not isinstance(expression, exp.Paren | exp.Dot)
+    # AND, OR, COLLATE and -> are functions too, to sqlglot
+    calls = isinstance(expression, exp.Func) and not isinstance(expression, exp.Binary)
+    return exp.Paren(this=expression) if loose and not calls else expression
+
+
+def binds(parent: exp.Expr | None) -> bool:
+    """Whether what stands below `parent` is an operand of it."""
+    operators = exp.Binary | exp.Unary | exp.Predicate | exp.Bracket | exp.Cast | exp.AtTimeZone
+    return isinstance(parent, operators) and not isinstance(parent, exp.Paren)
+
+
+def substituted(term: Term, branch: Branch) -> Term:
+    return replace(term, expression=substitute(term.expression, branch.columns))
+
+
+def with_filters(relation: Relation, terms: Iterable[Term]) -> Relation:
+    """The relation with conditions over its columns pushed into every branch."""
+    added = tuple(terms)
+    branches = tuple(
+        replace(b, filters=(*b.filters, *(substituted(t, b) for t in added)))
+        for b in relation.branches
+    )
+    return replace(relation, branches=branches)

@@ -1,0 +1,116 @@
+"""From a query's syntax tree to its normal form, rule by rule."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.errors import InternalError, PlanError
+from sqlfl.planner.grammar.statements import Path, Span
+from sqlfl.planner.query.assemble import build_ucq
+from sqlfl.planner.query.captures import refuse_captured
+from sqlfl.planner.query.checks import (
+    bind_names,
+    check_outputs,
+    locate_identifiers,
+    refuse_parameters,
+    refuse_volatile,
+    tell_the_time,
+)
+from sqlfl.planner.query.classify import (
+    place_conditions,
+    push_filters,
+    refuse_cross_products,
+    split_conjunctions,
+)
+from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.fusion import fuse_relations
+from sqlfl.planner.query.scalars import has_calls
+from sqlfl.planner.query.simplify import simplify_joins
+from sqlfl.planner.query.typing import type_terms, unify_branches, unify_outputs
+from sqlfl.planner.query.ucq import Ucq
+from sqlfl.planner.query.unions import match_slots, merge_blocks
+from sqlfl.schema import Catalog
+
+Rule = Callable[[Draft], Draft]
+
+RULES: tuple[Rule, ...] = (
+    refuse_parameters,
+    refuse_volatile,
+    tell_the_time,
+    bind_names,
+    refuse_captured,
+    check_outputs,
+    locate_identifiers,
+    split_conjunctions,
+    simplify_joins,
+    fuse_relations,
+    place_conditions,
+    refuse_cross_products,
+    unify_branches,
+    push_filters,
+    type_terms,
+    unify_outputs,
+    match_slots,
+    build_ucq,
+    merge_blocks,
+)
+
+
+def to_ucq(
+    query: exp.Query,
+    sql: str,
+    catalog: Catalog,
+    target: str | None = None,
+    identifiers: Sequence[Path | tuple[Sequence[str], Span]] = (),
+    allow_cross_join: bool = False,
+    rules: Sequence[Rule] = RULES,
+    weight: str | None = None,
+    split: bool = False,
+    noised: bool = False,
+    weight_may_lack: bool = False,
+    now: dt.datetime | None = None,
+) -> Ucq:
+    """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
+
+    `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
+    `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
+    with `split`, a slot shows the whole row of its
+    sources, from which validation rows are drawn; with `noised`, the target's slot does, from which
+    the noise of labels is drawn; `now` is the time that the query is told, None for the clock's.
+    Raises PlanError, with the place and what to write instead; the catalog is only asked for
+    names and types.
+    """
+    paths = tuple(i if isinstance(i, Path) else Path(tuple(i[0]), i[1]) for i in identifiers)
+    draft = Draft(
+        query,
+        sql,
+        catalog,
+        target,
+        paths,
+        allow_cross_join,
+        weight,
+        weight_may_lack,
+        split,
+        noised,
+    )
+    draft = draft if now is None else replace(draft, clock=Clock(now))
+    try:
+        return _ruled(draft, rules)
+    except PlanError:
+        if not has_calls(query):
+            raise
+    # what a function is, only its database knows; it was taken for one value per row
+    return _ruled(replace(draft, careful=True), rules)
+
+
+def _ruled(draft: Draft, rules: Sequence[Rule]) -> Ucq:
+    for rule in rules:
+        draft = rule(draft)
+    if draft.ucq is None:
+        raise InternalError("the rules made no plan")
+    return draft.ucq

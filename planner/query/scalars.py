@@ -1,0 +1,217 @@
+"""Whether an expression gives one value per row, and the same one whenever it is evaluated.
+
+The party's database decides, by binding it: in WHERE it binds what is no aggregate, no window
+function, and gives one row; in TRY what is not volatile. It looks through macros, and knows the
+functions of its extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PartyError, ReplyError
+from sqlfl.planner.grammar.nodes import Infix, Prefix
+from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import emit
+from sqlfl.planner.query.relations import (
+    Output,
+    Relation,
+    Source,
+    Term,
+    column,
+    ids_of,
+    operand,
+    substituted,
+)
+from sqlfl.schema import Catalog, Client, Column
+
+SCALAR = "one value"
+AGGREGATE = "an aggregate"
+WINDOW = "a window function"
+ROWS = "a function that gives several rows"
+UNBOUND = "what cannot be bound"
+
+_CALLS = (
+    exp.Anonymous, exp.Explode, exp.Unnest, exp.Window, exp.Filter, exp.WithinGroup,
+    Infix, Prefix,
+)  # fmt: skip
+_NO_VALUES = (exp.Alias, exp.PropertyEQ, exp.Slice)
+_OF_SELECT = (exp.Explode, exp.Unnest, exp.Window, exp.Filter, exp.WithinGroup)
+_ONE = exp.Literal.number(1)
+
+
+def has_calls(expression: exp.Expr) -> bool:
+    """Whether it may be something else than one value per row: operators are."""
+    return any(not isinstance(n, Infix | Prefix) for n in expression.find_all(*_CALLS))
+
+
+def one_value(expression: exp.Expr) -> exp.Expr:
+    """A condition that binds where the expression is one value per row, and not volatile."""
+    holder = exp.Paren(this=expression.copy())
+    for call in list(holder.find_all(exp.Anonymous)):
+        if function_name(call) == "error":
+            call.replace(exp.null())  # it has no value, but counts as volatile
+    for node in list(_tried(holder.this)):
+        node.replace(exp.Anonymous(this="TRY", expressions=[node.copy()]))
+    return exp.Is(this=operand(holder.this), expression=exp.Null())
+
+
+def _tried(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The largest values that TRY may hold: without subqueries and what only SELECT may have."""
+    if not has_calls(node) or isinstance(node, (exp.Lambda, *_OF_SELECT)):
+        return
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Func):
+        return  # a function of FROM
+    names = {function_name(call) for call in node.find_all(exp.Anonymous)}
+    whole = node.find(exp.Query, exp.Star, *_OF_SELECT) is None and not AGGREGATES & names
+    if whole and isinstance(node, exp.Condition) and not isinstance(node, _NO_VALUES):
+        yield node
+        return
+    for child in node.iter_expressions():
+        yield from _tried(child)
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Asks the databases what an expression over sources of one client is."""
+
+    catalog: Catalog
+
+    def columns(
+        self,
+        client: Client,
+        sources: Sequence[Source],
+        expressions: Iterable[exp.Expr],
+        conditions: Iterable[exp.Expr],
+    ) -> tuple[Column, ...]:
+        """What SELECT expressions FROM sources WHERE conditions gives; PartyError if nothing."""
+        shown = [(e, f"c{i}") for i, e in enumerate(expressions)]
+        select = emit.fragment_select(sources, shown, conditions, alone=True)
+        return self.catalog.describe(client, to_sql(select))
+
+    def kind(self, client: Client, sources: Sequence[Source], expression: exp.Expr) -> str:
+        """SCALAR, or what the expression is instead."""
+        test = exp.Is(this=operand(expression.copy()), expression=exp.Null())
+        if self._binds(client, sources, test, exp.Where):
+            return SCALAR
+        if self._binds(client, sources, test, exp.Having):
+            return AGGREGATE
+        if self._binds(client, sources, test, exp.Qualify):
+            return WINDOW
+        try:
+            found = self.columns(client, sources, [expression], ())
+        except ReplyError:
+            raise
+        except PartyError:
+            return UNBOUND
+        return ROWS if len(found) == 1 else UNBOUND
+
+    def volatile(
+        self, client: Client, sources: Sequence[Source], expression: exp.Expr
+    ) -> exp.Expr | None:
+        """The call in it that gives another value each time."""
+        if not self._is_volatile(client, sources, expression):
+            return None
+        calls = sorted(expression.find_all(exp.Anonymous), key=lambda n: sum(1 for _ in n.walk()))
+        for node in calls:
+            alone = exp.Anonymous(this=node.this, expressions=[_ONE] * len(node.expressions))
+            if self._is_volatile(client, sources, alone):
+                return node
+        return calls[-1]
+
+    def _is_volatile(self, client: Client, sources: Sequence[Source], node: exp.Expr) -> bool:
+        try:
+            self.columns(client, sources, [_ONE], [one_value(node)])
+        except ReplyError:
+            raise
+        except PartyError as error:
+            return "volatile" in error.message
+        return False
+
+    def _binds(
+        self,
+        client: Client,
+        sources: Sequence[Source],
+        test: exp.Expr,
+        clause: type[exp.Where | exp.Having | exp.Qualify],
+    ) -> bool:
+        select = emit.fragment_select(sources, [(_ONE, "c0"), (test, "c1")], (), alone=True)
+        select.set(clause.key, clause(this=select.expressions.pop().unalias()))
+        try:
+            self.catalog.describe(client, to_sql(select))
+        except ReplyError:
+            raise
+        except PartyError:
+            return False
+        return True
+
+    # -- over relations ----------------------------------------------------------------------------
+
+    def kind_over(self, relations: Sequence[Relation], term: Term) -> str:
+        """SCALAR where the term is one value per row of the relations that it reads."""
+        read = [r for r in relations if ids_of(term) & {*r.ids}] or [relations[0]]
+        if len(read) == 1:
+            parts = ((b, substituted(term, b)) for b in read[0].branches)
+            kinds = (self.kind(b.client, b.sources, t.expression) for b, t in parts)
+            return next((kind for kind in kinds if kind != SCALAR), SCALAR)
+        if len({r.client for r in read}) == 1 and read[0].client is not None:
+            branches = [r.branches[0] for r in read]
+            columns = {key: e for b in branches for key, e in b.columns.items()}
+            sources = tuple(s for b in branches for s in b.sources)
+            whole = replace(branches[0], sources=sources, columns=columns)
+            return self.kind(whole.client, sources, substituted(term, whole).expression)
+        return self._kind_of_typed(read, term)
+
+    def _kind_of_typed(self, read: Sequence[Relation], term: Term) -> str:
+        """Of a term over several parties, which none evaluates: over a row of its columns' types.
+
+        UNBOUND where none of them binds it.
+        """
+        holder = exp.Paren(this=term.expression.copy())
+        shown: list[exp.Expr] = []
+        for number, node in enumerate(list(holder.find_all(exp.Column))):
+            relation = next((r for r in read if node.table in r.ids), None)
+            if relation is None:
+                continue  # a subquery's own column
+            branch = relation.branches[0]
+            one = substituted(Term(node, None), branch).expression
+            found = self.columns(branch.client, branch.sources, [one], ())[0].type
+            type_ = "VARCHAR" if found.startswith("ENUM") else found
+            shown.append(exp.alias_(emit.cast(exp.null(), type_), f"c{number}"))
+            node.replace(column(f"c{number}", _TYPED))
+        names = frozenset(node.alias for node in shown)
+        source = Source(_TYPED, exp.select(*shown).subquery(), "typed", (), None, names)
+        clients = dict.fromkeys(b.client for r in read for b in r.branches)
+        kinds = [self.kind(client, (source,), holder.this) for client in clients]
+        return SCALAR if SCALAR in kinds else next((k for k in kinds if k != UNBOUND), UNBOUND)
+
+
+_TYPED = "@typed"
+
+
+def claimed(
+    relations: Sequence[Relation], outputs: Iterable[Output]
+) -> tuple[tuple[Relation, ...], tuple[Term, ...]]:
+    """The relations, whose parties are to say that outputs over them are one value per row.
+
+    Also gives the outputs over several relations. A derived table's column counts that nobody
+    reads: an aggregate makes one row of many all the same.
+    """
+    found, left = list(relations), []
+    for output in outputs:
+        if not has_calls(output.term.expression):
+            continue
+        read = [n for n, r in enumerate(found) if ids_of(output.term) & {*r.ids}] or [0]
+        if len(read) > 1:
+            left.append(output.term)
+            continue
+        branches = tuple(
+            replace(b, claims=(*b.claims, substituted(output.term, b).expression))
+            for b in found[read[0]].branches
+        )
+        found[read[0]] = replace(found[read[0]], branches=branches)
+    return tuple(found), tuple(left)

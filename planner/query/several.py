@@ -1,0 +1,78 @@
+"""Functions that give several rows, in the select list of a query over tables of several clients.
+
+They are evaluated where their own table is: it is replaced by one with a row for each of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.planner.query import emit
+from sqlfl.planner.query.relations import (
+    Block,
+    Branch,
+    Output,
+    Relation,
+    Source,
+    Term,
+    column,
+)
+from sqlfl.planner.query.relations import substituted as over
+from sqlfl.schema import folded
+
+UNROLLED = "sqlfl_rows"
+
+
+def unrolled(block: Block, outputs: Sequence[Output], fresh: Callable[[str], str]) -> Block | None:
+    """The block with the several-row functions of `outputs` as columns of their relation.
+
+    None where they read no relation or more than one, whose rows they would take in step, or one on
+    the right of a LEFT JOIN, whose missing rows give none. `fresh` makes ids.
+    """
+    read = {block.reads(output.term) for output in outputs}
+    if len(read) != 1 or len(next(iter(read))) != 1:
+        return None
+    index = next(iter(read))[0]
+    if index in block.optional:
+        return None
+    relation = block.relations[index]
+    names = {id(output): f"{UNROLLED}_{n}" for n, output in enumerate(outputs)}
+    branches = tuple(
+        _branch(branch, relation, [(o.term, names[id(o)]) for o in outputs], fresh("@"))
+        for branch in relation.branches
+    )
+    relations = (
+        *block.relations[:index],
+        replace(relation, branches=branches),
+        *block.relations[index + 1 :],
+    )
+    shown = tuple(
+        replace(o, term=Term(column(names[id(o)], relation.ids[0]), o.term.span))
+        if id(o) in names
+        else o
+        for o in block.outputs
+    )
+    return replace(block, relations=relations, outputs=shown)
+
+
+def _branch(
+    branch: Branch, relation: Relation, terms: Sequence[tuple[Term, str]], id_: str
+) -> Branch:
+    """The branch as one source, a row for each of the functions'."""
+    shown = [(expression, name) for (_, name), expression in branch.columns.items()]
+    shown += [(over(term, branch).expression, name) for term, name in terms]
+    conditions = [f.expression for f in branch.filters]
+    select = emit.fragment_select(branch.sources, shown, conditions)
+    first = branch.sources[0] if len(branch.sources) == 1 else None
+    path = (branch.client.party,) if first is None else first.path
+    others = () if first is None else first.others
+    names = frozenset(folded(name) for _, name in shown)
+    names |= {name for own in branch.sources for name in own.names}
+    item = exp.Subquery(this=select)
+    source = Source(id_, item, relation.name, path, None, names, others, copies=True)
+    keys = [*branch.columns, *((relation.ids[0], name) for _, name in terms)]
+    columns: dict[tuple[str, str], exp.Expr] = {key: column(key[1], id_) for key in keys}
+    return Branch(branch.client, (source,), columns)

@@ -1,0 +1,170 @@
+"""What a party has, as relations: a table of it, or a query that it runs whole."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PartyError, PlanError
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.columns import distinct, with_column_aliases
+from sqlfl.planner.query.ctes import Environment
+from sqlfl.planner.query.joins import State
+from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.push import Pusher
+from sqlfl.planner.query.relations import (
+    Block,
+    Branch,
+    Group,
+    Item,
+    Output,
+    Relation,
+    Source,
+    Term,
+    column,
+)
+from sqlfl.schema import Client, Table, folded
+
+ROWID = "rowid"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Makes relations of one source each, and numbers them."""
+
+    pusher: Pusher
+    sql: str
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def tables(self) -> Tables:
+        return self.pusher.tables
+
+    def fresh(self, prefix: str) -> str:
+        return f"{prefix}{next(self._numbers)}"
+
+    def relation(
+        self,
+        name: str,
+        span: tuple[int, int] | None,
+        columns: tuple[str, ...],
+        parts: list[tuple[Client, Source]],
+    ) -> tuple[Relation, tuple[Output, ...]]:
+        id_ = self.fresh("#")
+        branches = tuple(
+            Branch(c, (s,), {(id_, folded(n)): column(n, s.id) for n in columns}) for c, s in parts
+        )
+        outputs = tuple(Output(n, Term(column(n, id_), span)) for n in columns)
+        return Relation((id_,), name, span, branches), outputs
+
+    def table(self, node: exp.Table) -> State:
+        parts: list[tuple[Client, Source]] = []
+        clients = self.tables.clients(node)
+        found = [(client, self.tables.table(node, client)) for client in clients]
+        self.tables.check_apart(node, found)
+        for client, table in found:
+            paths = self.tables.paths(client, table)
+            item = self.tables.emitted(client, table)
+            names = {folded(c.name) for c in table.columns} | self.tables.schemas([client])
+            source = Source(
+                self.fresh("@"), item, table.name, paths[0], table.rows, frozenset(names), paths[1:]
+            )
+            parts.append((client, source))
+        common, lacking = self._columns(found)
+        hidden = _hidden(found)
+        span = span_of(node, self.sql)
+        relation, outputs = self.relation(node.alias_or_name, span, (*common, *hidden), parts)
+        outputs, unseen = outputs[: len(common)], outputs[len(common) :]
+        aliases = node.alias_column_names
+        if aliases and lacking:
+            name, client_ = lacking[0]
+            raise plan_error(
+                f"columns get other names by their order, and {client_} lacks {name}",
+                self.sql,
+                node,
+                "name them in a derived table: FROM (SELECT a AS b FROM party.table) AS t",
+            )
+        shown = with_column_aliases(outputs, aliases, node, self.sql)
+        ends = frozenset() if node.alias else self.tables.ends(*found[0])
+        item_ = Item(
+            node.alias_or_name, shown, ends, lacking, tuple((o.name, o.term) for o in unseen)
+        )
+        return State((relation,), Group(relation.ids), (item_,))
+
+    def _columns(
+        self, found: list[tuple[Client, Table]]
+    ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """The columns that all clients have, and for others one of those that lack it."""
+        all_ = {folded(c.name): c.name for _, table in reversed(found) for c in table.columns}
+        own = [{folded(c.name) for c in table.columns} for _, table in found]
+        common = [c.name for c in found[0][1].columns if all(folded(c.name) in o for o in own)]
+        lacking = []
+        for key, name in all_.items():
+            away = [client for (client, _), o in zip(found, own, strict=True) if key not in o]
+            if away:
+                lacking.append((name, self.tables.owner(away[0])))
+        return tuple(common), tuple(lacking)
+
+    def whole(self, query: exp.Query, known: Environment, client: Client) -> Block:
+        """The query as one source of one relation."""
+        for pivot in query.find_all(exp.Pivot):
+            if _finds_columns(pivot):
+                raise self.no_select(pivot)
+        local = self.pusher.local(query, known)
+        try:
+            columns = self.tables.catalog.describe(client, to_sql(local))
+        except PartyError as error:
+            message = f"{client.party} cannot bind this query: {_said(error)}"
+            hint = f"try it in the database of {client.party}, with its own tables' names"
+            raise plan_error(message, self.sql, query, hint) from error
+        item = exp.Subquery(this=local)
+        names = distinct([column.name for column in columns])
+        reserved = frozenset(folded(name) for name in names) | self.tables.schemas([client])
+        source = Source(self.fresh("@"), item, "q", (client.party,), None, reserved)
+        span = span_of(query, self.sql)
+        relation, outputs = self.relation("q", span, names, [(client, source)])
+        written = zip(outputs, columns, strict=True)
+        shown = tuple(replace(output, name=column.name) for output, column in written)
+        return Block((relation,), Group(relation.ids), shown, span=span)
+
+    def no_select(self, query: exp.Expr) -> PlanError:
+        if _finds_columns(query):
+            return plan_error(
+                "PIVOT without the values makes a column of each that it finds: the plan would "
+                "have to know them",
+                self.sql,
+                query,
+                "list the values: PIVOT ... ON column IN (...)",
+            )
+        return plan_error(
+            "expected a SELECT over tables of parties",
+            self.sql,
+            query,
+            "SELECT ... FROM party.table, with joins and UNION ALL",
+        )
+
+
+def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:
+    """Columns that the database adds to a table; not to a view, which has no size."""
+    own = {folded(c.name) for _, table in found for c in table.columns}
+    whole = len(found) == 1 and found[0][1].rows is not None
+    return (ROWID,) if whole and ROWID not in own else ()
+
+
+def _finds_columns(query: exp.Expr) -> bool:
+    """Whether it is a PIVOT whose columns are named after values of the table."""
+    if not isinstance(query, exp.Pivot) or query.args.get("unpivot"):
+        return False
+    return (
+        bool(query.expressions)
+        and not query.args.get("fields")
+        and not all(isinstance(column, exp.In) for column in query.expressions)
+    )
+
+
+def _said(error: PartyError) -> str:
+    return error.message.split("\n")[0].partition(": ")[2] or error.message

@@ -1,0 +1,172 @@
+"""`*`, `t.*` and their EXCLUDE, REPLACE and RENAME."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.query.names import nearest
+from sqlfl.planner.query.push import Pusher
+from sqlfl.planner.query.relations import Item, Output, Term
+from sqlfl.planner.query.scopes import Scope, Shown
+from sqlfl.schema import folded
+
+if TYPE_CHECKING:
+    from sqlfl.planner.query.ctes import Environment
+
+
+def is_star(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Star) or (
+        isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+    )
+
+
+def expand_star(node: exp.Expr, scope: Scope, pusher: Pusher, known: Environment) -> list[Output]:
+    """The outputs that the star stands for, in the order of FROM."""
+    return _Star(node, scope).outputs(pusher, known)
+
+
+@dataclass(frozen=True)
+class _Star:
+    node: exp.Expr
+    scope: Scope
+
+    def outputs(self, pusher: Pusher, known: Environment) -> list[Output]:
+        star = self.node.this if isinstance(self.node, exp.Column) else self.node
+        self._refuse_patterns(star)
+        places = self._places()
+        left_out = self._listed(star.args.get("except_") or [], places)
+        renames = star.args.get("rename") or []
+        names = {e: self._listed([e.this], places) for e in renames}
+        replaced = {folded(e.alias): e for e in star.args.get("replace") or []}
+        self._refuse_both(star)
+        for name, expression in replaced.items():
+            self._refuse_none(name, expression, self._columns(name, places))
+        self._refuse_lacking(places, left_out)
+        found: list[Output] = []
+        used: set[str] = set()
+        span = span_of(self.node, self.scope.sql)
+        for shown in self._shown(places, left_out):
+            term = Term(shown.term.expression.copy(), span)
+            name = shown.name
+            if folded(name) in replaced:
+                if folded(name) in used:
+                    continue  # DuckDB shows it once, however many tables have it
+                used.add(folded(name))
+                term = pusher.term(replaced[folded(name)].this, self.scope, known)
+            pair = (shown.item, folded(name))
+            name = next((e.alias for e, pairs in names.items() if pair in pairs), name)
+            found.append(Output(name, term))
+        return found
+
+    def _places(self) -> list[int]:
+        """Of the items that the star is of."""
+        if not isinstance(self.node, exp.Column):
+            return list(range(len(self.scope.items)))
+        words = [part.name for part in self.node.parts[:-1]]
+        places = self.scope.named(words)
+        table = ".".join(words)
+        if not places:
+            raise plan_error(
+                f"{table}.*: there is no table {table} in FROM",
+                self.scope.sql,
+                self.node,
+                nearest(table, (i.name for i in self.scope.items)),
+            )
+        if len(places) > 1:
+            raise plan_error(
+                f"{table}.* is ambiguous: {len(places)} tables go by the name {table}",
+                self.scope.sql,
+                self.node,
+                "give each table an alias of its own: FROM party.table AS alias",
+            )
+        return places
+
+    def _shown(self, places: list[int], left_out: frozenset[tuple[int, str]]) -> list[Shown]:
+        if not isinstance(self.node, exp.Column):
+            return list(self.scope.shown(left_out))
+        return [
+            Shown(place, name, term)
+            for place in places
+            for name, term in self.scope.items[place].columns
+            if (place, folded(name)) not in left_out
+        ]
+
+    def _listed(self, written: list[exp.Expr], places: list[int]) -> frozenset[tuple[int, str]]:
+        """(item, column in lower case) of columns that are written `column` or `table.column`."""
+        found: set[tuple[int, str]] = set()
+        for node in written:
+            words = [p.name for p in node.parts] if isinstance(node, exp.Column) else [node.name]
+            among = [p for p in self.scope.named(words[:-1]) if p in places]
+            pairs = self._columns(words[-1], among if len(words) > 1 else places)
+            self._refuse_none(".".join(words), node, pairs)
+            found |= pairs
+        return frozenset(found)
+
+    def _columns(self, name: str, places: list[int]) -> set[tuple[int, str]]:
+        items = {place: self.scope.items[place] for place in places}
+        return {(p, folded(name)) for p, item in items.items() if folded(name) in _names(item)}
+
+    def _refuse_none(self, name: str, node: exp.Expr, pairs: set[tuple[int, str]]) -> None:
+        if not pairs:
+            raise plan_error(
+                f"the star has no column {name}",
+                self.scope.sql,
+                node,
+                nearest(name, (n for item in self.scope.items for n, _ in item.columns)),
+            )
+
+    def _refuse_both(self, star: exp.Expr) -> None:
+        """A column stands in one of the clauses, and once, as in DuckDB."""
+        seen: list[tuple[str, ...]] = []
+        for key in ("except_", "replace", "rename"):
+            for node in star.args.get(key) or []:
+                place = {"replace": node.args.get("alias"), "rename": node.this}.get(key, node)
+                written = place.parts if isinstance(place, exp.Column) else [place]
+                words = tuple(folded(word.name) for word in written)
+                if any(_same_column(words, other) for other in seen):
+                    raise plan_error(
+                        f"EXCLUDE, REPLACE and RENAME name column {'.'.join(words)} twice",
+                        self.scope.sql,
+                        place,
+                        "name it once; of two tables' columns, write table.column",
+                    )
+                seen.append(words)
+
+    def _refuse_lacking(self, places: list[int], left_out: frozenset[tuple[int, str]]) -> None:
+        for place in places:
+            item = self.scope.items[place]
+            away: dict[str, list[str]] = {}
+            for name, client in item.lacking:
+                if (place, folded(name)) not in left_out:
+                    away.setdefault(client, []).append(name)
+            if away:
+                listed = "; ".join(f"{c} lacks {', '.join(names)}" for c, names in away.items())
+                names = [name for name, _ in item.lacking]
+                raise plan_error(
+                    f"the star of {item.name} is not the same at all clients: {listed}",
+                    self.scope.sql,
+                    self.node,
+                    f"name the columns, or leave these out: * EXCLUDE ({', '.join(names)})",
+                )
+
+    def _refuse_patterns(self, star: exp.Expr) -> None:
+        if star.args.get("ilike"):
+            raise plan_error(
+                "a star with a pattern is not taken over the tables of several parties",
+                self.scope.sql,
+                self.node,
+                "name the columns",
+            )
+
+
+def _names(item: Item) -> set[str]:
+    return {folded(name) for name, _ in (*item.columns, *item.lacking)}
+
+
+def _same_column(words: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    length = min(len(words), len(others))
+    return words[-1] == others[-1] and (length == 1 or words == others)

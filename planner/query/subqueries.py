@@ -1,0 +1,445 @@
+"""Queries made ready for the one client that runs them: tables as its database calls them, names
+from outside replaced by what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from sqlglot import exp
+
+from sqlfl.errors import PartyError, PlanError, ReplyError
+from sqlfl.planner.grammar.parsing import is_from
+from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
+from sqlfl.planner.grammar.spans import plan_error
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query.chains import Chain, chain_of, column_of, with_links
+from sqlfl.planner.query.ctes import Environment, local_names
+from sqlfl.planner.query.emit import NAMES_MARK
+from sqlfl.planner.query.frames import (
+    UNSURE,
+    Columns,
+    Frame,
+    Inner,
+    Match,
+    Outputs,
+    joined,
+    late,
+    outputs_of,
+    series_name,
+    with_aliases,
+)
+from sqlfl.planner.query.located import Located, set_path
+from sqlfl.planner.query.scopes import Scope
+from sqlfl.schema import Column, folded
+
+if TYPE_CHECKING:
+    from sqlfl.planner.query.push import Pusher
+
+_WITHOUT = ("qualify", "limit", "offset")
+"""Clauses in which names of outside go before outputs of the SELECT."""
+_OUTSIDE = "sqlfl_outside"
+"""Of an expression that stands for a name of outside; it may be a constant there."""
+Local: TypeAlias = Mapping[str, Outputs]
+"""Columns of the CTEs that are defined in the query itself, by name in lower case."""
+
+
+def localized(
+    pusher: Pusher, query: exp.Query, known: Environment, outer: Scope | None
+) -> exp.Query:
+    """The query as its one client runs it: without party names, with the CTEs that it reads.
+
+    Names that its own tables do not have are looked up in `outer`, which is what stands around it;
+    None for a query that goes to its client for itself. Raises PlanError where it cannot be told
+    whether a name is its own.
+    """
+    own = query.copy()
+    if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
+        own = own.this
+    tables = Located(pusher.tables, set(local_names(own)))
+    tables.read(own, known)
+    tables.rename()
+    names = _Names(pusher, tables)
+    for hoisted in tables.hoisted.values():
+        hoisted.outputs = names.query(hoisted.node.this, {}, None)
+    names.query(own, {}, outer)
+    tables.hoist(own)
+    own.meta[NAMES_MARK] = tables.names()
+    return own
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Names:
+    pusher: Pusher
+    tables: Located
+
+    def query(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Outputs:
+        """Resolve the names of a query; gives its columns."""
+        local = self._with(node, local, outer)
+        if isinstance(node, exp.Subquery):
+            return self.query(node.this, local, outer)
+        if isinstance(node, exp.SetOperation):
+            left = self.query(node.left, local, outer)
+            self.query(node.right, local, outer)
+            return self._asked(node) if node.args.get("by_name") else left
+        if isinstance(node, exp.Select):
+            return self._select(node, local, outer)
+        self._below(node, Frame((), outer), local, frozenset())
+        return self._asked(node)
+
+    def _with(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Local:
+        with_ = node.args.get("with_")
+        if with_ is None:
+            return local
+        known = dict(local)
+        recursive = bool(with_.args.get("recursive"))
+        for cte in with_.expressions:
+            aliases = tuple(cte.alias_column_names)
+            inside = dict(known)
+            if recursive:  # the columns of one that calls itself are those of its first part
+                found: list[Outputs] = []
+                inside[folded(cte.alias)] = late(found, aliases)
+                found.append(self.query(cte.this, inside, outer))
+                known[folded(cte.alias)] = late(found, aliases)
+            else:
+                known[folded(cte.alias)] = late([self.query(cte.this, inside, outer)], aliases)
+        return known
+
+    def _select(self, node: exp.Select, local: Local, outer: Frame | Scope | None) -> Outputs:
+        from_, joins = node.args.get("from_"), node.args.get("joins") or []
+        items: tuple[Inner, ...] = ()
+        if from_ is not None:
+            self._tell_apart(from_.this, joins)
+            items = self._from(from_.this, joins, local, outer)
+        aliases = frozenset(folded(p.alias) for p in node.expressions if isinstance(p, exp.Alias))
+        plain = Frame(items, outer)
+        named = plain.with_aliases(aliases)
+        done = [from_, *joins, node.args.get("with_")]
+        for child in list(node.iter_expressions()):
+            if any(child is other for other in done):
+                continue
+            frame = replace(named, within_aggregates=child.arg_key != "having")
+            self._one(child, plain if child.arg_key in _WITHOUT else frame, local, frozenset())
+        self._refuse_lifted(node)
+        merged = any(j.args.get("using") or j.method for j in node.find_all(exp.Join))
+        return cache(lambda: outputs_of(node, items, merged) or self._asked(node)())
+
+    def _refuse_lifted(self, node: exp.Select) -> None:
+        """To SQL, an aggregate over columns of outside alone is one of the query outside."""
+        for part in own_nodes(node):
+            call = part.this if isinstance(part, exp.Filter) else part
+            if not is_aggregate(call) or isinstance(part.parent, exp.Filter | exp.Window):
+                continue
+            columns = [c for c in part.find_all(exp.Column) if isinstance(c.this, exp.Identifier)]
+            outside = bool(columns) or any(_OUTSIDE in inner.meta for inner in part.walk())
+            if outside and all(column.table.startswith("#") for column in columns):
+                raise plan_error(
+                    "an aggregate over columns of outside is none of the subquery, but of the "
+                    "query around it",
+                    self.pusher.sql,
+                    part,
+                    "aggregate a column of the subquery's own tables",
+                )
+
+    # -- FROM --------------------------------------------------------------------------------------
+
+    def _from(
+        self,
+        first: exp.Expr,
+        joins: Sequence[exp.Join],
+        local: Local,
+        outer: Frame | Scope | None,
+    ) -> tuple[Inner, ...]:
+        """The items; each sees those before it, and `outer` behind them."""
+        items = self._item(first, local, outer)
+        for join in joins:
+            before = Frame(items, outer) if items else outer
+            more = self._item(join.this, local, before)
+            on = join.args.get("on")
+            items = (*items, *more)
+            if on is not None:
+                self._one(on, Frame(items, outer), local, frozenset())
+        return items
+
+    def _item(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> tuple[Inner, ...]:
+        items = self._alone(node, local, outer)
+        for join in node.args.get("joins") or []:
+            more = self._item(join.this, local, Frame(items, outer))
+            items = (*items, *more)
+            if join.args.get("on") is not None:
+                self._one(join.args["on"], Frame(items, outer), local, frozenset())
+        return items
+
+    def _alone(
+        self, node: exp.Expr, local: Local, outer: Frame | Scope | None
+    ) -> tuple[Inner, ...]:
+        """The item without the joins that hang on it."""
+        items = self._unpivoted(node, local, outer)
+        pivots = node.args.get("pivots")
+        if pivots:
+            return (Inner(pivots[-1].alias or node.alias_or_name, self._all(node)),)
+        return items
+
+    def _unpivoted(
+        self, node: exp.Expr, local: Local, outer: Frame | Scope | None
+    ) -> tuple[Inner, ...]:
+        name, aliases = node.alias_or_name, tuple(node.alias_column_names)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.UDTF):
+            items = self._alone(node.this, local, outer)
+            return tuple(_called(item, name, aliases) for item in items) if node.alias else items
+        if isinstance(node, exp.Table) and not isinstance(node.this, exp.Func):
+            return (self._table(node, local),)
+        if isinstance(node, exp.Subquery) and is_from(node.this):
+            items = self._item(node.this, local, outer)
+            return (joined(node, items),) if node.alias else items
+        if isinstance(node, exp.Subquery):
+            columns = self.query(node, local, outer)
+            return (
+                Inner(
+                    name,
+                    lambda: with_aliases(columns(), aliases),
+                    types=lambda: self._types(node.this),
+                ),
+            )
+        if isinstance(node, exp.Lateral) and isinstance(node.this, exp.Subquery):
+            columns = self.query(node.this, local, outer)
+            return (Inner(name, lambda: with_aliases(columns(), aliases)),)
+        self._below(node, Frame((), outer), local, frozenset())
+        series = series_name(node)
+        if series is None:
+            return (Inner(name, self._all(node)),)
+        shown = aliases or (node.alias or series,)
+        second = node.args.get("offset") or node.args.get("ordinality")
+        if second:
+            shown = (*shown, second.name if isinstance(second, exp.Expr) else "ordinality")
+        return (Inner(name, lambda: shown, hidden=() if aliases else (series,)),)
+
+    def _table(self, node: exp.Table, local: Local) -> Inner:
+        name, aliases = node.alias_or_name, tuple(node.alias_column_names)
+        placed, cte = self.tables.placed.get(id(node)), self.tables.named.get(id(node))
+        if placed is not None:
+            found = tuple(c.name for c in placed.table.columns)
+            paths, native = (frozenset(), ()) if node.alias else (placed.paths, tuple(node.parts))
+            hidden = () if placed.table.rows is None else ("rowid",)
+            types = tuple(c.type for c in placed.table.columns)
+            columns = partial(with_aliases, found, aliases)
+            return Inner(name, columns, paths, native, hidden, lambda: types)
+        if cte is not None:
+            hoisted = self.tables.hoisted.get(cte)
+            inner = cte.columns
+            outputs = (lambda: None) if hoisted is None else hoisted.outputs
+            return Inner(name, lambda: with_aliases(with_aliases(outputs(), inner), aliases))
+        outputs = local.get(folded(node.name), lambda: None)
+        return Inner(name, lambda: with_aliases(outputs(), aliases))
+
+    def _tell_apart(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
+        """Write tables of one name in one FROM with their schemas."""
+        found = [p for p in self.tables.placed.values() if not p.node.alias]
+        within = {id(table) for node in (first, *joins) for table in _beside(node)}
+        found = [placed for placed in found if id(placed.node) in within]
+        names = [folded(placed.table.name) for placed in found]
+        for placed, name in zip(found, names, strict=True):
+            if names.count(name) > 1:
+                emitted = self.pusher.tables.emitted(placed.client, placed.table, located=True)
+                set_path(placed.node, emitted.parts)
+
+    def _all(self, item: exp.Expr) -> Outputs:
+        """The columns of an item that only its database knows."""
+        own = item.copy()
+        if own.args.get("joins"):
+            own.set("joins", None)
+        return self._asked(exp.select("*").from_(own, copy=False))
+
+    def _asked(self, query: exp.Expr) -> Outputs:
+        described = self._described(query)
+
+        def names() -> Columns:
+            found = described()
+            return None if found is None else tuple(column.name for column in found)
+
+        return names
+
+    def _types(self, query: exp.Expr) -> Sequence[str] | None:
+        found = self._described(query)()
+        return None if found is None else tuple(column.type for column in found)
+
+    def _described(self, query: exp.Expr) -> Callable[[], Sequence[Column] | None]:
+        """What the query's own database says of it; None where it cannot say."""
+
+        def ask() -> Sequence[Column] | None:
+            client = self.tables.client
+            if client is None or any(c.table.startswith("#") for c in query.find_all(exp.Column)):
+                return None
+            own = query.copy()
+            if isinstance(own, exp.Query):
+                self.tables.hoist(own)
+            try:
+                return tuple(self.pusher.tables.catalog.describe(client, to_sql(own)))
+            except ReplyError:
+                raise
+            except PartyError:
+                return None
+
+        return cache(ask)
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def _below(self, parent: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
+        if isinstance(parent, exp.Lambda):
+            bound |= {folded(variable.name) for variable in parent.expressions}
+        for child in list(parent.iter_expressions()):
+            self._one(child, frame, local, bound)
+
+    def _one(self, child: exp.Expr, frame: Frame, local: Local, bound: frozenset[str]) -> None:
+        if not frame.within_aggregates and is_aggregate(child):
+            frame = frame.with_aliases(frozenset())
+        chain = chain_of(child)
+        if chain is not None:
+            self._name(child, chain, frame, local, bound)
+        elif isinstance(child, exp.Column) and isinstance(child.this, exp.Star):
+            self._star(child, frame)
+        elif isinstance(child, exp.Query):
+            self.query(child, local, frame)
+        elif isinstance(child, exp.Comprehension):
+            variables = (child.args.get(key) for key in ("expression", "position"))
+            inside = bound | {folded(v.name) for v in variables if isinstance(v, exp.Expr)}
+            for key in ("this", "iterator", "condition"):
+                part = child.args.get(key)
+                if isinstance(part, exp.Expr):
+                    self._one(part, frame, local, bound if key == "iterator" else inside)
+        else:
+            self._below(child, frame, local, bound)
+
+    def _star(self, node: exp.Column, frame: Frame) -> None:
+        """`party.table.*`; before a star DuckDB takes one word."""
+        words = [folded(part.name) for part in node.parts[:-1]]
+        if len(words) > 1:
+            item = next((i for i in frame.items if i.goes_by(words)), None)
+            if item is not None and item.native:
+                node.replace(column_of([item.native[-1], node.this]))
+
+    def _name(
+        self, child: exp.Expr, chain: Chain, frame: Frame, local: Local, bound: frozenset[str]
+    ) -> None:
+        for link in chain.links:
+            self._below(link, frame, local, bound)
+        first = folded(chain.parts[0])
+        if first in bound and len(chain.words) == 1 and not chain.is_method:
+            return
+        word = self.pusher.clock.word(chain.parts[0]) if len(chain.words) == 1 else None
+        at: Frame | Scope | None = frame
+        while isinstance(at, Frame):
+            match = at.find(chain.parts)
+            if match is not None and self._is_outside(match, chain, at, frame, child):
+                match = None
+            if match is UNSURE:
+                self._refuse_unsure(child, chain, at)
+                return
+            if match is not None:
+                if match.item is not None and match.words > 1:
+                    if chain.is_method:
+                        self.pusher.refuse_method(chain, child)
+                    words = [*match.item.native, *chain.words[match.words :]]
+                    child.replace(_linked(column_of(words), chain.links))
+                return
+            if at is frame and first in bound:
+                return
+            if word is not None:
+                self._place(child, with_links(word, chain.links), chain)
+                return
+            at = at.outer
+        if at is None:
+            return
+        found = at.lookup(chain, child)
+        if found is None:
+            return  # a function's schema, or nothing: its database will tell
+        if chain.is_method:
+            self.pusher.refuse_method(chain, child)
+        self._place(child, with_links(found, chain.links), chain)
+
+    def _place(self, child: exp.Expr, found: exp.Expr, chain: Chain) -> None:
+        """Put what a name stands for in its place; a column keeps its name."""
+        whole = child
+        while isinstance(whole.parent, exp.Paren):
+            whole = whole.parent
+        placed = self.pusher.placed(found, child)
+        placed.meta[_OUTSIDE] = True
+        child.replace(placed)
+        if isinstance(whole.parent, exp.Select) and not chain.is_method:
+            shown = placed if whole is child else whole
+            shown.replace(exp.Alias(this=shown.copy(), alias=chain.words[-1].copy()))
+
+    def _is_outside(
+        self, match: Match, chain: Chain, at: Frame, frame: Frame, child: exp.Expr
+    ) -> bool:
+        """Whether `x.y` is a table of outside, a column x having no fields."""
+        if match.item is None or match.words or len(chain.words) == 1:
+            return False
+        first = folded(chain.parts[0])
+        select = child.find_ancestor(exp.Select)
+        if at is frame and select is not None and not _is_filter(child, select):
+            return False
+        around = None if select is None else select.parent
+        if isinstance(around, exp.Subquery) and isinstance(around.parent, exp.From | exp.Join):
+            return False  # a derived table does not look outside for that
+        if sum(item.has(first) for item in at.items) > 1:
+            return False
+        outer = at.outer
+        while isinstance(outer, Frame):
+            if outer.find(chain.parts) is not None:
+                return match.item.is_plain(first)
+            outer = outer.outer
+        try:
+            found = outer is not None and outer.lookup(chain, child) is not None
+        except PlanError:
+            found = True
+        return found and match.item.is_plain(first)
+
+    def _refuse_unsure(self, child: exp.Expr, chain: Chain, frame: Frame) -> None:
+        """Only where something outside has the name too."""
+        at = frame.outer
+        while isinstance(at, Frame):
+            at = at.outer
+        if at is not None and at.lookup(chain, child) is not None:
+            raise plan_error(
+                f"it cannot be told whether {chain.written} is a column of the subquery's own FROM",
+                self.pusher.sql,
+                child,
+                "give its tables aliases with columns, AS t(a, b), and write alias.column",
+            )
+
+
+def _beside(item: exp.Expr) -> Iterator[exp.Table]:
+    """The tables of an item or a join, without those in subqueries."""
+    if isinstance(item, exp.Table):
+        yield item
+    for child in [item.this, *(item.args.get("joins") or [])]:
+        if isinstance(child, exp.Join | exp.Table) or (
+            isinstance(child, exp.Subquery) and is_from(child.this)
+        ):
+            yield from _beside(child)
+
+
+def _is_filter(child: exp.Expr, select: exp.Select) -> bool:
+    """Whether it stands in WHERE or ON: elsewhere DuckDB does not look outside for `x.y` either."""
+    at = child
+    while at.parent is not None and at.parent is not select:
+        at = at.parent
+    return at.arg_key in ("where", "from_", "joins")
+
+
+def _called(item: Inner, name: str, aliases: Sequence[str]) -> Inner:
+    return replace(item, name=name, columns=lambda: with_aliases(item.columns(), aliases))
+
+
+def _linked(target: exp.Expr, links: Sequence[exp.Expr]) -> exp.Expr:
+    if links:
+        target = exp.Paren(this=target)  # before a call DuckDB reads two words only
+    for link in links:
+        target = exp.Dot(this=target, expression=link.copy())
+    return target

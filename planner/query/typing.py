@@ -1,0 +1,238 @@
+"""Types of the columns and keys, as the parties' own databases give them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.writing import to_sql
+from sqlfl.planner.query import emit, types
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.fusion import Groups
+from sqlfl.planner.query.relations import Block, Branch, Equality, Output, Relation, Term, ids_of
+from sqlfl.planner.query.scalars import SCALAR, UNBOUND, Asker
+from sqlfl.planner.query.ucq import ARRAY
+from sqlfl.schema import folded
+
+
+def unify_branches(draft: Draft) -> Draft:
+    """A column of a union has one type: branches of another type are cast to it."""
+    return draft.each_block(lambda block: _unified(draft, block))
+
+
+def _unified(draft: Draft, block: Block) -> Block:
+    terms = [*block.tree.terms(), *(o.term for o in (*block.outputs, *block.identifiers))]
+    terms += [condition for _, condition in block.kept]
+    terms += [side for e in block.equalities for side in e.terms]
+    relations = []
+    for relation in block.relations:
+        if len(relation.branches) > 1:
+            used: dict[tuple[str, str], Term] = {}
+            for term in terms:
+                for node in term.expression.find_all(exp.Column):
+                    if node.table in relation.ids:
+                        used.setdefault((node.table, folded(node.name)), Term(node, term.span))
+            relation = _unified_relation(draft, relation, used)
+        relations.append(relation)
+    return replace(block, relations=tuple(relations))
+
+
+def _unified_relation(
+    draft: Draft, relation: Relation, used: dict[tuple[str, str], Term]
+) -> Relation:
+    found = draft.types(relation, list(used.values()))
+    casts: list[dict[tuple[str, str], exp.Expr]] = [dict(b.columns) for b in relation.branches]
+    for (key, term), branch_types in zip(used.items(), found, strict=True):
+        wanted = types.union_type(branch_types)
+        if wanted is None:
+            left, right = types.first_conflict(branch_types)
+            places = [relation.branches[i].client for i in (left, right)]
+            raise draft.error(
+                f"column {term.expression.name} of {relation.name} is {branch_types[left]} at "
+                f"{places[0]} and {branch_types[right]} at {places[1]}",
+                term.span,
+                "cast it to one type in each part of the union",
+            )
+        for columns, own in zip(casts, branch_types, strict=True):
+            if types.normal(own) != types.normal(wanted) and own != types.NULL_TYPE:
+                columns[key] = emit.cast(columns[key], wanted)
+    branches: list[Branch] = [
+        replace(b, columns=c) for b, c in zip(relation.branches, casts, strict=True)
+    ]
+    return replace(relation, branches=tuple(branches))
+
+
+def type_terms(draft: Draft) -> Draft:
+    """Outputs get their types, equalities the type that both sides are compared as."""
+    for block in draft.blocks:
+        _check_claims(draft, block)
+    return draft.each_block(lambda block: _typed(draft, block))
+
+
+def _check_claims(draft: Draft, block: Block) -> None:
+    """Columns of derived tables over several relations, which nothing else may read."""
+    asker = Asker(draft.catalog)
+    for term in draft.claims:
+        read = [r for r in block.relations if ids_of(term) & {*r.ids}]
+        if len(read) == 1:
+            draft.types(read[0], [term])
+        elif read and (kind := asker.kind_over(read, term)) != SCALAR:
+            labels = " and ".join(relation.label for relation in read)
+            what = "it cannot be told what this gives" if kind == UNBOUND else f"this is {kind}"
+            raise draft.error(
+                f"{what} over {labels}", term.span, "leave the column out of the derived table"
+            )
+
+
+def _typed(draft: Draft, block: Block) -> Block:
+    outputs = list(block.outputs)
+    sides: dict[tuple[int, int], str] = {}
+    for index, relation in enumerate(block.relations):
+        own = [i for i, o in enumerate(outputs) if o.relation == index]
+        keys = [
+            (n, s)
+            for n, e in enumerate(block.equalities)
+            for s, at in enumerate((e.left, e.right))
+            if at == index
+        ]
+        terms = [outputs[i].term for i in own]
+        terms += [block.equalities[n].terms[s] for n, s in keys]
+        # identifiers and conditions are bound here too, so that a fault of theirs is found
+        terms += [o.term for o in block.identifiers if o.relation == index]
+        terms += [condition for at, condition in block.kept if at == index]
+        found = draft.types(relation, terms or [Term(exp.Literal.number(1), relation.span)])
+        joined = [_one_type(draft, relation, t, f) for t, f in zip(terms, found, strict=False)]
+        for i, type_ in zip(own, joined, strict=False):
+            outputs[i] = replace(outputs[i], type=type_)
+        sides |= dict(zip(keys, joined[len(own) :], strict=False))
+    equalities = tuple(
+        _compared(draft, e, sides[n, 0], sides[n, 1]) for n, e in enumerate(block.equalities)
+    )
+    return replace(block, outputs=tuple(outputs), equalities=_widened(equalities))
+
+
+def _widened(equalities: tuple[Equality, ...]) -> tuple[Equality, ...]:
+    """Integer equalities that share an expression compare as one type: one hash serves them all."""
+    numbers: dict[tuple[int, str], int] = {}
+    ends = []
+    for equality in equalities:
+        sides = zip((equality.left, equality.right), equality.terms, strict=True)
+        keys = [(at, to_sql(term.expression)) for at, term in sides]
+        ends.append([numbers.setdefault(key, len(numbers)) for key in keys])
+    groups = Groups(len(numbers))
+    whole = [types.is_integer(e.type) for e in equalities]
+    for (left, right), integer in zip(ends, whole, strict=True):
+        if integer:
+            groups.join(left, right)
+    wide: dict[int, str | None] = {}
+    for equality, (left, _), integer in zip(equalities, ends, whole, strict=True):
+        if integer:
+            known = wide.setdefault(groups.find(left), equality.type)
+            joined = None if known is None else types.lossless(known, equality.type)
+            wide[groups.find(left)] = joined
+    return tuple(
+        replace(e, type=(wide[groups.find(left)] or e.type) if integer else e.type)
+        for e, (left, _), integer in zip(equalities, ends, whole, strict=True)
+    )
+
+
+def _one_type(draft: Draft, relation: Relation, term: Term, found: tuple[str, ...]) -> str:
+    joined = types.union_type(found)
+    if joined is None:
+        left, right = types.first_conflict(found)
+        raise draft.error(
+            f"an expression over {relation.name} is {found[left]} at "
+            f"{relation.branches[left].client} and {found[right]} at "
+            f"{relation.branches[right].client}",
+            term.span,
+            "cast it to one type",
+        )
+    return joined
+
+
+def _compared(draft: Draft, equality: Equality, left: str, right: str) -> Equality:
+    if any(term.expression.find(exp.Collate) for term in equality.terms):
+        raise draft.error(
+            "a join key between parties is compared byte by byte, without COLLATE",
+            equality.span,
+            "write what the collation does: lower(a.x) = lower(b.x)",
+        )
+    if any(isinstance(term.expression, exp.Tuple) for term in equality.terms):
+        raise draft.error(
+            "a join cannot compare rows as a whole",
+            equality.span,
+            "compare column by column: ON a.x = b.x AND a.y = b.y",
+        )
+    type_ = types.comparison_type(left, right)
+    if type_ is None:
+        raise draft.error(
+            f"a join cannot compare {left} with {right}",
+            equality.span,
+            "cast one side: ON a.x = b.y::TYPE",
+        )
+    if not types.can_be_key(type_):
+        raise draft.error(
+            f"a join key cannot be {type_}",
+            equality.span,
+            "cast both sides to a number, a text or a time",
+        )
+    return replace(equality, type=type_)
+
+
+def unify_outputs(draft: Draft) -> Draft:
+    """A column of a UNION ALL has one type; features and target have types to learn from."""
+    columns = list(zip(*(block.outputs for block in draft.blocks), strict=True))
+    unified = [_column(draft, outputs) for outputs in columns]
+    blocks = tuple(
+        replace(block, outputs=tuple(column[n] for column in unified))
+        for n, block in enumerate(draft.blocks)
+    )
+    for place, output in enumerate(blocks[0].outputs):
+        if place == draft.weight_position:
+            _check_weight(draft, output)
+        else:
+            _check_kind(draft, output, place == draft.target_position)
+    return replace(draft, blocks=blocks)
+
+
+def _column(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
+    found = tuple(o.type for o in outputs)
+    wanted = types.union_type(found)
+    if wanted is None:
+        left, right = types.first_conflict(found)
+        raise draft.error(
+            f"column {outputs[0].name} is {found[left]} in block {left + 1} of the union and "
+            f"{found[right]} in block {right + 1}",
+            outputs[right].term.span,
+            "cast it to one type in each block",
+        )
+    return [
+        o
+        if types.normal(o.type) == types.normal(wanted) or o.type == types.NULL_TYPE
+        else replace(o, type=wanted, term=Term(emit.cast(o.term.expression, wanted), o.term.span))
+        for o in (replace(o, type=wanted) if o.type == types.NULL_TYPE else o for o in outputs)
+    ]
+
+
+def _check_kind(draft: Draft, output: Output, target: bool) -> None:
+    kind = types.kind(output.type)
+    what = "the target" if target else "feature"
+    if output.type == types.NULL_TYPE:
+        hint = "TARGET names a column that has values" if target else "leave it out"
+        raise draft.error(f"{what} {output.name} is always NULL", output.term.span, hint)
+    if kind is None or (target and kind == ARRAY):
+        hint = types.feature_hint(output.type)
+        if target and kind == ARRAY:
+            hint = "predict one of its elements: column[1]"
+        raise draft.error(f"{what} {output.name} cannot be {output.type}", output.term.span, hint)
+
+
+def _check_weight(draft: Draft, output: Output) -> None:
+    if not types.is_number(output.type):
+        raise draft.error(
+            f"WEIGHT {output.name} must be a number, and it is {output.type}",
+            output.term.span,
+            "cast it to a number: column::DOUBLE",
+        )

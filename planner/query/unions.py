@@ -1,0 +1,190 @@
+"""Blocks of a union brought together: slots matched, keys shared, products of fragments merged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlfl.planner.query import ucq
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.keys import Key, keys_of
+from sqlfl.planner.query.relations import Block
+from sqlfl.planner.query.types import lossless
+from sqlfl.planner.query.ucq import Join, JoinKey
+
+
+def match_slots(draft: Draft) -> Draft:
+    """Each relation gets its slot: blocks agree on which output columns lie together."""
+    first = draft.blocks[0]
+    wanted = _parts(first)
+    blocks = tuple(
+        replace(block, slots=_slots(draft, wanted, first, block, number))
+        for number, block in enumerate(draft.blocks, 1)
+    )
+    return replace(draft, blocks=blocks)
+
+
+def _parts(block: Block) -> list[frozenset[int]]:
+    """For each relation the positions of its output columns, identifiers after them."""
+    columns = [*block.outputs, *block.identifiers]
+    return [
+        frozenset(n for n, o in enumerate(columns) if o.relation == i)
+        for i in range(len(block.relations))
+    ]
+
+
+def _slots(
+    draft: Draft, wanted: list[frozenset[int]], first: Block, block: Block, number: int
+) -> tuple[int, ...]:
+    parts = _parts(block)
+    if len(parts) != len(wanted):
+        raise draft.error(
+            f"block {number} of the union joins {_tables(len(parts))}, the first {len(wanted)}",
+            block.span,
+            "each block must have the same table positions, in whatever order",
+        )
+    places = {part: slot for slot, part in enumerate(wanted) if part}
+    bare = iter([slot for slot, part in enumerate(wanted) if not part])
+    slots = []
+    for part in parts:
+        if part and part not in places:
+            raise _mismatch(draft, first, block, number, part)
+        slots.append(places[part] if part else next(bare, -1))
+    if -1 in slots:
+        raise _mismatch(draft, first, block, number, next(p for p in wanted if p not in parts))
+    return tuple(slots)
+
+
+def _tables(number: int) -> str:
+    return "1 table" if number == 1 else f"{number} tables"
+
+
+def _mismatch(
+    draft: Draft, first: Block, block: Block, number: int, part: frozenset[int]
+) -> Exception:
+    columns = [*first.outputs, *first.identifiers]
+    names = ", ".join(columns[n].name for n in sorted(part))
+    columns_come = "column" if len(part) == 1 else "columns"
+    return draft.error(
+        f"the blocks of the union split their columns differently: in block {number} a table has "
+        f"just the {columns_come} {names}, in the first none does",
+        block.span,
+        "let columns that share a table in one block share one in every block",
+    )
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The keys of all blocks: for each block its own keys by their index among all."""
+
+    keys: tuple[JoinKey, ...]
+    of_block: tuple[dict[int, Key], ...]
+
+
+def share_keys(blocks: tuple[Block, ...]) -> Shared:
+    """Keys that join the same pairs of slots are one, where types can be widened without loss."""
+    types: list[tuple[str, ...]] = []
+    pairs: list[frozenset[tuple[int, int]]] = []
+    of_block: list[dict[int, Key]] = []
+    for block in blocks:
+        own: dict[int, Key] = {}
+        for key in keys_of(block):
+            for index, known in enumerate(types):
+                wide = _widened(known, key.types)
+                if wide is not None and pairs[index] == key.pairs and index not in own:
+                    types[index] = wide
+                    own[index] = key
+                    break
+            else:
+                own[len(types)] = key
+                types.append(key.types)
+                pairs.append(key.pairs)
+        of_block.append(own)
+    return Shared(tuple(JoinKey(i, t) for i, t in enumerate(types)), tuple(of_block))
+
+
+def _widened(left: tuple[str, ...], right: tuple[str, ...]) -> tuple[str, ...] | None:
+    if len(left) != len(right):
+        return None
+    wide = [lossless(a, b) for a, b in zip(left, right, strict=True)]
+    found = tuple(t for t in wide if t is not None)
+    return found if len(found) == len(left) else None
+
+
+# -- blocks ----------------------------------------------------------------------------------------
+
+
+def merge_blocks(draft: Draft) -> Draft:
+    """Blocks that differ in one slot's fragments only are one: A1xB + A2xB = (A1+A2)xB.
+
+    Not where the slot is on the right of a LEFT JOIN: rows that miss a partner in one part may have
+    one in the other.
+    """
+    assert draft.ucq is not None
+    blocks = [b for block in draft.ucq.blocks for b in _without_repeats(block)]
+    blocks.sort(key=_order)
+    while (found := _mergeable(blocks)) is not None:
+        left, right, merged = found
+        blocks[left] = merged
+        del blocks[right]
+    blocks.sort(key=_order)
+    return replace(draft, ucq=replace(draft.ucq, blocks=tuple(blocks)))
+
+
+def _order(block: ucq.Block) -> tuple[object, ...]:
+    joins = tuple((j.left, j.right, j.key, j.virtual) for j in block.joins)
+    return block.members, joins, repr(block.lefts), block.virtual, block.kept
+
+
+def _without_repeats(block: ucq.Block) -> list[ucq.Block]:
+    """A fragment that stands twice in a slot gives its rows twice: one more block for it.
+
+    On the right of a LEFT JOIN such a fragment was written twice.
+    """
+    blocks = [block.members[:0]]
+    for slot, fragments in block.members:
+        layers: list[list[int]] = []
+        for fragment in fragments:
+            layer = next((layer for layer in layers if fragment not in layer), None)
+            if layer is None:
+                layers.append([fragment])
+            else:
+                layer.append(fragment)
+        parts = [(slot, tuple(sorted(layer))) for layer in layers]
+        blocks = [(*members, part) for members in blocks for part in parts]
+    return [replace(block, members=members) for members in blocks]
+
+
+def _mergeable(blocks: list[ucq.Block]) -> tuple[int, int, ucq.Block] | None:
+    for slot in range(len(blocks[0].members)):
+        seen: dict[tuple[object, ...], list[int]] = {}
+        for number, block in enumerate(blocks):
+            if block.members[slot][0] in block.optional:
+                continue
+            rest = (*block.members[:slot], *block.members[slot + 1 :])
+            others = seen.setdefault(
+                (rest, block.joins, block.lefts, block.virtual, block.kept), []
+            )
+            mine = set(block.members[slot][1])
+            for other in others:
+                theirs = blocks[other].members[slot][1]
+                if not mine & set(theirs):
+                    fragments = tuple(sorted((*theirs, *mine)))
+                    members = list(block.members)
+                    members[slot] = (members[slot][0], fragments)
+                    return other, number, replace(block, members=tuple(members))
+            others.append(number)
+    return None
+
+
+def joins_of(shared: Shared, number: int, group: str, on: bool = False) -> tuple[Join, ...]:
+    """The joins of a group of a block, or of the ON of its LEFT JOIN, in order of their slots."""
+    found = []
+    for index, key in shared.of_block[number].items():
+        if (key.group, key.on) == (group, on):
+            for pair in key.pairs:
+                left, right = pair if key.left in (None, pair[0]) else pair[::-1]
+                found.append(Join(left, right, index, key.virtual))
+    return tuple(sorted(found, key=lambda j: (j.right, j.left, j.key)))

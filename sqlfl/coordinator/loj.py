@@ -1,0 +1,92 @@
+"""Learning over join: scores of joined rows from the clients' rows, and aggregates back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.lou import Members
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.errors import InternalError
+from sqlfl.messages import Predictions
+from sqlfl.schema import Address
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedRows:
+    """Joined rows of an exchange, all N or a batch, and the clients' rows that occur in them."""
+
+    mapping: TableMapping
+    members: tuple[Members, ...]
+    cuts: tuple[Array, ...]
+    """Per slot (clients + 1,): bounds of each client within the mapping's rows of the slot."""
+    rows: Mapping[Address, Array] | None
+    """uint32 active rows of each client; None for all of them."""
+
+    @property
+    def total(self) -> int:
+        return self.mapping.total
+
+    @cached_property
+    def sizes(self) -> Mapping[Address, int]:
+        """Rows of each client."""
+        return {
+            address: int(cuts[number + 1] - cuts[number])
+            for members, cuts in zip(self.members, self.cuts, strict=True)
+            for number, address in enumerate(members.addresses)
+        }
+
+    def scatter(self, values: Array, *, exact: bool = False) -> dict[Address, Array]:
+        """Y_i = A_iᵀ V of each client's rows (eq. 13): (N, c) -> (rows, c) per client, float32, or
+        where it is to be `exact` float64."""
+        found: dict[Address, Array] = {}
+        for slot, (members, cuts) in enumerate(zip(self.members, self.cuts, strict=True)):
+            aggregate = self.mapping.scatter(slot, values)
+            if not exact:
+                aggregate = aggregate.astype(np.float32)
+            for number, address in enumerate(members.addresses):
+                found[address] = aggregate[cuts[number] : cuts[number + 1]]
+        return found
+
+    def concatenate(self, replies: Mapping[Address, Predictions]) -> list[Array]:
+        """h_i of every slot, its clients' one after the other: (rows, c), of the messages' type."""
+        slots = []
+        for members, cuts in zip(self.members, self.cuts, strict=True):
+            parts = [replies[address].values for address in members.addresses]
+            values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            if len(values) != cuts[-1]:
+                raise InternalError(f"slot {members.slot}: {len(values)} rows for {cuts[-1]}")
+            slots.append(values)
+        return slots
+
+    def gather(self, replies: Mapping[Address, Predictions]) -> Array:
+        """Σ_i A_i h_i (eq. 12): float64 (N, c)."""
+        return self.mapping.gather_sum(self.concatenate(replies))
+
+
+def all_rows(mapping: TableMapping, members: Sequence[Members]) -> JoinedRows:
+    """Raises InternalError where the clients' rows do not add up to the mapping's."""
+    if len(mapping) != len(members):
+        raise InternalError(f"{len(mapping)} mappings for {len(members)} slots")
+    for size, slot in zip(mapping.sizes, members, strict=True):
+        if len(slot.offsets) != len(slot.addresses) + 1 or slot.offsets[-1] != size:
+            raise InternalError(f"slot {slot.slot}: offsets {slot.offsets} for {size} rows")
+    return JoinedRows(mapping, tuple(members), tuple(slot.offsets for slot in members), None)
+
+
+def batch_of(whole: JoinedRows, joined: Array) -> JoinedRows:
+    """The joined rows `joined` (b,), and only those rows of the clients that occur in them."""
+    subset = whole.mapping.subset(joined)
+    cuts = []
+    rows: dict[Address, Array] = {}
+    for members, bounds, unique in zip(whole.members, whole.cuts, subset.rows, strict=True):
+        cut = np.searchsorted(unique, bounds)
+        cuts.append(cut)
+        for number, address in enumerate(members.addresses):
+            own = unique[cut[number] : cut[number + 1]] - bounds[number]
+            rows[address] = own.astype(np.uint32)
+    return JoinedRows(subset.mapping, whole.members, tuple(cuts), rows)

@@ -1,0 +1,205 @@
+"""Learning over union: what the clients of one slot hold, merged at the coordinator.
+
+Sums run in client order, so that they do not depend on the order of replies.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
+from sqlfl.messages.grams import gram_to_message, message_to_gram
+from sqlfl.privacy.statistics import settle
+from sqlfl.schema import Address
+
+CONSTANT = 1e-12
+"""Relative standard deviation up to which a column counts as constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The clients that hold one slot."""
+
+    slot: int
+    addresses: tuple[Address, ...]
+    offsets: Array
+    """int (clients + 1,): bounds of each client's active rows within the slot's."""
+
+    @property
+    def shared(self) -> bool:
+        return len(self.addresses) > 1
+
+
+def sum_gradients(parts: Sequence[Array]) -> Array:
+    """Σ_q of partial gradients (d, d_c): eq. 15, exact in one round."""
+    total = np.array(parts[0], np.float64)
+    for part in parts[1:]:
+        if part.shape != total.shape:
+            raise InternalError(f"partial gradients of shapes {total.shape} and {part.shape}")
+        total += part
+    return total
+
+
+def average(parts: Sequence[Array]) -> Array:
+    """w = mean_q (θ^q + u^q): the consensus step (eq. 23), with R in the clients' objectives."""
+    mean: Array = sum_gradients(parts) / len(parts)
+    return mean
+
+
+def merge_statistics(parts: Sequence[Statistics], total: float) -> SetEncoding:
+    """The encoding of a slot from its clients' weighted statistics.
+
+    `total` is N, the joined rows, or the sum of their weights. Means and squared deviations by
+    Chan's formula. The scale is the standard deviation of the imputed column, sqrt(m2/total), or 1
+    where that is at most 1e-12·max(1, |mean|). Categories are sorted by tag; those that weigh
+    nothing are left out.
+    """
+    weights = np.array([part.weight for part in parts], np.float64)
+    means = np.where(weights > 0, [part.mean for part in parts], 0.0)
+    squares = np.where(weights > 0, [part.m2 for part in parts], 0.0)
+    weight = weights.sum(axis=0)
+    mean = (weights * means).sum(axis=0) / np.where(weight > 0, weight, 1.0)
+    m2 = squares.sum(axis=0) + (weights * (means - mean) ** 2).sum(axis=0)
+    scale = np.sqrt(m2 / (total if total > 0 else 1.0))
+    scale[scale <= CONSTANT * np.maximum(1.0, np.abs(mean))] = 1.0
+    vocabularies = [
+        _merge_tags([p.tags[k] for p in parts], [p.counts[k] for p in parts])
+        for k in range(len(parts[0].tags))
+    ]
+    return SetEncoding(
+        run=parts[0].run,
+        slot=parts[0].slot,
+        mean=mean,
+        scale=scale,
+        missing=np.array([part.missing for part in parts], np.float64).sum(axis=0),
+        tags=tuple(tags for tags, _ in vocabularies),
+        counts=tuple(counts for _, counts in vocabularies),
+        total=total,
+    )
+
+
+def merge_noised(parts: Sequence[Statistics], rows: int, sigma: float) -> SetEncoding:
+    """The encoding of a slot from its clients' noised statistics, `rows` active rows in all.
+
+    Of a part, `weight`, `mean` and `m2` are the sums Σ 1, Σ u and Σ u² of values within public
+    bounds, u from 0 to 1, each with normal noise of standard deviation `sigma`; mean and scale of
+    the result are those of u, as sqlfl.privacy.statistics has them. Categories are all that a
+    client sent; a count below 0 is 0.
+    """
+    present, first, second, missing = (
+        sum_gradients([getattr(part, name) for part in parts])
+        for name in ("weight", "mean", "m2", "missing")
+    )
+    noise = sigma * math.sqrt(len(parts))
+    mean, scale, missing = settle(present, first, second, missing, rows, noise)
+    vocabularies = [
+        _merge_tags([p.tags[k] for p in parts], [p.counts[k] for p in parts], -math.inf)
+        for k in range(len(parts[0].tags))
+    ]
+    return SetEncoding(
+        run=parts[0].run,
+        slot=parts[0].slot,
+        mean=mean,
+        scale=scale,
+        missing=missing,
+        tags=tuple(tags for tags, _ in vocabularies),
+        counts=tuple(np.maximum(counts, 0.0) for _, counts in vocabularies),
+        total=float(rows),
+    )
+
+
+def _merge_tags(
+    tags: Sequence[Array], counts: Sequence[Array], above: float = 0.0
+) -> tuple[Array, Array]:
+    """Distinct tags in order, and the sums of their counts, where these are above that."""
+    stacked = np.ascontiguousarray(np.concatenate([tag.reshape(-1, 16) for tag in tags]), np.uint8)
+    halves = stacked.view(">u8")  # big-endian numbers sort as the bytes do
+    order = np.lexsort((halves[:, 1], halves[:, 0]))
+    ordered = stacked[order]
+    new = np.ones(len(ordered), bool)
+    new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+    group = np.cumsum(new) - 1
+    merged = np.bincount(group, np.concatenate(counts)[order], int(new.sum()))
+    occurs = merged > above
+    return ordered[new][occurs], merged[occurs]
+
+
+NUMBERS = ("INT", "DECIMAL", "NUMERIC", "DOUBLE", "FLOAT", "REAL")
+
+
+def merge_classes(parts: Sequence[Labels], type_: str) -> tuple[tuple[str, ...], Array]:
+    """The classes of all clients, and the code of every row of the slot.
+
+    `type_` is the target's DuckDB type. Classes keep the order of their type, which is that of each
+    client's list: numbers by value, text by code points; where the lists alone decide (ENUM), any
+    classes that no list compares are in order of their text. Returns the classes and int64 (rows,).
+    """
+    if len(parts) == 1:
+        return parts[0].classes, parts[0].codes.astype(np.int64)
+    numeric = any(word in type_.upper() for word in NUMBERS) and "ENUM" not in type_.upper()
+    classes = _merge_orders([part.classes for part in parts], numeric)
+    position = {name: code for code, name in enumerate(classes)}
+    codes = [
+        np.array([position[name] for name in part.classes], np.int64)[part.codes.astype(np.intp)]
+        for part in parts
+    ]
+    return classes, np.concatenate(codes)
+
+
+def _merge_orders(orders: Sequence[Sequence[str]], numeric: bool) -> tuple[str, ...]:
+    """The topological order of all names that is smallest by (value and) text."""
+    after: dict[str, set[str]] = {name: set() for order in orders for name in order}
+    for order in orders:
+        for first, second in pairwise(order):
+            after[first].add(second)
+    waiting = dict.fromkeys(after, 0)
+    for successors in after.values():
+        for name in successors:
+            waiting[name] += 1
+
+    def key(name: str) -> tuple[float, str]:
+        return (float(name) if numeric else 0.0, name)
+
+    ready = [key(name) for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    found: list[str] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        found.append(name)
+        for successor in after[name]:
+            waiting[successor] -= 1
+            if waiting[successor] == 0:
+                heapq.heappush(ready, key(successor))
+    if len(found) < len(after):
+        raise ModelError(
+            "the clients of the target's table order its classes differently",
+            hint="cast the target to VARCHAR",
+        )
+    return tuple(found)
+
+
+def sum_grams(parts: Sequence[Gram]) -> SetGram:
+    """Σ_q of second moments, as the message that goes back to every client of the slot."""
+    total = message_to_gram(parts[0])
+    for part in parts[1:]:
+        total = total + message_to_gram(part)
+    merged = gram_to_message(total, parts[0].run, parts[0].slot)
+    return SetGram(
+        run=merged.run,
+        slot=merged.slot,
+        numeric=merged.numeric,
+        cross=merged.cross,
+        rows=merged.rows,
+        columns=merged.columns,
+        values=merged.values,
+        moments=merged.moments,
+        weight=merged.weight,
+    )

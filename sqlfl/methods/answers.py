@@ -1,0 +1,183 @@
+"""What the clients' replies in the rounds of training must be, by what they were told at the start.
+
+Whatever else comes is a PartyError (`sqlfl.messages.replies`), before a method makes anything of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlfl.coordinator.loj import JoinedRows
+from sqlfl.coordinator.lou import Members
+from sqlfl.errors import InternalError
+from sqlfl.messages import (
+    ConsensusPart,
+    ExactPredictions,
+    Gram,
+    Message,
+    PartialGradient,
+    Predictions,
+    Ready,
+    Slope,
+)
+from sqlfl.messages.replies import Expected, refused
+from sqlfl.models.basis import products_length
+from sqlfl.party.steps import ClientConfiguration
+from sqlfl.schema import Address
+
+Expect: TypeAlias = Callable[[Address], Expected[Any]]
+PENALTY = 1
+"""Numbers that a block's first client sends beside predictions."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Client:
+    configuration: ClientConfiguration
+    width: int
+    """Encoded columns."""
+    shared: bool
+
+    @property
+    def parameters(self) -> tuple[int, int]:
+        """The shape of a gradient."""
+        tower = self.configuration.tower(self.width)
+        return (self.width, self.configuration.outputs) if tower is None else (tower.size, 1)
+
+    @property
+    def merging(self) -> tuple[type[Message], int]:
+        """What a step sends to be merged, and how often."""
+        own = self.configuration
+        consensus = own.consensus or (bool(own.hidden) and own.algorithm == "admm")
+        if not self.shared:
+            return Predictions, 0
+        return (ConsensusPart, max(own.inner_rounds, 1)) if consensus else (PartialGradient, 1)
+
+    def products(self, number: int) -> int:
+        return number if self.configuration.leader else 0
+
+
+class Answers:
+    """Of the clients of these slots, once `begin` has told what they know.
+
+    outputs : values of a row's prediction.
+    """
+
+    def __init__(self, slots: Sequence[Members], outputs: int) -> None:
+        self._slots = slots
+        self._outputs = outputs
+        self._clients: dict[Address, _Client] = {}
+
+    @staticmethod
+    def started(address: Address) -> Expected[Ready]:
+        """To `Start`."""
+        return Expected(Ready)
+
+    def begin(
+        self,
+        requests: Mapping[Address, Message],
+        configurations: Mapping[Address, ClientConfiguration],
+        replies: Mapping[Address, Ready],
+    ) -> None:
+        """Raises PartyError where clients of a slot have different columns."""
+        for members in self._slots:
+            first = replies[members.addresses[0]].width
+            for address in members.addresses:
+                width = replies[address].width
+                if width != first:
+                    what = f"has {width} encoded columns, and others of its slot have {first}"
+                    raise refused(address[0], requests[address], what)
+                self._clients[address] = _Client(configurations[address], width, members.shared)
+
+    def ready(self, address: Address) -> Expected[Ready]:
+        """To second moments: the width of before."""
+        width = self._of(address).width
+        return Expected(
+            Ready,
+            fault=lambda own: None if own.width == width else f"has {own.width} columns of {width}",
+        )
+
+    def gram(self, address: Address) -> Expected[Gram]:
+        """Of as many columns as the client said that it has."""
+        return Expected(Gram, {"columns": self._of(address).width})
+
+    def predictions(self, rows: JoinedRows) -> Callable[[Address], Expected[Predictions]]:
+        """Of these rows, without a step."""
+        return lambda address: self._predicted(address, rows, PENALTY, self._outputs)
+
+    def exact_predictions(self, rows: JoinedRows) -> Callable[[Address], Expected[Any]]:
+        """The same in 8-byte numbers."""
+        return lambda address: self._predicted(address, rows, PENALTY, self._outputs, exact=True)
+
+    def step(self, following: JoinedRows, *, exact: bool = False) -> list[Expect]:
+        """To a step and to what is merged of it, exchange by exchange; predictions of the rows
+        `following` at the end."""
+        first = next(iter(self._clients.values()))
+        lbfgs = first.configuration.algorithm == "lbfgs"
+        products = products_length(first.configuration.memory) if lbfgs else PENALTY
+
+        def last(address: Address) -> Expected[Any]:
+            return self._predicted(address, following, products, self._outputs, exact=exact)
+
+        return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
+
+    def probe(self, rows: JoinedRows) -> list[Expect]:
+        """To a power round, likewise; consensus has none to merge."""
+        merging = {a: c.merging for a, c in self._clients.items()}
+        merging |= {a: (k, 0) for a, (k, _) in merging.items() if k is not PartialGradient}
+        return self._merged(merging, 1, lambda a: self._predicted(a, rows, 0, 1))
+
+    def slopes(self) -> list[Expect]:
+        """To a gradient that is measured; that of several clients is summed first."""
+        merging = {a: (PartialGradient, int(c.shared)) for a, c in self._clients.items()}
+
+        def last(address: Address) -> Expected[Any]:
+            own = self._of(address)
+            return Expected(Slope, {"squares": own.products(1 + int(own.configuration.metric))})
+
+        return self._merged(merging, self._outputs, last)
+
+    def _merged(
+        self,
+        merging: Mapping[Address, tuple[type[Message], int]],
+        outputs: int,
+        last: Expect,
+    ) -> list[Expect]:
+        """merging: what each client sends to be merged, and how often, before its `last` reply."""
+
+        def at(exchange: int) -> Expect:
+            def expected(address: Address) -> Expected[Any]:
+                kind, often = merging[address]
+                if exchange >= often:
+                    return last(address)
+                parameters, wide = self._of(address).parameters
+                return Expected(
+                    kind, {"parameters": parameters, "outputs": 1 if outputs == 1 else wide}
+                )
+
+            return expected
+
+        return [at(exchange) for exchange in range(max(n for _, n in merging.values()) + 1)]
+
+    def _predicted(
+        self,
+        address: Address,
+        rows: JoinedRows,
+        products: int,
+        outputs: int,
+        *,
+        exact: bool = False,
+    ) -> Expected[Any]:
+        sizes = {
+            "rows": rows.sizes[address],
+            "outputs": outputs,
+            "products": self._of(address).products(products),
+        }
+        return Expected(ExactPredictions if exact else Predictions, sizes)
+
+    def _of(self, address: Address) -> _Client:
+        if address not in self._clients:
+            raise InternalError(f"client {address[0]} has not been started")
+        return self._clients[address]

@@ -1,0 +1,90 @@
+"""How far steps got; when training counts as divergent, so that its model is not kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.errors import ModelError
+from sqlfl.methods.base import Problem
+
+LARGEST = 1e12
+"""Times the largest target, or 1: scores beyond it count as divergent."""
+LARGEST_OF_ALL = 1e34
+"""The same, whatever the target: sums of so large residuals still fit the float32 of messages."""
+GROWTH = 1e6
+"""By how much the objective may exceed that before the first step, or 1 where that is less."""
+WORSE = 2.0
+"""By how much the objective of a model that is kept may exceed that of where training began, or of
+the best constant; of classifiers half the entropy of a blind guess comes on top."""
+
+
+def check_scores(
+    problem: Problem, scores: Array, what: str, hint: str, stretch: float = 1.0
+) -> None:
+    """Raise ModelError where scores (n, d_c) of rows that count are beyond all targets, or NaN.
+
+    `what` diverges, as in 'the steps'. Scores that the noise of private predictions explains are
+    none of that, `stretch` being the largest ‖∂H/∂E‖². Nothing is raised where the problem is
+    `blind`: clipped gradients bound the steps there.
+    """
+    if problem.blind:
+        return
+    reach = max(problem.reach, problem.noise * float(np.sqrt(stretch)))
+    limit = min(LARGEST * reach, LARGEST_OF_ALL)
+    if not np.abs(scores).max(initial=0.0) < limit:
+        raise ModelError(f"{what} diverge: scores exceed {limit:.3g}", hint=hint)
+
+
+def check_objective(
+    problem: Problem, objective: float, first: float, what: str, hint: str, stretch: float = 1.0
+) -> None:
+    """Raise ModelError where an epoch ends far above where training began, or with NaN.
+
+    Noise and blindness as in `check_scores`.
+    """
+    if problem.blind:
+        return
+    noise = 0.5 * problem.loss.curvature * problem.outputs * stretch * problem.noise**2
+    if not objective < GROWTH * max(first, noise, 1.0):
+        raise ModelError(
+            f"{what} diverge: the objective was {first:.3g}, and is {objective:.3g}", hint=hint
+        )
+
+
+def check_kept(problem: Problem, objective: float, first: float, hint: str) -> None:
+    """Raise ModelError where a model is worse than none: than the best constant, and than what
+    training began with (`first`).
+
+    Epochs in between may be as bad. Nothing is raised of protected features: what their noise does
+    to a model is no divergence.
+    """
+    if problem.privacy is not None:
+        return
+    constant = problem.loss.initial_intercept(problem.targets, problem.shares)
+    alone = problem.value(np.tile(constant, (problem.mapping.total, 1)))
+    guess = 0.0
+    if problem.targets.dtype.kind != "f":
+        guess = 0.5 * float(np.log(max(problem.outputs, 2)))
+    if not objective <= WORSE * max(alone, first) + guess:
+        raise ModelError(
+            f"the steps diverge: the objective ended at {objective:.3g}, and the best constant has "
+            f"{alone:.3g}",
+            hint=hint,
+        )
+
+
+def relative(change: float, objective: float, first: float) -> float:
+    """`change` against the objective, or against 1e-12 of the first one where it vanishes."""
+    return float(change / scale_of(objective, first))
+
+
+def scale_of(objective: float, first: float) -> float:
+    """What changes and gaps of the objective are measured against; `first`: it at the start."""
+    return float(max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny))
+
+
+def column_means(values: Array) -> Array:
+    """(N, d_c) -> (d_c,)"""
+    means: Array = np.sum(values, axis=0) / len(values)
+    return means

@@ -1,0 +1,205 @@
+"""What the gradient proves: by how much the objective can be above its minimum.
+
+The clients tell the squared norms of their blocks' gradients, at scores that were refreshed from
+the parameters that they hold, and at the intercept that is best for these. With b minimised out
+the objective is convex in θ, and
+
+  l2-strongly so:                                   gap ≤ ‖g‖² / 2 l2;
+  with μ P⁻¹ ≤ ∇², P⁻¹ the blocks' second moments:  gap ≤ gᵀP g / 2 μ   (near the minimum).
+
+The first holds whatever the tables are. For the second μ is `RESOLVED`, times the loss's curvature
+at the scores over its bound: the least eigenvalue that is reckoned with. Of two tables' squared
+loss, it is 1 − ρ with ρ their largest canonical correlation; where what the clients sent shows that
+ρ is closer to 1, μ is as small (`least_eigenvalue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl import endings
+from sqlfl.arrays import Array
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.endings import Ending
+from sqlfl.methods.base import Conversation, Problem
+from sqlfl.methods.divergence import scale_of
+from sqlfl.methods.search import ROUNDING
+from sqlfl.methods.warm import best_constants
+
+RESOLVED = 1e-8
+"""Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""
+SAME = 1e-9
+"""Sine of the angle of sums of different tables' columns, up to which they are the same."""
+RANK = 1e-3
+"""Relative singular value from which vectors are told apart."""
+SAMPLED = 1 << 14
+"""Joined rows, about, at which angles are looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of the parameters that the clients hold."""
+
+    scores: Array
+    """H (N, d_c), refreshed from them."""
+    loss: float
+    objective: float
+    gradient: float
+    """‖g‖ over all blocks."""
+    gap: float
+    """Bound of (objective − minimum) / objective; infinite where nothing bounds it."""
+    certain: float
+    """The same by l2 alone, whatever the columns are."""
+    separable: bool
+    """There is no minimum."""
+
+    def proves(self, tolerance: float) -> bool:
+        return not self.separable and self.gap <= max(tolerance, endings.CERTAIN)
+
+    def ending(self, tolerance: float, short: str, why: str) -> Ending:
+        """'converged' where that is proved, or else why the run ended."""
+        if self.separable:
+            return endings.separable(self.gradient)
+        if self.proves(tolerance):
+            proved = self.certain <= max(tolerance, endings.CERTAIN)
+            return endings.converged(
+                self.gradient, self.certain if proved else self.gap, proved=proved
+            )
+        return endings.unproven(short, why, self.gradient, self.gap)
+
+
+def conclusion(
+    problem: Problem, conversation: Conversation, still: bool, intercept: Array, first: float
+) -> Ending:
+    """How gradient descent or ADMM ended, by one examination: at the last epoch, or where `still`
+    the objective changed by at most `tolerance`. Of protected rows nothing is asked."""
+    short = endings.STILL if still else endings.LIMIT
+    why = endings.STILL_REASON if still else endings.LIMIT_REASON
+    if problem.privacy is not None:
+        return endings.untold(short, endings.PRIVATE)
+    found = examine(problem, conversation, intercept, first)
+    return found.ending(problem.number("tolerance", 0.0), short, why)
+
+
+def examine(
+    problem: Problem,
+    conversation: Conversation,
+    intercept: Array,
+    first: float,
+    *,
+    exact: bool = True,
+    reference: float | None = None,
+) -> Evidence:
+    """Asks the clients: an exchange for predictions, `exact` or in 4-byte numbers, and one for the
+    norms, two where slots are shared. first: the objective before the first step; reference: as in
+    `bound`, the loss's bound of it by default."""
+    replies = conversation.exact_predictions() if exact else conversation.predictions()
+    penalty = float(conversation.products(replies).sum())
+    held = [[values] for values in conversation.whole.concatenate(replies)]
+    least = least_eigenvalue(problem.mapping, held)
+    scores = conversation.whole.gather(replies)
+    scores += intercept
+    at_best = scores + best_constants(problem, scores)
+    squares = conversation.slopes(problem.residuals(at_best))
+    curvature = problem.loss.curvature if reference is None else reference
+    return weighed(problem, scores, at_best, penalty, squares, first, curvature, least)
+
+
+def weighed(
+    problem: Problem,
+    scores: Array,
+    at_best: Array,
+    penalty: float,
+    squares: Sequence[Array],
+    first: float,
+    reference: float,
+    least: float = RESOLVED,
+) -> Evidence:
+    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `at_best`,
+    which differ from `scores` by the intercept only."""
+    loss = problem.value(scores)
+    objective = loss + penalty
+    euclidean = sum(float(found[0]) for found in squares)
+    known = all(len(found) == 2 for found in squares)
+    preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
+    gap = bound(problem, at_best, euclidean, preconditioned, reference, least)
+    certain = bound(problem, at_best, euclidean, np.inf, reference)
+    excess, scale = max(loss - problem.value(at_best), 0.0), scale_of(objective, first)
+    return Evidence(
+        scores=scores,
+        loss=loss,
+        objective=objective,
+        gradient=float(np.sqrt(euclidean)),
+        gap=(gap + excess) / scale + ROUNDING,
+        certain=(certain + excess) / scale + ROUNDING,
+        separable=problem.l2 == 0.0 and _separable(problem, scores),
+    )
+
+
+def bound(
+    problem: Problem,
+    scores: Array,
+    euclidean: float,
+    preconditioned: float,
+    reference: float,
+    least: float = RESOLVED,
+) -> float:
+    """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
+    loss; `least`: as `least_eigenvalue` says."""
+    found = np.inf
+    if problem.l2 > 0.0:
+        found = euclidean / (2.0 * problem.l2)
+    bend = problem.loss.mean_curvature(scores, problem.shares) / reference
+    if preconditioned == 0.0:
+        return 0.0
+    if bend > 0.0:
+        found = min(found, preconditioned / (2.0 * least * bend))
+    return float(found)
+
+
+def least_eigenvalue(mapping: TableMapping, held: Sequence[Sequence[Array]]) -> float:
+    """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer.
+
+    held : of every slot some X̃ v: (n_i, c) each.
+    """
+    rows = slice(0, mapping.total, max(1, mapping.total // SAMPLED))
+    found, before = RESOLVED, np.zeros((len(range(mapping.total)[rows]), 0))
+    for slot, own in zip(mapping.slots, held, strict=True):
+        basis = _basis(np.hstack([slot.part(values, rows) for values in own]))
+        apart = basis - before @ (before.T @ basis)
+        sines = np.linalg.svd(apart - before @ (before.T @ apart), compute_uv=False)
+        near = sines[sines > SAME]
+        found = min(found, 0.5 * float(near.min(initial=1.0)) ** 2)
+        before = _basis(np.hstack([before, basis]), centre=False)
+    return found
+
+
+def _basis(values: Array, *, centre: bool = True) -> Array:
+    """Orthonormal columns (n, k) that span those of `values`, up to constants."""
+    values = np.asarray(values, np.float64)
+    if centre:
+        values = values - values.mean(axis=0)
+    norms = np.linalg.norm(values, axis=0)
+    values = values[:, norms > 0.0] / norms[norms > 0.0]
+    if not values.size:
+        return np.zeros((len(values), 0))
+    vectors, lengths, _ = np.linalg.svd(values, full_matrices=False)
+    return vectors[:, lengths > RANK * lengths[0]]
+
+
+def _separable(problem: Problem, scores: Array) -> bool:
+    """Every row that counts has its own class's score above all others: then so has any multiple of
+    the scores, and their loss falls to 0."""
+    if problem.targets.dtype.kind == "f":
+        return False
+    rows = slice(None) if problem.training is None else problem.training
+    found, codes = scores[rows], problem.targets[rows].astype(np.intp)
+    if problem.outputs == 1:
+        return bool(np.all(np.where(codes == 1, found[:, 0], -found[:, 0]) > 0.0))
+    own = found[np.arange(len(codes)), codes]
+    others = np.array(found)
+    others[np.arange(len(codes)), codes] = -np.inf
+    return bool(np.all(own > others.max(axis=1)))

@@ -1,0 +1,295 @@
+"""Block-preconditioned, vector-free L-BFGS for generalised linear models.
+
+H is linear in θ: a party sends X̃ P g of its block and the inner products of its newest vectors with
+its basis. From these the coordinator forms H of any combination of the last P g and steps, and
+searches exactly: not along one direction, but over a length of each block's part of each of these
+vectors and over the intercept (`subspace`), which costs no message, and which the direction of
+L-BFGS is a part of. That direction, by the two-loop recursion on the summed inner products, tells
+what a further step promises. One exchange per iteration, two where a slot has several clients; one
+more iteration's exchanges at the start for the first gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sqlfl import endings
+from sqlfl.arrays import Array
+from sqlfl.endings import CERTAIN, Ending
+from sqlfl.methods.base import (
+    Channel,
+    Conversation,
+    Problem,
+    Step,
+)
+from sqlfl.methods.divergence import column_means, relative
+from sqlfl.methods.evidence import Evidence, bound, examine, least_eigenvalue, weighed
+from sqlfl.methods.products import InnerProducts
+from sqlfl.methods.search import ROUNDING, exact_search
+from sqlfl.methods.subspace import Images, Restriction
+from sqlfl.methods.warm import beginning, best_constants, cold
+from sqlfl.models.basis import THETA, Basis, coefficients_length, sent
+from sqlfl.models.class_solver import STEP, class_curvature
+from sqlfl.options.training import EPOCHS, TOLERANCE
+
+SHOWN = 0.1
+"""Share of the gap that must be proved, at which rounding in the objective counts as visible."""
+DROWNED = 1e-4
+"""Share of a step's change of H that may be rounding."""
+IDLE = 5
+"""Iterations without progress, after which rounding is all there is."""
+EXACT_ROUNDING = 1e-18
+"""As `ROUNDING`, of 8-byte messages: the slope tells of descent where the value no longer does."""
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """A step of all blocks and of the intercept."""
+
+    step: tuple[Array, ...]
+    """X̃ s of every slot."""
+    change: Array
+    """Of H by the blocks' steps: (N, d_c)."""
+    intercept: Array
+    """What it moves by: (d_c,)."""
+    coefficients: Array
+    """Of the blocks' steps in their basis, as `Residuals` carry them: (slots, 2 + 2m)."""
+    rounding: float
+    """Mean square of the rounding in `change`."""
+    any: bool
+    """Something moves."""
+
+
+class Lbfgs:
+    """Options: epochs (iterations), tolerance.
+
+    It ends when the next direction promises to lower the objective by at most `tolerance` of itself
+    (half the Newton decrement, ½|g·d|) and the gradient bounds the gap by 1e-6 of it, or by
+    `tolerance` where that is more: `evidence` has the bounds. Then H is refreshed from the clients,
+    and the gradient measured at it: only where the bound still holds is this convergence.
+
+    Where it does not, where no step descends, and where the blocks' parts of a step are so long and
+    so contrary that the rounding of 4-byte messages would show in the objective, messages are of 8
+    bytes from there on: H is refreshed, and the pairs begin anew.
+    """
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._conversation = Conversation(problem, channel)
+        start = cold(problem)
+        self._intercept = self._basis(start.intercept)
+        self._scores = start.scores
+        self._inner = InnerProducts(len(problem.slots))
+        self._images = Images(problem)
+        self._exact = False
+        """Messages are of 8 bytes."""
+        self._loss = self._objective = self.first = 0.0
+        self._progress = _Progress()
+
+    def _basis(self, intercept: Array) -> Basis:
+        """Preconditioned as the blocks are."""
+        problem = self._problem
+        curvature = problem.loss.curvature * np.eye(problem.outputs)
+        if problem.class_shares:
+            curvature = class_curvature(problem.class_shares)
+        return Basis(intercept.reshape(1, -1), lambda g: np.linalg.solve(curvature, g.T).T)
+
+    @cached_property
+    def _reference(self) -> float:
+        """The curvature that the blocks' preconditioner has of the loss."""
+        problem = self._problem
+        if not problem.class_shares:
+            return problem.loss.curvature
+        constant = problem.loss.initial_intercept(problem.targets, problem.shares)
+        return math.sqrt(STEP) * problem.loss.mean_curvature(constant[None, :])
+
+    @property
+    def intercept(self) -> Array:
+        return np.array(self._intercept.theta[0])
+
+    @property
+    def head(self) -> Array | None:
+        return None
+
+    @property
+    def scores(self) -> Array:
+        return self._scores
+
+    def start(self) -> None:
+        """Start, where it starts warm, second moments of shared slots, and the first gradient."""
+        self._conversation.start("lbfgs")
+        start = beginning(self._problem, self._conversation)
+        self._intercept = self._basis(start.intercept)
+        self._scores = start.scores
+        self._conversation.share_grams()
+        self._exchange(np.zeros((1, coefficients_length())))
+
+    def steps(self) -> Iterator[Step]:
+        epochs = int(self._problem.number("epochs", EPOCHS["lbfgs"]))
+        self._value()
+        self.first = self._objective
+        move = self._search()
+        for epoch in range(1, epochs + 1):
+            self._move(move)
+            self._value()
+            self._progress.note(self._objective, float(self._inner.squares[:, 1].sum()))
+            ending = None
+            if epoch == epochs or self._ready():
+                ending = self._proved(epoch == epochs)
+            if ending is None:
+                move = self._search()
+                if not move.any or (self._exact and self._progress.rests):
+                    found = self._examined()
+                    reason = endings.ROUNDING_REASON
+                    ending = found.ending(self._tolerance, endings.ROUNDING, reason)
+            norm = self._inner.gradient if ending is None else ending.gradient
+            yield Step(epoch, self._objective, self._loss, norm, ending)
+            if ending is not None:
+                return
+
+    @property
+    def _tolerance(self) -> float:
+        return self._problem.number("tolerance", TOLERANCE["lbfgs"])
+
+    def _value(self) -> None:
+        self._loss = self._problem.value(self._scores)
+        penalty = 0.5 * self._problem.l2 * float(self._inner.blocks[:, THETA, THETA].sum())
+        self._objective = self._loss + penalty
+
+    def _ready(self) -> bool:
+        """By all that is known without asking the clients again, this is the optimum."""
+        promised = 0.5 * abs(self._inner.slope(self._inner.direction()))
+        if relative(promised, self._objective, self.first) > self._tolerance:
+            return False
+        euclidean, preconditioned = self._inner.squares.sum(axis=0)
+        gap = bound(self._problem, self._scores, euclidean, preconditioned, self._reference)
+        level = max(self._tolerance, CERTAIN)
+        return relative(gap, self._objective, self.first) <= level
+
+    def _proved(self, last: bool) -> Ending | None:
+        """What ends the run: that the optimum is proved, or that this is the last iteration."""
+        found = self._examined()
+        if not found.proves(self._tolerance) and not self._exact and not last:
+            self._sharpen()
+            found = self._examined()
+        if last or found.separable or found.proves(self._tolerance):
+            return found.ending(self._tolerance, endings.LIMIT, endings.LIMIT_REASON)
+        return None
+
+    def _examined(self) -> Evidence:
+        problem, first = self._problem, self.first
+        if self._exact:
+            held = self._refresh()
+            images = self._images.held()
+            least = least_eigenvalue(
+                problem.mapping, [[own, *more] for own, more in zip(held, images, strict=True)]
+            )
+            penalty = self._objective - self._loss
+            squares = list(self._inner.squares)
+            scores, reference = self._scores, self._reference
+            return weighed(problem, scores, scores, penalty, squares, first, reference, least)
+        found = examine(
+            problem,
+            self._conversation,
+            self.intercept,
+            first,
+            exact=False,
+            reference=self._reference,
+        )
+        self._scores, self._loss, self._objective = found.scores, found.loss, found.objective
+        return found
+
+    def _sharpen(self) -> None:
+        """8-byte messages from here on."""
+        self._exact = True
+        self._progress = _Progress()
+        self._images.forget()
+        self._inner.forget()
+        self._refresh()
+
+    def _refresh(self) -> list[Array]:
+        """H from the parameters that the clients hold, the intercept that is best for them, and the
+        gradient there, which moves nothing; gives the blocks' predictions (n_i, d_c)."""
+        replies = self._conversation.exact_predictions()
+        scores = self._conversation.whole.gather(replies) + self.intercept
+        moved = best_constants(self._problem, scores)
+        self._intercept.shift(moved)
+        self._scores = scores + moved
+        self._exchange(np.zeros((1, coefficients_length())))
+        self._value()
+        return self._conversation.whole.concatenate(replies)
+
+    def _search(self) -> Move:
+        move = self._best()
+        short = not move.any or self._progress.rests or self._drowns(move)
+        if short and not self._exact:
+            self._sharpen()
+            move = self._best()
+        return move
+
+    def _drowns(self, move: Move) -> bool:
+        """The rounding of 4-byte numbers would show in the objective after this step, or is too
+        large a part of what the step does to H."""
+        if move.rounding > DROWNED**2 * float(np.mean(np.square(move.change))):
+            return True
+        noise = 0.5 * self._problem.loss.curvature * (self._images.noise + move.rounding)
+        return relative(noise, self._objective, self.first) > SHOWN * CERTAIN
+
+    def _best(self) -> Move:
+        problem, images = self._problem, self._images
+        ways = images.ways(self._inner.direction())
+        slope, curvature = self._inner.penalty(ways.coefficients, problem.l2)
+        restriction = Restriction(problem, self._scores, images, ways, slope, curvature)
+        rounding = EXACT_ROUNDING if self._exact else ROUNDING
+        blocks, intercept = restriction.lengths(exact_search(restriction, rounding))
+        step = images.step(ways, blocks)
+        return Move(
+            step,
+            images.gathered(step),
+            intercept,
+            sent(blocks @ ways.coefficients),
+            images.rounding(ways, blocks),
+            bool(blocks.any() or intercept.any()),
+        )
+
+    def _move(self, move: Move) -> None:
+        """θ ← θ + the step, at the clients, in the intercept, and in H."""
+        self._intercept.shift(move.intercept)
+        self._images.move(move.step, move.rounding)
+        self._scores = self._scores + move.change + move.intercept
+        self._exchange(move.coefficients)
+
+    def _exchange(self, coefficients: Array) -> None:
+        """The clients make the step; their new gradients' images and products come back."""
+        values = self._problem.residuals(self._scores)
+        whole = self._conversation.whole
+        replies = self._conversation.step(whole, values, coefficients, exact=self._exact)
+        products = self._conversation.products(replies)
+        own = self._intercept.renew(column_means(values)[None, :])
+        self._inner.renew(products, own)
+        rows = self._conversation.whole.concatenate(replies)
+        self._images.renew(rows, self._inner.iteration)
+
+
+class _Progress:
+    """Whether iterations still lower the objective, or at least the gradient."""
+
+    def __init__(self) -> None:
+        self._objective = self._square = np.inf
+        self._idle = 0
+
+    def note(self, objective: float, square: float) -> None:
+        """square: gᵀP g."""
+        fell = self._objective - objective > ROUNDING * abs(objective)
+        self._idle = 0 if fell or square < 0.5 * self._square else self._idle + 1
+        self._objective = min(self._objective, objective)
+        self._square = min(self._square, square)
+
+    @property
+    def rests(self) -> bool:
+        return self._idle >= IDLE

@@ -1,0 +1,87 @@
+"""Slopes of a loss whose scores carry the noise of private predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.methods.base import Problem
+
+FAINT = 0.25
+"""Noise of slopes, in units of their own spread, up to which they are taken as they are."""
+BOUND = 0.5
+"""Noise that slopes may have, in these units."""
+
+
+class Drowned:
+    """The loss by its second-order expansion at the best constant scores b₀.
+
+    Noise of several times the scores makes any curved loss's slopes useless: σ(h + noise) is 0 or
+    1, whatever h. The expansion is linear in h, so that noise stays additive and averages out over
+    rows: g = ∂ℓ(b₀) + s c (h − h̄), c the mean curvature at b₀ and h̄ the mean over the rows, which
+    the intercept b₀ − h̄ takes up. Slopes then add up to 0, and a column that is not centred acts
+    as if it were.
+
+    s ≤ 1 bounds the noise of a slope to BOUND of the slopes' own spread: rows are clipped to about
+    that, and a sum of clipped rows keeps of the labels what noise leaves of each row's direction.
+    With s below 1 the model is larger than the expansion's minimum, by 1/s in the limit of many
+    steps; without any feedback, s = 0, its direction is that of the labels' covariance with the
+    columns. All of it is post-processing of noised predictions.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._constant = np.array(
+            problem.loss.initial_intercept(problem.targets, problem.shares), np.float64
+        )
+        scores = np.tile(self._constant, (problem.mapping.total, 1))
+        curvature = problem.loss.mean_curvature(scores[:1])
+        spread = problem.norm(problem.loss.gradient(scores, problem.targets))
+        spread = spread / np.sqrt(problem.mapping.total) or 1.0
+        noise = curvature * problem.noise / spread
+        self.applies = noise > FAINT
+        self._feedback = curvature * min(1.0, BOUND / noise) if self.applies else curvature
+        self._means: list[Array] = []
+        """h̄ after each epoch."""
+
+    def intercept(self, embedding: Array) -> Array:
+        """b₀ − h̄ after an epoch, whose rows predict (N, d_c): (d_c,)
+
+        The mean of a table with few rows is noisy itself. h̄ is that of the last half of the epochs,
+        which the parameters do not leave far behind, shrunk as a number of about a third of the
+        clip is to be expected from a measurement with that noise.
+        """
+        problem = self._problem
+        self._means.append(_mean(embedding, problem.shares))
+        recent = self._means[len(self._means) // 2 :]
+        noise = self._variance() / len(recent)
+        rounds = problem.privacy.rounds if problem.privacy is not None else {}
+        usual = 0.1 * sum(own.prediction_clip**2 for own in rounds.values())
+        mean: Array = np.mean(recent, axis=0)
+        return self._constant - mean * (usual / (usual + noise))
+
+    def _variance(self) -> float:
+        """Of the noise in each number of h̄."""
+        problem = self._problem
+        if problem.privacy is None:
+            return 0.0
+        shares = np.ones(problem.mapping.total) if problem.shares is None else problem.shares
+        found = 0.0
+        for place, members in enumerate(problem.slots):
+            parts = problem.mapping.scatter(place, shares[:, None])[:, 0] / problem.mapping.total
+            noise = problem.privacy.rounds[members.slot].prediction_noise
+            found += noise**2 * float(parts @ parts)
+        return found
+
+    def slopes(self, embedding: Array, targets: Array, shares: Array | None) -> Array:
+        """Of rows that predict `embedding` (B, d_c), with weights `shares` (B,) of mean 1."""
+        problem = self._problem
+        scores = np.broadcast_to(self._constant, embedding.shape)
+        moved = self._feedback * (embedding - _mean(embedding, shares))
+        found: Array = problem.loss.gradient(scores, targets) + moved
+        return found if shares is None else found * shares[:, None]
+
+
+def _mean(values: Array, shares: Array | None) -> Array:
+    mean: Array = np.average(values, axis=0, weights=shares)
+    return mean

@@ -1,0 +1,115 @@
+"""Step lengths of gradient descent: given, usual, public, or from the curvature; schedules."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.errors import InternalError
+from sqlfl.methods.base import Conversation, Problem
+from sqlfl.methods.lanczos import largest_eigenvalue
+from sqlfl.options.training import LEARNING_RATE
+
+PROBES = 8
+"""Power rounds for the step size, where `learning_rate` is not given."""
+MARGIN = 1.02
+BLIND_STEPS = 20.0
+"""Where noise drowns predictions: more only make parameters larger than they should be."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Step lengths before the schedule."""
+
+    blocks: float
+    head: float
+    """Of the intercept, and of a linear head."""
+
+
+def usual_rates(problem: Problem) -> Rates | None:
+    """`learning_rate`; without it LEARNING_RATE for Adam and for towers, None for what is to be
+    estimated, or where features are protected public."""
+    rate = problem.number("learning_rate", 0.0)
+    if not rate > 0.0 and (problem.hidden or problem.optimizer == "adam"):
+        rate = LEARNING_RATE
+    return Rates(rate, rate) if rate > 0.0 else None
+
+
+def public_rates(problem: Problem, steps: int) -> Rates:
+    """Without a look at the rows, for linear blocks whose features are protected.
+
+    Power rounds would be exact functions of the features. The trace of X̃ᵀX̃/N bounds λ_max, and is
+    at most 1 for every numeric column, standardised or between −1 and 1, and for every category
+    feature: a row has one category. Columns that are not centred are not orthogonal to the
+    intercept, which is one more column of ones then. Clipping a row's gradient does not add
+    curvature: along the row's own direction it cuts a slope that rises with the score, as Huber's
+    loss does. A step 1/L with L = curvature · trace + l2 descends, and does so even where the trace
+    is twice as large, as columns of missing indicators and noised scales may make it.
+
+    With momentum as in `estimated_rates`.
+
+    Where noise of more than 1 lies on the scores of a classifier, or of more than the targets'
+    deviation on those of a regression, slopes hardly tell any more whether scores are large enough,
+    and the parameters would grow with every one of the run's `steps`. Then all of them together go
+    as far as `BLIND_STEPS` of 1/L; since noise grows with the root of the number of steps, their
+    direction is as good for any number.
+    """
+    factor, curvature = 1.0, problem.loss.curvature
+    if problem.optimizer == "momentum":
+        factor = min(1.0, 2.0 * (1.0 - problem.momentum))
+    classes = problem.targets.dtype.kind != "f"
+    if problem.noise > (1.0 if classes else float(problem.targets.std())):
+        reach = BLIND_STEPS
+        if problem.optimizer == "momentum":
+            reach *= (1.0 - problem.momentum) / factor
+        factor *= min(1.0, reach / steps)
+    trace = max(problem.trace, 1.0) if problem.centred else problem.trace + 1.0
+    rate = factor / (curvature * trace + problem.l2)
+    return Rates(rate, factor / curvature if problem.centred else rate)
+
+
+def estimated_rates(
+    problem: Problem,
+    conversation: Conversation,
+    generator: np.random.Generator,
+    counting: float | None,
+) -> Rates:
+    """From power rounds, for linear blocks; `counting`: rows of a batch that count, None for all.
+
+    With L = curvature · λ_max(X̃ᵀX̃/N) + l2, and for batches of B rows curvature · tr(X̃ᵀX̃/N)/B more:
+
+    plain      1/L.
+    momentum   all rows min(1, 2(1 − μ))/L, up to which the heavy ball converges on any convex
+               function (Ghadimi, Feyzmahdavian and Johansson, 2015); batches (1 − μ)/L, whose
+               steps add up to those of 1/L.
+
+    The intercept is orthogonal to the centred columns: with all rows it has the same formula with
+    the loss's curvature for L.
+    """
+    total, curvature = problem.mapping.total, problem.loss.curvature
+    top, trace = largest_eigenvalue(conversation.probe, total, PROBES, generator, problem.shares)
+    smoothness = curvature * MARGIN * top + problem.l2
+    if counting is not None:
+        smoothness = max(smoothness + curvature * trace / counting, curvature)
+        rate = (1.0 - problem.momentum if problem.optimizer == "momentum" else 1.0) / smoothness
+        return Rates(rate, rate)
+    factor = 1.0
+    if problem.optimizer == "momentum":
+        factor = min(1.0, 2.0 * (1.0 - problem.momentum))
+    return Rates(factor / max(smoothness, 1e-12), factor / curvature)
+
+
+def step_factor(schedule: str, decay: float, epoch: int, epochs: int) -> float:
+    """By what `schedule` multiplies the step length in `epoch`, counted from 1, of `epochs`."""
+    match schedule:
+        case "constant":
+            return 1.0
+        case "inverse":
+            return 1.0 / (1.0 + decay * (epoch - 1))
+        case "exponential":
+            return float(decay ** (epoch - 1))
+        case "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * (epoch - 1) / epochs))
+    raise InternalError(f"there is no schedule {schedule!r}")

@@ -1,0 +1,277 @@
+"""Gradient descent over a join, on all joined rows or on mini-batches (eq. 6-8, 12-15, 19-21).
+
+One exchange per batch: the aggregated residuals of the last batch go down with the rows of the next
+one, whose predictions come back; only rows that occur in a batch travel. Around the end of an epoch
+all active rows travel, so that its objective is exact: the exchange of its last batch asks for
+predictions of all rows, and the residuals of the next epoch's first batch are sent for all rows
+(zero for those outside the batch). Towers that drop units predict the first batch of every epoch
+once more with units dropped, in an exchange of its own, and its residuals are for its rows only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from sqlfl import endings
+from sqlfl.arrays import Array
+from sqlfl.coordinator.loj import JoinedRows, batch_of
+from sqlfl.endings import Ending
+from sqlfl.errors import InternalError
+from sqlfl.methods.base import Channel, Conversation, Problem, Step
+from sqlfl.methods.divergence import check_objective, check_scores, relative
+from sqlfl.methods.evidence import conclusion
+from sqlfl.methods.noised import Drowned
+from sqlfl.methods.rates import (
+    Rates,
+    estimated_rates,
+    public_rates,
+    step_factor,
+    usual_rates,
+)
+from sqlfl.methods.warm import beginning, cold
+from sqlfl.models.optimizers import optimizer_of
+from sqlfl.options.training import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
+from sqlfl.privacy.samplers import add_gaussian
+
+HINT = "give a smaller learning_rate, or none, to have it chosen"
+ADAM_MEMORY = 10
+"""Steps over which Adam averages gradients."""
+
+
+class Sgd:
+    """Options: epochs, batch_size (all rows by default; of towers `neural_batch`), optimizer
+    ('plain', of towers 'adam'), momentum, learning_rate, schedule, decay, seed, tolerance, dropout.
+
+    A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
+    clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
+
+    With `learning_rate` every step has that size, the intercept's too; Adam and towers have 0.01
+    without it. Else it comes from the curvature (`estimated_rates`); in batches, unless there is a
+    `schedule`, it then falls over the epochs as 1/(1 + (epoch − 1)/4), the intercept's too.
+
+    It ends before the last epoch only with all rows and no dropout, where the objective fell by at
+    most `tolerance` of itself; with momentum or Adam, which swing, where it changed by no more for
+    as many epochs as they average over; whether that is convergence the gradient says
+    (`evidence.conclusion`). Raises ModelError where the steps diverge.
+
+    Weights: batches are of rows that weigh something, and a batch's gradient is its weighted mean.
+    The B of estimated steps is the rows of a batch that count, (Σ w)² / Σ w²: where weights differ
+    by much, batches must be large, for the mean of weighted means is not the weighted mean.
+    """
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._conversation = Conversation(problem, channel)
+        self._generator = np.random.default_rng(problem.seed)
+        rows = problem.training
+        self._rows = np.arange(problem.mapping.total) if rows is None else rows
+        total = len(self._rows)
+        some = bool(problem.hidden) and problem.privacy is None
+        usual = neural_batch(total) if some else total
+        self._batch = min(int(problem.number("batch_size", usual)), total)
+        self._rates = usual_rates(problem) or Rates(0.0, 0.0)
+        self._begin = cold(problem)
+        self._head, self._embedding = self._begin.head, self._begin.embedding
+        self._scores: Array = self._begin.scores
+        self.first = 0.0
+        self._optimizers = [
+            optimizer_of(problem.optimizer, problem.momentum) for _ in self._head.parameters
+        ]
+        self._schedule, self._decay = "constant", 0.0
+        self._drowned: Drowned | None = None
+        """Where noised predictions say little of the loss's slopes."""
+        if problem.noise > 0.0 and not problem.linear_head:
+            drowned = Drowned(problem)
+            self._drowned = drowned if drowned.applies else None
+
+    @property
+    def intercept(self) -> Array:
+        return self._head.intercept.copy()
+
+    @property
+    def head(self) -> Array | None:
+        return None if self._head.weights is None else self._head.weights.copy()
+
+    @property
+    def scores(self) -> Array:
+        return self._scores
+
+    def start(self) -> None:
+        """Start; the predictions of towers or of a warm start; the power rounds where the step
+        length is to be estimated."""
+        problem = self._problem
+        self._conversation.start("sgd")
+        self._begin = beginning(problem, self._conversation)
+        self._head, self._embedding = self._begin.head, self._begin.embedding
+        self._scores = self._begin.scores
+        known = usual_rates(problem)
+        usual = "inverse" if self._some and known is None else "constant"
+        self._schedule = str(problem.options.get("schedule") or usual)
+        self._decay = problem.number("decay", DECAY.get(self._schedule, 0.0))
+        if known is None and problem.privacy is not None:
+            known = public_rates(problem, self._epochs * math.ceil(len(self._rows) / self._batch))
+        if known is None:
+            counting = self._counting() if self._some else None
+            known = estimated_rates(problem, self._conversation, self._generator, counting)
+        self._rates = known
+
+    @property
+    def _epochs(self) -> int:
+        usual = NEURAL_EPOCHS if self._problem.hidden else EPOCHS
+        return int(self._problem.number("epochs", usual["sgd"]))
+
+    @property
+    def _some(self) -> bool:
+        """Steps are of batches, not of all rows."""
+        return self._batch < len(self._rows)
+
+    def _counting(self) -> float:
+        """Rows of a batch that count, on average."""
+        shares = self._problem.shares
+        if shares is None:
+            return self._batch
+        counting = float(shares.sum()) ** 2 / float(shares @ shares)
+        return max(1.0, self._batch * counting / len(self._rows))
+
+    def steps(self) -> Iterator[Step]:
+        problem = self._problem
+        tolerance = problem.number("tolerance", TOLERANCE["sgd"])
+        epochs = self._epochs
+        objective = first = problem.value(self._scores) + self._begin.penalty
+        self.first = first
+        still = 0
+        for epoch in range(1, epochs + 1):
+            penalty = self._epoch(step_factor(self._schedule, self._decay, epoch, epochs))
+            before = objective
+            loss = problem.value(self._scores)
+            objective = loss + penalty
+            check_objective(problem, objective, first, "the steps", HINT, self._head.stretch)
+            change = relative(before - objective, objective, first)
+            calm = (abs(change) if self._swings else change) <= tolerance
+            still = still + 1 if calm and (self._swings or change >= 0.0) else 0
+            ended = not self._random and not self._lasts and still >= self._memory
+            ending = self._ending(ended, first) if ended or epoch == epochs else None
+            yield Step(epoch, objective, loss, None if ending is None else ending.gradient, ending)
+            if ending is not None:
+                return
+
+    def _ending(self, still: bool, first: float) -> Ending:
+        """Of towers nothing is proved."""
+        problem = self._problem
+        if problem.hidden:
+            return endings.untold(endings.STILL if still else endings.LIMIT, endings.TOWERS)
+        return conclusion(problem, self._conversation, still, self._head.intercept, first)
+
+    @property
+    def _lasts(self) -> bool:
+        """All epochs are made: without a tolerance, noise has paid for them."""
+        problem = self._problem
+        return problem.privacy is not None and not problem.number("tolerance", 0.0) > 0.0
+
+    @property
+    def _random(self) -> bool:
+        return self._some or self._problem.dropout > 0.0
+
+    @property
+    def _swings(self) -> bool:
+        """The objective may rise on the way down."""
+        return self._problem.optimizer != "plain"
+
+    @property
+    def _memory(self) -> int:
+        """Steps that one step depends on."""
+        if self._problem.optimizer == "momentum":
+            return math.ceil(1.0 / (1.0 - self._problem.momentum))
+        return ADAM_MEMORY if self._swings else 1
+
+    def _epoch(self, factor: float) -> float:
+        """One pass over the joined rows; returns the penalty."""
+        problem, conversation = self._problem, self._conversation
+        whole, total = conversation.whole, problem.mapping.total
+        batches = [np.arange(total)]
+        if self._some:
+            order = self._rows[self._generator.permutation(len(self._rows))]
+            batches = np.split(order, range(self._batch, len(order), self._batch))
+        rows, embedding = self._first(batches[0])
+        penalty = 0.0
+        for number, joined in enumerate(batches):
+            slopes = self._slopes(embedding, joined)
+            values = self._head.pulled_back(slopes)
+            if len(values) < rows.total:
+                values = _spread(values, joined, total)
+            self._step_head(embedding, slopes, factor * self._rates.head)
+            following = whole
+            if number + 1 < len(batches):
+                following = batch_of(whole, batches[number + 1])
+            coefficients = np.array(
+                [factor * self._rates.blocks, len(joined), float(following is whole)]
+            )
+            replies = conversation.step(rows, values, coefficients, following)
+            rows, embedding = following, following.gather(replies)
+            self._check(self._head.scores(embedding), rows)
+            penalty = float(conversation.products(replies).sum())
+        if self._drowned is not None:
+            self._head = self._head.replaced((self._drowned.intercept(embedding),))
+        self._embedding, self._scores = embedding, self._head.scores(embedding)
+        return penalty + self._head.penalty(problem.l2)
+
+    def _first(self, joined: Array) -> tuple[JoinedRows, Array]:
+        """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
+        whole = self._conversation.whole
+        if not self._problem.dropout > 0.0:
+            return whole, self._embedding[joined]
+        rows = batch_of(whole, joined) if self._some else whole
+        asked = rows if self._some else None
+        return rows, rows.gather(self._conversation.predictions(asked, training=True))
+
+    def _slopes(self, embedding: Array, joined: Array) -> Array:
+        """w_j ∂ℓ/∂H of a batch's E (B, P), with weights of mean 1 in it: (B, d_c)."""
+        problem = self._problem
+        shares = None if problem.shares is None else problem.shares[joined]
+        if shares is not None:
+            shares = shares * (len(joined) / shares.sum())
+        if self._drowned is not None:
+            return self._drowned.slopes(embedding, problem.targets[joined], shares)
+        scores = self._head.scores(embedding)
+        return problem.loss.gradient(scores, problem.targets[joined], shares)
+
+    def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
+        if self._drowned is not None:
+            return
+        if self._problem.blind:
+            gradient: tuple[Array, ...] = (self._noised_slope(slopes),)
+        else:
+            gradient = self._head.gradient(embedding, slopes, self._problem.l2)
+        stepped = [
+            optimizer.step(parameter, slope, rate)
+            for optimizer, parameter, slope in zip(
+                self._optimizers, self._head.parameters, gradient, strict=True
+            )
+        ]
+        self._head = self._head.replaced(stepped)
+
+    def _noised_slope(self, slopes: Array) -> Array:
+        """The intercept's gradient from the slopes (B, d_c) of exact scores: (d_c,)."""
+        privacy = self._problem.privacy
+        if privacy is None or self._head.weights is not None:
+            raise InternalError("a head that learns from exact predictions")
+        norms = np.linalg.norm(slopes, axis=1)
+        factors = privacy.intercept_clip / np.maximum(norms, privacy.intercept_clip)
+        noised = add_gaussian(factors @ slopes, privacy.intercept_noise)
+        slope: Array = noised / len(slopes)
+        return slope
+
+    def _check(self, scores: Array, rows: JoinedRows) -> None:
+        counting = scores
+        if rows is self._conversation.whole and self._problem.training is not None:
+            counting = scores[self._problem.training]
+        check_scores(self._problem, counting, "the steps", HINT, self._head.stretch)
+
+
+def _spread(values: Array, joined: Array, total: int) -> Array:
+    spread = np.zeros((total, values.shape[1]))
+    spread[joined] = values
+    return spread

@@ -1,0 +1,243 @@
+"""The subspace that a step of lbfgs is searched in, and the exact search there.
+
+A block's part of the subspace is spanned by X̃ P g of its last gradients and, where some of them are
+no longer held, X̃ s of its last steps; the lengths along all of them are free in every block, and so
+is the intercept. Of quadratic losses this is a block Krylov method: what several blocks do against
+each other is found in the same step as what each of them does alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.methods.base import Problem
+from sqlfl.methods.search import mean_along
+from sqlfl.models.basis import IMAGE, MEMORY, newest
+
+FLOAT32 = 2.0**-25
+"""Rounding of a 4-byte number, relative to it, about."""
+WORK = 1 << 30
+"""Products of directions, row by row and output by output, that one look at the curvature may take:
+joins with very many rows are searched in fewer directions."""
+LEAST = 3
+"""Directions of each block that are searched at least."""
+HELD = 1 << 24
+"""Numbers up to which all directions' joined rows are held during a search."""
+
+Key = tuple[str, int]
+"""'gradient' or 'step', and the iteration that it came with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """X̃ v of a vector v of every block."""
+
+    slots: tuple[Array, ...]
+    """Of each slot (d_c, n_i)."""
+    squares: Array
+    """Of each slot the mean square over the joined rows: (slots,). 0 of exact ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Directions of a search, the same for every block."""
+
+    parts: tuple[Mapping[Key, float], ...]
+    """Of each the images that it is made of."""
+    coefficients: Array
+    """Of each what it is in the blocks' basis (sqlfl.models.basis): (ways, 3 + 3m)."""
+
+
+class Images:
+    """Of P g and of the steps, as the clients sent them: in float32, until `forget`.
+
+    `noise` says how much of what the steps made of H is rounding.
+    """
+
+    def __init__(self, problem: Problem, memory: int = MEMORY) -> None:
+        mapping = problem.mapping
+        self._mapping = mapping
+        self._memory = memory
+        self._counts = [mapping.counts(n) / max(mapping.total, 1) for n in range(len(mapping))]
+        rows = max(mapping.total * problem.outputs, 1)
+        self._most = max(LEAST, int(math.sqrt(WORK / rows) / max(len(mapping), 1)))
+        self._images: dict[Key, Image] = {}
+        self._iteration = -1
+        self._dropped = False
+        """Some image that steps were made of is no longer held."""
+        self._exact = False
+        self.noise = 0.0
+        """Mean square of the rounding of H that the steps so far have left."""
+
+    def forget(self) -> None:
+        """What comes is float64, and H has been refreshed; what was there is no longer used."""
+        self._images.clear()
+        self._exact, self._dropped, self.noise = True, False, 0.0
+
+    def renew(self, slots: Sequence[Array], iteration: int) -> None:
+        """Takes X̃ P g of every slot, (n_i, d_c)."""
+        self._iteration = iteration
+        self._keep("gradient", iteration, [np.ascontiguousarray(values.T) for values in slots])
+        oldest = iteration - self._memory
+        gone = [key for key in self._images if key[1] < oldest + (key[0] == "step")]
+        for key in gone:
+            self._dropped = self._dropped or key[0] == "gradient"
+            del self._images[key]
+
+    def _keep(self, kind: str, iteration: int, slots: Sequence[Array]) -> None:
+        squares = np.zeros(len(slots))
+        if not self._exact:
+            counted = zip(slots, self._counts, strict=True)
+            squares = np.array([np.einsum("cr,cr,r->", v, v, counts) for v, counts in counted])
+        self._images[kind, iteration] = Image(tuple(slots), squares)
+
+    def held(self) -> list[list[Array]]:
+        """X̃ P g of every slot, (n_i, d_c) each."""
+        kept = [image for (kind, _), image in self._images.items() if kind == "gradient"]
+        return [[image.slots[n].T for image in kept] for n in range(len(self._mapping))]
+
+    def ways(self, direction: Array) -> Ways:
+        """The directions of the next search; `direction` (3 + 3m,) is that of the two-loop
+        recursion, which stands for those that would be too many."""
+        newest_first = sorted(self._images, key=lambda key: (-key[1], key[0]))
+        wanted = [key for key in newest_first if key[0] == "gradient" or self._dropped]
+        if len(wanted) <= self._most:
+            found = [self._basis(key) for key in wanted]
+            return Ways(tuple({key: 1.0} for key in wanted), np.array(found))
+        some = newest_first[: self._most - 1]
+        found = [direction, *(self._basis(key) for key in some)]
+        parts = (self._parts(direction), *({key: 1.0} for key in some))
+        return Ways(parts, np.array(found))
+
+    def _basis(self, key: Key) -> Array:
+        """An image's vector in the blocks' basis: a step, or P g less the differences since."""
+        found = np.zeros(3 + 3 * self._memory)
+        kind, iteration = key
+        if kind == "step":
+            found[newest(iteration, self._memory)[3]] = 1.0
+            return found
+        found[IMAGE] = 1.0
+        for later in range(iteration + 1, self._iteration + 1):
+            found[newest(later, self._memory)[5]] = -1.0
+        return found
+
+    def _parts(self, direction: Array) -> dict[Key, float]:
+        """The images that make the image of a direction in the blocks' basis."""
+        found = {("gradient", self._iteration): float(direction[IMAGE])}
+        for iteration in range(self._iteration - self._memory + 1, self._iteration + 1):
+            places = newest(iteration, self._memory)
+            along, across = float(direction[places[3]]), float(direction[places[5]])
+            if along:
+                found["step", iteration] = along
+            if across:
+                for number, sign in ((iteration, 1.0), (iteration - 1, -1.0)):
+                    key = ("gradient", number)
+                    found[key] = found.get(key, 0.0) + sign * across
+        return found
+
+    def along(self, ways: Ways, rows: slice) -> Array:
+        """Of some joined rows, slot after slot, in each of them way after way:
+        (slots · ways, d_c, rows)."""
+        slots = enumerate(self._mapping.slots)
+        return np.concatenate(
+            [
+                [
+                    sum(w * slot.columns(self._images[k].slots[n], rows) for k, w in part.items())
+                    for part in ways.parts
+                ]
+                for n, slot in slots
+            ]
+        )
+
+    def step(self, ways: Ways, lengths: Array) -> tuple[Array, ...]:
+        """X̃ s of every slot (d_c, n_i), of a step of `lengths` (slots, ways)."""
+        found = []
+        for number, own in enumerate(lengths):
+            weights: dict[Key, float] = {}
+            for length, part in zip(own, ways.parts, strict=True):
+                for key, weight in part.items():
+                    weights[key] = weights.get(key, 0.0) + float(length) * weight
+            used = [(w, self._images[key].slots[number]) for key, w in weights.items() if w]
+            shape = self._images["gradient", self._iteration].slots[number].shape
+            total = np.zeros(shape)
+            for weight, values in used:
+                total += weight * values
+            found.append(total)
+        return tuple(found)
+
+    def gathered(self, step: Sequence[Array]) -> Array:
+        """What a step changes H by: (N, d_c)."""
+        return self._mapping.gather_sum([values.T for values in step])
+
+    def rounding(self, ways: Ways, lengths: Array) -> float:
+        """What a step of `lengths` (slots, ways) adds to `noise`."""
+        own = [
+            sum(w * w * self._images[key].squares for key, w in part.items()) for part in ways.parts
+        ]
+        return float(FLOAT32**2 * np.sum(lengths**2 * np.array(own).T))
+
+    def move(self, step: Sequence[Array], rounding: float) -> None:
+        """The clients make a step with the image `step`, of which so much is `rounding`."""
+        self.noise += rounding
+        kept = step if self._exact else [values.astype(np.float32) for values in step]
+        self._keep("step", self._iteration + 1, kept)
+
+
+class Restriction:
+    """φ(α) = the objective after a step of α along every block's ways, and of the intercept.
+
+    scores: H (N, d_c); slope (slots, ways) and curvature (slots, ways, ways) of the penalty along
+    each block's ways. α holds the slots' lengths, slot after slot, then the intercept's.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        scores: Array,
+        images: Images,
+        ways: Ways,
+        slope: Array,
+        curvature: Array,
+    ) -> None:
+        self._problem = problem
+        self._scores = scores
+        self._images = images
+        self._ways = ways
+        self._slope = slope
+        self._curvature = curvature
+        self._held: dict[int, Array] | None = None
+        if slope.size * scores.size <= HELD:
+            self._held = {}
+        self.size = slope.size + problem.outputs
+        self.quadratic = problem.loss.quadratic
+
+    def lengths(self, steps: Array) -> tuple[Array, Array]:
+        """Of the blocks (slots, ways), and of the intercept (d_c,)."""
+        return steps[: self._slope.size].reshape(self._slope.shape), steps[self._slope.size :]
+
+    def at(self, steps: Array, *, bend: bool = True) -> tuple[float, Array, Array]:
+        """φ, its gradient and, where it is to `bend`, its Hessian at α = `steps`."""
+        found = mean_along(self._problem, self._scores, self._along, steps, bend=bend)
+        value, slope, curvature = found
+        blocks, _ = self.lengths(steps)
+        pulled = np.einsum("sij,sj->si", self._curvature, blocks)
+        value += float(np.vdot(blocks, self._slope + 0.5 * pulled))
+        slope[: blocks.size] += (self._slope + pulled).reshape(-1)
+        if bend:
+            ways = self._slope.shape[1]
+            for number, own in enumerate(self._curvature):
+                part = slice(number * ways, (number + 1) * ways)
+                curvature[part, part] += own
+        return value, slope, curvature
+
+    def _along(self, rows: slice) -> Array:
+        if self._held is None:
+            return self._images.along(self._ways, rows)
+        if rows.start not in self._held:
+            self._held[rows.start] = self._images.along(self._ways, rows)
+        return self._held[rows.start]

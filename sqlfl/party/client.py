@@ -1,0 +1,390 @@
+"""The client's part of training: answers the coordinator's messages for one slot."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import (
+    ConsensusAverage,
+    ConsensusPart,
+    ExactPredictions,
+    ExactResiduals,
+    Message,
+    PartialGradient,
+    Predictions,
+    Probe,
+    Ready,
+    Residuals,
+    SendExactPredictions,
+    SendGram,
+    SendPredictions,
+    SendReleases,
+    SendSlope,
+    SetGram,
+    Slope,
+    SumGradient,
+)
+from sqlfl.messages.grams import gram_to_message, message_to_gram
+from sqlfl.models.gram import GramMatrix
+from sqlfl.models.towers import TowerShape
+from sqlfl.party.guard import Guard, releases_of
+from sqlfl.party.moments import majorant, noised_moments
+from sqlfl.party.requests import Held
+from sqlfl.party.steps import (
+    AdmmStep,
+    ClientConfiguration,
+    ClientStep,
+    ConsensusStep,
+    Engine,
+    LbfgsStep,
+    SgdStep,
+    penalty,
+)
+from sqlfl.privacy.randomness import Entropy, system
+
+__all__ = [
+    "ClientConfiguration",
+    "ClientOperator",
+    "Engine",
+    "Operator",
+    "check_device",
+    "make_operator",
+    "predictions_of",
+]
+
+
+NOTHING = np.zeros(0)
+
+ROUNDING = 1e-6
+"""Beyond what rounding may take from the norm of a row whose columns are centred to about 0."""
+
+_LOADING = threading.Lock()
+"""Threads that load torch at once would get in each other's way where it is missing."""
+
+
+class ClientOperator:
+    """Training of one slot's block at one client.
+
+    `configuration` is the JSON of `Start`. The block starts at `theta` (d, d_c), or at 0. Raises
+    InternalError where that has another shape. `entropy` is for tests.
+
+    In private runs a row's gradient x̃_r Y_rᵀ, Y_r being what the coordinator summed over the joined
+    rows of the row, has the norm ‖x̃_r‖ ‖Y_r‖: Y_r is scaled so that this is at most C, once,
+    however often the row is joined. The sum over the client's rows is noised before anything is
+    made of it, whether the client's own step or a partial gradient; predictions are clipped and
+    noised in every reply; second moments as in `sqlfl.party.moments`. Steps, penalties and
+    inner rounds are functions of these alone. lbfgs and power rounds take exact sums: they are
+    refused.
+    """
+
+    shape: TowerShape | None = None
+
+    def __init__(
+        self,
+        engine: Engine,
+        configuration: str,
+        run: str,
+        slot: int,
+        theta: Array | None = None,
+        *,
+        entropy: Entropy = system,
+    ) -> None:
+        self._engine = engine
+        self._configuration = own = ClientConfiguration.from_json(configuration)
+        self._run, self._slot = run, slot
+        self._held = Held.of(engine, own)
+        start = np.zeros((engine.width, own.outputs))
+        if theta is not None:
+            if theta.shape != start.shape:
+                raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
+            start = np.array(theta, np.float64)
+        self._step = _step(own, engine, start)
+        self._kept: deque[Array] = deque(maxlen=own.keep + 1)
+        """θ after each of the last epochs, where `keep` asks for it."""
+        self._rows: Array | None = None
+        """Of the last predictions, whose residuals come next; None for all."""
+        self._next: Array | None = None
+        self._summed: Callable[[Array], Message] = self._advance
+        """What is made of the sum of the partial gradients that comes next."""
+        self._exact = False
+        """The last residuals came in 8-byte numbers, and so do the predictions after them."""
+        self._inner = 0
+        self._guard: Guard | None = None
+        self._norms = NOTHING
+        if own.privacy is not None:
+            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._norms = np.hypot(engine.norms(), ROUNDING)
+        if self._step.needs_gram and (not own.shared or own.consensus):
+            self._set_gram(self._gram(), 1)
+
+    @property
+    def theta(self) -> Array:
+        """(d, d_c)"""
+        return self._step.theta
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """θ alone; of a tower these are several."""
+        return (self._step.theta,)
+
+    @property
+    def guard(self) -> Guard | None:
+        return self._guard
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
+        if back == 0:
+            return (np.array(self._step.theta),)
+        if not 0 < back < len(self._kept):
+            raise InternalError(f"{back} epochs back, of {len(self._kept)} that are kept")
+        return (self._kept[-1 - back],)
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message; InternalError where it does not belong here, or is of
+        other rows or parameters."""
+        self._held.check(message, self._rows, probing=self._summed == self._probed)
+        match message:
+            case SetGram():
+                self._set_gram(message_to_gram(message), self._configuration.clients)
+                return Ready(self._run, self._slot, self._engine.width)
+            case SendPredictions():
+                self._rows = None if message.whole else message.batch
+                self._exact = False
+                theta = self._step.theta
+                return self._predictions(theta, penalty(theta, self._configuration))
+            case SendExactPredictions() if self._guard is None:
+                self._rows, self._exact = None, True
+                theta = self._step.theta
+                return self._predictions(theta, penalty(theta, self._configuration))
+            case SendSlope() if self._guard is None:
+                return self._measure(message.values)
+            case SendGram():
+                return gram_to_message(self._gram(), self._run, self._slot)
+            case SendReleases():
+                return releases_of(self._guard, self._run, self._slot)
+            case Probe() if self._guard is None:
+                return self._probe(message)
+            case Residuals():
+                return self._residuals(message)
+            case SumGradient():
+                return self._summed(message.values)
+            case ConsensusAverage():
+                return self._average(message.values)
+        raise InternalError(f"message {message.kind} is no part of training")
+
+    def _gram(self) -> GramMatrix:
+        """The client's second moments, as they may leave it."""
+        if self._guard is None:
+            return self._engine.gram()
+        return noised_moments(self._engine, self._guard)
+
+    def _set_gram(self, gram: GramMatrix, clients: int) -> None:
+        """Second moments of that many clients, in sum."""
+        if self._guard is not None:
+            deviation = self._guard.privacy.moments_noise * math.sqrt(clients)
+            engine = self._engine
+            gram = majorant(gram, engine.centre, engine.offsets, deviation)
+        self._step.set_gram(gram)
+
+    def _gradient(self, values: Array) -> Array:
+        """Σ_r x̃_r Y_rᵀ of the rows of the last predictions, clipped and noised in private runs."""
+        rows, guard = self._rows, self._guard
+        if guard is None:
+            return self._engine.gradient(values, rows)
+        values = np.asarray(values, np.float64)
+        lengths = self._norms if rows is None else self._norms[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = lengths * np.linalg.norm(values, axis=1)
+            clipped = values * guard.factors(norms)[:, None]
+        return guard.gradient(self._engine.gradient(clipped, rows), values, rows)
+
+    def _probe(self, message: Probe) -> Message:
+        gradient = self._engine.gradient(message.values)
+        if self._configuration.consensus:
+            return self._probed(gradient)
+        return self._shared(gradient, self._probed)
+
+    def _probed(self, gradient: Array) -> Message:
+        return self._predictions(self._step.probe(gradient), NOTHING)
+
+    def _shared(self, gradient: Array, then: Callable[[Array], Message]) -> Message:
+        """What `then` makes of the slot's gradient, which several clients have first to sum."""
+        if not self._configuration.shared:
+            return then(gradient)
+        self._summed = then
+        return PartialGradient(self._run, self._slot, finite(gradient))
+
+    def _measure(self, values: Array) -> Message:
+        if self._configuration.metric and not self._step.needs_gram:
+            self._step.set_gram(self._engine.gram())
+        return self._shared(self._engine.gradient(values), self._slope)
+
+    def _slope(self, gradient: Array) -> Message:
+        squares = self._step.slope(gradient) if self._configuration.leader else NOTHING
+        return Slope(self._run, self._slot, finite(squares))
+
+    def _residuals(self, message: Residuals) -> Message:
+        self._step.begin(message.coefficients)
+        self._exact = isinstance(message, ExactResiduals)
+        gradient = self._gradient(message.values)
+        some = self._configuration.algorithm == "sgd" and message.coefficients[2] == 0.0
+        self._next = message.batch if some else None
+        if isinstance(self._step, ConsensusStep):
+            self._inner = 0
+            return ConsensusPart(self._run, self._slot, finite(self._step.part(gradient)))
+        return self._shared(gradient, self._advance)
+
+    def _average(self, mean: Array) -> Message:
+        if not isinstance(self._step, ConsensusStep):
+            raise InternalError("an average without consensus")
+        self._inner += 1
+        if self._inner < self._configuration.inner_rounds:
+            return ConsensusPart(self._run, self._slot, finite(self._step.average(mean)))
+        vector, products = self._step.settle(mean)
+        self._remember()
+        return self._predictions(vector, products)
+
+    def _advance(self, gradient: Array) -> Message:
+        vector, products = self._step.advance(gradient)
+        self._rows = self._next
+        self._remember()
+        return self._predictions(vector, products)
+
+    def _remember(self) -> None:
+        """An epoch ends with the step after which all rows are predicted."""
+        if self._configuration.keep and self._rows is None:
+            self._kept.append(np.array(self._step.theta))
+
+    def _predictions(self, vector: Array, products: Array) -> Predictions:
+        values = self._engine.predict(vector, self._rows)
+        if self._guard is not None:
+            values = self._guard.predictions(values, self._rows)
+        if not self._configuration.leader:
+            products = NOTHING
+        products = finite(products)
+        if self._exact:
+            return ExactPredictions(self._run, self._slot, exact_predictions_of(values), products)
+        return Predictions(self._run, self._slot, predictions_of(values), products)
+
+
+class Operator(Protocol):
+    """Training of one slot's block at one client, linear or neural."""
+
+    @property
+    def shape(self) -> TowerShape | None:
+        """None for a linear block."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """θ alone, or W₁, b₁, …, W_out of a tower."""
+        ...
+
+    @property
+    def guard(self) -> Guard | None:
+        """What clips, noises and counts releases; None where features are not protected."""
+        ...
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters as they were `back` epochs ago."""
+        ...
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message."""
+        ...
+
+
+def make_operator(
+    engine: Engine,
+    configuration: str,
+    run: str,
+    slot: int,
+    parameters: Sequence[Array] | None = None,
+) -> Operator:
+    """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
+
+    `parameters`: where training starts, as `Operator.parameters`. Raises ModelError where a tower
+    is to be trained without torch, privately without opacus, or without the device that is asked
+    for.
+    """
+    own = ClientConfiguration.from_json(configuration)
+    if own.hidden:
+        with _LOADING:
+            from sqlfl.party.neural import NeuralOperator  # loads torch
+
+            if own.privacy is not None:
+                import sqlfl.models.per_row  # noqa: F401  # loads opacus
+
+        return NeuralOperator(engine, configuration, run, slot, parameters)
+    theta = None
+    if parameters is not None:
+        (theta,) = parameters
+    return ClientOperator(engine, configuration, run, slot, theta)
+
+
+def check_device(name: str, *, private: bool = False) -> None:
+    """Raise ModelError where no tower can be trained: without torch, or without this device; and
+    where it is to be private, without opacus."""
+    with _LOADING:
+        from sqlfl.models.neural import device_of  # loads torch
+
+        if private:
+            import sqlfl.models.per_row  # noqa: F401  # loads opacus
+
+    device_of(name)
+
+
+def predictions_of(values: Array) -> Array:
+    """`values` as messages carry them, in float32; ModelError where they are not finite in it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _finite(values.astype(np.float32))
+
+
+def exact_predictions_of(values: Array) -> Array:
+    """`values` in float64; ModelError where they would not fit float32 either."""
+    predictions_of(values)
+    return np.asarray(values, np.float64)
+
+
+def _finite(values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise ModelError(
+            "predictions of its rows do not fit the 4-byte numbers of messages: the steps "
+            "diverge, or rows that count nothing in training (for validation, or of weight 0) "
+            "have values far beyond those of the others",
+            hint="give a smaller learning_rate, where the statement gives one",
+        )
+    return values
+
+
+def finite(values: Array) -> Array:
+    """Numbers of a block, as they are; ModelError where they are not finite."""
+    if not np.isfinite(values).all():
+        raise ModelError(
+            "its part of the parameters is not finite: the steps diverge",
+            hint="give a smaller learning_rate, where the statement gives one",
+        )
+    return values
+
+
+def _step(configuration: ClientConfiguration, engine: Engine, theta: Array) -> ClientStep:
+    match configuration.algorithm:
+        case "sgd":
+            return SgdStep(configuration, theta, engine.centre)
+        case "lbfgs" if configuration.privacy is not None:
+            raise InternalError("lbfgs searches and multiplies exactly: it cannot be private")
+        case "lbfgs":
+            return LbfgsStep(configuration, theta, engine.centre)
+        case "admm" if configuration.consensus:
+            return ConsensusStep(configuration, theta, engine.centre, engine.offsets)
+        case "admm":
+            return AdmmStep(configuration, theta, engine.centre)
+    raise InternalError(f"no client part of {configuration.algorithm!r}")

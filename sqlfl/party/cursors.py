@@ -1,0 +1,54 @@
+"""The cursors of a party's connection on which its requests run."""
+
+from __future__ import annotations
+
+import contextlib
+
+import duckdb
+
+from sqlfl.errors import Error
+from sqlfl.party.failures import REOPEN
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place, use
+
+
+class Cursors:
+    """Those that are open, each of which another thread may interrupt.
+
+    On each, names mean what they meant on the connection when this was made. Raises
+    duckdb.ConnectionException where the connection is closed.
+    """
+
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+        self._con = con
+        self._place = current_place(con)
+        self._open: set[duckdb.DuckDBPyConnection] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self) -> duckdb.DuckDBPyConnection:
+        """Raises Error where the connection is closed, or its database no longer attached."""
+        try:
+            cursor = sql.waiting(self._con.cursor)
+        except duckdb.ConnectionException as error:
+            raise Error("its connection is closed", hint=REOPEN) from error
+        self._open.add(cursor)
+        try:
+            use(cursor, self._place)
+        except BaseException as error:
+            self.end(cursor)
+            if isinstance(error, duckdb.CatalogException):
+                raise Error(f"its database {'.'.join(self._place)} is gone") from error
+            raise
+        return cursor
+
+    def end(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        self._open.discard(cursor)
+        cursor.close()
+
+    def interrupt(self) -> None:
+        """End the queries that run; called from another thread."""
+        for cursor in tuple(self._open):
+            with contextlib.suppress(duckdb.ConnectionException):
+                cursor.interrupt()

@@ -1,0 +1,43 @@
+"""What a party tells of its failures: never a value that its database met."""
+
+from __future__ import annotations
+
+import duckdb
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error
+
+_BOUND = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+"""Errors about the text of a query, which the coordinator wrote; others may quote data."""
+
+
+REOPEN = "open the database again, fed.detach(...) the party, and attach the new connection"
+
+
+def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
+    """What may be told of a failure: nothing that the database says of values that it met."""
+    if isinstance(error, (Error, *_BOUND)):
+        return str(error)
+    if isinstance(error, duckdb.ConnectionException):
+        return f"its connection is closed\nhint: {REOPEN}"
+    if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
+        if isinstance(error, duckdb.TransactionException):
+            return (
+                f"its blocks cannot be written beside another transaction ({error})\n"
+                "hint: commit or roll back what changes the schema sqlfl there, and run this again"
+            )
+        return f"its blocks cannot be written: {error}"  # these run no query over the tables
+    if "crypto module" in str(error):  # see sqlfl.files.open_source
+        return (
+            "its memory does not suffice, and what it would put on disk cannot be encrypted\n"
+            "hint: give it more memory; or attach a connection on which LOAD httpfs has been run, "
+            "which can encrypt"
+        )
+    return failed(request, error)
+
+
+def failed(request: ms.Message, error: Error | duckdb.Error) -> str:
+    return (
+        f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
+        "with the party (log sqlfl.party.party), for it may quote data"
+    )

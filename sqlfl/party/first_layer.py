@@ -1,0 +1,123 @@
+"""The first layer of a tower: by the client's engine, or on a device that holds its columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from sqlfl.arrays import Array
+from sqlfl.errors import ModelError
+from sqlfl.models.neural import FirstLayer, device_of
+from sqlfl.party.steps import Engine
+
+
+class EngineLayer:
+    """Products by the engine, in float64: one-hot columns are never made."""
+
+    device = torch.device("cpu")
+    dtype = torch.float64
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.rows, self.width = engine.rows, engine.width
+        self._norms: torch.Tensor | None = None
+
+    def forward(self, weights: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        return torch.from_numpy(self._engine.predict(weights.numpy(), rows))
+
+    def backward(self, slopes: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        return torch.from_numpy(self._engine.gradient(slopes.numpy(), rows))
+
+    def norms(self, rows: Array | None) -> torch.Tensor:
+        if self._norms is None:
+            self._norms = torch.from_numpy(self._engine.norms())
+        return self._norms if rows is None else self._norms[torch.from_numpy(_index(rows))]
+
+
+class DeviceLayer:
+    """The encoded columns on a device: numeric ones dense, one-hots as codes to sum rows by."""
+
+    def __init__(
+        self, engine: Engine, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.device, self.dtype = device, dtype
+        self.rows, self.width = engine.rows, engine.width
+        numeric, onehot = engine.columns()
+        self._split = numeric.shape[1]
+        self._categories = onehot.shape[1]
+        self._numeric = torch.tensor(numeric, dtype=dtype, device=device)
+        self._codes = torch.tensor(_codes(onehot), device=device)
+        self._centre = torch.tensor(engine.centre, dtype=dtype, device=device)
+        self._norms: torch.Tensor | None = None
+
+    def forward(self, weights: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        numeric, codes = self._of(rows)
+        values = numeric @ weights[: self._split]
+        if self._categories:
+            # a row of zeros is what `other` and the padding look up
+            table = torch.cat([weights[self._split :], weights.new_zeros((1, weights.shape[1]))])
+            values = values + torch.nn.functional.embedding_bag(codes, table, mode="sum")
+        return values - self._centre @ weights
+
+    def backward(self, slopes: torch.Tensor, rows: Array | None) -> torch.Tensor:
+        numeric, codes = self._of(rows)
+        parts = [numeric.T @ slopes]
+        if self._categories:
+            table = slopes.new_zeros((self._categories + 1, slopes.shape[1]))
+            repeated = slopes.repeat_interleave(codes.shape[1], 0)
+            # on CUDA this sums in a fixed order, where index_add_ does not
+            table.index_put_((codes.reshape(-1),), repeated, accumulate=True)
+            parts.append(table[:-1])
+        return torch.cat(parts) - torch.outer(self._centre, slopes.sum(0))
+
+    def norms(self, rows: Array | None) -> torch.Tensor:
+        if self._norms is None:
+            # ‖e − μ‖² of one-hots e is Σ over their ones of 1 − 2μ_k, and ‖μ‖²
+            hot = torch.cat([1.0 - 2.0 * self._centre[self._split :], self._centre.new_zeros(1)])
+            squares = self._numeric.square().sum(1) + self._centre.square().sum()
+            self._norms = (squares + hot[self._codes].sum(1)).clamp(min=0.0).sqrt()
+        if rows is None:
+            return self._norms
+        return self._norms[torch.tensor(_index(rows), device=self.device)]
+
+    def _of(self, rows: Array | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if rows is None:
+            return self._numeric, self._codes
+        chosen = torch.tensor(_index(rows), device=self.device)
+        return self._numeric[chosen], self._codes[chosen]
+
+
+def make_layer(engine: Engine, name: str, *, private: bool = False) -> FirstLayer:
+    """On the device `name`, 'auto', 'cpu' or 'cuda'.
+
+    'auto' takes CUDA where there is a device, and the engine holds the columns as arrays: others
+    are too large for memory. `private`: float64 there too, for what a row adds to a sum in float32
+    is not bounded as closely as noise is calibrated. Raises ModelError where CUDA is asked for and
+    absent, or too small.
+    """
+    device = device_of(name)
+    if device.type == "cpu" or (name == "auto" and engine.name != "arrays"):
+        return EngineLayer(engine)
+    try:
+        return DeviceLayer(engine, device, torch.float64 if private else torch.float32)
+    except torch.cuda.OutOfMemoryError as error:
+        raise ModelError(
+            f"the encoded columns of {engine.rows} rows do not fit the CUDA device's memory",
+            hint="device = 'cpu' trains without it",
+        ) from error
+
+
+def _index(rows: Array) -> Array:
+    """`rows`, of any type of integers, as torch indexes by them."""
+    return np.asarray(rows, np.int64)
+
+
+def _codes(onehot: sparse.csr_array) -> Array:
+    """int64 (a, k): the columns that are 1 in each row, filled up with q, the number of columns."""
+    rows, width = onehot.shape
+    lengths = np.diff(onehot.indptr)
+    codes = np.full((rows, max(int(lengths.max(initial=0)), 1)), width, np.int64)
+    row = np.repeat(np.arange(rows), lengths)
+    codes[row, np.arange(len(row)) - onehot.indptr[row]] = onehot.indices
+    return codes

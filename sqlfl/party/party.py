@@ -1,0 +1,434 @@
+"""Serves requests on one client's database. Knows SQL text and messages, never a plan."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field, replace
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error, EvaluationError, InternalError, ModelError, PartyError, WireError
+from sqlfl.interrupts import stoppable
+from sqlfl.party.client import check_device, make_operator, predictions_of
+from sqlfl.party.cursors import Cursors
+from sqlfl.party.failures import failed, safe_text
+from sqlfl.party.slot_state import SlotState, check_delta
+from sqlfl.party.steps import ClientConfiguration
+from sqlfl.printing import clipped, lines
+from sqlfl.schema import (
+    Client,
+    Place,
+    SlotSpecification,
+    specifications_from_json,
+    tables_to_json,
+)
+from sqlfl.udfs import blame, keys
+from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
+from sqlfl.udfs.carry import carry_block
+from sqlfl.udfs.connection import files
+from sqlfl.udfs.describe import describe, list_places, list_tables
+from sqlfl.udfs.label_secret import Holders, LabelSecret
+from sqlfl.udfs.predict import make_engine, score
+from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.write import write
+from sqlfl.wire import encode, received
+
+log = logging.getLogger("sqlfl.party")
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets:
+    """Keys of the hashes; the coordinator's code never touches them."""
+
+    federation: bytes
+    """Shared by all parties: join keys."""
+    organisation: bytes
+    """Shared by one party's clients: vocabularies."""
+    holders: Holders = field(default_factory=Holders)
+    """Shared by all parties: whose secret of label noise is another one's too."""
+
+
+@dataclass(eq=False)
+class RunState:
+    cursor: duckdb.DuckDBPyConnection
+    slots: dict[int, SlotState] = field(default_factory=dict)
+
+
+class PartyClient:
+    """One client: `handle` answers the coordinator's messages from the connection `con`.
+
+    Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
+    never used to run anything. `instance` tells its instance of DuckDB from those of the party's
+    other clients; None where there are none. Raises PartyError where `con` is closed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        con: duckdb.DuckDBPyConnection,
+        secrets: Secrets,
+        blocks: Blocks | None = None,
+        labels: LabelSecret | None = None,
+        instance: str | None = None,
+    ) -> None:
+        self.client = client
+        self._secrets = secrets
+        self._instance = instance
+        self._runs: dict[str, RunState] = {}
+        self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
+        self._labels = LabelSecret() if labels is None else labels
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        try:
+            self._cursors = Cursors(con)
+        except duckdb.ConnectionException as error:
+            raise PartyError(str(client), "its connection is closed") from error
+
+    def interrupt(self) -> None:
+        """End the request that is being served, from another thread.
+
+        It fails at its next step, or with the query that it runs just now. Where neither comes
+        soon, as between two queries, this is to be called again.
+        """
+        self._stop.set()
+        self._cursors.interrupt()
+
+    @property
+    def working(self) -> bool:
+        """A run is in progress."""
+        return bool(self._runs)
+
+    def close(self) -> None:
+        """End all runs and forget the saved blocks."""
+        for run in list(self._runs):
+            self._end(run)
+        self._blocks.close()
+
+    def handle(self, data: pa.Buffer) -> pa.Buffer:
+        """The reply to one request; a failure is a reply too, without data values in its text.
+
+        Bytes that are no request are answered with a failure that belongs to none.
+        """
+        try:
+            request = received(data)
+        except WireError as error:
+            log.warning("%s was sent what is no request: %s", self.client, error)
+            text = f"it was sent what is no request: {error.message}"
+            return encode(ms.Failure("", ms.CLIENT, "WireError", text))
+        at = ""
+        try:
+            with self._lock, stoppable(self._stop):
+                self._stop.clear()
+                reply = self._answer(request)
+            return encode(replace(reply, number=request.number))
+        except (Error, duckdb.Error) as error:
+            log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
+            at = error.at if isinstance(error, EvaluationError) else ""
+            failure = (type(error).__name__, safe_text(error, request))
+        except MemoryError as error:
+            log.info("%s failed on %s: %s", self.client, request.kind, error)
+            failure = ("MemoryError", f"its memory does not suffice for {request.kind}")
+        except Exception as error:
+            log.exception("%s failed on %s", self.client, request.kind)
+            text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
+            failure = ("InternalError", text)
+        name, text = failure
+        text = clipped(lines(text), ms.LONGEST_FAILURE)
+        return encode(ms.Failure(request.run, request.slot, name, text, at, number=request.number))
+
+    # -- dispatch ---------------------------------------------------------------------------------
+
+    def _answer(self, request: ms.Message) -> ms.Message:
+        match request:
+            case ms.ListTables():
+                return self._list_tables(request)
+            case ms.Describe():
+                return self._describe(request)
+            case ms.Prepare():
+                return self._prepare(request)
+            case ms.Keep():
+                self._blocks.keep(request.model)
+                return ms.Saved(request.run, request.slot, 1)
+            case ms.Drop():
+                self._blocks.drop(request.model)
+                return ms.Ready(request.run, request.slot)
+            case ms.Collect():
+                self._blocks.collect(request.models)
+                own = self._blocks
+                return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
+            case ms.Write():
+                return self._write(request)
+            case ms.Commit():
+                self._run(request).cursor.commit()
+                return ms.Ready(request.run, request.slot)
+            case ms.Finish():
+                self._end(request.run)
+                return ms.Ready(request.run, request.slot)
+        state = self._slot(request)
+        match request:
+            case ms.SendKeys():
+                return self._send_keys(request, state)
+            case ms.Activate():
+                return self._activate(request, state)
+            case ms.Weigh():
+                return self._weigh(request, state)
+            case ms.SetEncoding():
+                return self._set_encoding(request, state)
+            case ms.SendLabels():
+                return state.labels()
+            case ms.SendFindings():
+                return state.findings()
+            case ms.SendWeights():
+                return ms.Weights(request.run, request.slot, state.snapshot.weights())
+            case ms.SendSplit():
+                return ms.Split(request.run, request.slot, state.snapshot.split())
+            case ms.SendIdentifiers():
+                columns = tuple(state.snapshot.identifiers())
+                return ms.Identifiers(request.run, request.slot, columns)
+            case ms.Start():
+                return self._start(request, state)
+            case ms.Save():
+                return self._save(request, state)
+            case ms.SendReleases():
+                return state.releases(request)
+            case ms.Score():
+                return self._score(request, state)
+        if state.operator is None:
+            raise InternalError(f"{request.kind} before start")
+        return state.operator.handle(request)
+
+    # -- planning ---------------------------------------------------------------------------------
+
+    def _list_tables(self, request: ms.ListTables) -> ms.Tables:
+        cursor = self._cursors.begin()
+        try:
+            listing = tables_to_json(
+                self._places(cursor), list_tables(cursor), self._labels.fleeting
+            )
+            return ms.Tables(request.run, request.slot, listing)
+        finally:
+            self._cursors.end(cursor)
+
+    def _places(self, cursor: duckdb.DuckDBPyConnection) -> tuple[Place, ...]:
+        """With what tells, among the party's clients, that two have one database open."""
+        places = list_places(cursor)
+        if self._instance is None:
+            return places
+        found, secret = files(cursor), self._secrets.organisation
+        return tuple(
+            replace(place, database=keys.derive(secret, "database", name).hex()[:32])
+            for place in places
+            for name in [found.get(place.catalog) or f"{self._instance}:{place.catalog}"]
+        )
+
+    def _describe(self, request: ms.Describe) -> ms.Columns:
+        cursor = self._cursors.begin()
+        try:
+            columns = describe(cursor, request.select)
+        finally:
+            self._cursors.end(cursor)
+        names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
+        return ms.Columns(request.run, request.slot, names, types)
+
+    # -- snapshot, join, encoding -----------------------------------------------------------------
+
+    def _prepare(self, request: ms.Prepare) -> ms.Prepared:
+        if request.run in self._runs:
+            raise InternalError(f"run {request.run} is prepared already")
+        slots = specifications_from_json(request.specification)
+        wanted = sum(len(item.fragments) for item in slots)
+        if len(request.fragments) != wanted:
+            raise InternalError(f"{len(request.fragments)} fragments came for {wanted}")
+        for item in slots:
+            if item.device is not None:
+                # before anything is computed or leaves
+                check_device(item.device, private=_protected(item))
+        run = self._runs[request.run] = RunState(self._cursors.begin())
+        try:
+            return self._take_snapshots(request, slots, run)
+        except BaseException as error:
+            self._end(request.run)
+            if isinstance(error, duckdb.Error):
+                self._explain(request, slots, error)
+            raise
+
+    def _explain(
+        self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], error: duckdb.Error
+    ) -> None:
+        """Raise what tells what of the fragments failed, where that is known."""
+        kind = blame.kind_of(error)
+        if kind is None:
+            return
+        cursor = self._cursors.begin()
+        try:
+            at = blame.place_of(cursor, slots, request.fragments, error)
+        finally:
+            self._cursors.end(cursor)
+        raise EvaluationError(f"{kind}: {failed(request, error)}", at) from error
+
+    def _take_snapshots(
+        self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
+    ) -> ms.Prepared:
+        """All fragments in one transaction, so that the slots' snapshots are of one instant."""
+        keys.install(run.cursor)
+        secret = keys.derive(self._secrets.federation, request.run, "join")
+        rows: list[int] = []
+        null_targets: list[int] = []
+        start = 0
+        run.cursor.begin()
+        for item in slots:
+            fragments = request.fragments[start : start + len(item.fragments)]
+            start += len(item.fragments)
+            snapshot = Snapshot.take(
+                run.cursor, item, fragments, secret, request.run, self._draws(item)
+            )
+            check_delta(item, sum(snapshot.rows))
+            warm = None if item.warm is None else self._block(*item.warm)
+            run.slots[item.slot] = SlotState(item, snapshot, warm)
+            rows += snapshot.rows
+            null_targets += snapshot.null_targets
+        run.cursor.commit()
+        return ms.Prepared(
+            request.run,
+            request.slot,
+            np.array(rows, dtype=np.int64),
+            np.array(null_targets, dtype=np.int64),
+        )
+
+    def _draws(self, item: SlotSpecification) -> bytes:
+        """The key of what is drawn by a row's content; before labels are noised, it is on disk."""
+        noised = item.privacy is not None and item.privacy.label is not None
+        if noised and item.seed is not None:
+            raise InternalError("noise of labels does not follow from a seed")
+        if noised:
+            secret = self._labels.get()
+            number = self._secrets.holders.number(secret, self.client)
+            return keys.derive(secret, "label noise", str(number))
+        return self._blocks.secret("split") if item.base and item.seed is None else b""
+
+    def _send_keys(self, request: ms.SendKeys, state: SlotState) -> ms.JoinKeys:
+        fragment, tags, codes = state.snapshot.keys()
+        return ms.JoinKeys(request.run, request.slot, fragment, tags, codes)
+
+    def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
+        state.snapshot.activate(request.rows, request.counts)
+        state.joined = request.total
+        if state.specification.weighted:
+            return ms.Ready(request.run, request.slot)
+        return self._counted(request.run, state)
+
+    def _weigh(self, request: ms.Weigh, state: SlotState) -> ms.Message:
+        state.check(request, active=state.snapshot.active)
+        state.snapshot.weigh(request.counts)
+        return self._counted(request.run, state)
+
+    def _counted(self, run: str, state: SlotState) -> ms.Message:
+        return state.counted(self._vocabulary_key(run, state))
+
+    def _set_encoding(self, request: ms.SetEncoding, state: SlotState) -> ms.Ready:
+        encoding = state.set_encoding(request, self._vocabulary_key(request.run, state))
+        return ms.Ready(request.run, request.slot, encoding.width)
+
+    def _vocabulary_key(self, run: str, state: SlotState) -> bytes:
+        item = state.specification
+        if state.warm is not None and state.warm.encoding.vocabulary_key is not None:
+            return state.warm.encoding.vocabulary_key  # so that categories can be matched
+        whole = item.secret == "federation"
+        secret = self._secrets.federation if whole else self._secrets.organisation
+        return keys.derive(secret, run, "vocabulary", str(item.slot))
+
+    # -- training and scoring ---------------------------------------------------------------------
+
+    def _start(self, request: ms.Start, state: SlotState) -> ms.Ready:
+        configuration = ClientConfiguration.from_json(request.configuration)
+        if _protected(state.specification) != (configuration.privacy is not None):
+            # or exact predictions would have left before anyone looks at what was released
+            raise InternalError(f"slot {request.slot} starts with other noise than was said")
+        if state.operator is not None:
+            raise InternalError(f"slot {request.slot} has been started")
+        cursor = self._runs[request.run].cursor
+        encoding = state.encoded()
+        engine = make_engine(state.specification.engine, cursor, state.snapshot, encoding)
+        state.engine = engine
+        begin = None
+        if state.warm is not None:
+            begin = carry_block(state.warm, encoding, configuration.tower(engine.width))
+        state.operator = make_operator(
+            engine, request.configuration, request.run, request.slot, begin
+        )
+        return ms.Ready(request.run, request.slot, engine.width)
+
+    def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
+        if state.operator is None or state.encoding is None:
+            raise InternalError("save before start")
+        theta, *upper = state.operator.kept(request.back)
+        block = SavedBlock(
+            state.encoding, theta, state.specification.name, state.operator.shape, tuple(upper)
+        )
+        self._blocks.save(request.model, request.slot, request.name, block)
+        return ms.Saved(request.run, request.slot, 0)
+
+    def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
+        block = self._block(request.model, request.block)
+        values = score(
+            self._runs[request.run].cursor,
+            state.snapshot,
+            block.encoding,
+            block.theta,
+            state.specification.engine,
+        )
+        values = predictions_of(block.finish(values))
+        state.scored = block.encoding
+        return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
+
+    def _block(self, model: str, slot: int) -> SavedBlock:
+        block = self._blocks.load(model, slot)
+        if block is None:
+            raise ModelError(
+                "its database has no block of the model, which was trained when another one was "
+                f"attached as {self.client}",
+                hint="attach the databases that it was trained on, in the same order; DESCRIBE "
+                "MODEL names its tables",
+            )
+        return block
+
+    def _write(self, request: ms.Write) -> ms.Written:
+        """In a transaction that `Commit` ends, or else the end of the run, which rolls it back."""
+        run = self._run(request)
+        unknown = [slot for slot in request.slots.tolist() if slot not in run.slots]
+        if unknown:
+            raise InternalError(f"write for slots {unknown}, which were not prepared")
+        snapshots = [run.slots[slot].snapshot for slot in request.slots.tolist()]
+        return ms.Written(request.run, request.slot, write(run.cursor, request, snapshots))
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def _run(self, request: ms.Message) -> RunState:
+        run = self._runs.get(request.run)
+        if run is None:
+            raise InternalError(f"{request.kind} for a run that was not prepared")
+        return run
+
+    def _slot(self, request: ms.Message) -> SlotState:
+        run = self._run(request)
+        if request.slot not in run.slots:
+            raise InternalError(f"{request.kind} for a slot that was not prepared")
+        return run.slots[request.slot]
+
+    def _end(self, name: str) -> None:
+        run = self._runs.pop(name, None)
+        if run is None:
+            return
+        for state in run.slots.values():
+            if state.engine is not None:
+                state.engine.close()
+        self._cursors.end(run.cursor)
+
+
+def _protected(specification: SlotSpecification) -> bool:
+    """Gradients of the slot are to be clipped and noised."""
+    return specification.privacy is not None and specification.privacy.delta is not None

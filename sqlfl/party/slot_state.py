@@ -1,0 +1,170 @@
+"""What a client has of one slot in a run, and what it tells of it before training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sqlfl import messages as ms
+from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.messages.checks import mismatch, sizes_of
+from sqlfl.party.client import Operator
+from sqlfl.privacy.specification import LabelPrivacy
+from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.blocks import SavedBlock
+from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
+from sqlfl.udfs.findings import of_scoring, of_training
+from sqlfl.udfs.label_noise import noised_labels
+from sqlfl.udfs.noised import (
+    bounds_encoding,
+    noised_encoding,
+    noised_statistics,
+    shared_noised_encoding,
+)
+from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.update import Engine
+
+
+@dataclass(eq=False)
+class SlotState:
+    specification: SlotSpecification
+    snapshot: Snapshot
+    warm: SavedBlock | None = None
+    """The block that training starts from."""
+    encoding: Encoding | None = None
+    engine: Engine | None = None
+    operator: Operator | None = None
+    joined: int = 0
+    """N, joined rows."""
+    scored: Encoding | None = None
+    """Of the saved block that the rows were scored by."""
+    noised_labels: float = 0.0
+    """Nominal ε of the labels that have left; 0 where none have, or exact ones."""
+    noised_statistics: float = 0.0
+    """Noise of the statistics that were measured, relative to their sensitivity; 0 without."""
+
+    def check(self, message: ms.Message, **sizes: int) -> None:
+        """Raises InternalError where the message has others."""
+        fault = mismatch(sizes_of(message), sizes)
+        if fault is not None:
+            raise InternalError(f"{message.kind} of other sizes: {fault}")
+
+    def counted(self, vocabulary_key: bytes) -> ms.Message:
+        """The answer once it is known what the active rows count: statistics of a shared slot,
+        unless public bounds say all."""
+        run, slot = self.snapshot.run, self.specification.slot
+        if not self.specification.shared or self._encoded_by == "bounds":
+            return ms.Ready(run, slot)
+        if self._encoded_by == "none":
+            return statistics(self.snapshot, vocabulary_key)
+        self._measure()
+        return noised_statistics(self.snapshot, vocabulary_key)
+
+    def set_encoding(self, message: ms.SetEncoding, vocabulary_key: bytes) -> Encoding:
+        """That of the merged statistics of a shared slot."""
+        own = self.specification
+        numeric = [feature for feature in own.features if feature.kind != "category"]
+        self.check(
+            message,
+            numeric=sum(feature.width for feature in numeric),
+            features=len(numeric),
+            categories=len(own.features) - len(numeric),
+        )
+        if self._encoded_by == "none":
+            self.encoding = shared_encoding(own.features, message, vocabulary_key)
+        elif self._encoded_by == "noised":
+            self.encoding = shared_noised_encoding(own, message, vocabulary_key)
+        else:
+            raise InternalError(f"slot {own.slot} is encoded by public bounds")
+        return self.encoding
+
+    def encoded(self) -> Encoding:
+        """The slot's encoding; where no message has set it, it follows from what is here."""
+        if self.encoding is None:
+            if self._encoded_by == "none":
+                self.encoding = local_encoding(self.snapshot)
+            elif self._encoded_by == "bounds":
+                self.encoding = bounds_encoding(self.snapshot)
+            else:
+                self._measure()
+                self.encoding = noised_encoding(self.snapshot)
+        return self.encoding
+
+    def labels(self) -> ms.Labels:
+        """Of the active rows; noised where the specification says so."""
+        label = self._label
+        if label is None:
+            found = self.snapshot.labels(self.specification.classes)
+        else:
+            found = noised_labels(self.snapshot)
+            self.noised_labels = label.epsilon
+        return ms.Labels(self.snapshot.run, self.specification.slot, *found)
+
+    def findings(self) -> ms.Findings:
+        """What is odd about the features, in training or, once they were scored, in scoring."""
+        own, none = self.specification, np.zeros(len(self.specification.features), np.uint8)
+        if own.privacy is not None and own.privacy.delta is not None:
+            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
+        empty, constant, identifying, unseen = none, none, none, none.astype(np.int64)
+        if self.scored is not None:
+            empty, unseen = of_scoring(self.snapshot, self.scored)
+        else:
+            encoding = self.encoded()
+            empty, constant, identifying = of_training(self.snapshot, encoding, self.joined)
+        return ms.Findings(self.snapshot.run, own.slot, empty, constant, identifying, unseen)
+
+    def releases(self, request: ms.SendReleases) -> ms.Releases:
+        """What the operator says of its releases, where there is one; and labels and statistics."""
+        found = ms.Releases(
+            request.run,
+            request.slot,
+            labels=0.0,
+            statistics=0.0,
+            gradients=0,
+            clip=0.0,
+            noise=0.0,
+            predictions=0,
+            prediction_clip=0.0,
+            prediction_noise=0.0,
+            moments=0,
+            row_bound=0.0,
+            moments_noise=0.0,
+        )
+        if self.operator is not None:
+            answer = self.operator.handle(request)
+            if not isinstance(answer, ms.Releases):
+                raise InternalError(f"the operator answered {request.kind} with {answer.kind}")
+            found = answer
+        return replace(found, labels=self.noised_labels, statistics=self.noised_statistics)
+
+    @property
+    def _encoded_by(self) -> str:
+        own = self.specification.privacy
+        return "none" if own is None else own.statistics
+
+    @property
+    def _label(self) -> LabelPrivacy | None:
+        own = self.specification.privacy
+        return None if own is None else own.label
+
+    def _measure(self) -> None:
+        """Noised statistics are measured now: once, for each time would add to ε."""
+        own = self.specification.privacy
+        if own is None or self.noised_statistics:
+            raise InternalError(f"slot {self.specification.slot} has measured its statistics")
+        self.noised_statistics = own.statistics_noise
+
+
+def check_delta(specification: SlotSpecification, rows: int) -> None:
+    """PrivacyError where the δ of the features is 1/rows or more.
+
+    Such a δ allows to lay open one row of each such table, and promises nothing.
+    """
+    delta = None if specification.privacy is None else specification.privacy.delta
+    if delta is not None and rows * delta >= 1:
+        raise PrivacyError(
+            f"delta = {delta:g} is too large: delta must be smaller than 1/rows, and "
+            f"{specification.name or 'its table'} has 1/delta rows or more",
+            hint="take a delta far below 1/rows: it may lay open one row in 1/delta",
+        )

@@ -1,0 +1,273 @@
+"""The report's table: each kind of release, and each who sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
+from sqlfl.report.card import Release
+from sqlfl.report.setting import Setting
+from sqlfl.report.units import unit_of
+
+if TYPE_CHECKING:
+    from sqlfl.planner.query.ucq import Slot
+
+OTHERS = "other parties"
+CLIENTS = "other clients of the table"
+USERS = "users of the model"
+READERS = "who gets the metrics"
+EXACT = "exact"
+
+KNOWN = "exact predictions are beside it"
+ALONE = "against who sees nothing but the model's parameters"
+SUMMED = "exact predictions are in the residuals that they get"
+
+
+def releases(own: Setting) -> tuple[Release, ...]:
+    """Of a plan or a run, in the order in which they happen."""
+    parts = [_joins, _weights, _identifiers, _labels, _statistics, _moments, _predictions]
+    if own.plan.algorithm:
+        parts += [_gradients, _history, _model]
+    elif own.plan.purpose == "evaluate":
+        parts += [_history]
+    return tuple(release for part in parts for release in part(own))
+
+
+def _none(kind: str, observer: str, mechanism: str = EXACT) -> Release:
+    return Release(kind, observer, mechanism, "", None, None)
+
+
+def _joins(own: Setting) -> Iterator[Release]:
+    if "join_keys" in own.kinds:
+        yield _none("join keys", own.coordinator, "hashes under a key of this run")
+    if own.kinds:
+        yield _none("join graph", own.coordinator, "exact: sizes, multiplicities, matches")
+        seen = "exact: how often each occurs, and how many joined rows there are"
+        yield _none("join graph", "each party, of its own rows", seen)
+
+
+def _weights(own: Setting) -> Iterator[Release]:
+    if "weights" in own.kinds:
+        yield _none("weights", own.coordinator)
+    if "split" in own.kinds:
+        yield _none("rows for validation", own.coordinator)
+    if "weigh" in own.kinds:
+        yield _none("weights and rows for validation", OTHERS, "sums over joined rows")
+
+
+def _identifiers(own: Setting) -> Iterator[Release]:
+    if "identifiers" in own.kinds:
+        yield _none("identifiers", own.coordinator)
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+
+def _labels(own: Setting) -> Iterator[Release]:
+    """Whatever else is made of noised labels is no more than they are."""
+    if not any(slot.target for slot in own.plan.ucq.slots):
+        return
+    epsilon = own.label_epsilon
+
+    def release(observer: str, through: str) -> Release:
+        if epsilon is None:
+            return _none("labels", observer, through or EXACT)
+        unit = f"the label of {own.labels}"
+        if through:
+            return Release("labels", observer, f"{through}, of the noised ones", unit, epsilon, 0.0)
+        nominal = own.privacy.label_epsilon
+        note = "" if nominal == epsilon else f"label_epsilon = {nominal:g} of this mechanism"
+        noised = f"{own.label_mechanism}; once per row"
+        return Release("labels", observer, noised, unit, epsilon, 0.0, note)
+
+    if "labels" in own.kinds:
+        yield release(own.coordinator, "")
+    if own.training:
+        if len(own.parties) > 1:
+            yield release(OTHERS, "in sums of residuals")
+        yield release(USERS, "in parameters, history and metrics")
+    elif own.plan.purpose == "evaluate":
+        yield release(READERS, "in metrics")
+
+
+# -- features -------------------------------------------------------------------------------------
+
+
+def _statistics(own: Setting) -> Iterator[Release]:
+    asked = own.privacy
+    if not own.plan.algorithm or (asked.features and asked.statistics == "bounds"):
+        return
+
+    def mechanism(slot: Slot) -> str:
+        if not asked.features or asked.statistics != "noised":
+            return EXACT
+        found = own.multiplier(slot, STATISTICS)
+        size = "" if found is None else f" of {found:.4g} times what one row moves them by"
+        return f"sums within the bounds and counts, Gaussian noise{size}, once"
+
+    shared = [slot for slot in own.slots if len(slot.clients) > 1]
+    crossing = [slot for slot in shared if own.leaves(slot)]
+    if "statistics" in own.kinds:
+        yield from _of(own, STATISTICS, own.coordinator, crossing, mechanism, why=KNOWN)
+        yield from _of(own, STATISTICS, CLIENTS, shared, mechanism, why=SUMMED)
+    note = "" if own.together else ALONE
+    yield from _of(own, STATISTICS, USERS, own.slots, mechanism, note, alone=True)
+
+
+def _moments(own: Setting) -> Iterator[Release]:
+    linear = own.plan.tower is None
+
+    def mechanism(slot: Slot) -> str:
+        rounds = own.rounds(slot)
+        if not own.privacy.features:
+            return EXACT
+        if rounds is None:
+            return "rows clipped, Gaussian noise, once"
+        if not rounds.moments_noise:
+            return "not released"
+        clipped = f"clipped to {rounds.row_bound:.4g}, " if rounds.row_bound else ""
+        return f"{clipped}Gaussian noise of standard deviation {rounds.moments_noise:.4g}, once"
+
+    shared = [slot for slot in own.slots if len(slot.clients) > 1]
+    if "gram" in own.kinds:
+        crossing = [slot for slot in shared if own.leaves(slot)]
+        yield from _of(own, "second moments", own.coordinator, crossing, mechanism)
+        yield from _of(own, "second moments", CLIENTS, shared, mechanism)
+    if own.together and linear and own.plan.algorithm == "admm":
+        yield from _of(own, "second moments", USERS, own.slots, mechanism, alone=True)
+
+
+def _predictions(own: Setting) -> Iterator[Release]:
+    def mechanism(slot: Slot) -> str:
+        if not own.together:
+            return EXACT
+        rounds, bound = own.rounds(slot), own.privacy.prediction_bound
+        if rounds is None:
+            return f"clipped to {bound}, Gaussian noise in each round"
+        return (
+            f"clipped to {rounds.prediction_clip:.4g}, Gaussian noise of standard deviation "
+            f"{rounds.prediction_noise:.4g}{_times(own, slot, PREDICTIONS)}"
+        )
+
+    def summed(slot: Slot) -> str:
+        return f"{'' if own.together else 'exact '}sums over joined rows, in residuals"
+
+    crossing = [slot for slot in own.slots if own.leaves(slot)]
+    if "predictions" in own.kinds:
+        yield from _of(own, "predictions", own.coordinator, crossing, mechanism)
+    if "residuals" in own.kinds and len(own.parties) > 1:
+        yield from _of(own, "predictions", OTHERS, own.slots, summed)
+
+
+def _gradients(own: Setting) -> Iterator[Release]:
+    kinds = {"partial_gradient", "consensus_part"} & own.kinds
+    what = "parameters" if kinds == {"consensus_part"} else "gradients"
+    shared = [slot for slot in own.slots if len(slot.clients) > 1]
+    if kinds:
+        crossing = [slot for slot in shared if own.leaves(slot)]
+        how = partial(_gradient, own)
+        yield from _of(own, what, own.coordinator, crossing, how, why=KNOWN)
+        yield from _of(own, what, CLIENTS, shared, how, why=SUMMED)
+
+
+def _gradient(own: Setting, slot: Slot) -> str:
+    asked, rounds = own.privacy, own.rounds(slot)
+    if not asked.features:
+        return EXACT
+    if rounds is None:
+        clip = f"{asked.clip or 0.0:g}"
+        if asked.clip is None:
+            clip = "its number of joined rows on average"
+            if own.plan.kind not in CLASSIFIERS:
+                clip += ", times the standard deviation of the labels"
+        z = asked.noise_multiplier
+        noise = "Gaussian noise" if z is None else f"Gaussian noise of {z:g} times that"
+        return f"gradient of each row clipped to {clip}, {noise}"
+    each = " at each client" if len(slot.clients) > 1 else ""
+    return (
+        f"gradient of each row clipped to {rounds.clip:.4g}, Gaussian noise of standard deviation "
+        f"{rounds.noise:.4g} in the sum{each}{_times(own, slot, GRADIENTS)}"
+    )
+
+
+def _history(own: Setting) -> Iterator[Release]:
+    found = [
+        word
+        for word, noised in (
+            ("labels", own.label_epsilon is not None),
+            ("predictions", own.together),
+        )
+        if noised
+    ]
+    mechanism = f"of noised {' and '.join(found)}" if found else EXACT
+    if found and not own.together:
+        mechanism += " and exact predictions"
+    kind, readers = ("history and metrics", USERS) if own.training else ("metrics", READERS)
+    yield from _of(own, kind, f"{own.coordinator}; {readers}", own.slots, lambda slot: mechanism)
+
+
+def _model(own: Setting) -> Iterator[Release]:
+    training = own.calibration.training if own.calibration is not None else None
+
+    def mechanism(slot: Slot) -> str:
+        text = _gradient(own, slot)
+        if training is not None and training.intercept_clip:
+            text += (
+                f"; the intercept's clipped to {training.intercept_clip:.4g} per joined row, noise "
+                f"of standard deviation {training.intercept_noise:.4g}"
+            )
+        return text
+
+    note = "" if own.together else ALONE
+    yield from _of(own, "the model's parameters", USERS, own.slots, mechanism, note, alone=True)
+
+
+def _of(
+    own: Setting,
+    kind: str,
+    observer: str,
+    slots: Iterable[Slot],
+    mechanism: Callable[[Slot], str],
+    note: str = "",
+    why: str = "",
+    *,
+    alone: bool = False,
+) -> Iterator[Release]:
+    """A release for all slots of the same ε, and one for those without.
+
+    `alone`: it is a part of the model, and so protected where nothing but that is seen. `note` is
+    said of an ε, `why` of none where noise was added.
+    """
+    slots = list(slots)
+    claimed = own.claimed(slots) if own.together or alone else {}
+    for claim, group in claimed.items():
+        unit = f"the features of {' or of '.join(unit_of(slot) for slot in group)}"
+        words = _by_slot(group, mechanism)
+        pending = claim.epsilon is None
+        yield Release(kind, observer, words, unit, claim.epsilon, claim.delta, note, pending)
+    rest = [slot for slot in slots if all(slot not in group for group in claimed.values())]
+    if rest:
+        asked = own.privacy
+        if asked.features and asked.statistics == "none" and kind != STATISTICS:
+            why = "exact statistics are beside it, by which features are encoded"
+        unit = "features" if asked.features or own.label_epsilon is not None else ""
+        words = _by_slot(rest, mechanism)
+        yield Release(kind, observer, words, unit, None, None, why if asked.features else "")
+
+
+def _by_slot(slots: list[Slot], mechanism: Callable[[Slot], str]) -> str:
+    """Once where it is the same for all, else by name."""
+    found: dict[str, list[str]] = {}
+    for slot in slots:
+        found.setdefault(mechanism(slot), []).append(slot.name)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{', '.join(names)}: {words}" for words, names in found.items())
+
+
+def _times(own: Setting, slot: Slot, what: str) -> str:
+    count = own.count(slot, what)
+    return f", at most {count} times" if count and count > 1 else ", once" if count else ""

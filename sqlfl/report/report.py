@@ -1,0 +1,42 @@
+"""The privacy report of a plan and of a model: what is released, and what holds of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlfl.errors import InternalError
+from sqlfl.report.card import PrivacyReport, Release
+from sqlfl.report.releases import releases
+from sqlfl.report.sentences import assumptions, promises, summary
+from sqlfl.report.setting import Setting
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated.plan import FederatedPlan
+    from sqlfl.privacy.calibration import Calibration
+
+__all__ = ["PrivacyReport", "Release", "expected_report", "report_of"]
+
+
+def expected_report(plan: FederatedPlan) -> PrivacyReport:
+    """Before anything runs. An ε that follows from noise_multiplier is not known yet."""
+    return _report(Setting(plan, None))
+
+
+def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyReport:
+    """Of a run that has been trained as `plan` says, with the noise of `calibration`.
+
+    It is None where features are not protected; InternalError where that does not fit.
+    """
+    asked = plan.privacy is not None and plan.privacy.features
+    if asked != (calibration is not None):
+        raise InternalError(f"features are {'' if asked else 'not '}protected, without an account")
+    return _report(Setting(plan, calibration))
+
+
+def _report(own: Setting) -> PrivacyReport:
+    training = bool(own.plan.algorithm)
+    noised = ["labels"] * (training and own.label_epsilon is not None)
+    noised += ["predictions"] * (training and own.together)
+    return PrivacyReport(
+        releases(own), promises(own), assumptions(own), tuple(noised), summary(own)
+    )

@@ -1,0 +1,221 @@
+"""What the report's sentences depend on: the plan, and after a run what its noise was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sqlfl.planner.query import lineage
+from sqlfl.planner.query.lineage import Use
+from sqlfl.privacy.events import Gaussian
+from sqlfl.privacy.specification import Privacy, RoundPrivacy
+from sqlfl.report.beside import listed
+from sqlfl.report.card import upwards
+from sqlfl.report.units import unit_of
+
+if TYPE_CHECKING:
+    from sqlfl.planner.federated.plan import FederatedPlan
+    from sqlfl.planner.query.ucq import Slot
+    from sqlfl.privacy.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Of the features of one row of a slot."""
+
+    epsilon: float | None
+    """None: known once the join is."""
+    delta: float
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """`calibration` is None before the run, and where features are not protected."""
+
+    plan: FederatedPlan
+    calibration: Calibration | None
+
+    @cached_property
+    def privacy(self) -> Privacy:
+        return self.plan.privacy or Privacy()
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Those with features."""
+        return tuple(slot for slot in self.plan.ucq.slots if slot.features)
+
+    @property
+    def training(self) -> bool:
+        """Else it is EVALUATE, or PREDICT."""
+        return bool(self.plan.algorithm)
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """What the statement computes, and of which columns."""
+        return lineage.uses(self.plan.ucq)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Of the messages that cross a border."""
+        return frozenset(disclosure.kind for disclosure in self.plan.disclosures)
+
+    @cached_property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(p for slot in self.plan.ucq.slots for p in slot.parties))
+
+    @property
+    def together(self) -> bool:
+        """Predictions are noised, and so all that is calculated from them."""
+        return self.privacy.features and self.privacy.predictions == "gaussian"
+
+    @property
+    def coordinator(self) -> str:
+        return "coordinator" if self.plan.at is None else f"coordinator (at {self.plan.at})"
+
+    def leaves(self, slot: Slot) -> bool:
+        """What the coordinator gets of the slot crosses a border."""
+        return any(self.plan.crosses(client) for client in slot.clients)
+
+    def fixed(self, *also: str) -> str:
+        """What is no part of the change that an ε is about: `also`, and what is never."""
+        ucq = self.plan.ucq
+        rest = ["the weights"] * (ucq.weight is not None)
+        rest += ["the choice of rows for validation"] * any(slot.split for slot in ucq.slots)
+        return listed(["the join graph", *also, *rest])
+
+    # -- features ---------------------------------------------------------------------------------
+
+    @cached_property
+    def claims(self) -> dict[int, Claim]:
+        """Slot -> what holds of its features; empty where nothing does.
+
+        With exact statistics nothing does, whatever noise is added: they are in the encoding, and
+        a change of a row moves them.
+        """
+        asked = self.privacy
+        if not asked.features or asked.statistics not in ("bounds", "noised"):
+            return {}
+        if self.calibration is None:
+            return {slot.index: Claim(asked.epsilon, asked.delta) for slot in self.slots}
+        found = self.calibration.epsilons
+        return {
+            slot.index: Claim(float(found[slot.index]), asked.delta)
+            for slot in self.slots
+            if math.isfinite(found[slot.index])
+        }
+
+    def claimed(self, slots: Iterable[Slot]) -> dict[Claim, list[Slot]]:
+        """Those of which something holds, by what; an ε that reads the same is the same."""
+        found: dict[str, list[Slot]] = {}
+        for slot in slots:
+            if slot.index in self.claims:
+                epsilon = self.claims[slot.index].epsilon
+                found.setdefault("" if epsilon is None else upwards(epsilon), []).append(slot)
+        return {
+            max((self.claims[slot.index] for slot in alike), key=lambda c: c.epsilon or 0.0): alike
+            for alike in found.values()
+        }
+
+    def rounds(self, slot: Slot) -> RoundPrivacy | None:
+        """None before the run."""
+        return None if self.calibration is None else self.calibration.training.rounds[slot.index]
+
+    def count(self, slot: Slot, what: str) -> int | None:
+        """How often the plan lets a row of the slot take part in that, at most."""
+        if self.calibration is None:
+            return None
+        return sum(event.count for event in self._events(slot, what))
+
+    def multiplier(self, slot: Slot, what: str) -> float | None:
+        """Of a release that is made once: its noise, relative to what one row moves it by."""
+        found = self._events(slot, what) if self.calibration is not None else []
+        return found[0].multiplier if found else None
+
+    def _events(self, slot: Slot, what: str) -> list[Gaussian]:
+        assert self.calibration is not None
+        events = self.calibration.events[slot.index]
+        return [e for e in events if isinstance(e, Gaussian) and e.what == what]
+
+    # -- labels -----------------------------------------------------------------------------------
+
+    @cached_property
+    def owners(self) -> tuple[str, ...]:
+        """Parties with labels."""
+        return tuple(dict.fromkeys(p for s in self.plan.ucq.slots if s.target for p in s.parties))
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Parties whose labels cross a border to the coordinator."""
+        at = self.plan.at
+        return tuple(p for p in self.owners if at is None or p.lower() != at.lower())
+
+    @property
+    def labels(self) -> str:
+        return " or of ".join(unit_of(slot) for slot in self.plan.ucq.slots if slot.target)
+
+    @property
+    def classes(self) -> int | None:
+        """K, of noised labels; None for numbers."""
+        if self.plan.regression:
+            return None
+        return len(self.privacy.label_classes or ("false", "true"))
+
+    @cached_property
+    def label_epsilon(self) -> float | None:
+        """The one that holds; None where labels are not noised."""
+        asked = self.privacy
+        if asked.label_epsilon is None:
+            return None
+        from sqlfl.privacy.mechanisms import label_epsilon
+
+        return label_epsilon(asked.label_mechanism, asked.label_epsilon, self.classes)
+
+    @property
+    def fleeting(self) -> str:
+        """The clients that draw their labels anew in each session, and why; empty without."""
+        why = {str(client): reason for client, reason in self.plan.fleeting.items()}
+        return ", ".join(f"{client} {reason}" for client, reason in why.items())
+
+    @property
+    def label_mechanism(self) -> str:
+        """In words, with its numbers."""
+        asked, number, k = self.privacy, self.privacy.label_epsilon, self.classes
+        assert number is not None
+        if k is None:
+            assert asked.label_bounds is not None
+            low, high = asked.label_bounds
+            scale = (high - low) / number
+            return f"clipped to [{low:g}, {high:g}], Laplace noise of scale {scale:.4g}"
+        from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
+
+        laplace = asked.label_mechanism == "laplace"
+        keep = (laplace_keep if laplace else keep_probability)(number, k)
+        how = f"the largest of {k} noised scores" if laplace else "randomised response"
+        other = "the other one" if k == 2 else f"one of the other {k - 1} alike"
+        return f"{how}: the label with probability {keep:.4g}, else {other}"
+
+    # -- who, in all ------------------------------------------------------------------------------
+
+    def coalition(self) -> str:
+        """All against whom noised predictions and gradients hold together."""
+        return listed(self._observers())
+
+    def readers(self) -> str:
+        """All who get something that is made of labels."""
+        everyone = ["the users of the model" if self.training else "who gets the metrics"]
+        if len(self.parties) > 1 and self.training:
+            everyone.insert(0, "the other parties")
+        if self.elsewhere:
+            everyone.insert(0, f"the {self.coordinator}")
+        return listed(everyone)
+
+    def _observers(self) -> Iterator[str]:
+        yield f"the {self.coordinator}"
+        if len(self.parties) > 1:
+            yield "the other parties"
+        if any(len(slot.clients) > 1 for slot in self.slots):
+            yield "all other clients of its table"
+        yield "the users of the model"

@@ -1,0 +1,68 @@
+"""Whose change is protected: the rows of a slot, and the tables that they are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+if TYPE_CHECKING:
+    from sqlfl.planner.query.ucq import Slot
+
+
+def tables_of(slot: Slot) -> tuple[str, ...]:
+    """`party.table` of all that the slot's fragments read, in the order of the clients."""
+    found: dict[str, None] = {}
+    for fragment in slot.fragments:
+        for parts in _paths(fragment.select):
+            found[".".join((fragment.client.party, *parts))] = None
+    return tuple(found)
+
+
+def unit_of(slot: Slot) -> str:
+    """'one row of p (census.people)'."""
+    tables = ", ".join(tables_of(slot))
+    named = tables.split(".")[-1] == slot.name and "," not in tables
+    return f"one row of {tables}" if named else f"one row of {slot.name} ({tables})"
+
+
+def derived(slot: Slot) -> bool:
+    """A row of the slot may not be one row of one table: it is aggregated, joined, computed over
+    others, picked by them, made by a function that nothing is known of, or that of a view, of
+    which the database tells no size."""
+    shapes = (
+        exp.Join, exp.Lateral, exp.Group, exp.AggFunc, exp.Window, exp.Distinct, exp.Qualify,
+        exp.SetOperation, exp.With, exp.Subquery, exp.UDTF, exp.Explode, exp.GenerateSeries,
+        exp.Limit, exp.Exists, exp.Anonymous,
+    )  # fmt: skip
+    return any(
+        fragment.rows is None
+        or len(list(_paths(fragment.select))) != 1
+        or fragment.select.find(*shapes) is not None
+        for fragment in slot.fragments
+        if not fragment.virtual
+    )
+
+
+def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
+    """Tables of which a row may be several rows of the slots: at several of them, or in several of
+    the fragments that one client has of a slot, one for each part of a UNION."""
+    counts = Counter(
+        (fragment.client, ".".join((fragment.client.party, *parts)).lower())
+        for slot in slots
+        for fragment in slot.fragments
+        if not (fragment.virtual or fragment.links)
+        for parts in dict.fromkeys(_paths(fragment.select))
+    )
+    return tuple(dict.fromkeys(table for (_, table), count in counts.items() if count > 1))
+
+
+def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:
+    """Of the tables that it reads, those of WITH left out."""
+    inner = {cte.alias for cte in select.find_all(exp.CTE)}
+    for table in select.find_all(exp.Table):
+        parts = tuple(part.name for part in table.parts)
+        if table.name and (len(parts) > 1 or parts[0] not in inner):
+            yield parts

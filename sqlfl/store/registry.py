@@ -1,0 +1,374 @@
+"""Models: metadata at the coordinator; their blocks stay at the clients."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sqlfl import printing
+from sqlfl.endings import Ending
+from sqlfl.errors import Error, ModelError, nearest
+from sqlfl.options.types import shown
+from sqlfl.report.card import PrivacyReport
+from sqlfl.result import facts_to_html
+from sqlfl.schema import Client
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class ModelBlock:
+    """One slot's part of a model."""
+
+    slot: int
+    name: str
+    features: tuple[tuple[str, str, int], ...]
+    """(name, kind, width) of each feature of the block."""
+    clients: tuple[Client, ...]
+    tables: tuple[str, ...] = ()
+    """`party.table` of everything that the block's columns were taken from."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training took."""
+
+    exchanges: int
+    bytes_up: int
+    """From the clients to the coordinator, of what crossed a border between parties."""
+    bytes_down: int
+    seconds: float
+    comm_seconds: float | None = None
+    """What the exchanges take by the option `network`; None where that is not set."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained model, as `fed.model(name)` returns it."""
+
+    name: str
+    kind: str
+    target: str
+    target_type: str
+    weight: str | None
+    """The column of WEIGHT; not among the features."""
+    features: tuple[str, ...]
+    """Names in the order of the query's columns."""
+    algorithm: str
+    options: Mapping[str, object]
+    """All that apply, with their values."""
+    given: tuple[str, ...]
+    """The names of those that the statement sets."""
+    sql: str
+    """The statement that trained it."""
+    run: str
+    """The run's id, under which the clients keep their blocks."""
+    blocks: tuple[ModelBlock, ...]
+    intercept: npt.NDArray[np.float64]
+    """(d_c,)"""
+    classes: tuple[str, ...] | None
+    history: pa.Table
+    metrics: dict[str, float | int | None]
+    privacy: PrivacyReport
+    """What was released of the training, to whom, and what holds of it."""
+    cost: Cost
+    interrupted: bool
+    ending: Ending
+    """Why the training ended, and what is known of how far the model is from the best one."""
+    stopped_early: bool
+    """The option patience ended the training."""
+    epoch: int
+    """The one whose parameters were kept."""
+    created_at: dt.datetime
+    """UTC, to the microsecond."""
+    versions: Mapping[str, str]
+    """Of 'sqlfl' and 'duckdb', which trained it."""
+    lasting: bool
+    """It is there when the coordinator's file is opened again."""
+    kept: str
+    """Where, and for how long; and what would make it last."""
+    databases: Mapping[str, int] = field(default_factory=dict)
+    """How many databases each party had whose tables took part."""
+    remarks: tuple[str, ...] = ()
+    """What the statement has warned of."""
+    head: npt.NDArray[np.float64] | None = None
+    """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
+    where that sum is, with the intercept, the scores."""
+
+    @property
+    def converged(self) -> bool:
+        """The gradient at the end of the run proves that the objective is at its minimum, up to
+        1e-6 of it, or up to `tolerance` where that is more."""
+        return self.ending.converged
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """All that hold a block."""
+        return tuple(dict.fromkeys(client for block in self.blocks for client in block.clients))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Name and text of what the model's card shows; only `privacy` has several lines."""
+        return [
+            (printing.line(name), text if name == "privacy" else printing.line(text))
+            for name, text in self._facts()
+        ]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [
+            ("name", self.name),
+            ("kind", self.kind),
+            ("target", self.target),
+            *([("weight", self.weight)] if self.weight else []),
+            *([("classes", ", ".join(self.classes))] if self.classes else []),
+            ("features", ", ".join(self.features)),
+            *((f"block {block.name}", _described(block)) for block in self.blocks),
+            *([("head", self._head())] if self.head is not None else []),
+            ("algorithm", self.algorithm),
+            ("options", self._options()),
+            ("epochs", self._epochs()),
+            ("converged", f"{self.ending.answer}: {self.ending.reason}"),
+            *self._gradient(),
+            ("exchanges", str(self.cost.exchanges)),
+            ("bytes", f"{self.cost.bytes_up:,} up, {self.cost.bytes_down:,} down"),
+            ("seconds", f"{self.cost.seconds:.3g}"),
+            *self._communication(),
+            *self._measures(),
+            *(("warning", text) for text in self.remarks),
+            ("privacy", self._protection()),
+            ("created", f"{self.created_at:%Y-%m-%d %H:%M:%S} UTC"),
+            ("versions", ", ".join(f"{name} {text}" for name, text in self.versions.items())),
+            ("kept", self.kept),
+        ]
+
+    def _protection(self) -> str:
+        """In short; where anything is noised, with where the whole is."""
+        if not self.privacy.assumptions:
+            return self.privacy.short
+        return f"{self.privacy.short}\nIn full: fed.model('{self.name}').privacy"
+
+    def _head(self) -> str:
+        assert self.head is not None
+        return f"linear, {len(self.head)} values of each joined row, kept by the coordinator"
+
+    def _measures(self) -> list[tuple[str, str]]:
+        """Counts, and metrics with what is noised in them."""
+        noised = _of_noised(self)
+        of = f" (of noised {noised})" if noised else ""
+        return [
+            (key, _number(value) + ("" if isinstance(value, int) else of))
+            for key, value in self.metrics.items()
+        ]
+
+    def _communication(self) -> list[tuple[str, str]]:
+        seconds = self.cost.comm_seconds
+        return [] if seconds is None else [("comm_seconds", f"{seconds:.3g} by the network model")]
+
+    def _options(self) -> str:
+        if not self.given:
+            return "all at their defaults"
+        return ", ".join(f"{name} = {shown(self.options[name])}" for name in self.given)
+
+    def _epochs(self) -> str:
+        made = self.history.column("epoch")[-1].as_py()
+        kept = "" if self.epoch == made else f"; the parameters are those of epoch {self.epoch}"
+        return f"{made} ({self.ending.short}{kept})"
+
+    def _gradient(self) -> list[tuple[str, str]]:
+        norm = self.ending.gradient
+        return [] if norm is None else [("gradient norm", f"{norm:.3g}")]
+
+    def plot(self, x: str = "epoch") -> Figure:
+        """The objective and the metric along the training, as a matplotlib Figure.
+
+        x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (what that takes by
+            the option `network`) or 'seconds' (since the start).
+
+        A notebook shows it; in a script: `model.plot().savefig("training.png")`. Raises Error
+        where matplotlib is missing, or the model was trained without what `x` names.
+        """
+        from sqlfl.plots import training_figure
+
+        return training_figure(self, x)
+
+    def __repr__(self) -> str:
+        return facts_to_text(self.facts())
+
+    def _repr_html_(self) -> str:
+        return facts_to_html(self.facts())
+
+
+class Shelf(Protocol):
+    """Where a registry keeps its models for good; each change is made whole or not at all."""
+
+    def models(self) -> tuple[Model, ...]:
+        """In the order in which they were put."""
+        ...
+
+    def put(self, model: Model, previous: Model | None) -> None:
+        """Keep `model`, and `previous` no longer."""
+        ...
+
+    def remove(self, model: Model) -> None: ...
+
+
+class Registry:
+    """The models of one federation, by name; names are compared as SQL does, ignoring case.
+
+    `shelf` keeps those that last. It is the truth about them: where writing to it fails, what it
+    has then is what the registry has. Safe to use from several threads.
+    """
+
+    def __init__(self, shelf: Shelf | None = None) -> None:
+        self._shelf = shelf
+        self._lock = threading.RLock()
+        self._models: dict[str, Model] = {}
+        self._uncertain: set[str] = set()
+        if shelf is not None:
+            self._models = {model.name.lower(): model for model in shelf.models()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._models
+
+    def get(self, name: str) -> Model:
+        """Raises ModelError where there is no such model."""
+        model = self._models.get(name.lower())
+        if model is None:
+            known = [m.name for m in self.all()]
+            close = nearest(name, known)
+            hint = (
+                f"did you mean {close}?"
+                if close
+                else f"the models are: {', '.join(known)}"
+                if known
+                else "train one first: TRAIN MODEL ..."
+            )
+            raise ModelError(f"there is no model {name}", hint=hint)
+        return model
+
+    def put(self, model: Model, *, replace: bool) -> Model | None:
+        """Keep `model`; returns the one of the same name that it replaced.
+
+        Raises ModelError where there is one and `replace` is false, and where `model` does not last
+        and the other does: what lasts is replaced by what lasts, or not at all.
+        """
+        key = model.name.lower()
+        with self._lock:
+            self.check_free(model.name, replace=replace, lasting=model.lasting)
+            previous = self._models.get(key)
+            if self._shelf is not None and model.lasting:
+                try:
+                    self._shelf.put(model, previous)
+                except BaseException:
+                    if not self._reload():
+                        self._uncertain.add(model.run)
+                    raise
+            others = {name: other for name, other in self._models.items() if name != key}
+            self._models = {**others, key: model}
+            return previous
+
+    def check_free(
+        self, name: str, *, replace: bool, lasting: bool = True, reason: str = ""
+    ) -> None:
+        """Raises ModelError where the name is taken and may not be `replace`d.
+
+        lasting : whether the model that is to have it lasts; if not, `reason` may say why.
+        """
+        previous = self._models.get(name.lower())
+        if previous is not None and not replace:
+            raise ModelError(
+                f"there is a model {name} already",
+                hint=f"TRAIN OR REPLACE MODEL {name}, or choose another name",
+            )
+        if previous is not None and previous.lasting and not lasting:
+            raise ModelError(
+                f"model {previous.name} is kept, and the one to replace it could not be"
+                + (f": {reason}" if reason else ""),
+                hint="attach(..., store='file.duckdb') keeps a part whose source is only read; or "
+                f"choose another name, or DROP MODEL {previous.name} first",
+            )
+
+    def remove(self, name: str) -> Model:
+        """Returns what was removed; raises ModelError where there is no such model."""
+        with self._lock:
+            model = self.get(name)
+            if self._shelf is not None and model.lasting:
+                try:
+                    self._shelf.remove(model)
+                except BaseException:
+                    self._reload()
+                    raise
+            self._models.pop(name.lower(), None)
+            return model
+
+    def all(self) -> tuple[Model, ...]:
+        with self._lock:
+            return tuple(self._models.values())
+
+    def table(self) -> pa.Table:
+        """What SHOW MODELS shows, a row per model; `noised` is what the loss is of, of such."""
+        models = self.all()
+        return pa.table(
+            {
+                "name": pa.array([m.name for m in models], pa.string()),
+                "kind": pa.array([m.kind for m in models], pa.string()),
+                "target": pa.array([m.target for m in models], pa.string()),
+                "rows": pa.array([m.metrics["rows"] for m in models], pa.int64()),
+                "loss": pa.array([m.metrics["loss"] for m in models], pa.float64()),
+                "noised": pa.array([_of_noised(m) for m in models], pa.string()),
+                "created": pa.array(
+                    [m.created_at.replace(microsecond=0) for m in models],
+                    pa.timestamp("s", tz="UTC"),
+                ),
+                "kept": pa.array([m.kept.partition(":")[0] for m in models], pa.string()),
+            }
+        )
+
+    def runs(self) -> tuple[str, ...]:
+        """Those whose blocks a model has, or may have: where the shelf does not say, they stay."""
+        return (*(model.run for model in self.all()), *self._uncertain)
+
+    def _reload(self) -> bool:
+        """After a failure that may have come before the shelf's change or after it.
+
+        False where the shelf cannot even be read; then the models are as they were.
+        """
+        assert self._shelf is not None
+        try:
+            kept = {model.name.lower(): model for model in self._shelf.models()}
+        except Error:
+            return False
+        temporary = {key: model for key, model in self._models.items() if not model.lasting}
+        self._models = kept | {key: m for key, m in temporary.items() if key not in kept}
+        return True
+
+
+def facts_to_text(facts: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in facts)
+    indent = "\n" + " " * (width + 2)
+    texts = ((name, printing.lines(text).split("\n")) for name, text in facts)
+    return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in texts)
+
+
+def _of_noised(model: Model) -> str | None:
+    """What is noised in its loss and metrics."""
+    return " and ".join(model.privacy.noised) or None
+
+
+def _described(block: ModelBlock) -> str:
+    columns = ", ".join(name for name, _, _ in block.features)
+    clients = ", ".join(str(client) for client in block.clients)
+    return f"{columns} of {', '.join(block.tables)} at {clients}"
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -1,0 +1,102 @@
+"""Slopes under noised scores: the noise averages out, and models of uncentred columns learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sqlfl
+from sqlfl.coordinator.lou import Members
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.methods.base import Problem
+from sqlfl.methods.noised import BOUND, Drowned
+from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
+from sqlfl.schema import Client
+from tests.conftest import Open
+
+ROWS = 400
+CLIP = 1.0
+
+
+def problem(loss: Loss, noise: float, weights: np.ndarray | None = None) -> Problem:
+    """One table whose rows each occur twice."""
+    rng = np.random.default_rng(0)
+    targets: np.ndarray = rng.integers(0, max(loss.outputs, 2), 2 * ROWS)
+    if isinstance(loss, Squared):
+        targets = rng.normal(3, 2, 2 * ROWS)
+    client = (Client("a"), 0)
+    return Problem(
+        run="r",
+        mapping=TableMapping((np.repeat(np.arange(ROWS, dtype=np.int32), 2),), (ROWS,)),
+        slots=(Members(0, (client,), np.array([0, ROWS])),),
+        loss=loss,
+        targets=targets,
+        outputs=loss.outputs,
+        l2=0.0,
+        options={},
+        weights=weights,
+        privacy=TrainingPrivacy({0: RoundPrivacy(1.0, 1.0, CLIP, noise)}),
+    )
+
+
+WEIGHTS = np.random.default_rng(3).integers(0, 3, 2 * ROWS).astype(float)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+@pytest.mark.parametrize("loss", [Squared(), Logistic(), Softmax(3)], ids=lambda loss: loss.name)
+def test_slopes_add_up_to_nothing_and_noise_averages_out(
+    loss: Loss, weights: np.ndarray | None
+) -> None:
+    own = problem(loss, 30.0, weights)
+    drowned = Drowned(own)
+    assert drowned.applies
+    rng = np.random.default_rng(1)
+    truth = rng.normal(size=(2 * ROWS, loss.outputs)) + 0.7
+    exact = drowned.slopes(truth, own.targets, own.shares)
+    np.testing.assert_allclose(exact.sum(axis=0), 0.0, atol=1e-8)
+    noise = 30.0 * rng.normal(size=(300, *truth.shape))
+    found = [drowned.slopes(truth + n, own.targets, own.shares) for n in noise]
+    spread = np.std(found, axis=0)
+    assert np.all(np.abs(np.mean(found, axis=0) - exact) <= 5 * spread / np.sqrt(300) + 1e-9)
+    counted = own.norm(loss.gradient(np.tile(drowned.intercept(0 * truth), (len(truth), 1)),
+                                     own.targets)) / np.sqrt(len(truth))  # fmt: skip
+    shares = np.ones(len(truth)) if own.shares is None else own.shares
+    assert np.max(spread[shares > 0] / shares[shares > 0, None]) <= 1.3 * BOUND * counted
+
+
+def test_faint_noise_leaves_the_loss_as_it_is() -> None:
+    assert not Drowned(problem(Logistic(), 0.1)).applies
+    assert Drowned(problem(Logistic(), 3.0)).applies
+
+
+def test_the_intercept_takes_up_the_mean_of_the_scores() -> None:
+    """As far as the noise lets it be seen: 0.02 of it is in the mean, 100 drown it."""
+    for noise, share in ((0.4, 0.99), (2000.0, 0.0)):
+        drowned = Drowned(problem(Logistic(), noise))
+        start = Logistic().initial_intercept(problem(Logistic(), noise).targets)
+        for _ in range(4):
+            found = drowned.intercept(np.full((2 * ROWS, 1), 0.6))
+        assert found == pytest.approx(start - share * 0.6, abs=0.01)
+
+
+def test_uncentred_columns_learn_beside_noised_predictions(database: Open) -> None:
+    """At ε = 1 the scores' noise is some fifty times their size."""
+    con = database(
+        "CREATE TABLE t AS SELECT i % 10 AS x, (i // 10) % 7 AS z, "
+        "(hash(i) % 1000) / 1000 < 0.1 + 0.08 * (i % 10) AS y FROM range(8000) r(i)"
+    )
+    query = "SELECT x, z, y FROM a.t"
+    with sqlfl.connect(progress=False) as fed:
+        fed.attach("a", con)
+        fed.sql(
+            "TRAIN MODEL m USING logistic_regression TARGET y PRIVACY (epsilon = 1, "
+            "predictions = 'gaussian', feature_bounds = {'x': [0, 100], 'z': [-50, 50]}) "
+            f"FROM ({query})"
+        )
+        assert fed.model("m").privacy.noised
+        row = fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().to_pylist()[0]
+        fed.sql(f"TRAIN MODEL best USING logistic_regression TARGET y FROM ({query})")
+        best = fed.sql(f"EVALUATE MODEL best FROM ({query})").arrow().to_pylist()[0]
+    assert best["auc"] > 0.7
+    assert row["auc"] > best["auc"] - 0.1

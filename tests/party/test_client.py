@@ -1,0 +1,110 @@
+"""What a client refuses, and that a configuration survives its journey."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sqlfl.errors import InternalError
+from sqlfl.messages import (
+    ConsensusAverage,
+    Finish,
+    Residuals,
+    SendPredictions,
+    SumGradient,
+)
+from sqlfl.party.client import ClientConfiguration, ClientOperator
+from tests.methods.harness import DenseEngine
+
+
+def configuration(algorithm: str, **values: object) -> ClientConfiguration:
+    usual = {
+        "outputs": 1, "rows": 4, "total": 4.0, "clients": 1, "leader": True,
+        "l2": 0.1, "curvature": 1.0,
+    }  # fmt: skip
+    return ClientConfiguration(algorithm=algorithm, **(usual | values))
+
+
+def operator(algorithm: str, **values: object) -> ClientOperator:
+    engine = DenseEngine(np.eye(4, 2), np.ones(4), np.zeros(2), 0)
+    return ClientOperator(engine, configuration(algorithm, **values).to_json(), "run", 3)
+
+
+def test_a_configuration_travels_as_json() -> None:
+    there = configuration("admm", clients=2, consensus=True, inner_rounds=4, rho=0.25)
+    back = ClientConfiguration.from_json(there.to_json())
+    assert back == there
+    assert back.shared
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "lbfgs", "admm"])
+def test_messages_of_other_parts_are_refused(algorithm: str) -> None:
+    with pytest.raises(InternalError, match="no part of training"):
+        operator(algorithm).handle(Finish("run", 3))
+    with pytest.raises(InternalError, match="without consensus"):
+        operator(algorithm).handle(ConsensusAverage("run", 3, np.zeros((2, 1))))
+
+
+def test_unknown_methods_are_refused() -> None:
+    with pytest.raises(InternalError, match="trees"):
+        operator("trees")
+
+
+def test_a_shared_slot_needs_its_second_moments_first() -> None:
+    client = operator("lbfgs", clients=2)
+    client.handle(Residuals("run", 3, np.zeros((4, 1), np.float32), np.zeros(22)))
+    with pytest.raises(InternalError, match="second moments are missing"):
+        client.handle(SumGradient("run", 3, np.zeros((2, 1))))
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "lbfgs", "admm"])
+def test_a_block_to_start_from_must_fit(algorithm: str) -> None:
+    engine = DenseEngine(np.eye(4, 2), np.ones(4), np.zeros(2), 0)
+    own = configuration(algorithm).to_json()
+    with pytest.raises(InternalError, match=r"\(3, 1\)"):
+        ClientOperator(engine, own, "run", 3, np.zeros((3, 1)))
+    theta = np.array([[1.0], [-2.0]])
+    client = ClientOperator(engine, own, "run", 3, theta)
+    reply = client.handle(SendPredictions("run", 3))
+    np.testing.assert_array_equal(reply.values, engine.x @ theta)
+    np.testing.assert_allclose(reply.products, [0.5 * 0.1 * 5.0])
+    theta[:] = 0.0
+    np.testing.assert_array_equal(client.theta, [[1.0], [-2.0]])
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "lbfgs", "admm"])
+def test_blocks_of_the_last_epochs_are_kept(algorithm: str) -> None:
+    client = operator(algorithm, keep=2, rho=1.0)
+    size = {"sgd": [0.5, 4.0, 1.0], "lbfgs": [0.5, 1.0, *[0.0] * 20], "admm": [1.0]}[algorithm]
+    rng, found = np.random.default_rng(0), []
+    for _ in range(6):
+        values = rng.normal(size=(4, 1)).astype(np.float32)
+        client.handle(Residuals("run", 3, values, np.array(size)))
+        found.append(client.theta.copy())
+    assert len(np.unique([theta[0, 0] for theta in found])) > 4
+    for back in range(3):
+        np.testing.assert_array_equal(client.kept(back)[0], found[-1 - back])
+    with pytest.raises(InternalError, match="3 epochs back, of 3"):
+        client.kept(3)
+    with pytest.raises(InternalError, match="1 epochs back, of 0"):
+        operator(algorithm).kept(1)
+
+
+def test_batches_within_an_epoch_are_no_epochs() -> None:
+    client = operator("sgd", keep=1)
+    ends = []
+    for number in range(6):
+        last = float(number % 3 == 2)
+        rows = 4 if number % 3 == 0 else 2
+        batch = np.zeros(0, np.uint32) if last else np.array([1, 3], np.uint32)
+        values = np.full((rows, 1), 1.0 + number, np.float32)
+        client.handle(Residuals("run", 3, values, np.array([0.1, 2.0, last]), batch))
+        if last:
+            ends.append(client.theta.copy())
+    np.testing.assert_array_equal(client.kept(1)[0], ends[0])
+    np.testing.assert_array_equal(client.kept(0)[0], ends[1])
+
+
+def test_a_step_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(InternalError, match="coefficients is 21, expected 22"):
+        operator("lbfgs").handle(Residuals("run", 3, np.zeros((4, 1), np.float32), np.zeros(21)))

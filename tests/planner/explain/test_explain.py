@@ -1,0 +1,314 @@
+"""EXPLAIN against golden texts; `python -m tests.planner.explain.test_explain` writes them anew."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
+from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.privacy.specification import Bounds, Privacy
+from tests.planner import plans
+
+GOLDEN = Path(__file__).parent.parent.parent / "fixtures" / "explain"
+FLIGHTS = """\
+TRAIN MODEL delay
+  USING logistic_regression
+  TARGET late
+FROM (
+  SELECT f.distance, f.carrier, w.wind_speed, w.visib, f.arr_delay > 15 AS late
+  FROM airline.flights f
+  JOIN meteo.weather w ON f.origin = w.origin AND f.time_hour = w.time_hour
+  WHERE f.dep_time IS NOT NULL AND w.temp > 0
+)"""
+CARDS = "TRAIN MODEL m USING linear_regression TARGET paid FROM (SELECT ... UNION ALL SELECT ...)"
+
+
+def _cards(**options: object) -> FederatedPlan:
+    return plans.train(plans.cards(), "linear_regression", options, CARDS)
+
+
+def _neural(**options: object) -> FederatedPlan:
+    sql = CARDS.replace("linear_regression", "mlp_regressor")
+    return plans.train(plans.cards(), "mlp_regressor", options, sql)
+
+
+NETWORK_OF_FLIGHTS = FLIGHTS.replace("logistic_regression", "mlp_classifier")
+OUTER = FLIGHTS.replace("JOIN meteo", "LEFT JOIN meteo").replace("w.visib,", "w.visib, p.seats,")
+OUTER = OUTER.replace(
+    "\n  WHERE f.dep_time IS NOT NULL AND w.temp > 0",
+    "\n  LEFT JOIN airline.planes p ON p.tail = coalesce(w.tail, 'none')"
+    "\n  WHERE f.dep_time IS NOT NULL AND (w.temp IS NULL OR w.temp > 0)",
+)
+
+
+BOUNDS: dict[str, Bounds] = {
+    "balance": (-1000.0, 1000.0), "trend": (-1.0, 1.0), "kind": ("debit", "credit"),
+    "seats": (0.0, 500.0), "distance": (0.0, 5000.0), "wind_speed": (0.0, 60.0),
+    "visib": (0.0, 10.0),
+}  # fmt: skip
+
+
+def _private(name: str, **asked: object) -> FederatedPlan:
+    """Over flights, else over cards, with z = 2 unless `asked` says otherwise."""
+    numbers = {"label_bounds": (0.0, 500.0), "label_mechanism": "laplace"}
+    flights = "flights" in name
+    own = {"label_classes": ("false", "true")} if flights else numbers
+    asked = {"noise_multiplier": 2.0, "feature_bounds": BOUNDS, "statistics": "bounds"} | asked
+    privacy = Privacy(**(own if "label_epsilon" in asked else {}) | asked)  # type: ignore[arg-type]
+    ucq = plans.flights() if flights else plans.cards()
+    ucq = plans.noised(ucq) if privacy.labels else ucq
+    options = {"algorithm": "sgd", "batch_size": None, "learning_rate": None, "tolerance": 0.0}
+    if "labels" in name:
+        options = {}
+    elif "admm" in name:
+        options = {"algorithm": "admm", "union": "exact", "tolerance": 0.0}
+    kind = "logistic_regression" if flights else "linear_regression"
+    sql = FLIGHTS if flights else CARDS
+    return plans.train(
+        ucq, kind, options, sql.replace("FROM (", "PRIVACY (...) FROM ("), privacy=privacy
+    )
+
+
+PLANS: dict[str, Callable[[], FederatedPlan]] = {
+    "train_private_labels_of_flights": lambda: _private(
+        "labels of flights",
+        label_epsilon=2.0,
+        noise_multiplier=None,
+        statistics="none",
+        feature_bounds={},
+    ),
+    "train_private_flights": lambda: _private(
+        "flights",
+        statistics="noised",
+        predictions="gaussian",
+        prediction_clip=1.0,
+        feature_bounds={n: b for n, b in BOUNDS.items() if n != "kind"},
+        max_fan_out=20,
+    ),
+    "train_private_sgd": lambda: _private("sgd", label_epsilon=4.0, clip=2.5),
+    "train_private_admm": lambda: _private("admm", predictions="gaussian", prediction_clip=3.0),
+    "train_outer": lambda: plans.train(plans.outer(), "logistic_regression", sql=OUTER),
+    "train_lbfgs": lambda: plans.train(plans.flights(), "logistic_regression", sql=FLIGHTS),
+    "train_lbfgs_union": _cards,
+    "train_admm": lambda: _cards(algorithm="admm", union="exact"),
+    "train_admm_consensus": lambda: _cards(algorithm="admm", union="consensus", inner_rounds=10),
+    "train_sgd": lambda: _cards(algorithm="sgd", batch_size=1000, learning_rate=0.1),
+    "train_weighted": lambda: plans.train(
+        plans.weighted(plans.flights()),
+        "logistic_regression",
+        {"validation_fraction": 0.2, "class_weight": "balanced"},
+        FLIGHTS.replace("TARGET late", "TARGET late WEIGHT w WITH (validation_fraction = 0.2)"),
+    ),
+    "train_at": lambda: plans.train(
+        plans.flights(),
+        "logistic_regression",
+        {"network": {"latency": 0.05, "bandwidth": 1e9}, "seed": 3},
+        FLIGHTS,
+        "airline",
+    ),
+    "train_mlp_sgd": lambda: _neural(**plans.HEAD, optimizer="momentum", momentum=0.9),
+    "train_mlp_admm": lambda: _neural(**plans.LOCAL, hidden=(16, 8), network="us-uk"),
+    "train_mlp_dropout": lambda: plans.train(
+        plans.flights(), "mlp_classifier", {"dropout": 0.2}, NETWORK_OF_FLIGHTS, "meteo"
+    ),
+    "predict": lambda: plans.score("predict"),
+    "predict_mlp_at": lambda: plans.score(
+        "predict", "mlp_regressor", plans.NEURAL | plans.HEAD, "bank"
+    ),
+    "predict_into": plans.into,
+    "evaluate": lambda: plans.score("evaluate"),
+    "evaluate_private": lambda: plans.evaluated(
+        Privacy(label_epsilon=2.0, label_mechanism="laplace", label_bounds=(0.0, 500.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_golden(name: str) -> None:
+    assert str(PLANS[name]()) + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_lines_fit_the_width_and_have_no_trailing_space(name: str) -> None:
+    lines = str(PLANS[name]()).splitlines()
+    assert [line for line in lines if len(line) > WIDTH or line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_html_has_the_same_words_as_the_text(name: str) -> None:
+    plan = PLANS[name]()
+    page = plan._repr_html_()
+    assert "<script" not in page
+    assert "http" not in page
+    shown = html.unescape(re.sub(r"<[^>]*>", " ", page))
+    words = set(re.findall(r"\w+", shown.lower()))
+    wrapped = set(re.findall(r"\w+", str(plan).lower()))
+    joined = "".join(sorted(words))
+    assert {word for word in wrapped - words if word not in joined} == set()
+
+
+def test_what_a_left_join_tells_the_coordinator_is_said() -> None:
+    text = " ".join(str(plans.train(plans.outer(), "logistic_regression")).split())
+    for claim in (
+        "which rows a LEFT JOIN finds no partner for",
+        "which rows of f, w have NULL as a join key",
+        "which rows of w fail the condition",
+    ):
+        assert claim in text
+    assert "LEFT JOIN finds" not in str(plans.train(plans.flights(), "logistic_regression"))
+
+
+def test_html_escapes_names_and_sql() -> None:
+    plan = plans.train(plans.flights(), "logistic_regression", sql="TRAIN MODEL \"<b>\" & 'x'")
+    page = plan._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "arr_delay &gt; 15" in page
+
+
+def test_no_claim_of_privacy_that_the_plan_does_not_keep() -> None:
+    text = " ".join(str(_cards()).split())
+    for claim in ("labels are in clear", "join graph", "nothing here is differentially private"):
+        assert claim in text
+    assert "second moments" in text
+    predict = " ".join(str(plans.score("predict")).split())
+    assert "identifiers are in clear" in predict
+    assert "labels" not in predict
+
+
+def said(plan: FederatedPlan) -> str:
+    return " ".join(str(plan).split())
+
+
+def test_what_is_said_of_towers_is_true_of_towers() -> None:
+    sgd, admm = said(_neural()), said(_neural(**plans.LOCAL))
+    for text in (sgd, admm):
+        assert "linear in the encoded columns: those of a slot with one column" not in text
+        assert "not linear in the encoded columns, and yet exact" in text
+        assert "parameters that the coordinator can draw itself" in text
+        assert "nothing here is differentially private" in text
+        assert "second moments" not in text
+        assert "Xᵀ Y" not in text
+    assert "partial gradients of all parameters reach the coordinator in clear" in sgd
+    assert "the coordinator can follow the parameters" in sgd
+    assert "local parameters reach the coordinator in clear" in admm
+    assert "their parameters are the averages" in admm
+    alone = said(plans.train(plans.flights(), "mlp_classifier"))
+    assert "can follow the parameters" not in alone
+    assert "They are d_c numbers a row" in alone
+    assert "They are 8 numbers a row" in said(_neural(**plans.HEAD))
+
+
+def test_a_warm_start_of_towers_does_not_begin_with_drawn_parameters() -> None:
+    options = plans.OPTIONS | plans.NEURAL
+    sql, scored = "TRAIN MODEL m", {0: 0, 2: 1}
+    made = plan("train", "m", "mlp_regressor", plans.cards(), options, sql, scored, "run")
+    assert "can draw itself" not in said(made)
+    assert "can follow" not in said(made)
+    assert "by the model that training starts from" in said(made)
+
+
+def test_the_place_of_the_coordinator_is_said() -> None:
+    free = said(plans.train(plans.flights(), "logistic_regression"))
+    assert "coordinator at" not in free
+    assert "WHAT STAYS" not in free
+    assert "labels are in clear at the coordinator" in free
+    labels = said(plans.train(plans.flights(), "logistic_regression", at="airline"))
+    assert "coordinator at airline: what it exchanges with airline/0 stays there" in labels
+    assert "WHAT STAYS AT AIRLINE, WHERE THE COORDINATOR IS" in labels
+    assert "airline learns of the other parties" in labels
+    assert "can test guesses of the values behind the tags" in labels
+    assert "airline can tell which of its own rows are joined with which rows" in labels
+    assert "The labels of airline do not leave it." in labels
+    assert "labels are in clear at the coordinator" not in labels
+    assert "may tell a client the labels of its rows" in labels
+    other = said(plans.train(plans.flights(), "logistic_regression", at="meteo"))
+    assert "labels are in clear at the coordinator" in other
+    assert "do not leave it" not in other
+    absent = said(plans.train(plans.flights(), "logistic_regression", at="bank"))
+    assert "coordinator at bank, which has no table here" in absent
+    assert "which of its own rows" not in absent
+    assert "Nothing: no table of bank takes part." in absent
+
+
+def test_sums_over_clients_of_the_coordinators_party_stay() -> None:
+    assert "without secure aggregation" in said(_cards())
+    at = said(plans.train(plans.cards(), "linear_regression", at="bank"))
+    assert "without secure aggregation" not in at
+    assert "weighted means and variances" not in at
+    assert "without secure aggregation" in said(
+        plans.train(plans.cards(), "linear_regression", at="airline")
+    )
+
+
+def test_weights_that_stay_may_still_be_told_by_their_sums() -> None:
+    made = plans.train(
+        plans.weighted(plans.flights()),
+        "logistic_regression",
+        {"validation_fraction": 0.2},
+        at="airline",
+    )
+    text = said(made)
+    assert "are in clear at the coordinator" not in text
+    assert "may tell the weights of other parties' rows, how many joined rows of each" in text
+
+
+def test_where_all_tables_are_the_coordinators_partys_nothing_crosses() -> None:
+    ucq = plans.flights()
+    own = tuple(
+        replace(s, fragments=tuple(replace(f, client=plans.AIRLINE) for f in s.fragments))
+        for s in ucq.slots
+    )
+    made = plans.train(replace(ucq, slots=own), "logistic_regression", at="airline")
+    assert made.disclosures == ()
+    assert "Nothing crosses a border: all tables are airline's" in said(made)
+    assert "Not protected" not in said(made)
+
+
+def test_a_seed_is_said_to_repeat_the_numbers_of_rows() -> None:
+    seeded = said(plans.train(plans.flights(), "logistic_regression", {"seed": 0}))
+    assert "With a seed, rows have the same numbers in every run" in seeded
+    assert "randomly numbered" not in seeded
+    assert "random row ids" not in seeded
+    free = said(plans.train(plans.flights(), "logistic_regression"))
+    assert "With a seed" not in free
+    assert "randomly numbered" in free
+
+
+def test_the_formula_of_comm_seconds_is_said() -> None:
+    def network(value: object) -> str:
+        return said(plans.train(plans.flights(), "logistic_regression", {"network": value}))
+
+    assert "border: 0.136 s + 8 · bytes / 0.42 Gbit/s" in network("us-uk")
+    assert "border: 0.067 s + 8 · bytes / 1.15 Gbit/s" in network("us-us")
+    assert "border: 0 s + 8 · bytes / 5 Mbit/s" in network({"latency": 0.0, "bandwidth": 5e6})
+    assert "border: 1 s + 8 · bytes / 9600 bit/s" in network({"latency": 1.0, "bandwidth": 9600.0})
+    assert "comm_seconds" not in network(None)
+
+
+def test_two_plans_of_one_statement_print_alike() -> None:
+    assert str(_cards()) == str(_cards())
+    assert _cards()._repr_html_() == _cards()._repr_html_()
+
+
+def test_words_longer_than_a_line_are_broken() -> None:
+    table = Table(("a", "b"), (("x" * 300, "y·" * 200),))
+    lines = to_text(Document("t" * 200, (Section("s", (table,)),))).splitlines()
+    assert max(len(line) for line in lines) <= WIDTH
+    assert sum(line.count("x") for line in lines) == 300
+    assert sum(line.count("y") for line in lines) == 200
+
+
+def write() -> None:
+    for name, make in PLANS.items():
+        (GOLDEN / f"{name}.txt").write_text(f"{make()}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

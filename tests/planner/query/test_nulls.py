@@ -1,0 +1,130 @@
+"""What expressions are said to be over NULLs, against what DuckDB makes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from random import Random
+
+import duckdb
+import pytest
+from sqlglot import exp, parse_one
+
+from sqlfl.planner.grammar.writing import Dialect
+from sqlfl.planner.query.nulls import is_null_over_nulls, outcomes, rejects_nulls
+from sqlfl.planner.query.relations import column
+from tests.depth import SEED, THOROUGH
+
+NUMBERS = (
+    "<n> + <n>", "<n> - <n>", "<n> * <n>", "-<n>", "abs(<n>)", "<n> % 3", "<n> // 2", "round(<n>)",
+    "coalesce(<n>, <n>)", "nullif(<n>, <n>)", "CASE WHEN <b> THEN <n> ELSE <n> END",
+    "CASE WHEN <b> THEN <n> WHEN <b> THEN <n> END", "CASE <n> WHEN <n> THEN <n> END",
+    "if(<b>, <n>, <n>)", "length(<s>)", "<n>::DOUBLE",
+    "TRY_CAST(<s> AS INTEGER)",
+    "greatest(<n>, <n>)", "ifnull(<n>, <n>)", "<n> ^ 2", "2 ** <n>", "+<n>", "sqrt(abs(<n>))",
+    "ceil(<n>)", "len(<s>)", "power(<n>, 2)", "@ <n>",
+    "[<n>, <n>][1]", "{'f': <n>}.f", "<b>::INTEGER", "<n> & <n>",
+)  # fmt: skip
+TEXTS = (
+    "lower(<s>)", "upper(<s>)", "trim(<s>)", "substring(<s>, <n>, 2)", "<s> || <s>",
+    "concat(<s>, <s>)", "coalesce(<s>, <s>)", "<n>::VARCHAR", "CASE WHEN <b> THEN <s> END",
+)  # fmt: skip
+TRUTHS = (
+    "<n> = <n>", "<n> <> <n>", "<n> < <n>", "<n> >= <n>", "<s> LIKE <s>", "<s> ILIKE 'A%'",
+    "<n> BETWEEN <n> AND <n>", "<n> NOT BETWEEN <n> AND <n>", "<n> IN (<n>, <n>)",
+    "<n> NOT IN (1, 2)", "<n> IN (SELECT 1 WHERE false)", "<n> NOT IN (SELECT 1 WHERE false)",
+    "<n> IS NULL", "<n> IS NOT NULL", "<b> IS TRUE", "<b> IS NOT TRUE", "<b> IS FALSE",
+    "<n> IS DISTINCT FROM <n>", "<n> IS NOT DISTINCT FROM <n>", "NOT <b>", "(<b> AND <b>)",
+    "(<b> OR <b>)", "(<b> AND <b>)", "(<b> OR <b>)", "coalesce(<b>, <b>)", "<n> = ALL (SELECT 3)",
+    "<n> > ALL (SELECT 3 WHERE false)", "<n> = ANY (SELECT 3)", "<s> LIKE <s> ESCAPE '/'",
+    "CASE WHEN <b> THEN <b> ELSE <b> END", "(<n>, <n>) = (<n>, <n>)",
+)  # fmt: skip
+LEAVES = {
+    "n": ("t.a", "t.a", "u.a", "3", "0", "NULL::INTEGER"),
+    "s": ("t.s", "t.s", "u.s", "'a'", "NULL::VARCHAR"),
+    "b": ("t.b", "t.b", "u.b", "true", "false", "NULL::BOOLEAN"),
+}
+RULES = {"n": NUMBERS, "s": TEXTS, "b": TRUTHS}
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    found = duckdb.connect()
+    found.execute("CREATE TABLE t AS SELECT NULL::INTEGER AS a, NULL::VARCHAR s, NULL::BOOLEAN b")
+    found.execute("CREATE TABLE u (a INTEGER, s VARCHAR, b BOOLEAN)")
+    found.execute(
+        "INSERT INTO u VALUES (3, 'a', true), (0, 'b', false), (NULL, NULL, NULL), (7, 'A', true)"
+    )
+    yield found
+    found.close()
+
+
+def written(random: Random, kind: str, depth: int) -> str:
+    """An expression of the kind over t, whose columns are NULL, and u."""
+    if depth == 0:
+        return random.choice(LEAVES[kind])
+
+    def inner(found: re.Match[str]) -> str:
+        return f"({written(random, found[1], random.randrange(depth))})"
+
+    return re.sub(r"<([nsb])>", inner, random.choice(RULES[kind]))
+
+
+def bound(text: str) -> exp.Expr:
+    """As the binder leaves it: t is a relation that has no row."""
+    tree = parse_one(f"SELECT {text}", dialect=Dialect).selects[0]
+    holder = exp.Paren(this=tree)
+    for node in list(holder.find_all(exp.Column)):
+        node.replace(column(node.name, {"t": "#0", "u": "#1"}[node.table]))
+    return holder.this
+
+
+@pytest.mark.parametrize("seed", range(6 if THOROUGH else 1))
+def test_what_duckdb_gives_is_among_the_outcomes(seed: int, con: duckdb.DuckDBPyConnection) -> None:
+    random = Random(f"{SEED} {seed}")
+    sure = rejected = 0
+    for _ in range(400):
+        kind = random.choice("nsbb")
+        text = written(random, kind, random.randrange(1, 5))
+        try:
+            rows = con.execute(f"SELECT {text} FROM t, u").fetchall()
+        except duckdb.Error:
+            continue  # a cast of a text, or an index of 0
+        expression = bound(text)
+        for (value,) in rows:
+            shown = value if value is None or isinstance(value, bool) else "value"
+            assert shown in outcomes(expression, {"#0"}), text
+            if is_null_over_nulls(expression, {"#0"}):
+                assert value is None, text
+            if kind == "b" and rejects_nulls(expression, {"#0"}):
+                assert value is not True, text
+        sure += is_null_over_nulls(expression, {"#0"})
+        rejected += kind == "b" and rejects_nulls(expression, {"#0"})
+    assert sure > 40
+    assert rejected > 40
+
+
+@pytest.mark.parametrize(
+    ("condition", "rejects"),
+    [
+        ("t.a > 3", True),
+        ("t.a > u.a AND u.b", True),
+        ("t.a > 3 OR t.s = 'a'", True),
+        ("t.a > 3 OR u.b", False),
+        ("t.a IS NULL", False),
+        ("NOT t.a IS NULL", True),
+        ("NOT (t.a > 3)", True),
+        ("coalesce(t.a, 0) > 3", False),
+        ("coalesce(t.a, t.a) > 3", True),
+        ("t.a IN (1, 2)", True),
+        ("t.a NOT IN (SELECT 1)", False),
+        ("t.a IS DISTINCT FROM 3", False),
+        ("CASE WHEN t.a > 3 THEN u.b ELSE false END", True),
+        ("unknown(t.a) > 3", False),
+        ("t.b", True),
+        ("true", False),
+        ("false", True),
+    ],
+)
+def test_conditions_that_a_missing_row_fails(condition: str, rejects: bool) -> None:
+    assert rejects_nulls(bound(condition), {"#0"}) is rejects
