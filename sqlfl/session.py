@@ -13,7 +13,6 @@ from types import TracebackType
 
 import pyarrow as pa
 
-import sqlfl
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
@@ -40,6 +39,7 @@ from sqlfl.store.saving import Saving, model_of
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.network import Network
+from sqlfl.version import __version__
 
 log = logging.getLogger("sqlfl.session")
 
@@ -79,7 +79,7 @@ class Federation:
         """The threads that run statements, once for each."""
         self._closed = False
         self._released = False
-        self._file = None if path is None else CoordinatorFile(path, sqlfl.__version__)
+        self._file = None if path is None else CoordinatorFile(path, __version__)
         self._parties = Parties(self._file)
         self._local = LocalTransport(self._parties.handlers, self._parties.interrupts)
         self._transport: Transport = self._local if wrap is None else wrap(self._local)

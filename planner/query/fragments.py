@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
 from sqlfl.planner.query.draft import Draft
@@ -198,7 +199,7 @@ class Writer:
         own = self.draft.types(whole, [term])[0][0]
         expression = substituted(term, over).expression
         same = types.normal(own) == types.normal(type_)
-        return expression if same else emit.cast(expression, type_)
+        return expression if same else build.cast(expression, type_)
 
 
 def _over_nulls(branch: Branch) -> dict[tuple[str, str], exp.Expr]:
@@ -216,7 +217,7 @@ def _over_nulls(branch: Branch) -> dict[tuple[str, str], exp.Expr]:
 
 
 def _constant(type_: str) -> exp.Expr:
-    return emit.cast(exp.Literal.string(types.neutral(type_)), type_)
+    return build.cast(exp.Literal.string(types.neutral(type_)), type_)
 
 
 def _or_row(projections: list[tuple[exp.Expr, str]]) -> list[tuple[exp.Expr, str]]:

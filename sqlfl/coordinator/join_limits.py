@@ -12,8 +12,8 @@ from sqlfl.errors import ModelError
 from sqlfl.options.training import LARGEST_JOIN, MAX_JOINED_ROWS
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query import emit
 from sqlfl.planner.query.ucq import Slot
 
 FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
@@ -140,6 +140,6 @@ def _written(slot: Slot, key: int) -> str:
     alone = not select.args.get("joins")
     for column in [c for part in parts for c in part.find_all(exp.Column)]:
         if alone and column.table == source:  # an alias of the planner's
-            column.set("table", emit.identifier(slot.name))
+            column.set("table", build.identifier(slot.name))
     named = [to_sql(part) for part in parts]
     return named[0] if len(named) == 1 else f"({', '.join(named)})"
