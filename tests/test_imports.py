@@ -85,6 +85,7 @@ def test_the_planner_is_pure() -> None:
 BOTTOM = [
     "sqlfl.codec",
     "sqlfl.errors",
+    "sqlfl.fragment_columns",
     "sqlfl.messages",
     "sqlfl.messages.base",
     "sqlfl.messages.forms",
