@@ -59,8 +59,8 @@ class _Sizes:
     def __init__(self, kind: type[Message], told: dict[str, Told]) -> None:
         self._kind = kind
         self._told = told
-        known = set().union(*map(forms.names, kind.forms().values()))
-        known |= {name for name, form in kind.forms().items() if _tells(told.get(name), form)}
+        fields = {name for name, form in kind.forms().items() if _tells(told.get(name), form)}
+        known = kind.sizes() | fields
         if not told.keys() <= known:
             raise self._error(f"has no {min(told.keys() - known)}")
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from sqlfl.errors import InternalError
-from sqlfl.messages.forms import FORM, Columns, Form, Number, Numbers, Several, Text, Texts
+from sqlfl.messages.forms import FORM, Columns, Form, Number, Numbers, Several, Text, Texts, names
 
 CLIENT = -1
 """The slot of a message that concerns a client as a whole."""
@@ -41,12 +42,22 @@ class Message:
             raise InternalError(f"two messages are of the kind {cls.kind}")
 
     @classmethod
+    @cache
     def forms(cls) -> Mapping[str, Form]:
         """Of all fields but the envelope's, in order."""
-        found = _FORMS.get(cls)
-        if found is None:
-            found = _FORMS[cls] = MappingProxyType(_forms(cls))
-        return found
+        own = [spec for spec in fields(cls) if spec.name not in ENVELOPE]
+        for spec in own:
+            if FORM not in spec.metadata:
+                raise InternalError(
+                    f"field {spec.name} of message {cls.kind} does not say its form"
+                )
+        return MappingProxyType({spec.name: spec.metadata[FORM] for spec in own})
+
+    @classmethod
+    @cache
+    def sizes(cls) -> frozenset[str]:
+        """The names of sizes in its forms; of `name[k]` the name."""
+        return frozenset(name for form in cls.forms().values() for name in names(form))
 
     def fault(self) -> str | None:
         """What is wrong where the fields fit their forms, but not each other."""
@@ -62,20 +73,6 @@ class Message:
         """Rows and columns of the largest array; (0, 0) where there is none."""
         found = (_shapes(getattr(self, name), form) for name, form in self.forms().items())
         return max(chain(*found), key=lambda s: s[0] * s[1], default=(0, 0))
-
-
-_FORMS: dict[type[Message], Mapping[str, Form]] = {}
-
-
-def _forms(cls: type[Message]) -> dict[str, Form]:
-    found: dict[str, Form] = {}
-    for spec in fields(cls):
-        if spec.name in ENVELOPE:
-            continue
-        if FORM not in spec.metadata:
-            raise InternalError(f"field {spec.name} of message {cls.kind} does not say its form")
-        found[spec.name] = spec.metadata[FORM]
-    return found
 
 
 def _size(value: Any, form: Form) -> int:

@@ -103,3 +103,8 @@ def test_the_planner_has_its_size_and_words() -> None:
         (DOWN, "send_quantiles", "shares of the rows", "3", "24"),
     ]
     assert both[0].bytes.evaluate({"d": 2}) == ANSWER.nbytes == 41
+
+
+def test_only_its_own_sizes_are_expected() -> None:
+    with pytest.raises(InternalError, match="message quantiles has no size share"):
+        Expected(Quantiles, {"share": 3})

@@ -21,8 +21,7 @@ OUTPUTS = Size(Symbol("d_c", "outputs"))
 
 def told(message: Message) -> dict[str, Any]:
     """All sizes and texts of a message, as the planner tells them."""
-    names = {name for form in message.forms().values() for name in forms.names(form)}
-    found: dict[str, Any] = dict.fromkeys(names, ())
+    found: dict[str, Any] = dict.fromkeys(message.sizes(), ())
     for name, number in sizes_of(message).items():
         size, several, _ = name.partition("[")
         found[size] = (*found[size], Size(number)) if several else number
