@@ -8,6 +8,7 @@ from itertools import groupby
 
 from sqlglot import exp
 
+from sqlfl import fragment_columns
 from sqlfl.errors import InternalError
 from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.writing import to_sql
@@ -18,7 +19,7 @@ from sqlfl.schema import folded
 NAMES_MARK = "sqlfl_names"
 """Key in the meta of a subquery: names, in lower case, that nothing around it may be called."""
 
-ROW = "sqlfl_row"
+ROW = fragment_columns.ROW
 """In an expression, `Column(ROW, table='@n')` is the whole row of a source, as a struct."""
 MARKS = ("#", "@")
 """What the names of relations and sources start with, while a query is worked on."""

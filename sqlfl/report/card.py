@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from textwrap import wrap
 
 from sqlfl import printing
-from sqlfl.codec import parse
+from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
 
 NONE = "none"
@@ -111,7 +110,7 @@ class PrivacyReport:
         return said + (table if rows else "") + (f"<ul>{listed}</ul>" if listed else "")
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        return to_json(self, ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> PrivacyReport:
@@ -119,10 +118,7 @@ class PrivacyReport:
 
         Raises ValueError where it is nothing of the kind.
         """
-        try:
-            return parse(cls, text, finite=False, strict=False)
-        except InternalError as error:
-            raise ValueError(error.message) from error
+        return from_json(cls, text, finite=False, strict=False)
 
 
 def upwards(value: float) -> str:
