@@ -18,6 +18,10 @@ class Kind:
     """NUMBER, TWO_CLASSES or ANY_CLASSES."""
     loss: str
     """One of `sqlfl.models.losses.LOSSES`."""
+    objective: str
+    """The loss of a row and its unit, as an axis has it; '{unit}' is that of the target."""
+    headline: str
+    """The metric of the history, likewise."""
     towers: bool = False
     """Each table position has a network instead of a linear map."""
 
@@ -26,12 +30,15 @@ class Kind:
         return self.target != NUMBER
 
 
+_SQUARED = ("squared", "½ squared error, {unit}²", "RMSE ({unit})")
+_CLASSES = ("log-loss, nats per row", "accuracy (share of rows)")
+
 _KINDS = (
-    Kind("linear_regression", NUMBER, "squared"),
-    Kind("logistic_regression", TWO_CLASSES, "logistic"),
-    Kind("softmax_regression", ANY_CLASSES, "softmax"),
-    Kind("mlp_regressor", NUMBER, "squared", towers=True),
-    Kind("mlp_classifier", ANY_CLASSES, "softmax", towers=True),
+    Kind("linear_regression", NUMBER, *_SQUARED),
+    Kind("logistic_regression", TWO_CLASSES, "logistic", *_CLASSES),
+    Kind("softmax_regression", ANY_CLASSES, "softmax", *_CLASSES),
+    Kind("mlp_regressor", NUMBER, *_SQUARED, towers=True),
+    Kind("mlp_classifier", ANY_CLASSES, "softmax", *_CLASSES, towers=True),
 )
 BUILT_KINDS = tuple(kind.name for kind in _KINDS)
 LATER_KINDS = ("lasso",)
