@@ -1,9 +1,9 @@
 """Losses of generalised linear models: values, derivatives, proximal steps and links.
 
-Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), 0 or 1 (logistic), class codes
-(softmax). Means are over the N rows, or Σ w_j · / Σ w_j where there are weights w (N,), of any
-scale, not negative, some of them positive: a row of weight 2 counts as two rows, one of weight 0 as
-none.
+Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), numbers from 0 up (poisson), 0
+or 1 (logistic), class codes (softmax). Means are over the N rows, or Σ w_j · / Σ w_j where there
+are weights w (N,), of any scale, not negative, some of them positive: a row of weight 2 counts as
+two rows, one of weight 0 as none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.models.kinds import kind_of
 from sqlfl.models.metrics import Metrics
+from sqlfl.models.poisson import Poisson
 from sqlfl.models.proximal import (
     log_sum,
     logistic_proximal,
@@ -95,6 +96,10 @@ class Loss(Protocol):
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature`."""
+        ...
+
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        """`curvature` over what it is at these scores, and on the way down from them."""
         ...
 
     def predict(self, scores: Array) -> Array:
@@ -396,6 +401,7 @@ def loss_of(kind: str, classes: int) -> Loss:
 
 LOSSES: Mapping[str, Callable[[int], Loss]] = {
     "squared": lambda classes: Squared(),
+    "poisson": lambda classes: Poisson(),
     "logistic": lambda classes: Logistic(),
     "softmax": Softmax,
 }

@@ -7,6 +7,7 @@ counts as two rows, one of weight 0 as none.
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import xlogy
 
 from sqlfl.arrays import Array
 from sqlfl.models.weighted import mean_of
@@ -41,6 +42,21 @@ def regression_metrics(prediction: Array, y: Array, weights: Array | None = None
         "rmse": rmse(prediction, y, weights),
         "mae": mean_of(np.abs(error), weights),
         "r2": 1.0 - squared / total if total > 0 and not constant else None,
+    }
+
+
+def poisson_metrics(prediction: Array, y: Array, weights: Array | None = None) -> Metrics:
+    """deviance, rmse and mae of predicted means (N,) of counts y ≥ 0.
+
+    deviance: mean of 2 (y log(y/μ) − y + μ), 0 where all predictions are right; a mean of 0 counts
+    as 1e-308.
+    """
+    least = np.maximum(prediction, np.finfo(np.float64).tiny)
+    units = 2.0 * (xlogy(y, y) - xlogy(y, least) - y + prediction)
+    return {
+        "deviance": mean_of(units, weights),
+        "rmse": rmse(prediction, y, weights),
+        "mae": mean_of(np.abs(prediction - y), weights),
     }
 
 

@@ -32,12 +32,17 @@ class OfTargets:
     def fitted(self, targets: Array, weights: Array | None) -> Self:
         return self
 
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        return 1.0
+
     def floor(self, targets: Array, weights: Array | None) -> float:
         return 0.0
 
 
 class OfNumbers(OfTargets):
-    slack: float = 0.0
+    @property
+    def slack(self) -> float:
+        return 0.0
 
     def reach(self, targets: Array) -> float:
         return max(1.0, float(np.abs(targets).max(initial=0.0)))
