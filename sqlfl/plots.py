@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sqlfl.errors import Error
-from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.models.kinds import kind_of
 
 try:
     from matplotlib.axes import Axes
@@ -147,10 +147,9 @@ def _horizontal(
 
 def _names(model: Trained) -> tuple[str, str]:
     """Labels of the two vertical axes, with their units."""
-    if model.kind not in CLASSIFIERS:
-        unit = f"units of {model.target}"
-        return f"objective (½ squared error, {unit}²)", f"RMSE ({unit})"
-    return "objective (log-loss, nats per row)", "accuracy (share of rows)"
+    kind, unit = kind_of(model.kind), f"units of {model.target}"
+    objective, metric = (text.format(unit=unit) for text in (kind.objective, kind.headline))
+    return f"objective ({objective})", metric
 
 
 def _floats(column: Any) -> npt.NDArray[np.float64]:

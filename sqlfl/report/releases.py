@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.models.kinds import kind_of
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
@@ -181,7 +181,7 @@ def _gradient(own: Setting, slot: Slot) -> str:
         clip = f"{asked.clip or 0.0:g}"
         if asked.clip is None:
             clip = "its number of joined rows on average"
-            if own.plan.kind not in CLASSIFIERS:
+            if not kind_of(own.plan.kind).classifies:
                 clip += ", times the standard deviation of the labels"
         z = asked.noise_multiplier
         noise = "Gaussian noise" if z is None else f"Gaussian noise of {z:g} times that"
