@@ -90,7 +90,9 @@ BOTTOM = [
     "sqlfl.schema",
     "sqlfl.options.types",
     "sqlfl.options.training",
+    "sqlfl.planner.explain.render",
     "sqlfl.privacy.specification",
+    "sqlfl.report.card",
 ]
 
 

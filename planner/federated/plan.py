@@ -11,7 +11,6 @@ from sqlglot import exp
 
 from sqlfl.errors import InternalError
 from sqlfl.models.kinds import CLASSIFIERS
-from sqlfl.planner.explain import document as explain
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.towers import Tower, tower_of
@@ -22,7 +21,6 @@ from sqlfl.planner.protocol.rounds import ROUNDS
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
-from sqlfl.printing import line
 from sqlfl.privacy.specification import Privacy, SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
@@ -33,7 +31,7 @@ PREDICT = "predict"
 
 @dataclass(frozen=True)
 class FederatedPlan:
-    """Everything that is decided before a statement runs; `str(plan)` is its EXPLAIN."""
+    """Everything that is decided before a statement runs."""
 
     purpose: str
     """TRAIN, EVALUATE or PREDICT."""
@@ -69,8 +67,6 @@ class FederatedPlan:
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     notes: tuple[str, ...] = ()
     """What is to be said beside the result."""
-    expected: tuple[str, ...] = ()
-    """The privacy report that is expected, line by line; empty without PRIVACY."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
@@ -137,15 +133,6 @@ class FederatedPlan:
         """
         return ex.totals(self.exchanges)
 
-    def __str__(self) -> str:
-        return explain.text(self)
-
-    def __repr__(self) -> str:
-        return line(f"<sqlfl plan: {self.purpose} {self.kind} {self.name}; print it for EXPLAIN>")
-
-    def _repr_html_(self) -> str:
-        return explain.html(self)
-
 
 def plan(
     purpose: str,
@@ -161,6 +148,8 @@ def plan(
     privacy: Privacy | None = None,
     slots: Mapping[int, SlotPrivacy] | None = None,
     findings: bool = True,
+    fleeting: Mapping[Client, str] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -169,8 +158,8 @@ def plan(
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
     and `slots` what it means for the clients of the slots where anything is noised; where features
-    are protected, or those of the model were, `findings` are not asked for. Raises InternalError
-    where these do not hold.
+    are protected, or those of the model were, `findings` are not asked for. `fleeting` and `notes`
+    are as the plan has them. Raises InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
@@ -235,6 +224,8 @@ def plan(
         at=at,
         privacy=privacy,
         findings=findings,
+        fleeting=MappingProxyType(dict(fleeting or {})),
+        notes=notes,
     )
 
 

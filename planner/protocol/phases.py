@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from sqlfl.planner.explain.noise import mechanism
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.exchanges import (
@@ -281,9 +280,8 @@ def noised_labels(run: Run, slot: Slot, client: Client) -> tuple[str, Amount] | 
     own = run.specification(client, slot.index).privacy
     if own is None or own.label is None:
         return None
-    assert run.privacy is not None
     label, active = own.label, sym.of_client("active", slot, client)
-    what = f"targets, noised: {mechanism(run.privacy)}, once per row"
+    what = f"targets, noised: {label.words}, once per row"
     if label.bounds is not None:
         return what, numbers(active, 8)
     what += f"; all {len(label.classes)} classes, one code a row"

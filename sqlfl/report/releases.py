@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
 from sqlfl.report.units import unit_of
-
-if TYPE_CHECKING:
-    from sqlfl.planner.query.ucq import Slot
 
 OTHERS = "other parties"
 CLIENTS = "other clients of the table"

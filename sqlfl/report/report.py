@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlfl.errors import InternalError
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.report.card import PrivacyReport, Release
 from sqlfl.report.releases import releases
 from sqlfl.report.sentences import assumptions, promises, summary
 from sqlfl.report.setting import Setting
 
 if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.privacy.calibration import Calibration
 
 __all__ = ["PrivacyReport", "Release", "expected_report", "report_of"]

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
+from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import Gaussian
 from sqlfl.privacy.specification import Privacy, RoundPrivacy
-from sqlfl.report.beside import listed
 from sqlfl.report.card import upwards
-from sqlfl.report.units import unit_of
+from sqlfl.report.units import listed, unit_of
 
 if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
-    from sqlfl.planner.query.ucq import Slot
     from sqlfl.privacy.calibration import Calibration
 
 
@@ -182,20 +181,16 @@ class Setting:
     @property
     def label_mechanism(self) -> str:
         """In words, with its numbers."""
-        asked, number, k = self.privacy, self.privacy.label_epsilon, self.classes
-        assert number is not None
+        label, k = self.privacy.label, self.classes
+        assert label is not None
         if k is None:
-            assert asked.label_bounds is not None
-            low, high = asked.label_bounds
-            scale = (high - low) / number
-            return f"clipped to [{low:g}, {high:g}], Laplace noise of scale {scale:.4g}"
+            return label.words
         from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 
-        laplace = asked.label_mechanism == "laplace"
-        keep = (laplace_keep if laplace else keep_probability)(number, k)
-        how = f"the largest of {k} noised scores" if laplace else "randomised response"
+        keep = laplace_keep if label.mechanism == "laplace" else keep_probability
         other = "the other one" if k == 2 else f"one of the other {k - 1} alike"
-        return f"{how}: the label with probability {keep:.4g}, else {other}"
+        kept = keep(label.epsilon, k)
+        return f"{label.words}: the label with probability {kept:.4g}, else {other}"
 
     # -- who, in all ------------------------------------------------------------------------------
 
