@@ -91,6 +91,7 @@ BOTTOM = [
     "sqlfl.options.types",
     "sqlfl.options.training",
     "sqlfl.planner.explain.render",
+    "sqlfl.privacy.protection",
     "sqlfl.privacy.specification",
     "sqlfl.report.card",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.privacy.specification import Privacy
+from sqlfl.privacy.protection import Protection
 from sqlfl.report.card import TRUSTED
 
 NOTHING = "No noise is added: nothing here is differentially private."
@@ -25,7 +25,7 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
             "federation's secret. Whoever has that key can test guesses. In one process every "
             "party and the coordinator share memory: there it is discipline, not protection."
         )
-    return (*notes, NOTHING) if plan.privacy is None else tuple(notes)
+    return tuple(notes) if plan.protection else (*notes, NOTHING)
 
 
 def caveats(plan: FederatedPlan) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     if kinds:
         notes.append(_join_graph(plan))
     notes += _outer_joins(plan)
-    if "labels" in kinds and not _noised_labels(plan):
+    if "labels" in kinds and not plan.protection.labels:
         notes.append(_labels(plan))
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
@@ -76,10 +76,6 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         "without values. The run then ends.",
     ]
     return tuple(notes)
-
-
-def _noised_labels(plan: FederatedPlan) -> bool:
-    return plan.privacy is not None and plan.privacy.labels
 
 
 def _labels(plan: FederatedPlan) -> str:
@@ -121,7 +117,7 @@ def _warm(plan: FederatedPlan) -> bool:
 def _join_graph(plan: FederatedPlan) -> str:
     seed = any(item.seed is not None for items in plan.specifications.values() for item in items)
     numbered = "numbered by the seed" if seed else "randomly numbered"
-    lead = "Not protected: the join graph. The" if plan.privacy is None else "Of the join graph the"
+    lead = "Of the join graph the" if plan.protection else "Not protected: the join graph. The"
     note = (
         f"{lead} coordinator learns how many rows each fragment has, "
         f"how many distinct keys, which ({numbered}) rows have the same key, which match, "
@@ -140,7 +136,7 @@ def _join_graph(plan: FederatedPlan) -> str:
 
 def _predictions(plan: FederatedPlan) -> str:
     """What rounds of training tell of the columns and of the labels."""
-    if plan.privacy is not None and plan.privacy.predictions == "gaussian":
+    if plan.protection.predictions:
         return _residuals(plan)
     note = "Not protected: partial predictions of every active row leave in clear in every round. "
     if plan.tower is None:
@@ -166,7 +162,7 @@ def _predictions(plan: FederatedPlan) -> str:
 
 def _residuals(plan: FederatedPlan) -> str:
     """What rounds tell clients."""
-    noised = _noised_labels(plan)
+    noised = bool(plan.protection.labels)
     note = (
         f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
         f"they may tell a client the {'noised ' * noised}labels of its rows."
@@ -193,8 +189,7 @@ def _into(plan: FederatedPlan) -> list[str]:
 def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
     """Of slots that several clients hold."""
     notes = []
-    private = plan.privacy if plan.privacy is not None and plan.privacy.features else None
-    if "statistics" in kinds and private is not None and private.statistics == "noised":
+    if "statistics" in kinds and plan.protection.statistics:
         notes.append(STATISTICS)
     elif "statistics" in kinds:
         notes.append(
@@ -218,8 +213,8 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
         )
         if kind in kinds
     ]
-    if sums and private is not None:
-        notes.append(_noised_sums(private, sums))
+    if sums and plan.protection.features:
+        notes.append(_noised_sums(plan.protection, sums))
     elif sums:
         note = (
             f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
@@ -241,10 +236,10 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
     return notes
 
 
-def _noised_sums(privacy: Privacy, names: Sequence[str]) -> str:
+def _noised_sums(protection: Protection, names: Sequence[str]) -> str:
     """Of slots of several clients, where features are protected; `names` are what is summed."""
     said = f"each client's {' and '.join(names)} reach the coordinator"
-    if privacy.predictions == "gaussian":
+    if protection.predictions:
         return (
             f"For slots of several clients, {said} without secure aggregation, and so each client "
             "adds the whole noise to what it sends."
@@ -267,7 +262,7 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     learnt = ["the weights of other parties' rows"] if "weights" in sent else []
     learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
     if plan.options.get("class_weight") is not None:
-        noised = _noised_labels(plan)
+        noised = bool(plan.protection.labels)
         learnt.append(f"the {'noised ' * noised}classes of its rows")
     return (
         f"Not protected: {told}Each client with features learns the sum of the weights of the "

@@ -107,7 +107,7 @@ def _leaving(plan: FederatedPlan) -> Iterable[Section]:
     )
     if not rows:
         return
-    headers = ("party", "messages", "bytes, of rows", "and beside, but for names and types")
+    headers = ("party", "messages", "bytes, of rows", "other bytes, but for names and types")
     sizes = (size for item in sums for size in (item.messages, item.of_rows, item.others))
     symbols = [symbol for size in sizes for symbol in size.symbols]
     symbols += [s for kind in kinds(plan, UP) for times in kind.times for s in times.symbols]
@@ -260,8 +260,8 @@ def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
     if tower.embedding is not None:
         shape = f"{tower.embedding} sums of outputs → d_c scores"
         found.append(("head", f"at the coordinator, linear: {shape}"))
-    private = plan.privacy is not None and plan.privacy.features
-    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None and not private:
+    some = plan.options.get("batch_size") is None and not plan.protection.features
+    if plan.algorithm == "sgd" and some:
         usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
         found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:

@@ -21,6 +21,7 @@ from sqlfl.planner.protocol.rounds import ROUNDS
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
+from sqlfl.privacy.protection import Protection, protection_of
 from sqlfl.privacy.specification import Privacy, SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
@@ -71,6 +72,11 @@ class FederatedPlan:
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
         return _fragments(self.ucq, client, self.specifications[client])
+
+    @cached_property
+    def protection(self) -> Protection:
+        """By what labels, features, predictions and statistics are protected."""
+        return protection_of(self.privacy)
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -172,7 +178,8 @@ def plan(
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
     told = dict(slots or {})
-    noises = purpose == TRAIN or (purpose == EVALUATE and privacy is not None and privacy.labels)
+    protection = protection_of(privacy)
+    noises = purpose == TRAIN or (purpose == EVALUATE and bool(protection.labels))
     if (privacy is not None) != bool(told) or (privacy is not None and not noises):
         raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
     share = _validation(options) if purpose == TRAIN else 0.0
@@ -203,9 +210,9 @@ def plan(
         for client in clients
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
-    findings = findings and (privacy is None or not privacy.features)
+    findings = findings and not protection.features
     run = ex.Run(
-        purpose, name, kind, ucq, options, scored, specifications, fragments, into, privacy,
+        purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
         findings,
     )  # fmt: skip
     return FederatedPlan(

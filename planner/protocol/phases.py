@@ -40,7 +40,7 @@ def training(run: Run) -> list[Exchange]:
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over_towers(run, "findings", findings)] if run.findings else []),
         *ROUNDS[str(run.options["algorithm"])](run),
-        *([] if run.privacy is None else [releases(run)]),
+        *([releases(run)] if run.protection else []),
         over_towers(run, "save", save),
         finish(run),
     ]
@@ -52,7 +52,7 @@ def evaluation(run: Run) -> list[Exchange]:
         labels(run),
         weights(run),
         *scoring(run),
-        *([] if run.privacy is None else [releases(run)]),
+        *([releases(run)] if run.protection else []),
         finish(run),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sqlfl.privacy.protection import PublicBounds
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
@@ -30,7 +31,7 @@ ALSO_SEEN = {
 
 def promises(own: Setting) -> tuple[str, ...]:
     """What holds, with its numbers; for labels and features apart, then together."""
-    if own.label_epsilon is None and not own.privacy.features:
+    if not own.protection:
         return (_nothing(own),)
     return (*_labels(own), *_features(own), *_both(own))
 
@@ -117,15 +118,14 @@ def _again(own: Setting, epsilon: float) -> str:
 
 
 def _features(own: Setting) -> Iterator[str]:
-    asked = own.privacy
-    if not asked.features:
+    if not own.protection.features:
         seen = "predictions and gradients" if own.training else "predictions"
         yield (
             "Features: none. No noise is added to anything but labels: the coordinator sees exact "
             f"{seen} of each block, of one row exact functions of its features."
         )
         return
-    if asked.statistics == "none":
+    if not own.protection.statistics:
         yield (
             "Features: none, though gradients are clipped and noised. The means, scales and "
             "categories by which features are encoded are exact (statistics = 'none'), and a "
@@ -149,7 +149,7 @@ def _of_features(own: Setting, claim: Claim, units: str) -> str:
     held = _pair(claim)
     statistics = (
         "features are encoded by public bounds"
-        if own.privacy.statistics == "bounds"
+        if isinstance(own.protection.statistics, PublicBounds)
         else "the noised statistics, by which features are encoded, are counted in that"
     )
     if not own.together:
@@ -192,7 +192,7 @@ def _both(own: Setting) -> Iterator[str]:
 
 def summary(own: Setting) -> tuple[str, ...]:
     """A sentence each of labels and of features, and what neither covers; for the model's card."""
-    if own.label_epsilon is None and not own.privacy.features:
+    if not own.protection:
         return promises(own)
     rest = "Not protected: which rows there are and are joined; several runs together; PREDICT; "
     rest += "EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
@@ -212,10 +212,9 @@ def _label_in_short(own: Setting) -> str:
 
 
 def _features_in_short(own: Setting) -> Iterator[str]:
-    asked = own.privacy
-    if not asked.features:
+    if not own.protection.features:
         yield "Features: none, predictions and gradients are exact."
-    elif asked.statistics == "none":
+    elif not own.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
         f"{_pair(claim)} for {' or '.join(unit_of(slot) for slot in slots)}"
@@ -242,7 +241,7 @@ def _both_in_short(own: Setting) -> Iterator[str]:
 
 def assumptions(own: Setting) -> tuple[str, ...]:
     """Empty where nothing is noised."""
-    if own.label_epsilon is None and not own.privacy.features:
+    if not own.protection:
         return ()
     parts: list[Iterable[str]] = [_rows(own), _runs(own)]
     if own.label_epsilon is not None:
@@ -322,8 +321,7 @@ def _noised_labels(own: Setting) -> Iterator[str]:
 
 
 def _noised_features(own: Setting) -> Iterator[str]:
-    asked = own.privacy
-    if asked.feature_bounds or asked.statistics in ("bounds", "noised"):
+    if own.protection.statistics:
         yield "Bounds and lists of categories of features are public; values are clipped to them."
     yield (
         "The ε is that of all the steps that were planned, also where fewer were made. No secret "

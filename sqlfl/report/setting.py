@@ -13,6 +13,7 @@ from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import Gaussian
+from sqlfl.privacy.protection import Protection
 from sqlfl.privacy.specification import Privacy, RoundPrivacy
 from sqlfl.report.card import upwards
 from sqlfl.report.units import listed, unit_of
@@ -66,9 +67,13 @@ class Setting:
         return tuple(dict.fromkeys(p for slot in self.plan.ucq.slots for p in slot.parties))
 
     @property
+    def protection(self) -> Protection:
+        return self.plan.protection
+
+    @property
     def together(self) -> bool:
         """Predictions are noised, and so all that is calculated from them."""
-        return self.privacy.features and self.privacy.predictions == "gaussian"
+        return bool(self.protection.predictions)
 
     @property
     def coordinator(self) -> str:
@@ -95,7 +100,7 @@ class Setting:
         a change of a row moves them.
         """
         asked = self.privacy
-        if not asked.features or asked.statistics not in ("bounds", "noised"):
+        if not self.protection.bounded:
             return {}
         if self.calibration is None:
             return {slot.index: Claim(asked.epsilon, asked.delta) for slot in self.slots}
@@ -165,12 +170,12 @@ class Setting:
     @cached_property
     def label_epsilon(self) -> float | None:
         """The one that holds; None where labels are not noised."""
-        asked = self.privacy
-        if asked.label_epsilon is None:
+        label = self.protection.labels
+        if not label:
             return None
         from sqlfl.privacy.mechanisms import label_epsilon
 
-        return label_epsilon(asked.label_mechanism, asked.label_epsilon, self.classes)
+        return label_epsilon(label.mechanism, label.epsilon, self.classes)
 
     @property
     def fleeting(self) -> str:
@@ -181,8 +186,8 @@ class Setting:
     @property
     def label_mechanism(self) -> str:
         """In words, with its numbers."""
-        label, k = self.privacy.label, self.classes
-        assert label is not None
+        label, k = self.protection.labels, self.classes
+        assert label
         if k is None:
             return label.words
         from sqlfl.privacy.mechanisms import keep_probability, laplace_keep

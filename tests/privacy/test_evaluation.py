@@ -112,7 +112,9 @@ def test_traffic_is_what_explain_says(plain: tuple[sqlfl.Federation, Tap]) -> No
              for name in ("clinic", "lab")}  # fmt: skip
     assert_disclosed(plan, recorded, homes)  # type: ignore[arg-type]
     said = " ".join(str(plan).split())
-    assert "leaves its client in this evaluation is (1, 0)-DP" in " ".join(str(plan.details).split())
+    assert "leaves its client in this evaluation is (1, 0)-DP" in " ".join(
+        str(plan.details).split()
+    )
     assert "drawn anew in each session" in said
     assert "labels are in clear" not in said
 
