@@ -38,7 +38,7 @@ def main(fed: sqlfl.Federation, folder: Path) -> None:
         fed.attach(party, clients)
 
     print(TRAIN)
-    title("The plan in short (print(plan) shows all of it)")
+    title("The plan's SQL (print(plan) shows what leaves each party, plan.details everything)")
     plan = fed.explain(TRAIN)
     for client in plan.clients:
         print(f"{client!s:<11}", shorten(" ".join(plan.fragments_sql(client)), 105))

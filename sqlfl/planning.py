@@ -13,6 +13,7 @@ from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
 from sqlfl.options import training as option_table
 from sqlfl.options.privacy import check_training, resolve_privacy
 from sqlfl.options.types import shown
+from sqlfl.planner.explain.explained import ExplainedPlan, explained
 from sqlfl.planner.federated import plan as federated
 from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated.into import plan_into
@@ -91,7 +92,7 @@ def plan_training(
         _check_shape(model, options)
         ucq, slots = _match(ucq, model, "leave them out of the SELECT list, or warm_start out")
         run = model.run
-    found = federated.plan(
+    return federated.plan(
         federated.TRAIN,
         statement.name,
         statement.kind,
@@ -103,11 +104,13 @@ def plan_training(
         at=at,
         privacy=privacy,
         slots=told,
+        fleeting=_fleeting(ucq, catalog),
     )
-    if privacy is None:
-        return found
-    found = replace(found, fleeting=_fleeting(ucq, catalog))
-    return replace(found, expected=tuple(str(expected_report(found)).splitlines()))
+
+
+def explain(plan: FederatedPlan) -> ExplainedPlan:
+    """The plan with what is to be expected of its privacy."""
+    return explained(plan, None if plan.privacy is None else expected_report(plan))
 
 
 def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
@@ -188,7 +191,7 @@ def plan_scoring(
             statement.sql,
             statement.query if statement.replace else None,
         )
-    found = federated.plan(
+    return federated.plan(
         purpose,
         model.name,
         model.kind,
@@ -201,17 +204,9 @@ def plan_scoring(
         privacy=privacy,
         slots=None if privacy is None else slots_of(privacy, model.kind, ucq),
         findings=not model.privacy.assumptions,
+        fleeting=_fleeting(ucq, catalog),
+        notes=notes_of(model, privacy) if purpose == federated.EVALUATE else (),
     )
-    return found if purpose == federated.PREDICT else _evaluated(found, model, catalog)
-
-
-def _evaluated(plan: FederatedPlan, model: Model, catalog: Catalog) -> FederatedPlan:
-    """The plan of EVALUATE with what is said of labels, true or noised ones."""
-    plan = replace(plan, notes=notes_of(model, plan.privacy))
-    if plan.privacy is None:
-        return replace(plan, expected=plan.notes)
-    plan = replace(plan, fleeting=_fleeting(plan.ucq, catalog))
-    return replace(plan, expected=tuple(str(expected_report(plan)).splitlines()))
 
 
 def _drifted(ucq: Ucq, model: Model) -> list[str]:

@@ -23,10 +23,11 @@ from sqlfl.messages import CLIENT, Finish, Ready
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
+from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planning import plan_scoring, plan_training
+from sqlfl.planning import explain, plan_scoring, plan_training
 from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.remarks import Remarks
@@ -144,9 +145,10 @@ class Federation:
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
             case st.ExplainStatement():
-                plan = self._plan(statement.statement)
-                table = pa.table({"plan": str(plan).splitlines()})
-                return Result(table, text=str(plan), markup=plan._repr_html_())
+                plan = explain(self._plan(statement.statement))
+                shown = plan.details if statement.verbose else plan
+                table = pa.table({"plan": str(shown).splitlines()})
+                return Result(table, text=str(shown), markup=shown._repr_html_())
             case st.TrainModel():
                 return self._train(statement)
             case st.PredictModel():
@@ -162,13 +164,16 @@ class Federation:
                 return self._drop(statement)
         raise Error(f"{type(statement).__name__} is not built yet")
 
-    def explain(self, text: str) -> FederatedPlan:
-        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run."""
+    def explain(self, text: str) -> ExplainedPlan:
+        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
+
+        `print` shows it in short, its `details` in full.
+        """
         with self._statement():
             statement = _parsed(text)
             if isinstance(statement, st.ExplainStatement):
                 statement = statement.statement
-            return self._plan(statement)
+            return explain(self._plan(statement))
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises ModelError where there is none."""

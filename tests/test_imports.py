@@ -98,7 +98,10 @@ BOTTOM = [
     "sqlfl.schema",
     "sqlfl.options.types",
     "sqlfl.options.training",
+    "sqlfl.planner.explain.render",
+    "sqlfl.privacy.protection",
     "sqlfl.privacy.specification",
+    "sqlfl.report.card",
 ]
 LATE = {"sqlfl.codec": {"numpy"}, "sqlfl.messages.training": {"numpy"}}
 """What some of them import when they make an array."""

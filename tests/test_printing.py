@@ -72,7 +72,15 @@ def test_names_categories_and_classes_of_a_party(database: Open) -> None:
         result = fed.sql(train)
         model = fed.model("m")
         scored = fed.sql(f"PREDICT MODEL m {query}")
-        shown = [plan, result, model, scored, fed.sql("DESCRIBE MODEL m"), model.privacy]
+        shown = [
+            plan,
+            plan.details,
+            result,
+            model,
+            scored,
+            fed.sql("DESCRIBE MODEL m"),
+            model.privacy,
+        ]
         shown += [fed.sql("SHOW MODELS"), fed.audit(), fed]
         for item in shown:
             assert harmless(repr(item)), type(item)

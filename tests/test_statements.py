@@ -206,9 +206,14 @@ def test_explain_is_the_plan_and_runs_nothing(fresh: sqlfl.Federation) -> None:
     plan = fed.explain(text)
     explained = str(fed.explain(f"EXPLAIN {text}"))
     assert repr(fed.sql(f"EXPLAIN {text}")) == explained
-    assert explained.replace("EXPLAIN TRAIN", "TRAIN") == str(plan)
-    for word in ("census/0", "geo/0", "join_keys", "people", "towns", "SELECT"):
+    assert explained == str(plan)
+    full = repr(fed.sql(f"EXPLAIN (VERBOSE) {text}"))
+    assert full == str(fed.explain(f"EXPLAIN (VERBOSE) {text}").details)
+    for word in ("census/0", "geo/0", "join_keys"):
         assert word in str(plan)
+        assert word in full
+    for word in ("people", "towns", "SELECT", "describe"):
+        assert word in full
     assert plan.disclosures
     assert "<" in plan._repr_html_()
     kinds = {row["kind"] for row in fed.audit().arrow().to_pylist()}

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sqlfl.planner.explain import noise
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.privacy.protection import Protection
+from sqlfl.report.card import TRUSTED
 
-if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
+NOTHING = "No noise is added: nothing here is differentially private."
+STATISTICS = (
+    "For slots of several clients, each client's statistics leave within public bounds and noised, "
+    "every row counted once. Names of categories leave as HMAC-SHA256 tags that all clients of the "
+    "slot can compute; those that are rare, up to noise, do not."
+)
 
 
-def caveats(plan: FederatedPlan) -> tuple[str, ...]:
-    """Only what holds for this plan; what is not listed as protected is not."""
-    kinds = {disclosure.kind for disclosure in plan.disclosures}
+def protects(plan: FederatedPlan) -> tuple[str, ...]:
+    """What holds without any noise."""
     notes = ["No feature value is sent as such; all that leaves a party is listed above."]
-    notes += _coordinator(plan)
-    if "join_keys" in kinds:
+    if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
             "Join keys leave as HMAC-SHA256 tags under a key derived for this run from the "
             "federation's secret. Whoever has that key can test guesses. In one process every "
             "party and the coordinator share memory: there it is discipline, not protection."
         )
+    return tuple(notes) if plan.protection else (*notes, NOTHING)
+
+
+def caveats(plan: FederatedPlan) -> tuple[str, ...]:
+    """Only what holds for this plan; what is not listed as protected is not.
+
+    What holds of noise, and what that rests on, is told by the privacy report beside it.
+    """
+    kinds = {disclosure.kind for disclosure in plan.disclosures}
+    notes = _coordinator(plan)
     if kinds:
         notes.append(_join_graph(plan))
     notes += _outer_joins(plan)
-    if plan.privacy is not None and plan.privacy.labels:
-        notes.append(noise.labels(plan, "labels" in kinds))
-    elif "labels" in kinds:
+    if "labels" in kinds and not plan.protection.labels:
         notes.append(_labels(plan))
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
@@ -56,9 +68,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         )
     notes += _into(plan)
     notes += _unions(plan, kinds)
-    notes += noise.outcome(plan)
     notes += [
-        "The coordinator and the parties are trusted to follow the plan.",
+        TRUSTED,
         "Each client's snapshot is consistent (one transaction); the parties have no common "
         "instant.",
         "If a database fails, its client sends one message more: the kind of error and a text "
@@ -69,7 +80,9 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
 
 def _labels(plan: FederatedPlan) -> str:
     note = "Not protected: labels are in clear at the coordinator."
-    if plan.purpose == "evaluate":
+    if plan.notes:
+        note += f" {' '.join(plan.notes)}"
+    elif plan.purpose == "evaluate":
         note += " Loss and metrics are exact functions of them: those of one row tell its label."
     return note
 
@@ -104,8 +117,9 @@ def _warm(plan: FederatedPlan) -> bool:
 def _join_graph(plan: FederatedPlan) -> str:
     seed = any(item.seed is not None for items in plan.specifications.values() for item in items)
     numbered = "numbered by the seed" if seed else "randomly numbered"
+    lead = "Of the join graph the" if plan.protection else "Not protected: the join graph. The"
     note = (
-        "Not protected: the join graph. The coordinator learns how many rows each fragment has, "
+        f"{lead} coordinator learns how many rows each fragment has, "
         f"how many distinct keys, which ({numbered}) rows have the same key, which match, "
         "and how often. Each client learns which of its rows occur in the join, how often, and N."
     )
@@ -122,8 +136,8 @@ def _join_graph(plan: FederatedPlan) -> str:
 
 def _predictions(plan: FederatedPlan) -> str:
     """What rounds of training tell of the columns and of the labels."""
-    if plan.privacy is not None and plan.privacy.predictions == "gaussian":
-        return f"{noise.predictions(plan)} {_residuals(plan)}"
+    if plan.protection.predictions:
+        return _residuals(plan)
     note = "Not protected: partial predictions of every active row leave in clear in every round. "
     if plan.tower is None:
         note += (
@@ -148,7 +162,7 @@ def _predictions(plan: FederatedPlan) -> str:
 
 def _residuals(plan: FederatedPlan) -> str:
     """What rounds tell clients."""
-    noised = plan.privacy is not None and plan.privacy.labels
+    noised = bool(plan.protection.labels)
     note = (
         f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
         f"they may tell a client the {'noised ' * noised}labels of its rows."
@@ -175,9 +189,8 @@ def _into(plan: FederatedPlan) -> list[str]:
 def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
     """Of slots that several clients hold."""
     notes = []
-    private = plan.privacy if plan.privacy is not None and plan.privacy.features else None
-    if "statistics" in kinds and private is not None and private.statistics == "noised":
-        notes.append(noise.STATISTICS)
+    if "statistics" in kinds and plan.protection.statistics:
+        notes.append(STATISTICS)
     elif "statistics" in kinds:
         notes.append(
             "Not protected: for slots of several clients, the coordinator learns each client's "
@@ -200,8 +213,8 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
         )
         if kind in kinds
     ]
-    if sums and private is not None:
-        notes.append(noise.sums(plan, sums))
+    if sums and plan.protection.features:
+        notes.append(_noised_sums(plan.protection, sums))
     elif sums:
         note = (
             f"Not protected: for slots of several clients, each client's {' and '.join(sums)} "
@@ -223,6 +236,21 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
     return notes
 
 
+def _noised_sums(protection: Protection, names: Sequence[str]) -> str:
+    """Of slots of several clients, where features are protected; `names` are what is summed."""
+    said = f"each client's {' and '.join(names)} reach the coordinator"
+    if protection.predictions:
+        return (
+            f"For slots of several clients, {said} without secure aggregation, and so each client "
+            "adds the whole noise to what it sends."
+        )
+    return (
+        f"Not protected: for slots of several clients, {said} without secure aggregation, and with "
+        "only its share of the noise; the sum, that each of them gets, has all of it but what it "
+        "knows to be its own."
+    )
+
+
 def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     known = [
         words
@@ -234,7 +262,7 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     learnt = ["the weights of other parties' rows"] if "weights" in sent else []
     learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
     if plan.options.get("class_weight") is not None:
-        noised = plan.privacy is not None and plan.privacy.labels
+        noised = bool(plan.protection.labels)
         learnt.append(f"the {'noised ' * noised}classes of its rows")
     return (
         f"Not protected: {told}Each client with features learns the sum of the weights of the "

@@ -1,52 +1,58 @@
-"""The one plan printer: EXPLAIN as text and as HTML."""
+"""EXPLAIN: what a plan does and what leaves the parties, in short and with all details."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.options.training import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
 from sqlfl.options.types import shown
-from sqlfl.planner.explain.caveats import caveats
-from sqlfl.planner.explain.noise import asked
+from sqlfl.planner.explain.caveats import caveats, protects
 from sqlfl.planner.explain.operators import operators
-from sqlfl.planner.explain.render import (
-    JOINED,
-    Code,
-    Document,
-    Notes,
-    Section,
-    Table,
-    to_html,
-    to_text,
-)
+from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
+from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
-from sqlfl.planner.protocol.sizes import Size
+from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.protocol.symbols import ROLES
 from sqlfl.planner.query.ucq import ARRAY, Feature, Join, LeftJoin, Slot
-
-if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.privacy.specification import Privacy
+from sqlfl.report.card import PrivacyReport
 
 SCORING = ("engine", "memory_limit")
 """The options that still matter where nothing is trained."""
+USUAL = (None, False, 0, "none", "auto")
+"""Values of options that change nothing, and are left to the details."""
+BOUNDS = ("max_joined_rows", "memory_limit")
+"""Options that what is trained does not depend on, for the details too."""
+WHERE = "in full: EXPLAIN (VERBOSE) ..., plan.details"
 
 
-def text(plan: FederatedPlan) -> str:
-    return to_text(document(plan))
+def summary(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
+    """The plan in short; `report` is what is expected of PRIVACY.
+
+    Equal plans give equal documents, as for `details`.
+    """
+    sections = (
+        *_leaving(plan),
+        Section("What protects it", (Notes(_protection(plan, report)),)),
+        _join(plan),
+        _method(plan),
+        Section("What is not protected", (Notes(caveats(plan)),)),
+    )
+    return Document(_title(plan), sections)
 
 
-def html(plan: FederatedPlan) -> str:
-    return to_html(document(plan))
-
-
-def document(plan: FederatedPlan) -> Document:
-    """The plan's pages; equal plans give equal documents."""
-    title = f"{plan.purpose.upper()} MODEL {plan.name} ({plan.kind})"
-    sections = [
-        Section("Statement", (Code("", plan.sql.strip()),), folded=True),
+def details(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
+    """Every message of each client with its size, and all SQL."""
+    privacy = () if report is None else report.sections
+    told = "" if report is None else " ".join(report.assumptions)
+    rest = tuple(note for note in caveats(plan) if note not in told)
+    sections = (
+        Section("Statement", (Code("", plan.sql.strip()),)),
         _model(plan),
         _slots(plan),
         _joins(plan),
@@ -54,7 +60,6 @@ def document(plan: FederatedPlan) -> Document:
         Section(
             "Mapping query, at the coordinator, over hashed keys",
             (Code("", to_sql(plan.mapping, pretty=True)),),
-            folded=True,
         ),
         _operators(plan),
         _exchanges(plan),
@@ -62,19 +67,141 @@ def document(plan: FederatedPlan) -> Document:
         _border(plan, DOWN, "What the coordinator sends to the parties"),
         *([] if plan.at is None else [_staying(plan, plan.at)]),
         _symbols(plan),
-        Section("What is protected, and what is not", (Notes(caveats(plan)),)),
+        Section("What protects it", (Notes(protects(plan)),)),
+        *privacy,
+        Section("What is not protected", (Notes(rest),)),
+    )
+    return Document(_title(plan), sections)
+
+
+def page(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
+    """For notebooks: in short, and the details folded below."""
+    short, full = summary(plan, report), details(plan, report)
+    titles = {section.title for section in short.sections}
+    folded = [replace(s, folded=True) for s in full.sections if s.title not in titles]
+    return replace(short, sections=(*short.sections, *folded))
+
+
+def _title(plan: FederatedPlan) -> str:
+    return f"{plan.purpose.upper()} MODEL {plan.name} ({plan.kind}); {WHERE}"
+
+
+def _protection(plan: FederatedPlan, report: PrivacyReport | None) -> tuple[str, ...]:
+    return (*protects(plan), *(() if report is None else report.summary))
+
+
+# -- in short -------------------------------------------------------------------------------------
+
+
+def _leaving(plan: FederatedPlan) -> Iterable[Section]:
+    """What leaves each party in all, and all kinds of messages."""
+    sums = totals(plan)
+    rows = tuple(
+        (
+            item.party + (f", {item.clients} clients" if item.clients > 1 else ""),
+            str(item.messages),
+            formula(item.of_rows),
+            formula(item.others),
+        )
+        for item in sums
+    )
+    if not rows:
+        return
+    headers = ("party", "messages", "bytes, of rows", "other bytes, but for names and types")
+    sizes = (size for item in sums for size in (item.messages, item.of_rows, item.others))
+    symbols = [symbol for size in sizes for symbol in size.symbols]
+    symbols += [s for kind in kinds(plan, UP) for times in kind.times for s in times.symbols]
+    yield Section(
+        f"What leaves each party, to the coordinator{_place(plan)}, at most",
+        (Table(headers, rows), Notes((_legend(symbols),))),
+    )
+    yield Section("All that leaves, by messages", (_messages(plan, UP),))
+    yield Section("All that the coordinator sends", (_messages(plan, DOWN),))
+
+
+def _messages(plan: FederatedPlan, direction: str) -> Table:
+    found = kinds(plan, direction)
+    everyone = {party for kind in found for party in kind.parties}
+    rows = tuple(_kind(kind, everyone) for kind in found)
+    end = "from" if direction == UP else "to"
+    said = "; ".join(f"{kind}{f' ({what})' * bool(what)}" for kind, what, *_ in rows)
+    sentences = () if direction == UP else (f"{said}.",)
+    return Table(("message", "what is in it", end, "times each"), rows, sentences)
+
+
+def _kind(kind: Kind, everyone: set[str]) -> tuple[str, ...]:
+    parties = "all" if set(kind.parties) == everyone else ", ".join(kind.parties)
+    return kind.kind, "; ".join(kind.what), parties, " or ".join(map(str, kind.times))
+
+
+def _legend(symbols: Iterable[Symbol]) -> str:
+    roles = {symbol.role for symbol in symbols}
+    forms = [
+        f"{form.partition('[')[0]}: {re.split(SIDE, meaning)[0]}"
+        for role, (form, meaning) in ROLES.items()
+        if role in roles
     ]
-    if plan.expected:
-        report = Code("", "\n".join(plan.expected))
-        sections.append(Section("Privacy, as expected", (report,)))
-    return Document(title, tuple(sections))
+    return f"Of all databases of the party together; {'; '.join(forms)}."
+
+
+SIDE = r": |; |, | \("
+"""Behind this, the meaning of a symbol goes on with what details have."""
+
+
+def _join(plan: FederatedPlan) -> Section:
+    rows = tuple(
+        (
+            slot.name,
+            ", ".join(str(client) for client in slot.clients),
+            _estimate(slot),
+            ", ".join(feature.name for feature in slot.features) or "none",
+            plan.engines[slot.index].engine if slot.features else "none",
+        )
+        for slot in plan.ucq.slots
+    )
+    slots = Table(("slot", "clients", "rows, estimated", "features", "engine"), rows)
+    names = [slot.name for slot in plan.ucq.slots]
+    blocks = [
+        ", ".join(
+            [_equality(names, join) for join in block.joins]
+            + [_left_join(names, left) for left in block.lefts]
+        )
+        for block in plan.ucq.blocks
+    ]
+    parts = dict.fromkeys(text for text in blocks if text)
+    joined = (Notes(tuple(parts)),) if parts else ()
+    return Section("The join", (slots, *joined))
+
+
+def _method(plan: FederatedPlan) -> Section:
+    """Without what details have: options that change nothing, and blocks by their number."""
+    chosen = {
+        name: value
+        for name, value in plan.options.items()
+        if value not in USUAL and name not in BOUNDS
+    }
+    rows = tuple(_properties(plan, chosen))
+    return Section("The model", (Table(("property", "value"), rows),) if rows else ())
 
 
 def _place(plan: FederatedPlan) -> str:
     return "" if plan.at is None else f" at {plan.at}"
 
 
+# -- in full --------------------------------------------------------------------------------------
+
+
 def _model(plan: FederatedPlan) -> Section:
+    rows = _properties(plan, plan.options)
+    for slot_index, block in plan.blocks.items():
+        name = plan.ucq.slots[slot_index].name
+        does = "starts from" if plan.algorithm else "is scored by"
+        model = plan.options.get("warm_start") or "the model"
+        rows.append(("block", f"slot {name} {does} block {block} of {model}"))
+    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+
+
+def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tuple[str, str]]:
     rows = []
     for slot in plan.ucq.slots:
         if slot.target:
@@ -89,13 +216,13 @@ def _model(plan: FederatedPlan) -> Section:
         rows.append(("algorithm", plan.algorithm))
     chosen = [
         f"{name} = {shown(value)}"
-        for name, value in plan.options.items()
+        for name, value in options.items()
         if name != "algorithm" and value is not None and (plan.algorithm or name in SCORING)
     ]
     if chosen:
         rows.append(("options", ", ".join(chosen)))
     if plan.privacy is not None:
-        rows.append(("privacy", asked(plan.privacy)))
+        rows.append(("privacy", _asked(plan.privacy)))
     if plan.tower is not None:
         rows += _towers(plan)
     if plan.algorithm and plan.options.get("network") is not None:
@@ -105,12 +232,22 @@ def _model(plan: FederatedPlan) -> Section:
     if plan.into is not None:
         held = ", ".join(str(client) for client in plan.into.clients)
         rows.append(("into", f"{plan.into.path}, at {held}: {', '.join(plan.into.columns)}"))
-    for slot_index, block in plan.blocks.items():
-        name = plan.ucq.slots[slot_index].name
-        does = "starts from" if plan.algorithm else "is scored by"
-        model = plan.options.get("warm_start") or "the model"
-        rows.append(("block", f"slot {name} {does} block {block} of {model}"))
-    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+    return rows
+
+
+def _asked(privacy: Privacy) -> str:
+    """The clause as it is understood, defaults included."""
+    names = ["label_epsilon", "label_mechanism", "label_bounds", "label_classes"]
+    found = names if privacy.labels else []
+    if privacy.features:
+        found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
+        if privacy.predictions == "gaussian":
+            found += ["prediction_clip", "prediction_share"]
+        found += ["statistics"] + ["statistics_share"] * (privacy.statistics == "noised")
+        found += ["feature_bounds", "max_fan_out"]
+    values = {name: getattr(privacy, name) for name in found}
+    values["feature_bounds"] = dict(privacy.feature_bounds) or None
+    return ", ".join(f"{n} = {shown(v)}" for n, v in values.items() if v is not None)
 
 
 def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
@@ -123,8 +260,8 @@ def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
     if tower.embedding is not None:
         shape = f"{tower.embedding} sums of outputs → d_c scores"
         found.append(("head", f"at the coordinator, linear: {shape}"))
-    private = plan.privacy is not None and plan.privacy.features
-    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None and not private:
+    some = plan.options.get("batch_size") is None and not plan.protection.features
+    if plan.algorithm == "sgd" and some:
         usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
         found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
@@ -253,7 +390,7 @@ def _fragments(plan: FederatedPlan) -> Section:
 def _operators(plan: FederatedPlan) -> Section:
     rows = tuple((o.when, o.slot, o.name, o.where, o.computes) for o in operators(plan))
     headers = ("when", "slot", "operator", "where", "computes")
-    return Section("Operators", (Table(headers, rows),), folded=True)
+    return Section("Operators", (Table(headers, rows),))
 
 
 def _exchanges(plan: FederatedPlan) -> Section:
@@ -267,13 +404,13 @@ def _exchanges(plan: FederatedPlan) -> Section:
             rows.setdefault(key, []).append(f"{slot}{request.client}")
     table = tuple((*key, ", ".join(places)) for key, places in rows.items())
     headers = ("exchange", "times", "request", "reply", "with")
-    return Section("Exchanges, in order", (Table(headers, table),), folded=True)
+    return Section("Exchanges, in order", (Table(headers, table),))
 
 
 def _border(plan: FederatedPlan, direction: str, title: str) -> Section:
     rows = [_carried(plan, item, "") for item in plan.disclosures if item.direction == direction]
     table = Table(("from" if direction == UP else "to", *CARRIED), tuple(rows))
-    return Section(title, (table,), folded=direction == DOWN)
+    return Section(title, (table,))
 
 
 CARRIED = ("slot", "message", "what", "values", "bytes", "times")
@@ -294,8 +431,8 @@ def _staying(plan: FederatedPlan, at: str) -> Section:
     ]
     title = f"What stays at {at}, where the coordinator is"
     if not rows:
-        return Section(title, (Notes((f"Nothing: no table of {at} takes part.",)),), folded=True)
-    return Section(title, (Table(("client", *CARRIED), tuple(rows)),), folded=True)
+        return Section(title, (Notes((f"Nothing: no table of {at} takes part.",)),))
+    return Section(title, (Table(("client", *CARRIED), tuple(rows)),))
 
 
 def _formula(size: Size) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
-
-if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.privacy.protection import PublicBounds
 
 ONCE = "once"
 EVERY = {"lbfgs": "iteration", "admm": "epoch", "sgd": "step"}
@@ -96,8 +94,8 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
     found += [_encoding(plan, s) for s in towers if ("set_encoding", s.index) in kinds]
     every = EVERY[plan.algorithm]
     gathers = (HEAD if _head(plan) else LOJ)[plan.algorithm]
-    if _protected(plan) and not _noised(plan):
-        gathers = gathers.replace("step of the intercept", f"{INTERCEPT}; its step")
+    if plan.algorithm == "sgd" and not _head(plan):
+        gathers = _noised_sgd(plan, gathers)
     found.append(Operator(every, "all", "LoJ", "coordinator", gathers))
     for slot in towers:
         found += _round(plan, slot, every)
@@ -123,10 +121,9 @@ def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
 
 
 def _encoded(plan: FederatedPlan, slot: Slot) -> str:
-    how = "none" if plan.privacy is None else plan.privacy.statistics
-    if how == "bounds":
-        return "encoding by public bounds"
-    statistics = "noised statistics" if how == "noised" else "statistics"
+    if isinstance(plan.protection.statistics, PublicBounds):
+        return plan.protection.statistics.words
+    statistics = plan.protection.statistics.words if plan.protection.statistics else "statistics"
     return statistics if len(slot.clients) > 1 else f"{statistics} and encoding"
 
 
@@ -138,14 +135,18 @@ def _encoding(plan: FederatedPlan, slot: Slot) -> Operator:
 
 
 INTERCEPT = "gradient of the intercept, each row's clipped, the sum noised"
+EXPANDED = (
+    "; where noise hides the slopes, ∂ℓ/∂H is of the loss's second-order expansion at the best "
+    "constant, and the intercept follows from the mean of H"
+)
 
 
-def _protected(plan: FederatedPlan) -> bool:
-    return plan.privacy is not None and plan.privacy.features
-
-
-def _noised(plan: FederatedPlan) -> bool:
-    return plan.privacy is not None and plan.privacy.predictions == "gaussian"
+def _noised_sgd(plan: FederatedPlan, gathers: str) -> str:
+    if plan.protection.predictions:
+        return f"{gathers}{EXPANDED}"
+    if plan.protection.features:
+        return gathers.replace("step of the intercept", f"{INTERCEPT}; its step")
+    return gathers
 
 
 def _round(plan: FederatedPlan, slot: Slot, every: str) -> list[Operator]:
@@ -166,10 +167,8 @@ def _round(plan: FederatedPlan, slot: Slot, every: str) -> list[Operator]:
 
 def _local(plan: FederatedPlan, method: str) -> str:
     """What a client computes in a round."""
-    words = _unguarded(plan, method)
-    if _protected(plan):
-        words += "; each row's gradient clipped, their sum noised"
-    return f"{words}; predictions clipped and noised" if _noised(plan) else words
+    noises = (plan.protection.features, plan.protection.predictions)
+    return "; ".join([_unguarded(plan, method), *(noise.words for noise in noises if noise)])
 
 
 def _unguarded(plan: FederatedPlan, method: str) -> str:

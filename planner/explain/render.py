@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from sqlfl.printing import line, lines
 
-WIDTH = 116
+WIDTH = 100
 GAP = "  "
 JOINED = "\u00a0"
 """A space at which no line breaks; it prints as a space."""
@@ -22,6 +22,8 @@ NARROW = 6
 class Table:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    sentences: tuple[str, ...] = ()
+    """The rows as sentences, which text has instead of a table that is too wide for it."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,24 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
+    """`str` is its text; a notebook shows its HTML."""
+
     title: str
     sections: tuple[Section, ...]
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
 
 def to_text(document: Document) -> str:
     """Lines of at most WIDTH characters; only SQL may be longer."""
     document = _printable(document)
-    found = [*_wrap(document.title, WIDTH)]
+    found = [*_wrap(document.title, WIDTH)] if document.title else []
     for section in document.sections:
-        found += ["", section.title.upper()]
+        found += ["", section.title.upper()] if found else [section.title.upper()]
         for number, part in enumerate(section.parts):
             if number and not isinstance(section.parts[number - 1], Notes):
                 found.append("")
@@ -70,7 +80,8 @@ def to_text(document: Document) -> str:
 def to_html(document: Document) -> str:
     """One self-contained element; everything in it is escaped."""
     document = _printable(document)
-    pieces = [f'<div class="sqlfl-plan"><h3>{_escape(document.title)}</h3>']
+    title = f"<h3>{_escape(document.title)}</h3>" if document.title else ""
+    pieces = [f'<div class="sqlfl-plan">{title}']
     for section in document.sections:
         shown = "" if section.folded else " open"
         pieces.append(
@@ -93,8 +104,9 @@ def _printable(document: Document) -> Document:
 
 def _printable_part(part: Part) -> Part:
     match part:
-        case Table(headers, rows):
-            return Table(headers, tuple(tuple(map(line, row)) for row in rows))
+        case Table(headers, rows, sentences):
+            cells = tuple(tuple(map(line, row)) for row in rows)
+            return Table(headers, cells, tuple(map(line, sentences)))
         case Code(caption, text):
             return Code(line(caption), lines(text))
         case Notes(items):
@@ -103,17 +115,21 @@ def _printable_part(part: Part) -> Part:
 
 def _part(part: Part) -> list[str]:
     if isinstance(part, Table):
-        return _table(part)
+        return _items(part.sentences) if part.sentences else _table(part)
     if isinstance(part, Notes):
-        return [
-            text
-            for item in part.items
-            for text in textwrap.wrap(
-                item, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
-            )
-        ]
-    caption = [f"  {part.caption}"] if part.caption else []
+        return _items(part.items)
+    caption = [f"  {text}" for text in _wrap(part.caption, WIDTH - 2)] if part.caption else []
     return [*caption, *textwrap.indent(part.text, "    ").splitlines()]
+
+
+def _items(items: tuple[str, ...]) -> list[str]:
+    wrapped = (
+        textwrap.wrap(
+            item, WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+        )
+        for item in items
+    )
+    return [text for lines in wrapped for text in lines]
 
 
 def _table(table: Table) -> list[str]:

@@ -11,7 +11,6 @@ from sqlglot import exp
 
 from sqlfl.errors import InternalError
 from sqlfl.models.kinds import kind_of
-from sqlfl.planner.explain import document as explain
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.towers import Tower, tower_of
@@ -22,7 +21,7 @@ from sqlfl.planner.protocol.rounds import ROUNDS
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
-from sqlfl.printing import line
+from sqlfl.privacy.protection import Protection, protection_of
 from sqlfl.privacy.specification import Privacy, SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
@@ -33,7 +32,7 @@ PREDICT = "predict"
 
 @dataclass(frozen=True)
 class FederatedPlan:
-    """Everything that is decided before a statement runs; `str(plan)` is its EXPLAIN."""
+    """Everything that is decided before a statement runs."""
 
     purpose: str
     """TRAIN, EVALUATE or PREDICT."""
@@ -69,12 +68,15 @@ class FederatedPlan:
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     notes: tuple[str, ...] = ()
     """What is to be said beside the result."""
-    expected: tuple[str, ...] = ()
-    """The privacy report that is expected, line by line; empty without PRIVACY."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
         return _fragments(self.ucq, client, self.specifications[client])
+
+    @cached_property
+    def protection(self) -> Protection:
+        """By what labels, features, predictions and statistics are protected."""
+        return protection_of(self.privacy)
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -137,15 +139,6 @@ class FederatedPlan:
         """
         return ex.totals(self.exchanges)
 
-    def __str__(self) -> str:
-        return explain.text(self)
-
-    def __repr__(self) -> str:
-        return line(f"<sqlfl plan: {self.purpose} {self.kind} {self.name}; print it for EXPLAIN>")
-
-    def _repr_html_(self) -> str:
-        return explain.html(self)
-
 
 def plan(
     purpose: str,
@@ -161,6 +154,8 @@ def plan(
     privacy: Privacy | None = None,
     slots: Mapping[int, SlotPrivacy] | None = None,
     findings: bool = True,
+    fleeting: Mapping[Client, str] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -169,8 +164,8 @@ def plan(
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
     and `slots` what it means for the clients of the slots where anything is noised; where features
-    are protected, or those of the model were, `findings` are not asked for. Raises InternalError
-    where these do not hold.
+    are protected, or those of the model were, `findings` are not asked for. `fleeting` and `notes`
+    are as the plan has them. Raises InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
@@ -183,7 +178,8 @@ def plan(
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
     told = dict(slots or {})
-    noises = purpose == TRAIN or (purpose == EVALUATE and privacy is not None and privacy.labels)
+    protection = protection_of(privacy)
+    noises = purpose == TRAIN or (purpose == EVALUATE and bool(protection.labels))
     if (privacy is not None) != bool(told) or (privacy is not None and not noises):
         raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
     share = _validation(options) if purpose == TRAIN else 0.0
@@ -214,9 +210,9 @@ def plan(
         for client in clients
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
-    findings = findings and (privacy is None or not privacy.features)
+    findings = findings and not protection.features
     run = ex.Run(
-        purpose, name, kind, ucq, options, scored, specifications, fragments, into, privacy,
+        purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
         findings,
     )  # fmt: skip
     return FederatedPlan(
@@ -235,6 +231,8 @@ def plan(
         at=at,
         privacy=privacy,
         findings=findings,
+        fleeting=MappingProxyType(dict(fleeting or {})),
+        notes=notes,
     )
 
 

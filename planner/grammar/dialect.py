@@ -79,13 +79,17 @@ class _Reader(Tokens):
         first = self.word()
         if first == "EXPLAIN":
             self.at += 1
+            verbose = self.accept("(")
+            if verbose:
+                self.expect("VERBOSE", "after EXPLAIN (")
+                self.expect(")", "after EXPLAIN (VERBOSE")
             if self.word() not in ("TRAIN", "EVALUATE", "PREDICT"):
                 raise self.fail(
                     f"expected TRAIN, EVALUATE or PREDICT after EXPLAIN, got {self.got()}"
                 )
             explained = self._statement()
             assert isinstance(explained, TrainModel | EvaluateModel | PredictModel)
-            return ExplainStatement(explained, self.sql)
+            return ExplainStatement(explained, self.sql, verbose)
         readers: dict[str, Callable[[], Statement]] = {
             "TRAIN": self._train,
             "EVALUATE": self._evaluate,

@@ -101,6 +101,8 @@ class PredictModel:
 class ExplainStatement:
     statement: TrainModel | EvaluateModel | PredictModel
     sql: str = field(repr=False)
+    verbose: bool = False
+    """With all details."""
 
 
 @dataclass(frozen=True)

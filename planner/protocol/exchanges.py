@@ -12,7 +12,7 @@ from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import Content
 from sqlfl.planner.protocol.sizes import Size, Symbol, size
 from sqlfl.planner.query.ucq import Slot, Ucq
-from sqlfl.privacy.specification import Privacy
+from sqlfl.privacy.protection import UNPROTECTED, Protection
 from sqlfl.schema import Client, SlotSpecification
 
 COORDINATOR = "coordinator"
@@ -92,7 +92,7 @@ class Run:
     specifications: Mapping[Client, tuple[SlotSpecification, ...]]
     fragments: Mapping[Client, tuple[str, ...]]
     into: Into | None = None
-    privacy: Privacy | None = None
+    protection: Protection = UNPROTECTED
     findings: bool = True
     """Clients are asked what is odd about their features."""
 
@@ -134,16 +134,6 @@ class Run:
         return (
             columns * sym.OUTPUTS if self.tower is None else self.tower.size(columns, self.outputs)
         )
-
-    @property
-    def protected(self) -> bool:
-        """Gradients are clipped and noised."""
-        return self.privacy is not None and self.privacy.features
-
-    @property
-    def noised(self) -> bool:
-        """Predictions are clipped and noised."""
-        return self.privacy is not None and self.privacy.predictions == "gaussian"
 
     def merged(self, client: Client, slot: int) -> bool:
         """The clients' statistics of the slot are merged: it is shared, and bounds do not do."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 
 from sqlfl import messages as ms
-from sqlfl.planner.explain.noise import mechanism
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
@@ -29,7 +28,7 @@ def training(run: Run) -> list[Exchange]:
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over_towers(run, "findings", findings)] if run.findings else []),
         *ROUNDS[str(run.options["algorithm"])](run),
-        *([] if run.privacy is None else [releases(run)]),
+        *([releases(run)] if run.protection else []),
         over_towers(run, "save", save),
         finish(run),
     ]
@@ -41,7 +40,7 @@ def evaluation(run: Run) -> list[Exchange]:
         labels(run),
         weights(run),
         *scoring(run),
-        *([] if run.privacy is None else [releases(run)]),
+        *([releases(run)] if run.protection else []),
         finish(run),
     ]
 
@@ -248,9 +247,8 @@ def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
     own = run.specification(client, slot.index).privacy
     if own is None or own.label is None:
         return None
-    assert run.privacy is not None
     label, active = own.label, sym.of_client("active", slot, client)
-    what = f"targets, noised: {mechanism(run.privacy)}, once per row"
+    what = f"targets, noised: {label.words}, once per row"
     if label.bounds is not None:
         return targets(what, active)
     what += f"; all {len(label.classes)} classes, one code a row"

@@ -59,8 +59,8 @@ def outputs_of(run: Run) -> str:
 
 def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Content:
     """The block's outputs of so many rows (all active ones by default), and its penalty."""
-    if run.noised and run.privacy is not None:
-        what += f", each row clipped to {run.privacy.prediction_bound} and noised (Gaussian)"
+    noise = run.protection.predictions
+    what += f", {noise.told}" if noise else ""
     what += "; penalty of the block" if client == slot.clients[0] else ""
     return predictions(slot, client, what, PENALTY, outputs=run.outputs, rows=rows)
 
@@ -73,7 +73,7 @@ def grams(run: Run) -> list[Exchange]:
             what = "second moments Σ cnt x xᵀ of the encoded columns"
             stored = sym.of_client("stored", slot, client)
             merged = sym.of_slot("merged_stored", slot)
-            if run.protected:
+            if run.protection.features:
                 what += ": of numbers, and of categories the diagonal; rows clipped, all noised"
                 stored = merged = sym.of_slot("onehot", slot)
             reply = content(ms.Gram, what, **moments(slot, stored))
@@ -100,7 +100,7 @@ def active(slot: Slot, client: Client) -> Size:
 def partial(run: Run, parameters: Size) -> Content:
     what = "Xᵀ Y" if run.tower is None else "of all parameters"
     what = f"partial gradient {what} of its own rows"
-    if run.protected:
+    if run.protection.features:
         what += ", each clipped; the sum noised (Gaussian)"
     return content(ms.PartialGradient, what, parameters=parameters, outputs=1)
 
@@ -209,7 +209,7 @@ def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange
 def proof(run: Run, *, exact: bool = True) -> list[Exchange]:
     """How large the gradient is in the end, at refreshed scores. Of towers it would prove nothing;
     of protected rows it is not told."""
-    if run.tower is not None or run.protected:
+    if run.tower is not None or run.protection.features:
         return []
 
     def sent(slot: Slot, client: Client) -> Content:
@@ -241,7 +241,9 @@ def admm(run: Run) -> list[Exchange]:
     found = [start(run), *first_predictions(run)]
     if run.tower is None:
         found += [] if consensus else grams(run)
-        found += probes(run, consensus) if len(run.towers) > 1 and not run.protected else []
+        found += (
+            probes(run, consensus) if len(run.towers) > 1 and not run.protection.features else []
+        )
 
     def sent(slot: Slot, client: Client) -> Content:
         return residuals(slot, client, ADMM_COEFFICIENTS, outputs=run.outputs)
@@ -262,7 +264,7 @@ def consensus_epochs(
     first, between, last = [], [], []
     for slot in run.towers:
         size = run.parameters(slot)
-        own = ", by clipped and noised gradients (Gaussian)" if run.protected else ""
+        own = ", by clipped and noised gradients (Gaussian)" if run.protection.features else ""
         what = f"θ + u of its own rows{own}"
         part = content(ms.ConsensusPart, what, parameters=size, outputs=1)
         average = content(ms.ConsensusAverage, parameters=size, outputs=1)
@@ -328,12 +330,12 @@ def sgd(run: Run) -> list[Exchange]:
         return predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
     found = [start(run), *first_predictions(run)]
-    if not run.options.get("learning_rate") and not run.protected:
+    if not run.options.get("learning_rate") and not run.protection.features:
         found += probes(run, consensus=False)
     if drops:
         found.append(dropping(run))
     found += step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if run.options.get("batch_size") or (run.tower is not None and not run.protected):
+    if run.options.get("batch_size") or (run.tower is not None and not run.protection.features):
         between = sym.STEPS + -1 * sym.ROUNDS
         found += step(run, "batch", between, next_batch, batch_rows)
     return [*found, *proof(run)]

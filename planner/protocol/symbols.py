@@ -14,7 +14,7 @@ ROLES: dict[str, tuple[str, str]] = {
     "joined": ("N", "joined rows: rows of the query's result"),
     "outputs": ("d_c", "outputs of the model"),
     "rows": ("n[slot@client]", "rows of the client's snapshot"),
-    "active": ("a[slot@client]", "active rows: rows of the snapshot that occur in the join"),
+    "active": ("a[slot@client]", "rows of the snapshot that occur in the join (active rows)"),
     "tags": ("u[slot@client.key]", "distinct values of the join key in the snapshot, NULL apart"),
     "vocabulary": (
         "v[slot@client.feature]",

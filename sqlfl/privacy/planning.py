@@ -15,7 +15,7 @@ from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
 from sqlfl.privacy.calibration import calibrate, statistics_delta, statistics_noise
-from sqlfl.privacy.specification import Bounds, LabelPrivacy, Privacy, SlotPrivacy, SlotRounds
+from sqlfl.privacy.specification import Bounds, Privacy, SlotPrivacy, SlotRounds
 
 TRUTH = ("false", "true")
 """Classes of a BOOLEAN, as labels have them."""
@@ -167,15 +167,7 @@ def slots_of(privacy: Privacy, kind: str, ucq: Ucq) -> Mapping[int, SlotPrivacy]
 
 
 def _slot(privacy: Privacy, kind: str, slot: Slot) -> SlotPrivacy:
-    label = None
-    if slot.target and privacy.labels:
-        assert privacy.label_epsilon is not None
-        label = LabelPrivacy(
-            mechanism=privacy.label_mechanism,
-            epsilon=privacy.label_epsilon,
-            bounds=None if kind_of(kind).classifies else privacy.label_bounds,
-            classes=(privacy.label_classes or ()) if kind_of(kind).classifies else (),
-        )
+    label = privacy.label if slot.target else None
     if not (privacy.features and slot.features):
         return SlotPrivacy(label, "none", (), 0.0, 0.0, None)
     noised = privacy.statistics == "noised"

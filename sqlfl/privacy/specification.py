@@ -21,6 +21,31 @@ STATISTICS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
+class LabelPrivacy:
+    """How the labels' owner noises them, once per row; it works out the probabilities itself."""
+
+    mechanism: str
+    """'randomized_response' or 'laplace'."""
+    epsilon: float
+    """The nominal one: of Laplace over classes it is not the ε that holds."""
+    bounds: tuple[float, float] | None
+    """Of numbers; None for classes."""
+    classes: tuple[str, ...]
+    """As `Labels.classes` has them: public, in order; none for numbers."""
+
+    @property
+    def words(self) -> str:
+        """The mechanism, as everybody may know it."""
+        if self.bounds is not None:
+            low, high = self.bounds
+            scale = (high - low) / self.epsilon
+            return f"clipped to [{low:g}, {high:g}], Laplace noise of scale {scale:.4g}"
+        if self.mechanism == "laplace":
+            return f"the largest of {len(self.classes)} Laplace-noised scores"
+        return "randomised response"
+
+
+@dataclass(frozen=True)
 class Privacy:
     """The PRIVACY clause, resolved.
 
@@ -73,23 +98,17 @@ class Privacy:
         return self.label_epsilon is not None
 
     @property
+    def label(self) -> LabelPrivacy | None:
+        """How labels are noised; None where they are not."""
+        if self.label_epsilon is None:
+            return None
+        classes = () if self.label_bounds is not None else self.label_classes or ()
+        return LabelPrivacy(self.label_mechanism, self.label_epsilon, self.label_bounds, classes)
+
+    @property
     def features(self) -> bool:
         """Gradients are clipped and noised."""
         return self.epsilon is not None or self.noise_multiplier is not None
-
-
-@dataclass(frozen=True)
-class LabelPrivacy:
-    """How the labels' owner noises them, once per row; it works out the probabilities itself."""
-
-    mechanism: str
-    """'randomized_response' or 'laplace'."""
-    epsilon: float
-    """The nominal one: of Laplace over classes it is not the ε that holds."""
-    bounds: tuple[float, float] | None
-    """Of numbers; None for classes."""
-    classes: tuple[str, ...]
-    """As `Labels.classes` has them: public, in order; none for numbers."""
 
 
 @dataclass(frozen=True)

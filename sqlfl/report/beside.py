@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
-
-if TYPE_CHECKING:
-    from sqlfl.report.setting import Setting
+from sqlfl.report.setting import Setting
+from sqlfl.report.units import listed
 
 
 def beware(own: Setting) -> Iterator[str]:
@@ -79,9 +77,3 @@ def unseen(own: Setting) -> Iterator[str]:
         "What else is made of the same columns is told by the statement alone: what a view"
         f"{named} makes of its tables, and columns that copy or follow from others, are not seen."
     )
-
-
-def listed(words: Iterable[str]) -> str:
-    """'a, b and c'."""
-    found = list(words)
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from textwrap import wrap
@@ -10,14 +9,14 @@ from textwrap import wrap
 from sqlfl import printing
 from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
+from sqlfl.planner.explain.render import Document, Notes, Section, Table
 
 NONE = "none"
 PENDING = "known once the join is"
 WIDTH = 96
-"""Characters of a line of the text."""
+"""Characters of a line of the summary."""
 HEADERS = ("what", "who sees it", "protection", "unit", "mechanism", "note")
-
-_CELL = "padding:.25em .8em;vertical-align:top;text-align:left"
+TRUSTED = "The coordinator and the parties are trusted to follow the plan."
 
 
 @dataclass(frozen=True)
@@ -84,30 +83,25 @@ class PrivacyReport:
         texts = self.summary or self.promises
         return "\n".join(line for text in texts for line in wrap(text, WIDTH))
 
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """All of it, as EXPLAIN (VERBOSE) has it too."""
+        cells = tuple(release.cells for release in self.releases)
+        table = Table(HEADERS, cells, tuple(map(_sentence, self.releases)))
+        found = (
+            Section("What is promised", (Notes(self.promises),)),
+            Section("What is released, to whom, and its protection", (table,)),
+        )
+        if not self.assumptions:  # nothing is noised
+            return found
+        rests = "What this rests on, and what it does not cover"
+        return (*found, Section(rests, (Notes(self.assumptions),)))
+
     def __str__(self) -> str:
-        lines = [line for text in self.promises for line in wrap(text, WIDTH)]
-        if self.assumptions:  # else nothing is noised, and the promises say so
-            lines += ["", "What is released, to whom, and its protection:"]
-            lines += [line for release in self.releases for line in _item(_sentence(release))]
-            lines += ["", "What this rests on, and what is not protected:"]
-            lines += [line for text in self.assumptions for line in _item(text)]
-        return printing.lines("\n".join(lines))
+        return str(Document("", self.sections)) if self.assumptions else printing.lines(self.short)
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<p>{_escaped(text)}</p>" for text in self.promises)
-        head = "".join(f'<th scope="col" style="{_CELL}">{name}</th>' for name in HEADERS)
-        rows = "".join(
-            "<tr>"
-            + "".join(f'<td style="{_CELL}">{_escaped(cell)}</td>' for cell in release.cells)
-            + "</tr>"
-            for release in self.releases
-        )
-        table = (
-            f'<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.4em 0">'
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
-        listed = "".join(f"<li>{_escaped(text)}</li>" for text in self.assumptions)
-        return said + (table if rows else "") + (f"<ul>{listed}</ul>" if listed else "")
+        return Document("", self.sections)._repr_html_()
 
     def to_json(self) -> str:
         return to_json(self, ascii=False)
@@ -134,16 +128,8 @@ def upwards(value: float) -> str:
     return f"{digits * 10 ** max(unit, 0)}" if unit >= 0 else f"{digits / 10**-unit:g}"
 
 
-def _escaped(text: str) -> str:
-    return html.escape(printing.line(text))
-
-
 def _sentence(release: Release) -> str:
     text = f"{release.kind}, {release.observer}: {release.protection}"
     if release.unit:
         text += f" for {release.unit}"
     return "; ".join(part for part in (text, release.mechanism, release.note) if part)
-
-
-def _item(text: str) -> list[str]:
-    return wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sqlfl.models.kinds import kind_of
+from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
+from sqlfl.privacy.protection import PublicBounds
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
 from sqlfl.report.units import unit_of
-
-if TYPE_CHECKING:
-    from sqlfl.planner.query.ucq import Slot
 
 OTHERS = "other parties"
 CLIENTS = "other clients of the table"
@@ -97,12 +95,11 @@ def _labels(own: Setting) -> Iterator[Release]:
 
 
 def _statistics(own: Setting) -> Iterator[Release]:
-    asked = own.privacy
-    if not own.plan.algorithm or (asked.features and asked.statistics == "bounds"):
+    if not own.plan.algorithm or isinstance(own.protection.statistics, PublicBounds):
         return
 
     def mechanism(slot: Slot) -> str:
-        if not asked.features or asked.statistics != "noised":
+        if not own.protection.statistics:
             return EXACT
         found = own.multiplier(slot, STATISTICS)
         size = "" if found is None else f" of {found:.4g} times what one row moves them by"
@@ -122,7 +119,7 @@ def _moments(own: Setting) -> Iterator[Release]:
 
     def mechanism(slot: Slot) -> str:
         rounds = own.rounds(slot)
-        if not own.privacy.features:
+        if not own.protection.features:
             return EXACT
         if rounds is None:
             return "rows clipped, Gaussian noise, once"
@@ -142,11 +139,11 @@ def _moments(own: Setting) -> Iterator[Release]:
 
 def _predictions(own: Setting) -> Iterator[Release]:
     def mechanism(slot: Slot) -> str:
-        if not own.together:
+        noise, rounds = own.protection.predictions, own.rounds(slot)
+        if not noise:
             return EXACT
-        rounds, bound = own.rounds(slot), own.privacy.prediction_bound
         if rounds is None:
-            return f"clipped to {bound}, Gaussian noise in each round"
+            return f"clipped to {noise.bound}, Gaussian noise in each round"
         return (
             f"clipped to {rounds.prediction_clip:.4g}, Gaussian noise of standard deviation "
             f"{rounds.prediction_noise:.4g}{_times(own, slot, PREDICTIONS)}"
@@ -174,18 +171,18 @@ def _gradients(own: Setting) -> Iterator[Release]:
 
 
 def _gradient(own: Setting, slot: Slot) -> str:
-    asked, rounds = own.privacy, own.rounds(slot)
-    if not asked.features:
+    noise, rounds = own.protection.features, own.rounds(slot)
+    if not noise:
         return EXACT
     if rounds is None:
-        clip = f"{asked.clip or 0.0:g}"
-        if asked.clip is None:
+        clip = f"{noise.clip or 0.0:g}"
+        if noise.clip is None:
             clip = "its number of joined rows on average"
             if not kind_of(own.plan.kind).classifies:
                 clip += ", times the standard deviation of the labels"
-        z = asked.noise_multiplier
-        noise = "Gaussian noise" if z is None else f"Gaussian noise of {z:g} times that"
-        return f"gradient of each row clipped to {clip}, {noise}"
+        z = noise.multiplier
+        size = "" if z is None else f" of {z:g} times that"
+        return f"gradient of each row clipped to {clip}, Gaussian noise{size}"
     each = " at each client" if len(slot.clients) > 1 else ""
     return (
         f"gradient of each row clipped to {rounds.clip:.4g}, Gaussian noise of standard deviation "
@@ -197,8 +194,8 @@ def _history(own: Setting) -> Iterator[Release]:
     found = [
         word
         for word, noised in (
-            ("labels", own.label_epsilon is not None),
-            ("predictions", own.together),
+            ("labels", own.protection.labels),
+            ("predictions", own.protection.predictions),
         )
         if noised
     ]
@@ -250,12 +247,12 @@ def _of(
         yield Release(kind, observer, words, unit, claim.epsilon, claim.delta, note, pending)
     rest = [slot for slot in slots if all(slot not in group for group in claimed.values())]
     if rest:
-        asked = own.privacy
-        if asked.features and asked.statistics == "none" and kind != STATISTICS:
+        protected = own.protection.features
+        if protected and not own.protection.statistics and kind != STATISTICS:
             why = "exact statistics are beside it, by which features are encoded"
-        unit = "features" if asked.features or own.label_epsilon is not None else ""
+        unit = "features" if own.protection else ""
         words = _by_slot(rest, mechanism)
-        yield Release(kind, observer, words, unit, None, None, why if asked.features else "")
+        yield Release(kind, observer, words, unit, None, None, why if protected else "")
 
 
 def _by_slot(slots: list[Slot], mechanism: Callable[[Slot], str]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlfl.errors import InternalError
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.report.card import PrivacyReport, Release
 from sqlfl.report.releases import releases
 from sqlfl.report.sentences import assumptions, promises, summary
 from sqlfl.report.setting import Setting
 
 if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.privacy.calibration import Calibration
 
 __all__ = ["PrivacyReport", "Release", "expected_report", "report_of"]
@@ -27,7 +27,7 @@ def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyRe
 
     It is None where features are not protected; InternalError where that does not fit.
     """
-    asked = plan.privacy is not None and plan.privacy.features
+    asked = bool(plan.protection.features)
     if asked != (calibration is not None):
         raise InternalError(f"features are {'' if asked else 'not '}protected, without an account")
     return _report(Setting(plan, calibration))
@@ -35,7 +35,7 @@ def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyRe
 
 def _report(own: Setting) -> PrivacyReport:
     training = bool(own.plan.algorithm)
-    noised = ["labels"] * (training and own.label_epsilon is not None)
+    noised = ["labels"] * (training and bool(own.protection.labels))
     noised += ["predictions"] * (training and own.together)
     return PrivacyReport(
         releases(own), promises(own), assumptions(own), tuple(noised), summary(own)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from sqlfl.privacy.protection import PublicBounds
 from sqlfl.report.beside import beware, unseen
-from sqlfl.report.card import upwards
+from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
 from sqlfl.report.units import derived, repeated, unit_of
 
-GRAPH = "The join graph, row ids, multiplicities and table sizes are not protected."
 EVALUATED = (
     "EVALUATE sends the true labels, and the loss of one row tells its label; "
     "EVALUATE ... PRIVACY (label_epsilon = ...) noises them."
@@ -31,9 +31,9 @@ ALSO_SEEN = {
 
 def promises(own: Setting) -> tuple[str, ...]:
     """What holds, with its numbers; for labels and features apart, then together."""
-    if own.label_epsilon is None and not own.privacy.features:
+    if not own.protection:
         return (_nothing(own),)
-    return (GRAPH, *_labels(own), *_features(own), *_both(own))
+    return (*_labels(own), *_features(own), *_both(own))
 
 
 def _nothing(own: Setting) -> str:
@@ -118,15 +118,14 @@ def _again(own: Setting, epsilon: float) -> str:
 
 
 def _features(own: Setting) -> Iterator[str]:
-    asked = own.privacy
-    if not asked.features:
+    if not own.protection.features:
         seen = "predictions and gradients" if own.training else "predictions"
         yield (
             "Features: none. No noise is added to anything but labels: the coordinator sees exact "
             f"{seen} of each block, of one row exact functions of its features."
         )
         return
-    if asked.statistics == "none":
+    if not own.protection.statistics:
         yield (
             "Features: none, though gradients are clipped and noised. The means, scales and "
             "categories by which features are encoded are exact (statistics = 'none'), and a "
@@ -150,7 +149,7 @@ def _of_features(own: Setting, claim: Claim, units: str) -> str:
     held = _pair(claim)
     statistics = (
         "features are encoded by public bounds"
-        if own.privacy.statistics == "bounds"
+        if isinstance(own.protection.statistics, PublicBounds)
         else "the noised statistics, by which features are encoded, are counted in that"
     )
     if not own.together:
@@ -193,7 +192,7 @@ def _both(own: Setting) -> Iterator[str]:
 
 def summary(own: Setting) -> tuple[str, ...]:
     """A sentence each of labels and of features, and what neither covers; for the model's card."""
-    if own.label_epsilon is None and not own.privacy.features:
+    if not own.protection:
         return promises(own)
     rest = "Not protected: which rows there are and are joined; several runs together; PREDICT; "
     rest += "EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
@@ -213,10 +212,9 @@ def _label_in_short(own: Setting) -> str:
 
 
 def _features_in_short(own: Setting) -> Iterator[str]:
-    asked = own.privacy
-    if not asked.features:
+    if not own.protection.features:
         yield "Features: none, predictions and gradients are exact."
-    elif asked.statistics == "none":
+    elif not own.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
         f"{_pair(claim)} for {' or '.join(unit_of(slot) for slot in slots)}"
@@ -243,7 +241,7 @@ def _both_in_short(own: Setting) -> Iterator[str]:
 
 def assumptions(own: Setting) -> tuple[str, ...]:
     """Empty where nothing is noised."""
-    if own.label_epsilon is None and not own.privacy.features:
+    if not own.protection:
         return ()
     parts: list[Iterable[str]] = [_rows(own), _runs(own)]
     if own.label_epsilon is not None:
@@ -257,9 +255,14 @@ def assumptions(own: Setting) -> tuple[str, ...]:
 def _rows(own: Setting) -> Iterator[str]:
     """Whose change it is about."""
     yield (
-        "Which rows there are is not protected: join keys, conditions of WHERE and ON, and whether "
-        "a row has a label decide it, and tables tell it by their sizes and matches."
+        "The join graph, row ids, multiplicities and table sizes are not protected, nor which rows "
+        "there are: join keys, conditions of WHERE and ON, and whether a row has a label decide it."
     )
+    if own.privacy.max_fan_out is not None:
+        yield (
+            f"No row is in more than {own.privacy.max_fan_out} joined rows: the coordinator drops "
+            "further ones at random, and knows which they are; that depends on the join graph only."
+        )
     slots = [s for s in own.plan.ucq.slots if s.features or s.target]
     at = own.plan.at
     if at in own.parties:
@@ -280,10 +283,6 @@ def _rows(own: Setting) -> Iterator[str]:
         "A person with several rows is protected less: the effects of the rows add up. So do those "
         "of rows of several tables."
     )
-    if own.plan.ucq.weight is not None:
-        yield "Not protected: the weights of rows."
-    if any(slot.split for slot in own.plan.ucq.slots):
-        yield "Not protected: which rows are for validation."
 
 
 def _runs(own: Setting) -> Iterator[str]:
@@ -322,14 +321,8 @@ def _noised_labels(own: Setting) -> Iterator[str]:
 
 
 def _noised_features(own: Setting) -> Iterator[str]:
-    asked = own.privacy
-    if asked.feature_bounds or asked.statistics in ("bounds", "noised"):
+    if own.protection.statistics:
         yield "Bounds and lists of categories of features are public; values are clipped to them."
-    if asked.max_fan_out is not None:
-        yield (
-            f"No row is in more than {asked.max_fan_out} joined rows: the coordinator drops "
-            "further ones at random, which depends on the join graph only."
-        )
     yield (
         "The ε is that of all the steps that were planned, also where fewer were made. No secret "
         "sampling is counted in its favour."
@@ -339,10 +332,7 @@ def _noised_features(own: Setting) -> Iterator[str]:
 
 
 def _always(own: Setting) -> Iterator[str]:
-    yield (
-        "The coordinator and the parties are trusted to follow the plan. How long things take, and "
-        "errors, are not covered."
-    )
+    yield f"{TRUSTED} How long things take, and errors, are not covered."
     drawn = ["that of labels follows from keyed hashes of rows, under such a secret"]
     drawn = drawn * (own.label_epsilon is not None) + ["values lie on a public grid"]
     yield f"Noise comes from the operating system's generator; {'; '.join(drawn)}."

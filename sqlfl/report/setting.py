@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
+from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import Gaussian
+from sqlfl.privacy.protection import Protection
 from sqlfl.privacy.specification import Privacy, RoundPrivacy
-from sqlfl.report.beside import listed
 from sqlfl.report.card import upwards
-from sqlfl.report.units import unit_of
+from sqlfl.report.units import listed, unit_of
 
 if TYPE_CHECKING:
-    from sqlfl.planner.federated.plan import FederatedPlan
-    from sqlfl.planner.query.ucq import Slot
     from sqlfl.privacy.calibration import Calibration
 
 
@@ -67,9 +67,13 @@ class Setting:
         return tuple(dict.fromkeys(p for slot in self.plan.ucq.slots for p in slot.parties))
 
     @property
+    def protection(self) -> Protection:
+        return self.plan.protection
+
+    @property
     def together(self) -> bool:
         """Predictions are noised, and so all that is calculated from them."""
-        return self.privacy.features and self.privacy.predictions == "gaussian"
+        return bool(self.protection.predictions)
 
     @property
     def coordinator(self) -> str:
@@ -96,7 +100,7 @@ class Setting:
         a change of a row moves them.
         """
         asked = self.privacy
-        if not asked.features or asked.statistics not in ("bounds", "noised"):
+        if not self.protection.bounded:
             return {}
         if self.calibration is None:
             return {slot.index: Claim(asked.epsilon, asked.delta) for slot in self.slots}
@@ -166,12 +170,12 @@ class Setting:
     @cached_property
     def label_epsilon(self) -> float | None:
         """The one that holds; None where labels are not noised."""
-        asked = self.privacy
-        if asked.label_epsilon is None:
+        label = self.protection.labels
+        if not label:
             return None
         from sqlfl.privacy.mechanisms import label_epsilon
 
-        return label_epsilon(asked.label_mechanism, asked.label_epsilon, self.classes)
+        return label_epsilon(label.mechanism, label.epsilon, self.classes)
 
     @property
     def fleeting(self) -> str:
@@ -182,20 +186,16 @@ class Setting:
     @property
     def label_mechanism(self) -> str:
         """In words, with its numbers."""
-        asked, number, k = self.privacy, self.privacy.label_epsilon, self.classes
-        assert number is not None
+        label, k = self.protection.labels, self.classes
+        assert label
         if k is None:
-            assert asked.label_bounds is not None
-            low, high = asked.label_bounds
-            scale = (high - low) / number
-            return f"clipped to [{low:g}, {high:g}], Laplace noise of scale {scale:.4g}"
+            return label.words
         from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 
-        laplace = asked.label_mechanism == "laplace"
-        keep = (laplace_keep if laplace else keep_probability)(number, k)
-        how = f"the largest of {k} noised scores" if laplace else "randomised response"
+        keep = laplace_keep if label.mechanism == "laplace" else keep_probability
         other = "the other one" if k == 2 else f"one of the other {k - 1} alike"
-        return f"{how}: the label with probability {keep:.4g}, else {other}"
+        kept = keep(label.epsilon, k)
+        return f"{label.words}: the label with probability {kept:.4g}, else {other}"
 
     # -- who, in all ------------------------------------------------------------------------------
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-if TYPE_CHECKING:
-    from sqlfl.planner.query.ucq import Slot
+from sqlfl.planner.query.ucq import Slot
 
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
@@ -57,6 +55,12 @@ def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
         for parts in dict.fromkeys(_paths(fragment.select))
     )
     return tuple(dict.fromkeys(table for (_, table), count in counts.items() if count > 1))
+
+
+def listed(words: Iterable[str]) -> str:
+    """'a, b and c'."""
+    found = list(words)
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
 
 
 def _paths(select: exp.Select) -> Iterable[tuple[str, ...]]:

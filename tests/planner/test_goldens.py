@@ -90,7 +90,7 @@ def statement_text(sql: str) -> str:
 
 def _statement(statement: Statement) -> str:
     if isinstance(statement, ExplainStatement):
-        return f"EXPLAIN\n{_statement(statement.statement)}"
+        return f"EXPLAIN{' (VERBOSE)' * statement.verbose}\n{_statement(statement.statement)}"
     lines = [type(statement).__name__]
     for name, value in vars(statement).items():
         if name == "query":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -9,11 +11,13 @@ from types import MappingProxyType
 import pytest
 
 from sqlfl.errors import Error, InternalError, PrivacyError
+from sqlfl.planner.explain.document import summary
+from sqlfl.planner.explain.render import Notes
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as make
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
-from sqlfl.planning import plan_training
+from sqlfl.planning import explain, plan_training
 from sqlfl.privacy.specification import Bounds, Privacy
 from sqlfl.schema import specifications_from_json, specifications_to_json
 from sqlfl.store.registry import Model
@@ -205,7 +209,7 @@ def test_labels_travel_with_all_public_classes() -> None:
     other = replace(CLASSES, label_mechanism="laplace", label_classes=("é", "b", "c"))
     (found,) = sent(plans.train(ucq, "softmax_regression", privacy=other))
     assert found[1] == "4·a[f@airline/0] + 4"
-    assert found[0].startswith("targets, noised: the largest of Laplace-noised indicators")
+    assert found[0].startswith("targets, noised: the largest of 3 Laplace-noised scores")
 
 
 def test_all_rows_are_in_a_step_unless_a_batch_size_is_given() -> None:
@@ -229,7 +233,11 @@ def test_a_plan_of_privacy_needs_what_slots_are_told() -> None:
 
 
 def said(plan: FederatedPlan) -> str:
-    return " ".join(str(plan).split())
+    return " ".join(str(explain(plan)).split())
+
+
+def told(plan: FederatedPlan) -> str:
+    return " ".join(str(explain(plan).details).split())
 
 
 EXACT = "partial predictions of every active row leave in clear"
@@ -245,7 +253,7 @@ def test_what_is_said_of_noise_is_what_there_is() -> None:
     for text in (labels, mode_a, mode_b):
         assert "No noise is added" not in text
     assert CLEAR not in labels
-    assert f"of the features, {NOTHING}" in labels
+    assert "Features: none, predictions and gradients are exact" in labels
     assert "sums of noised label residuals" in labels
     assert "sums of label residuals" in mode_a
     assert EXACT in labels
@@ -253,10 +261,10 @@ def test_what_is_said_of_noise_is_what_there_is() -> None:
     assert EXACT not in mode_b
     for text in (mode_a, mode_b):
         assert CLEAR in text
-        assert f"of the labels, {NOTHING}" in text
-    assert "It does not hold against the coordinator" in mode_a
-    assert "does not hold against" not in mode_b
-    assert "against the coordinator, the other parties and clients together" in mode_b
+        assert "Labels: none, the coordinator sees them in clear" in text
+    assert "Features: none against the coordinator and the other parties" in mode_a
+    assert "Features: none" not in mode_b
+    assert "against the coordinator, the other parties, all other clients of its table" in mode_b
     assert "with only its share of the noise" in mode_a
     assert "each client adds the whole noise" in mode_b
     for text in (labels, mode_b, none):
@@ -265,32 +273,50 @@ def test_what_is_said_of_noise_is_what_there_is() -> None:
 
 def test_exact_statistics_are_never_called_protected() -> None:
     text = said(cards(replace(GAUSSIAN, statistics="none"), **SGD))
-    assert "No (ε, δ) holds of them, whatever noise the rounds have" in text
-    assert "ε is of the features" not in text
+    assert "Features: none, as statistics = 'none': means, scales and categories are exact" in text
+    assert "Features: (ε" not in text
     assert "each client's weighted means and variances" in text
     for privacy in (GAUSSIAN, replace(NOISED, predictions="gaussian")):
         text = said(cards(privacy, **SGD))
-        assert "ε is of the features" in text
+        assert "Features: (ε" in text
         assert "weighted means and variances" not in text
     assert "each client's statistics leave within public bounds and noised" in text
 
 
 def test_rows_that_are_dropped_are_mentioned() -> None:
-    text = said(cards(replace(BOUND, max_fan_out=3), **SGD))
-    assert "Joined rows beyond 3 of one table row are dropped" in text
-    assert "dropped at random" not in said(cards(BOUND, **SGD))
-    assert "max_fan_out = 3" in text
+    for statistics in ("bounds", "none"):
+        plan = cards(replace(BOUND, max_fan_out=3, statistics=statistics), **SGD)
+        text = told(plan)
+        assert "No row is in more than 3 joined rows: the coordinator drops further ones" in text
+        assert "joined rows beyond 3 of a table row dropped at random" in text
+        assert "max_fan_out = 3" in said(plan)
+    assert "dropped at random" not in told(cards(BOUND, **SGD))
 
 
-def test_the_expected_report_is_a_section_of_its_own(catalog: DatabaseCatalog) -> None:
-    plan = planned(next(case.sql for case in CASES if case.name == "labels alone"), catalog)
-    assert plan.expected
-    page, text = plan._repr_html_(), str(plan)
-    assert text.index("WHAT IS PROTECTED") < text.index("PRIVACY, AS EXPECTED")
-    for line in plan.expected:
-        assert line in text
-    assert "Privacy, as expected" in page
-    assert "PRIVACY, AS EXPECTED" not in str(cards(LABELS))
+def test_the_expected_report_is_in_both_forms(catalog: DatabaseCatalog) -> None:
+    plan = explain(planned(next(c.sql for c in CASES if c.name == "labels alone"), catalog))
+    assert plan.report is not None
+    page, short, full = (
+        " ".join(text.split()) for text in (plan._repr_html_(), str(plan), str(plan.details))
+    )
+    assert full.index("WHAT IS PROMISED") < full.index("WHAT IS NOT PROTECTED")
+    for sentence in plan.report.summary:
+        assert sentence in short
+    for sentence in (*plan.report.promises, *plan.report.assumptions):
+        assert sentence in full
+        assert sentence in html.unescape(page)
+    assert explain(cards(None)).report is None
+    assert "WHAT IS PROMISED" not in str(explain(cards(None)).details)
+
+
+def test_nothing_is_said_twice() -> None:
+    """No sentence of a plan, in either form."""
+    for privacy, kind, options in (*RUNS.values(), (None, "linear_regression", {})):
+        plan = explain(cards(privacy, kind, **options))
+        for document in (summary(plan, plan.report), plan.details):
+            notes = [p for s in document.sections for p in s.parts if isinstance(p, Notes)]
+            sentences = [text for part in notes for item in part.items for text in item.split(". ")]
+            assert len(sentences) == len(set(sentences)), Counter(sentences).most_common(1)
 
 
 def test_an_impossible_budget_is_refused_before_anything_is_asked(catalog: DatabaseCatalog) -> None:

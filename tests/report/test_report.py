@@ -16,6 +16,7 @@ from sqlglot import exp, parse_one
 
 import sqlfl
 from sqlfl.errors import InternalError
+from sqlfl.planner.explain.render import WIDTH
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.calibration import calibrate
@@ -309,7 +310,7 @@ def test_the_card_and_the_file_have_the_report(tmp_path: Path, database: Open) -
     with sqlfl.Federation(tmp_path / "c.duckdb", progress=False) as fed:
         for party, con in homes.items():
             fed.attach(party, con, store=tmp_path / f"{party}.duckdb")
-        expected = fed.explain(train).expected
+        expected = fed.explain(train).report
         fed.sql(train)
         report = fed.model("m").privacy
         card = dict(fed.sql("DESCRIBE MODEL m").fetchall())
@@ -321,7 +322,8 @@ def test_the_card_and_the_file_have_the_report(tmp_path: Path, database: Open) -
     assert {r.epsilon for r in report.releases if r.kind == "labels"} == {1.0}
     (epsilon,) = {r.epsilon for r in report.releases if r.kind == "predictions"}
     assert epsilon == pytest.approx(3, rel=1e-3)
-    assert "(3, 0.001)-DP" in " ".join(" ".join(expected).split())
+    assert expected is not None
+    assert "(3, 0.001)-DP" in " ".join(expected.promises)
     with sqlfl.Federation(tmp_path / "c.duckdb", progress=False) as fed:
         assert fed.model("m").privacy == report
         assert dict(fed.sql("DESCRIBE MODEL m").fetchall()) == card
@@ -385,7 +387,7 @@ def test_text(name: str) -> None:
     if os.environ.get("SQLFL_UPDATE_GOLDENS"):
         path.write_text(text)
     assert text == path.read_text()
-    assert max(map(len, text.splitlines())) <= 96
+    assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_numbers_are_rounded_upwards() -> None:

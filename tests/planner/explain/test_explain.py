@@ -1,21 +1,38 @@
-"""EXPLAIN against golden texts; `python -m tests.planner.explain.test_explain` writes them anew."""
+"""EXPLAIN against golden texts; `python -m tests.planner.explain.test_explain` writes them anew.
+
+Two whole ones, and of each section those plans in which it says something of its own.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import html
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import numpy as np
 import pytest
 
+import sqlfl
+from sqlfl.planner.explain.document import details, summary
+from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
+from sqlfl.planner.explain.totals import totals
 from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.planner.protocol.sizes import Symbol
+from sqlfl.planning import explain
 from sqlfl.privacy.specification import Bounds, Privacy
+from tests.depth import SEED
 from tests.planner import plans
 
 GOLDEN = Path(__file__).parent.parent.parent / "fixtures" / "explain"
+EXAMPLES = Path(__file__).parent.parent.parent.parent / "examples"
 FLIGHTS = """\
 TRAIN MODEL delay
   USING logistic_regression
@@ -75,7 +92,27 @@ def _private(name: str, **asked: object) -> FederatedPlan:
     )
 
 
+def _demo() -> FederatedPlan:
+    """The statement of examples/demo.py, over a few of its rows."""
+    path = EXAMPLES / "demo.py"
+    constants = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Assign)]
+    demo: dict[str, Any] = {"Path": Path, "__file__": path}
+    exec(compile(ast.Module(constants, []), path, "exec"), demo)
+    with contextlib.ExitStack() as stack:
+        fed = stack.enter_context(sqlfl.Federation(progress=False))
+        for name, rows in demo["TABLES"].items():
+            party, table = name.split(".")
+            clients = [
+                stack.enter_context(duckdb.connect()) for _ in range(3 if party == "airline" else 1)
+            ]
+            for client in clients:
+                client.execute(f"CREATE TABLE {table} AS FROM ({rows}) LIMIT 100")
+            fed.attach(party, clients)
+        return fed.explain(demo["TRAIN"])
+
+
 PLANS: dict[str, Callable[[], FederatedPlan]] = {
+    "demo": _demo,
     "train_private_labels_of_flights": lambda: _private(
         "labels of flights",
         label_epsilon=2.0,
@@ -129,61 +166,224 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+WHOLE = ("demo", "train_private_flights")
+UNION, PRIVATE = "train_lbfgs_union", "train_private_admm"
+ALGORITHMS = (
+    UNION, "train_admm", "train_admm_consensus", "train_sgd", "train_mlp_sgd", "train_mlp_admm",
+    "train_mlp_dropout", PRIVATE, "train_private_sgd", "train_private_flights",
+)  # fmt: skip
+SCORED = ("predict", "predict_into", "evaluate")
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "What leaves each party, to the coordinator": (UNION, "train_mlp_dropout", *SCORED),
+    "All that leaves, by messages": (
+        UNION, PRIVATE, "train_admm_consensus", "train_weighted", "train_at", *SCORED,
+    ),
+    "All that the coordinator sends": ("train_mlp_dropout", "train_weighted", "predict_into"),
+    "What protects it": (UNION, "train_private_labels_of_flights", "train_private_sgd"),
+    "The join": (UNION, "train_outer"),
+    "The model": tuple(PLANS),
+    "What is not protected": tuple(PLANS),
+    "Model": ("predict_into", "train_at"),
+    "Slots": (UNION,),
+    "Joins": (UNION, "train_outer"),
+    "Fragments, each": (UNION, "train_outer"),
+    "Mapping query": (UNION, "train_outer"),
+    "Operators": (*ALGORITHMS, "train_lbfgs", "predict_mlp_at", "predict_into"),
+    "Exchanges, in order": (*ALGORITHMS, *SCORED),
+    "What leaves the parties": (UNION, PRIVATE, "train_weighted"),
+    "What the coordinator sends": (UNION, "predict_into"),
+    "What stays at": ("train_at", "predict_mlp_at"),
+    "Symbols": (UNION, "train_mlp_dropout"),
+}  # fmt: skip
+"""How the title of a section begins -> the plans of which it is held to a text."""
+
+
+@cache
+def made(name: str) -> ExplainedPlan:
+    return explain(PLANS[name]())
+
+
+def documents(plan: FederatedPlan) -> tuple[Document, Document]:
+    """In short and in full."""
+    report = plan.report if isinstance(plan, ExplainedPlan) else explain(plan).report
+    return summary(plan, report), details(plan, report)
+
+
+def section(plan: FederatedPlan, title: str) -> str:
+    found = next(s for d in documents(plan) for s in d.sections if s.title.startswith(title))
+    return to_text(Document("", (found,)))
+
+
+def sections(title: str) -> str:
+    return "\n\n".join(f"# {name}\n{section(made(name), title)}" for name in SECTIONS[title])
+
+
+def slug(title: str) -> str:
+    return re.sub(r"\W+", "_", title.lower())
+
+
+TEXTS: dict[str, Callable[[], str]] = {
+    **{f"{name}.txt": partial(lambda name: str(made(name)), name) for name in WHOLE},
+    **{f"sections/{slug(title)}.txt": partial(sections, title) for title in SECTIONS},
+}
+"""File -> what it holds."""
+
+
+@pytest.mark.parametrize("name", TEXTS)
 def test_golden(name: str) -> None:
-    assert str(PLANS[name]()) + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    assert TEXTS[name]() + "\n" == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_the_demo_fits_two_screens() -> None:
+    assert len(str(made("demo")).splitlines()) <= 105
+    assert WIDTH <= 100
+
+
+def test_there_is_no_other_golden() -> None:
+    found = {str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*.txt")}
+    assert found == set(TEXTS)
+
+
+def test_every_section_is_held_to_a_text() -> None:
+    titles = {s.title for name in PLANS for d in documents(made(name)) for s in d.sections}
+    report = {"What is promised", "What is released, to whom, and its protection",
+              "What this rests on, and what it does not cover", "Statement"}  # fmt: skip
+    assert {t for t in titles - report if not t.startswith(tuple(SECTIONS))} == set()
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_lines_fit_the_width_and_have_no_trailing_space(name: str) -> None:
-    lines = str(PLANS[name]()).splitlines()
-    assert [line for line in lines if len(line) > WIDTH or line != line.rstrip()] == []
+    plan = made(name)
+    lines = [*str(plan).splitlines(), *str(plan.details).splitlines()]
+    code = plan.details.sections[0].parts[0].text  # type: ignore[union-attr]
+    sql = {line.strip() for line in code.splitlines()}
+    assert [
+        line
+        for line in lines
+        if (len(line) > WIDTH and line.strip() not in sql) or line != line.rstrip()
+    ] == []
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_html_has_the_same_words_as_the_text(name: str) -> None:
-    plan = PLANS[name]()
+    plan = made(name)
     page = plan._repr_html_()
     assert "<script" not in page
     assert "http" not in page
     shown = html.unescape(re.sub(r"<[^>]*>", " ", page))
     words = set(re.findall(r"\w+", shown.lower()))
-    wrapped = set(re.findall(r"\w+", str(plan).lower()))
+    wrapped = set(re.findall(r"\w+", f"{plan} {plan.details}".lower()))
     joined = "".join(sorted(words))
     assert {word for word in wrapped - words if word not in joined} == set()
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_the_short_form_has_every_kind_of_message_and_what_is_in_it(name: str) -> None:
+    plan = made(name)
+    text = said(plan)
+    for item in plan.disclosures:
+        assert item.kind in text
+        for thing in item.what.split("; "):
+            assert thing in rows(plan) + text, (item.kind, thing)
+
+
+def rows(plan: FederatedPlan) -> str:
+    """The cells of the tables, which text breaks over several lines."""
+    short, _ = documents(plan)
+    tables = [part for s in short.sections for part in s.parts if isinstance(part, Table)]
+    return " ".join(cell for table in tables for row in table.rows for cell in row)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_totals_are_what_leaves_or_more(name: str) -> None:
+    """With any numbers for the symbols; with one client of each party they are exact."""
+    plan = made(name)
+    random = np.random.default_rng(SEED)
+    large = {"rounds": 20, "steps": 400}  # no fewer steps than epochs, nor exact than all
+    bindings: dict[str, int] = {
+        symbol.name: int(random.integers(1, 9)) + large.get(symbol.role, 0)
+        for symbol in plan.symbols
+    }
+    up = [item for item in plan.disclosures if item.direction == "up"]
+    symbols = {s for item in up for size in (item.bytes, item.times) for s in size.symbols}
+    for total in totals(plan):
+        of_party = dict[str, int]()
+        for symbol in symbols:
+            if symbol.client is None or symbol.client.party == total.party:
+                general = general_name(plan, symbol)
+                number = bindings[symbol.name]
+                summed = symbol.client is not None
+                of_party[general] = of_party.get(general, 0) * summed + number
+        found = total.of_rows.evaluate(of_party) + total.others.evaluate(of_party)
+        messages = total.messages.evaluate(of_party)
+        sent = [
+            (item.times.evaluate(bindings), item.bytes.evaluate(bindings), item.kind)
+            for item in up
+            if item.sender.split("/")[0] == total.party
+        ]
+        true = sum(t * size for t, size, kind in sent if kind not in ("tables", "columns"))
+        assert found >= true > 0
+        assert messages >= sum(times for times, _, _ in sent) > 0
+        if alike(plan, total.party):
+            assert found == true
+            assert messages == sum(times for times, _, _ in sent)
+
+
+def general_name(plan: FederatedPlan, symbol: Symbol) -> str:
+    letter = symbol.name.partition("[")[0]
+    return letter if symbol.slot is None else f"{letter}[{plan.ucq.slots[symbol.slot].name}]"
+
+
+def alike(plan: FederatedPlan, party: str) -> bool:
+    """All its clients are told the same of the same slots."""
+    told = [
+        tuple(replace(item, fragments=()) for item in plan.specifications[client])
+        for client in plan.clients
+        if client.party == party
+    ]
+    counts = {
+        tuple(len(item.fragments) for item in plan.specifications[client])
+        for client in plan.clients
+        if client.party == party
+    }
+    return len(set(told)) == len(counts) == 1
+
+
 def test_what_a_left_join_tells_the_coordinator_is_said() -> None:
-    text = " ".join(str(plans.train(plans.outer(), "logistic_regression")).split())
+    text = said(plans.train(plans.outer(), "logistic_regression"))
     for claim in (
         "which rows a LEFT JOIN finds no partner for",
         "which rows of f, w have NULL as a join key",
         "which rows of w fail the condition",
     ):
         assert claim in text
-    assert "LEFT JOIN finds" not in str(plans.train(plans.flights(), "logistic_regression"))
+    assert "LEFT JOIN finds" not in said(plans.train(plans.flights(), "logistic_regression"))
 
 
 def test_html_escapes_names_and_sql() -> None:
     plan = plans.train(plans.flights(), "logistic_regression", sql="TRAIN MODEL \"<b>\" & 'x'")
-    page = plan._repr_html_()
+    page = explain(plan)._repr_html_()
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
     assert "arr_delay &gt; 15" in page
 
 
 def test_no_claim_of_privacy_that_the_plan_does_not_keep() -> None:
-    text = " ".join(str(_cards()).split())
+    text = said(_cards())
     for claim in ("labels are in clear", "join graph", "nothing here is differentially private"):
         assert claim in text
     assert "second moments" in text
-    predict = " ".join(str(plans.score("predict")).split())
+    predict = said(plans.score("predict"))
     assert "identifiers are in clear" in predict
     assert "labels" not in predict
 
 
 def said(plan: FederatedPlan) -> str:
-    return " ".join(str(plan).split())
+    return " ".join(str(explain(plan)).split())
+
+
+def told(plan: FederatedPlan) -> str:
+    return " ".join(str(explain(plan).details).split())
 
 
 def test_what_is_said_of_towers_is_true_of_towers() -> None:
@@ -211,17 +411,15 @@ def test_a_warm_start_of_towers_does_not_begin_with_drawn_parameters() -> None:
     made = plan("train", "m", "mlp_regressor", plans.cards(), options, sql, scored, "run")
     assert "can draw itself" not in said(made)
     assert "can follow" not in said(made)
-    assert "by the model that training starts from" in said(made)
+    assert "by the model that training starts from" in told(made)
 
 
 def test_the_place_of_the_coordinator_is_said() -> None:
     free = said(plans.train(plans.flights(), "logistic_regression"))
     assert "coordinator at" not in free
-    assert "WHAT STAYS" not in free
     assert "labels are in clear at the coordinator" in free
     labels = said(plans.train(plans.flights(), "logistic_regression", at="airline"))
     assert "coordinator at airline: what it exchanges with airline/0 stays there" in labels
-    assert "WHAT STAYS AT AIRLINE, WHERE THE COORDINATOR IS" in labels
     assert "airline learns of the other parties" in labels
     assert "can test guesses of the values behind the tags" in labels
     assert "airline can tell which of its own rows are joined with which rows" in labels
@@ -234,7 +432,10 @@ def test_the_place_of_the_coordinator_is_said() -> None:
     absent = said(plans.train(plans.flights(), "logistic_regression", at="bank"))
     assert "coordinator at bank, which has no table here" in absent
     assert "which of its own rows" not in absent
-    assert "Nothing: no table of bank takes part." in absent
+    plan = explain(plans.train(plans.flights(), "logistic_regression", at="bank"))
+    assert "Nothing: no table of bank takes part." in str(plan.details)
+    assert "WHAT STAYS AT BANK, WHERE THE COORDINATOR IS" in str(plan.details)
+    assert "WHAT STAYS" not in str(made("train_lbfgs").details)
 
 
 def test_sums_over_clients_of_the_coordinators_party_stay() -> None:
@@ -293,8 +494,10 @@ def test_the_formula_of_comm_seconds_is_said() -> None:
 
 
 def test_two_plans_of_one_statement_print_alike() -> None:
-    assert str(_cards()) == str(_cards())
-    assert _cards()._repr_html_() == _cards()._repr_html_()
+    one, other = explain(_cards()), explain(_cards())
+    assert str(one) == str(other)
+    assert str(one.details) == str(other.details)
+    assert one._repr_html_() == other._repr_html_()
 
 
 def test_words_longer_than_a_line_are_broken() -> None:
@@ -306,8 +509,8 @@ def test_words_longer_than_a_line_are_broken() -> None:
 
 
 def write() -> None:
-    for name, make in PLANS.items():
-        (GOLDEN / f"{name}.txt").write_text(f"{make()}\n", encoding="utf-8")
+    for name, text in TEXTS.items():
+        (GOLDEN / name).write_text(f"{text()}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
