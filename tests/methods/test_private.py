@@ -13,6 +13,7 @@ from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
 from sqlfl.methods.sgd.rates import public_rates
+from sqlfl.methods.spec import spec_of
 from sqlfl.privacy.schedule import row_bound, slot_rounds
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
@@ -201,7 +202,7 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     tower = "hidden" in options
     for (_, slot), operator in found.channel.operators.items():
         planned = slot_rounds(
-            name,
+            spec_of(name),
             options,
             tower=tower,
             slot=slot,

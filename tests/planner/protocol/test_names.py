@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl.messages import CLIENT, KINDS
-from sqlfl.methods import METHODS
-from sqlfl.methods.admm import linear_coordinator as admm
-from sqlfl.methods.lbfgs import messages as _  # noqa: F401  # has a kind of its own
-from sqlfl.methods.lbfgs.basis import MEMORY, coefficients_length, products_length
+from sqlfl.messages import KINDS
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as planned
-from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol.exchanges import WHOLE
 from sqlfl.privacy.specification import Privacy
 from tests.planner import plans
 
@@ -54,12 +48,3 @@ def test_every_kind_of_the_protocol_is_a_message(plan: FederatedPlan) -> None:
 def test_every_message_has_its_place_in_a_protocol() -> None:
     sent = {s.kind for plan in PLANS.values() for e in plan.exchanges for s in e.sends}
     assert NAMES - sent == OUTSIDE
-
-
-def test_lengths_are_those_of_the_algorithms() -> None:
-    assert rounds.ROUNDS.keys() == METHODS.keys()
-    assert rounds.HISTORY == MEMORY
-    assert products_length() == rounds.LBFGS_PRODUCTS
-    assert coefficients_length() == rounds.LBFGS_COEFFICIENTS
-    assert rounds.INNER_ROUNDS == admm.INNER_ROUNDS
-    assert WHOLE == CLIENT
