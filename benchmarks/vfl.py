@@ -24,10 +24,11 @@ from traffic import Exchange, epochs
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictions, Start
-from sqlfl.methods import ALGORITHMS, Problem
+from sqlfl.methods.algorithms import ALGORITHMS, Problem
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import loss_of
 from sqlfl.models.towers import TowerShape
+from sqlfl.options.resolve import training_options
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.steps import ClientConfiguration
 from sqlfl.schema import Address, Client
@@ -166,8 +167,10 @@ def train(joined: Joined, algorithm: str, options: Mapping[str, object]) -> Run:
         loss=loss_of("linear_regression", 1),
         targets=joined.targets[training],
         outputs=1,
-        l2=L2,
-        options=options,
+        options=training_options(
+            "mlp_regressor" if "hidden" in options else "linear_regression",
+            {"l2": L2, "algorithm": algorithm, **options},
+        ),
         seed=seed if isinstance(seed, int) else 0,
     )
     batch = options.get("batch_size", 0) if algorithm == "sgd" else 0

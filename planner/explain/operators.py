@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sqlfl.methods.admm.options import AdmmOptions
+from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.planner.query.ucq import Slot
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
 
 
 def _head(plan: FederatedPlan) -> bool:
-    return plan.tower is not None and plan.tower.embedding is not None
+    return plan.tower is not None and plan.tower.outputs is not None
 
 
 def _snapshot(plan: FederatedPlan, slot: Slot) -> Operator:
@@ -173,7 +175,8 @@ def _local(plan: FederatedPlan, method: str) -> str:
 
 
 def _unguarded(plan: FederatedPlan, method: str) -> str:
-    optimizer = str(plan.options.get("optimizer") or "plain")
+    own = plan.training.method
+    optimizer = own.optimizer if isinstance(own, SgdOptions) else "plain"
     if plan.tower is None:
         words = CLIENT[method]
         if method == "sgd" and optimizer != "plain":
@@ -181,7 +184,7 @@ def _unguarded(plan: FederatedPlan, method: str) -> str:
                 f"∂θ = Xᵀ Y / B + l2 θ, B the batch's rows; {STEP[optimizer]}; predictions h = X θ"
             )
         return words
-    passes = plan.options.get("local_epochs")
+    passes = own.local_epochs if isinstance(own, AdmmOptions) else 0
     return TOWER[method].format(passes=f"{passes} pass{'es' * (passes != 1)}", step=STEP[optimizer])
 
 

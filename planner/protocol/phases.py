@@ -40,7 +40,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over_towers(run, "findings", findings)] if run.findings else []),
-        *ROUNDS[str(run.options["algorithm"])](run),
+        *ROUNDS[run.training.algorithm](run),
         *([] if run.privacy is None else [releases(run)]),
         over_towers(run, "save", save),
         finish(run),
@@ -188,7 +188,7 @@ def split(run: Run) -> Exchange:
 def weighing(run: Run) -> Exchange:
     sent = "what each active row counts in training: the weights of its joined rows, summed"
     sent += ", and the sum of all"
-    if run.options.get("class_weight") is not None:
+    if run.training.class_weight is not None:
         sent += ", which may tell their classes"
     calls = []
     for slot in run.towers:

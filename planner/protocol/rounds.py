@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sqlfl.methods.admm.options import AdmmOptions
+from sqlfl.methods.sgd.options import SgdOptions
+from sqlfl.options.batch import Whole
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.exchanges import (
     NOTHING,
@@ -28,7 +31,6 @@ LBFGS_COEFFICIENTS = 2 + 2 * HISTORY
 ADMM_COEFFICIENTS = 1
 SGD_COEFFICIENTS = 3
 PENALTY = 1
-INNER_ROUNDS = 10
 
 Reply = tuple[str, str, Amount]
 """Kind, words and size of a reply."""
@@ -257,14 +259,15 @@ def proof(run: Run, *, exact: bool = True) -> list[Exchange]:
 
 def measured(run: Run, slot: Slot) -> bool:
     """The client has the slot's second moments, or makes them, as ClientConfiguration.metric."""
-    if run.options["algorithm"] == "sgd":
-        return len(slot.clients) == 1 and run.options["l2"] == 0.0
-    return len(slot.clients) == 1 or run.options.get("union") != "consensus"
+    if run.training.algorithm == "sgd":
+        return len(slot.clients) == 1 and run.training.l2 == 0.0
+    method = run.training.method
+    return len(slot.clients) == 1 or not (isinstance(method, AdmmOptions) and method.consensus)
 
 
 def admm(run: Run) -> list[Exchange]:
     """Towers have neither second moments nor a curvature that power rounds could tell."""
-    consensus = run.options.get("union") == "consensus" and bool(shared(run))
+    consensus = run.training.of(AdmmOptions).consensus and bool(shared(run))
     found = [start(run), *first_predictions(run)]
     if run.tower is None:
         found += [] if consensus else grams(run)
@@ -285,7 +288,7 @@ def consensus_epochs(
     run: Run, sent: Callable[[Slot, Client], Call], answer: Callable[[Slot, Client], Reply]
 ) -> list[Exchange]:
     """Eq. 22-24: per epoch inner_rounds averages of shared slots, the last one answered by h."""
-    inner = int(str(run.options.get("inner_rounds") or INNER_ROUNDS))
+    inner = run.training.of(AdmmOptions).inner_rounds
     first, between, last = [], [], []
     for slot in run.towers:
         size = numbers(run.parameters(slot), 8)
@@ -352,12 +355,13 @@ def sgd(run: Run) -> list[Exchange]:
         return predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
     found = [start(run), *first_predictions(run)]
-    if not run.options.get("learning_rate") and not run.protected:
+    own = run.training.of(SgdOptions)
+    if own.learning_rate is None and not run.protected:
         found += probes(run, consensus=False)
     if drops:
         found.append(dropping(run))
     found += step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if run.options.get("batch_size") or (run.tower is not None and not run.protected):
+    if not isinstance(own.batch_size, Whole):
         between = sym.STEPS + -1 * sym.ROUNDS
         found += step(run, "batch", between, next_batch, batch_rows)
     return [*found, *proof(run)]

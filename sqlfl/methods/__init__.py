@@ -1,24 +1,23 @@
-"""The training methods, by the name that the option `algorithm` gives them."""
+"""The training methods, by the name that the option `algorithm` gives them.
+
+A method is a package. Its module `options` has its part of the table of options as `OPTIONS`, a
+dataclass, and needs nothing but the standard library: the planner reads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
-from sqlfl.methods.admm import Admm
-from sqlfl.methods.base import Algorithm, Channel, Problem, Step
-from sqlfl.methods.lbfgs import Lbfgs
-from sqlfl.methods.sgd import Sgd
-from sqlfl.methods.tower_admm import TowerAdmm
+from sqlfl.errors import InternalError
+from sqlfl.options.entries import MethodOptions
 
-__all__ = ["ALGORITHMS", "Algorithm", "Channel", "Problem", "Step"]
+METHODS = {name: f"sqlfl.methods.{name}" for name in ("lbfgs", "sgd", "admm")}
+"""Name -> package."""
 
 
-def _sharing_admm(problem: Problem, channel: Channel) -> Algorithm:
-    return TowerAdmm(problem, channel) if problem.hidden else Admm(problem, channel)
-
-
-ALGORITHMS: dict[str, Callable[[Problem, Channel], Algorithm]] = {
-    "lbfgs": Lbfgs,
-    "admm": _sharing_admm,
-    "sgd": Sgd,
-}
+def options_of(method: str) -> type[MethodOptions]:
+    """The method's own options."""
+    if method not in METHODS:
+        raise InternalError(f"there is no method {method!r}")
+    found: type[MethodOptions] = import_module(f"{METHODS[method]}.options").OPTIONS
+    return found

@@ -14,7 +14,6 @@ from sqlfl.coordinator.loj import JoinedRows, all_rows
 from sqlfl.coordinator.lou import Members, average, sum_gradients, sum_grams
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.endings import Ending
-from sqlfl.errors import InternalError
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -38,14 +37,10 @@ from sqlfl.messages.replies import Channel as Channel
 from sqlfl.messages.replies import ask
 from sqlfl.methods.answers import Answers, Expect
 from sqlfl.models.losses import Loss
-from sqlfl.options.training import EMBEDDING
+from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.party.steps import ClientConfiguration
 from sqlfl.privacy.specification import TrainingPrivacy
 from sqlfl.schema import Address
-
-MOMENTUM = 0.9
-ACTIVATION = "relu"
-"""Defaults of options of the same names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +60,7 @@ class Problem:
     """(N,): numbers, or class codes."""
     outputs: int
     """d_c"""
-    l2: float
-    options: Mapping[str, object]
+    options: TrainingOptions
     weights: Array | None = None
     """w (N,): not negative, some of them positive; None for 1 of each row."""
     warm: bool = False
@@ -95,35 +89,27 @@ class Problem:
         return float(np.linalg.norm([own.prediction_noise for own in rounds.values()]))
 
     @property
-    def hidden(self) -> tuple[int, ...]:
-        """Widths of the towers' hidden layers; () where blocks are linear."""
-        found = self.options.get("hidden")
-        return tuple(found) if isinstance(found, (tuple, list)) else ()
+    def l2(self) -> float:
+        return self.options.l2
+
+    @property
+    def tower(self) -> TowerOptions | None:
+        """None where blocks are linear."""
+        return self.options.tower
 
     @property
     def embedding(self) -> int:
         """Values that a client sends per row: d_c, or P where a linear head follows."""
-        if self.linear_head:
-            return int(self.number("embedding", EMBEDDING))
-        return self.outputs
+        found = None if self.tower is None else self.tower.outputs
+        return self.outputs if found is None else found
 
     @property
     def linear_head(self) -> bool:
-        return self.options.get("head") == "linear"
-
-    @property
-    def optimizer(self) -> str:
-        """'plain', 'momentum' or 'adam': of sgd."""
-        return str(self.options.get("optimizer") or ("adam" if self.hidden else "plain"))
-
-    @property
-    def momentum(self) -> float:
-        """Of the optimizer 'momentum'."""
-        return self.number("momentum", MOMENTUM)
+        return self.tower is not None and self.tower.outputs is not None
 
     @property
     def dropout(self) -> float:
-        return self.number("dropout", 0.0)
+        return 0.0 if self.tower is None else self.tower.dropout
 
     @cached_property
     def total(self) -> float:
@@ -178,15 +164,6 @@ class Problem:
         if self.shares is None:
             return float(np.linalg.norm(values))
         return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
-
-    def number(self, name: str, default: float) -> float:
-        """An option, or `default` where it is not given."""
-        value = self.options.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, (int, float)):
-            raise InternalError(f"option {name} is no number: {value!r}")
-        return float(value)
 
 
 @dataclass(frozen=True)
@@ -266,9 +243,11 @@ class Conversation:
         consensus: bool = False,
         inner_rounds: int = 0,
         local: Local | None = None,
+        optimizer: str = "plain",
+        momentum: float = 0.0,
     ) -> None:
         """`Start` to every client; `local` for towers in ADMM."""
-        problem = self._problem
+        problem, tower = self._problem, self._problem.tower
         configurations: dict[Address, ClientConfiguration] = {}
         rounds = {} if problem.privacy is None else problem.privacy.rounds
         for members in problem.slots:
@@ -286,15 +265,15 @@ class Conversation:
                     rho=rho,
                     consensus=consensus and members.shared,
                     inner_rounds=inner_rounds,
-                    keep=int(problem.number("patience", 0)),
-                    optimizer=problem.optimizer,
-                    momentum=problem.momentum,
-                    hidden=problem.hidden,
-                    activation=str(problem.options.get("activation") or ACTIVATION),
+                    keep=problem.options.patience or 0,
+                    optimizer=optimizer,
+                    momentum=momentum,
+                    hidden=() if tower is None else tower.hidden,
+                    activation="" if tower is None else tower.activation,
                     dropout=problem.dropout,
                     seed=problem.seed,
                     number=number,
-                    device=str(problem.options.get("device") or "auto"),
+                    device="cpu" if tower is None else tower.device,
                     local_epochs=0 if local is None else local.epochs,
                     local_batch=0 if local is None else local.batch,
                     local_rate=0.0 if local is None else local.rate,

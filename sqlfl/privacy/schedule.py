@@ -6,18 +6,15 @@ import math
 from collections.abc import Mapping
 
 from sqlfl.errors import InternalError
+from sqlfl.methods.admm.options import AdmmOptions
+from sqlfl.methods.sgd.options import SgdOptions
+from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.specification import SlotRounds
-
-INNER_ROUNDS = 10
-LOCAL_EPOCHS = 1
-"""Defaults of the options of the same names, in private runs."""
 
 
 def slot_rounds(
-    algorithm: str,
-    options: Mapping[str, object],
+    options: TrainingOptions,
     *,
-    tower: bool,
     slot: int,
     joined: int,
     clip: float,
@@ -30,7 +27,7 @@ def slot_rounds(
     one_sided: frozenset[int] = frozenset(),
     one_sided_slopes: bool = False,
 ) -> SlotRounds:
-    """The plan of one slot, from the resolved options of WITH.
+    """The plan of one slot, from the options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
     these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For linear ADMM: `numeric`
@@ -45,32 +42,31 @@ def slot_rounds(
     client's rows sums each row's gradient once, in whatever batches; one client makes local_epochs
     passes an epoch, several make ⌈local_epochs/inner_rounds⌉ in each inner round.
 
-    InternalError for an algorithm that cannot be private, or an option that is no number.
+    InternalError for an algorithm that cannot be private.
     """
-    epochs = _integer(options, "epochs", 0)
-    if epochs < 1 or joined < 1 or clients < 1:
+    epochs, tower, method = options.epochs, options.tower, options.method
+    if joined < 1 or clients < 1:
         raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
     own = max(copies, 1)
     gradients = predictions = steps = epochs
     moments = 0
-    if algorithm == "sgd":
-        batches = math.ceil(joined / _integer(options, "batch_size", joined))
+    if isinstance(method, SgdOptions):
+        batches = math.ceil(joined / method.batch_size.of(joined))
         gradients, steps = epochs * min(own, batches), epochs * batches
-        drops = bool(options.get("dropout"))
+        drops = tower is not None and tower.dropout > 0.0
         predictions = epochs * (1 + min(own, batches if drops else batches - 1))
-    elif algorithm == "admm" and tower:
-        passes = _integer(options, "local_epochs", LOCAL_EPOCHS)
-        inner = _integer(options, "inner_rounds", INNER_ROUNDS) if clients > 1 else 1
-        gradients = epochs * inner * math.ceil(passes / inner)
-    elif algorithm == "admm":
+    elif isinstance(method, AdmmOptions) and tower is not None:
+        inner = method.inner_rounds if clients > 1 else 1
+        gradients = epochs * inner * math.ceil(method.local_epochs / inner)
+    elif isinstance(method, AdmmOptions):
         moments = 1
     else:
-        raise InternalError(f"{algorithm!r} has no private rounds")
+        raise InternalError(f"{options.algorithm!r} has no private rounds")
     bound = row_bound(numeric) if moments else 0.0
     return SlotRounds(
         slot=slot,
         gradients=gradients,
-        predictions=predictions + int(tower),
+        predictions=predictions + (tower is not None),
         moments=moments,
         moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
         clip=clip,
@@ -103,12 +99,3 @@ def moments_sensitivity(largest: float, bound: float, categories: int) -> float:
     if not found > 0.0:
         raise InternalError("second moments of nothing")
     return found
-
-
-def _integer(options: Mapping[str, object], name: str, usual: int) -> int:
-    value = options.get(name)
-    if value is None:
-        return usual
-    if not isinstance(value, int) or value < 1:
-        raise InternalError(f"option {name} is no positive number: {value!r}")
-    return value

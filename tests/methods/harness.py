@@ -12,9 +12,10 @@ from scipy import optimize, sparse
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.messages import Message, Ready, Start
-from sqlfl.methods import ALGORITHMS, Algorithm, Problem, Step
+from sqlfl.methods.algorithms import ALGORITHMS, Algorithm, Problem, Step
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
+from sqlfl.options.resolve import training_options
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.neural import NeuralOperator
 from sqlfl.party.steps import ClientConfiguration
@@ -127,7 +128,9 @@ class Join:
     """(N,); None for 1 of each joined row."""
     engines: dict[Address, DenseEngine] = field(default_factory=dict)
 
-    def problem(self, *, warm: bool = False, **options: Any) -> Problem:
+    def problem(
+        self, algorithm: str = "lbfgs", *, warm: bool = False, private: bool = False, **options: Any
+    ) -> Problem:
         members = []
         for slot, table in enumerate(self.tables):
             bounds = np.linspace(0, len(table), self.clients[slot] + 1).astype(int)
@@ -150,8 +153,12 @@ class Join:
             loss=self.loss,
             targets=self.targets,
             outputs=self.loss.outputs,
-            l2=self.l2,
-            options=options,
+            options=training_options(
+                "mlp_regressor" if "hidden" in options else "linear_regression",
+                {"algorithm": algorithm, "l2": self.l2, **options},
+                private=private,
+                noised=private,
+            ),
             weights=self.weights,
             warm=warm,
             seed=int(options.get("seed", 0)),
@@ -282,7 +289,7 @@ def train(
     where there is no `batch_size`, as linear blocks do."""
     if algorithm == "sgd":
         options = {"batch_size": 10**6, **options}
-    problem = join.problem(warm=start is not None, **options)
+    problem = join.problem(algorithm, warm=start is not None, **options)
     channel = MemoryChannel(join.engines, start)
     method = ALGORITHMS[algorithm](problem, channel)
     method.start()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sqlfl.messages import Gram, PartialGradient, Predictions, Start
-from sqlfl.methods import ALGORITHMS
+from sqlfl.methods.algorithms import ALGORITHMS
 from tests.methods.harness import MemoryChannel, random_join, train
 
 METHODS = [("lbfgs", {}), ("admm", {}), ("sgd", {}), ("sgd", {"batch_size": 400})]
@@ -34,7 +34,7 @@ def test_runs_are_repeatable(algorithm: str, options: dict) -> None:
 @pytest.mark.parametrize(("algorithm", "options"), METHODS + CONSENSUS)
 def test_scores_and_objective_belong_to_the_blocks_after_every_step(algorithm, options) -> None:
     join = random_join("logistic_regression", clients=(1, 2, 1))
-    problem = join.problem(epochs=4, **options)
+    problem = join.problem(algorithm, epochs=4, **options)
     channel = MemoryChannel(join.engines)
     method = ALGORITHMS[algorithm](problem, channel)
     method.start()

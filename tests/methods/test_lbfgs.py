@@ -11,7 +11,7 @@ import pytest
 from scipy import optimize
 
 from sqlfl.messages import Predictions, Residuals
-from sqlfl.methods import subspace
+from sqlfl.methods.lbfgs import subspace
 from sqlfl.methods.search import Newton, exact_search
 from sqlfl.models.basis import coefficients_length, products_length
 from tests.methods.harness import gaps, random_join, train

@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize
 
 from sqlfl.messages import Predictions, SendPredictions
-from sqlfl.methods import ALGORITHMS
+from sqlfl.methods.algorithms import ALGORITHMS
 from tests.methods.harness import Join, MemoryChannel, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")

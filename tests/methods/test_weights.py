@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from sqlfl.messages import Residuals
-from sqlfl.methods import ALGORITHMS, admm
+from sqlfl.methods.admm import coordinator as admm
+from sqlfl.methods.algorithms import ALGORITHMS
 from sqlfl.methods.lanczos import largest_eigenvalue
 from tests.methods.harness import Join, MemoryChannel, Trained, gaps, random_join, train
 
@@ -198,7 +199,7 @@ def test_batches_of_unlike_weights_approach_the_optimum(kind: str) -> None:
 def test_the_curvature_is_that_of_the_weighted_rows(zeros: float) -> None:
     rng = np.random.default_rng(0)
     join = weighted("linear_regression", rng.exponential(size=600) * (rng.random(600) >= zeros))
-    problem = join.problem(learning_rate=0.1)
+    problem = join.problem("sgd", learning_rate=0.1)
     method = ALGORITHMS["sgd"](problem, MemoryChannel(join.engines))
     method.start()
     w = join.weights / join.weights.sum()

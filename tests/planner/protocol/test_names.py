@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.messages import CLIENT, KINDS
-from sqlfl.methods import ALGORITHMS, admm
+from sqlfl.methods.algorithms import ALGORITHMS
 from sqlfl.models.basis import MEMORY, coefficients_length, products_length
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as planned
 from sqlfl.planner.protocol import rounds
 from sqlfl.planner.protocol.exchanges import WHOLE
-from sqlfl.privacy.specification import Privacy
 from tests.planner import plans
 
 PLANS = {
@@ -25,7 +26,14 @@ PLANS = {
         plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.2}
     ),
     "warm": planned(
-        "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "old"
+        "train",
+        "m",
+        "linear_regression",
+        plans.cards(),
+        training_options("linear_regression", plans.OPTIONS),
+        "",
+        {0: 0, 2: 1},
+        "old",
     ),
     "private": plans.train(
         plans.cards(),
@@ -56,5 +64,4 @@ def test_lengths_are_those_of_the_algorithms() -> None:
     assert rounds.HISTORY == MEMORY
     assert products_length() == rounds.LBFGS_PRODUCTS
     assert coefficients_length() == rounds.LBFGS_COEFFICIENTS
-    assert rounds.INNER_ROUNDS == admm.INNER_ROUNDS
     assert WHOLE == CLIENT

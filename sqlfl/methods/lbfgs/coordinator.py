@@ -29,13 +29,12 @@ from sqlfl.methods.base import (
 )
 from sqlfl.methods.divergence import column_means, relative
 from sqlfl.methods.evidence import Evidence, bound, examine, least_eigenvalue, weighed
-from sqlfl.methods.products import InnerProducts
+from sqlfl.methods.lbfgs.products import InnerProducts
+from sqlfl.methods.lbfgs.subspace import Images, Restriction
 from sqlfl.methods.search import ROUNDING, exact_search
-from sqlfl.methods.subspace import Images, Restriction
 from sqlfl.methods.warm import beginning, best_constants, cold
 from sqlfl.models.basis import THETA, Basis, coefficients_length, sent
 from sqlfl.models.class_solver import STEP, class_curvature
-from sqlfl.options.training import EPOCHS, TOLERANCE
 
 SHOWN = 0.1
 """Share of the gap that must be proved, at which rounding in the objective counts as visible."""
@@ -130,7 +129,7 @@ class Lbfgs:
         self._exchange(np.zeros((1, coefficients_length())))
 
     def steps(self) -> Iterator[Step]:
-        epochs = int(self._problem.number("epochs", EPOCHS["lbfgs"]))
+        epochs = self._problem.options.epochs
         self._value()
         self.first = self._objective
         move = self._search()
@@ -154,7 +153,7 @@ class Lbfgs:
 
     @property
     def _tolerance(self) -> float:
-        return self._problem.number("tolerance", TOLERANCE["lbfgs"])
+        return self._problem.options.tolerance
 
     def _value(self) -> None:
         self._loss = self._problem.value(self._scores)
