@@ -11,7 +11,7 @@ import pytest
 
 from sqlfl.codec import DEEPEST, loads, parse
 from sqlfl.errors import InternalError
-from sqlfl.party.steps import ClientConfiguration
+from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.schema import (
     FeatureSpecification,
     KeySpecification,
@@ -136,10 +136,10 @@ def test_a_slot_is_specified_once() -> None:
         specifications_from_json(text)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"algorithm": 1}', "[" * 10**5, "NaN"])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"outputs": "1"}', "[" * 10**5, "NaN"])
 def test_options_that_are_none(text: str) -> None:
     with pytest.raises(InternalError, match="the options of training are none"):
-        ClientConfiguration.from_json(text)
+        SgdConfiguration.from_json(text)
 
 
 TYPES = (

@@ -27,7 +27,7 @@ READY = numbers(1, 8)
 HISTORY = 10
 """m, the pairs that L-BFGS remembers."""
 LBFGS_PRODUCTS = 6 * (3 + 3 * HISTORY)
-LBFGS_COEFFICIENTS = 2 + 2 * HISTORY
+LBFGS_COEFFICIENTS = 1 + 2 * HISTORY
 ADMM_COEFFICIENTS = 1
 SGD_COEFFICIENTS = 3
 PENALTY = 1
@@ -37,10 +37,12 @@ Reply = tuple[str, str, Amount]
 
 
 def start(run: Run) -> Exchange:
+    method = text(run.training.algorithm)
     calls = [
         Call(
             client, slot.index,
-            "start", "options of training", text(sym.of_client("configuration", slot, client)),
+            "start", "options of training",
+            method + text(sym.of_client("configuration", slot, client)),
             "ready", "number of encoded columns", READY,
         )
         for slot in run.towers

@@ -18,8 +18,7 @@ from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, Residuals, SendReleases
-from sqlfl.messages.replies import Expected, ask
-from sqlfl.methods.base import Channel
+from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot

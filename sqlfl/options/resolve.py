@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from sqlfl.errors import ModelError, OptionError
-from sqlfl.methods import METHODS, options_of
+from sqlfl.methods import methods
 from sqlfl.models.kinds import (
     ANY_CLASSES,
     BUILT_KINDS,
@@ -30,6 +30,7 @@ from sqlfl.options.training import (
     TowerOptions,
     TrainingOptions,
     option_lines,
+    options_of,
     with_options,
 )
 from sqlfl.options.types import meant, shown
@@ -122,7 +123,7 @@ def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) 
     """The algorithm trains this kind of model, and all that is written applies to both."""
     if kind in NEURAL and options_of(algorithm).usual.tower_epochs is None:
         message = f"algorithm '{algorithm}' does not train {kind}: towers are not linear"
-        fitting = [f"'{m}'" for m in METHODS if options_of(m).usual.tower_epochs is not None]
+        fitting = [f"'{m}'" for m in methods() if options_of(m).usual.tower_epochs is not None]
         hint = f"algorithm = {' or '.join(fitting)}"
         raise error(message, written.places["algorithm"], sql, hint=hint)
     for name, option in written.places.items():

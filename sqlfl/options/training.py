@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from sqlfl.errors import InternalError
-from sqlfl.methods import METHODS, options_of
+from sqlfl.methods import methods, part_of
 from sqlfl.models.kinds import CLASSIFIERS, KINDS, NEURAL
 from sqlfl.options.entries import (
     DEPENDS,
@@ -34,6 +35,7 @@ from sqlfl.options.types import (
     WIDEST,
     WIDTHS,
     ClassWeight,
+    OptionType,
     choice,
     integer,
     number,
@@ -44,6 +46,16 @@ LARGEST_JOIN = 2**31 - 1
 """Joined rows: mappings number them, and the rows of tables, by int32."""
 
 Own = TypeVar("Own", bound=MethodOptions)
+
+
+_METHOD: OptionType[str] = OptionType("a method", lambda value: None)
+"""Until it is known which there are: see `option_lines`."""
+
+
+def options_of(method: str) -> type[MethodOptions]:
+    """The method's own options."""
+    found: type[MethodOptions] = part_of(method, "options")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +121,8 @@ class TrainingOptions:
         default_text="four fifths of the machine's memory; 4 GiB for the arrays")
     max_joined_rows: int = option(integer(1, LARGEST_JOIN), 100_000_000,
         "the most rows that the join may have: more are refused before it is made")
-    algorithm: str = option(choice(*METHODS, instead={
-            name: f"it is an optimizer: algorithm = 'sgd', optimizer = '{name}'"
-            for name in ("adam", "momentum")
-        }), DEPENDS, "how the model is trained; lbfgs is for linear models only",
+    algorithm: str = option(_METHOD, DEPENDS,
+        "how the model is trained; lbfgs is for linear models only",
         chosen=lambda setting: "sgd" if setting.neural or setting.private else "lbfgs",
         default_text="'lbfgs'; 'sgd' of mlp_*")
     epochs: int = option(integer(1), DEPENDS, "passes over the joined rows; for lbfgs iterations",
@@ -202,7 +212,7 @@ class OptionLine:
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Algorithms of models of this kind that it applies to."""
-        found = METHODS if self.methods is None else self.methods
+        found = methods() if self.methods is None else self.methods
         return tuple(
             name
             for name in found
@@ -222,27 +232,45 @@ class OptionLine:
         return every + (f"; {some} of mlp_*" if some else "")
 
 
-@cache
-def option_lines() -> dict[str, OptionLine]:
+def option_lines() -> Mapping[str, OptionLine]:
     """The options of WITH by name, in the order of the documentation."""
+    return _option_lines(tuple(methods()))
+
+
+@cache
+def _option_lines(names: tuple[str, ...]) -> Mapping[str, OptionLine]:
+    """Where there are these methods."""
+    usual = {name: options_of(name).usual for name in names}
+    known: dict[str, dict[str, Any]] = {
+        "algorithm": {"type": _method_type(names)},
+        "epochs": {"default_text": _epochs_text(usual)},
+        "tolerance": {"default_text": _tolerance_text(usual)},
+    }
     found: dict[str, OptionLine] = {}
     own = {entry.name: entry for entry in entries_of(TrainingOptions)}
     for spec in fields(TrainingOptions):
         if spec.name == "method":
-            found |= _method_lines()
+            found |= _method_lines(names)
         elif spec.name == "tower":
             found |= {e.name: OptionLine(e, None) for e in entries_of(TowerOptions)}
         elif spec.name in own:
-            found[spec.name] = OptionLine(own[spec.name], None)
-    for name, text in (("epochs", _epochs_text()), ("tolerance", _tolerance_text())):
-        found[name] = OptionLine(replace(found[name].entry, default_text=text), None)
-    return found
+            entry = replace(own[spec.name], **known.get(spec.name, {}))
+            found[spec.name] = OptionLine(entry, None)
+    return MappingProxyType(found)
 
 
-def _method_lines() -> dict[str, OptionLine]:
+def _method_type(names: Iterable[str]) -> OptionType[str]:
+    optimizers = {
+        name: f"it is an optimizer: algorithm = 'sgd', optimizer = '{name}'"
+        for name in ("adam", "momentum")
+    }
+    return choice(*names, instead=optimizers)
+
+
+def _method_lines(names: Iterable[str]) -> dict[str, OptionLine]:
     """What several methods have is one option: its words are the first's, and what others add."""
     having: dict[str, dict[str, Entry]] = {}
-    for method in METHODS:
+    for method in names:
         for entry in entries_of(options_of(method)):
             having.setdefault(entry.name, {})[method] = entry
     found = {}
@@ -255,8 +283,7 @@ def _method_lines() -> dict[str, OptionLine]:
     return found
 
 
-def _epochs_text() -> str:
-    usual = {method: options_of(method).usual for method in METHODS}
+def _epochs_text(usual: Mapping[str, Defaults]) -> str:
     texts = [f"{own.epochs:g} ({method})" for method, own in usual.items()]
     texts += [
         f"{own.tower_epochs:g} ({method} of mlp_*)"
@@ -266,8 +293,8 @@ def _epochs_text() -> str:
     return ", ".join(texts)
 
 
-def _tolerance_text() -> str:
-    return ", ".join(f"{options_of(method).usual.tolerance:g} ({method})" for method in METHODS)
+def _tolerance_text(usual: Mapping[str, Defaults]) -> str:
+    return ", ".join(f"{own.tolerance:g} ({method})" for method, own in usual.items())
 
 
 _CALLED = {
@@ -288,7 +315,6 @@ _CALLED = {
 """What scikit-learn and torch call some of them, and what belongs to another clause."""
 
 
-@cache
 def with_options() -> Table:
     """The options of WITH, for reading."""
     elsewhere = _CALLED | {name: f"PRIVACY ({name} = ...)" for name in PRIVACY.entries}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Gram, PartialGradient, Predictions, Start
-from sqlfl.methods.algorithms import ALGORITHMS
 from tests.methods.harness import MemoryChannel, random_join, train
 
 METHODS = [("lbfgs", {}), ("admm", {}), ("sgd", {}), ("sgd", {"batch_size": 400})]
@@ -36,7 +36,7 @@ def test_scores_and_objective_belong_to_the_blocks_after_every_step(algorithm, o
     join = random_join("logistic_regression", clients=(1, 2, 1))
     problem = join.problem(algorithm, epochs=4, **options)
     channel = MemoryChannel(join.engines)
-    method = ALGORITHMS[algorithm](problem, channel)
+    method = coordinator_of(algorithm)(problem, channel)
     method.start()
     for step in method.steps():
         blocks = [channel.operators[m.addresses[0]].theta for m in problem.slots]

@@ -8,7 +8,7 @@ import pytest
 import sqlfl
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.methods.base import Problem
+from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.noised import BOUND, Drowned
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sqlfl import endings
+from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
+from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
-from sqlfl.methods.algorithms import ALGORITHMS, Algorithm, Step
-from sqlfl.methods.search import Newton
 from sqlfl.methods.sgd.rates import public_rates
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
@@ -56,7 +56,7 @@ def run(join: Join, name: str, privacy: TrainingPrivacy, *, centred=True, **opti
         join.problem(name, private=True, **options), privacy=privacy, trace=trace, centred=centred
     )
     channel = MemoryChannel(join.engines)
-    method = ALGORITHMS[name](problem, channel)
+    method = coordinator_of(name)(problem, channel)
     method.start()
     steps = list(method.steps())
     blocks = [block_of(channel.operators[m.addresses[0]]) for m in problem.slots]

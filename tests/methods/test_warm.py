@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Predictions, SendPredictions
-from sqlfl.methods.algorithms import ALGORITHMS
 from tests.methods.harness import Join, MemoryChannel, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -74,7 +74,7 @@ def test_it_starts_at_the_blocks_and_the_intercept_that_suits_them(kind: str, op
     join = joined(kind)
     blocks = random_blocks(join)
     problem = join.problem(warm=True, **options)
-    method = ALGORITHMS[options["algorithm"]](problem, MemoryChannel(join.engines, blocks))
+    method = coordinator_of(options["algorithm"])(problem, MemoryChannel(join.engines, blocks))
     method.start()
     theta = design_theta(join, blocks)
     expected = best_intercept(join, theta)

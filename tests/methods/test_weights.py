@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Residuals
-from sqlfl.methods.admm import coordinator as admm
-from sqlfl.methods.algorithms import ALGORITHMS
-from sqlfl.methods.lanczos import largest_eigenvalue
+from sqlfl.methods.admm import linear_coordinator as admm
 from tests.methods.harness import Join, MemoryChannel, Trained, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -182,7 +182,7 @@ def test_batches_are_of_rows_that_weigh_something(kind: str, clients) -> None:
     np.testing.assert_allclose(trained.theta, theta, atol=2e-6)
     np.testing.assert_allclose(trained.algorithm.intercept, intercept, atol=2e-6)
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
-    assert {m.coefficients[1] for m in sent} <= {100.0, float(np.count_nonzero(join.weights) % 100)}
+    assert {m.divisor for m in sent} <= {100.0, float(np.count_nonzero(join.weights) % 100)}
 
 
 @pytest.mark.thinned(2)
@@ -200,7 +200,7 @@ def test_the_curvature_is_that_of_the_weighted_rows(zeros: float) -> None:
     rng = np.random.default_rng(0)
     join = weighted("linear_regression", rng.exponential(size=600) * (rng.random(600) >= zeros))
     problem = join.problem("sgd", learning_rate=0.1)
-    method = ALGORITHMS["sgd"](problem, MemoryChannel(join.engines))
+    method = coordinator_of("sgd")(problem, MemoryChannel(join.engines))
     method.start()
     w = join.weights / join.weights.sum()
     x = join.design - w @ join.design  # a constant is the intercept's

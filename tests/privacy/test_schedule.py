@@ -151,8 +151,7 @@ def taken_part(sent: list[Message], slot: int, rows: int) -> tuple[Array, Array]
             values = np.asarray(message.values)
             if len(values):
                 gradients[predicted[np.any(values != 0, axis=1)]] += 1
-            all_next = message.coefficients.shape[-1] == 1 or message.coefficients[2] == 1.0
-            asked = np.arange(rows) if all_next else message.batch
+            asked = np.arange(rows) if message.following is None else message.following
         if isinstance(message, SendPredictions):
             asked = np.arange(rows) if message.whole else message.batch
         if isinstance(message, Predictions):

@@ -16,23 +16,26 @@ what lowers them lowers it. That is the epoch that follows one in which the obje
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
 from sqlfl.messages import Predictions
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
+from sqlfl.methods.admm.linear_coordinator import DAMPING, SMALLEST
+from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions
-from sqlfl.methods.base import Channel, Conversation, Local, Problem, Step
-from sqlfl.methods.divergence import check_objective, check_scores, relative
-from sqlfl.methods.warm import beginning, best_constants, cold
 from sqlfl.models.head import fitted, proximal
 from sqlfl.options.batch import Batch, Rows
 from sqlfl.schema import Address
 
-DAMPING = 0.76
-SMALLEST = 0.1
-"""Of the loss's curvature bound: the least default ρ."""
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
 MOST_CAUTION = 64.0
@@ -96,18 +99,18 @@ class TowerAdmm:
     def start(self) -> None:
         """Start, and the predictions of the towers as they are."""
         problem, conversation, own = self._problem, self._conversation, self._options
-        conversation.start(
-            "admm",
+        configuration = partial(
+            AdmmConfiguration,
             rho=self._rho,
             consensus=True,
             inner_rounds=own.inner_rounds,
-            local=Local(
+            local=LocalSteps(
                 epochs=own.local_epochs,
                 batch=_local_batch(own.batch_size, problem),
                 rate=own.learning_rate,
             ),
-            optimizer="adam",
         )
+        conversation.start(configuration)
         self._begin = beginning(problem, conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores = self._begin.scores
@@ -163,7 +166,10 @@ class TowerAdmm:
         gap = rho * (before - points)
         self._dual = self._dual + gap
         values = problem.weighted(self._dual + gap)
-        replies = self._conversation.step(whole, values, np.array([weight]))
+        run = problem.run
+        replies = self._conversation.step(
+            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+        )
         self._embedding = whole.gather(replies)
         if not self._private:
             self._relaxation = self._relaxed(replies, self._embedding - before)
