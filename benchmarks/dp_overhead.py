@@ -32,7 +32,7 @@ from opacus.optimizers import DPOptimizer
 
 import sqlfl
 from sqlfl.messages import SendPredictions
-from sqlfl.methods.configuration import TowerOptions
+from sqlfl.methods.configuration import TowerConfiguration
 from sqlfl.methods.sgd.client import CLIENT
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
@@ -159,7 +159,7 @@ def client_steps(engine: ArraysEngine, hidden: tuple[int, ...]) -> dict[str, Ste
     rng = np.random.default_rng(0)
     values = rng.normal(size=(engine.rows, 1)).astype(np.float32)
     message = SgdResiduals("run", 0, values, 1e-3, engine.rows, 1)
-    tower = TowerOptions(hidden=hidden, activation="relu") if hidden else None
+    tower = TowerConfiguration(hidden=hidden, activation="relu") if hidden else None
     found: dict[str, Step] = {}
     for name, privacy in privacies.items():
         own = SgdConfiguration(

@@ -28,6 +28,7 @@ from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictio
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import loss_of
 from sqlfl.models.towers import TowerShape
+from sqlfl.options.resolve import training_options
 from sqlfl.party.operator import client_of
 from sqlfl.schema import Address, Client
 
@@ -161,8 +162,10 @@ def train(joined: Joined, algorithm: str, options: Mapping[str, object]) -> Run:
         loss=loss_of("linear_regression", 1),
         targets=joined.targets[training],
         outputs=1,
-        l2=L2,
-        options=options,
+        options=training_options(
+            "mlp_regressor" if "hidden" in options else "linear_regression",
+            {"l2": L2, "algorithm": algorithm, **options},
+        ),
         seed=seed if isinstance(seed, int) else 0,
     )
     batch = options.get("batch_size", 0) if algorithm == "sgd" else 0

@@ -27,7 +27,7 @@ from sqlfl.messages import (
 )
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.options.training import neural_batch
+from sqlfl.options.batch import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY
@@ -152,8 +152,9 @@ def value_of_run(
         """Times that any client was sent it for a slot."""
         return max((len(m) for place, m in found.items() if place[2] == kind), default=0)
 
-    usual = rows if plan.tower is None else neural_batch(rows)
-    batches = -(-rows // min(int(str(plan.options.get("batch_size") or usual)), rows))
+    given = plan.training.listed().get("batch_size") if plan.algorithm else None
+    usual = rows if plan.tower is None else Usual().of(rows)
+    batches = -(-rows // min(int(str(given or usual)), rows))
     asked = [m for m in here("send_predictions") if isinstance(m, SendPredictions)]
     dropped = [m for m in asked if m.training]
     described = len(here("describe"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
-from sqlfl.options.training import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
+from sqlfl.options.batch import LEAST, MOST, Usual
+from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.caveats import caveats
 from sqlfl.planner.explain.noise import asked
@@ -26,12 +27,10 @@ from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.protocol.symbols import ROLES
 from sqlfl.planner.query.ucq import ARRAY, Feature, Join, LeftJoin, Slot
+from sqlfl.transport.network import Network
 
 if TYPE_CHECKING:
     from sqlfl.planner.federated.plan import FederatedPlan
-
-SCORING = ("engine", "memory_limit")
-"""The options that still matter where nothing is trained."""
 
 
 def text(plan: FederatedPlan) -> str:
@@ -88,18 +87,17 @@ def _model(plan: FederatedPlan) -> Section:
     if plan.algorithm:
         rows.append(("algorithm", plan.algorithm))
     chosen = [
-        f"{name} = {shown(value)}"
-        for name, value in plan.options.items()
-        if name != "algorithm" and value is not None and (plan.algorithm or name in SCORING)
+        f"{name} = {shown(value)}" for name, value in _options(plan).items() if value is not None
     ]
     if chosen:
         rows.append(("options", ", ".join(chosen)))
     if plan.privacy is not None:
         rows.append(("privacy", asked(plan.privacy)))
     if plan.tower is not None:
-        rows += _towers(plan)
-    if plan.algorithm and plan.options.get("network") is not None:
-        rows.append(("comm_seconds", _network(plan)))
+        rows += _towers(plan, plan.tower)
+    training = plan.options if isinstance(plan.options, TrainingOptions) else None
+    if training is not None and training.network is not None:
+        rows.append(("comm_seconds", _network(training.network)))
     for identifier in plan.ucq.identifiers:
         rows.append(("identifier", identifier.name))
     if plan.into is not None:
@@ -108,24 +106,29 @@ def _model(plan: FederatedPlan) -> Section:
     for slot_index, block in plan.blocks.items():
         name = plan.ucq.slots[slot_index].name
         does = "starts from" if plan.algorithm else "is scored by"
-        model = plan.options.get("warm_start") or "the model"
+        model = (training and training.warm_start) or "the model"
         rows.append(("block", f"slot {name} {does} block {block} of {model}"))
     return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
 
 
-def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
-    tower, activation = plan.tower, plan.options.get("activation")
-    assert tower is not None
+def _options(plan: FederatedPlan) -> dict[str, object]:
+    """Those that matter, but the algorithm."""
+    if not isinstance(plan.options, TrainingOptions):
+        return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
+    return {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
+
+
+def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
     widths = " → ".join(str(width) for width in tower.hidden)
-    outputs = "d_c" if tower.embedding is None else str(tower.embedding)
-    shape = f"d columns → {widths} ({activation}) → {outputs} outputs"
+    outputs = "d_c" if tower.outputs is None else str(tower.outputs)
+    shape = f"d columns → {widths} ({tower.activation}) → {outputs} outputs"
     found = [("tower", f"of each slot with features: {shape}")]
-    if tower.embedding is not None:
-        shape = f"{tower.embedding} sums of outputs → d_c scores"
+    if tower.outputs is not None:
+        shape = f"{tower.outputs} sums of outputs → d_c scores"
         found.append(("head", f"at the coordinator, linear: {shape}"))
-    private = plan.privacy is not None and plan.privacy.features
-    if plan.algorithm == "sgd" and plan.options.get("batch_size") is None and not private:
-        usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
+    method = plan.options.method if isinstance(plan.options, TrainingOptions) else None
+    if isinstance(method, SgdOptions) and isinstance(method.batch_size, Usual):
+        usual = f"from {LEAST} to {MOST}"
         found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
         cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
@@ -134,16 +137,11 @@ def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
     return found
 
 
-def _network(plan: FederatedPlan) -> str:
+def _network(line: Network) -> str:
     """The formula of comm_seconds, in words."""
-    network = plan.options["network"]
-    if isinstance(network, str):
-        latency, bandwidth = NETWORKS[network]
-    else:
-        assert isinstance(network, Mapping)
-        latency, bandwidth = network["latency"], network["bandwidth"]
     return (
-        f"of an exchange that crosses a border: {latency:g} s + 8 · bytes / {_speed(bandwidth)}, "
+        f"of an exchange that crosses a border: {line.latency:g} s + 8 · bytes / "
+        f"{_speed(line.bandwidth)}, "
         "bytes being those of the values that the busiest client gets and sends (each has a line "
         "of its own); summed over the run's exchanges so far"
     )

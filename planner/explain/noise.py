@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from sqlfl.options.types import shown
 
 if TYPE_CHECKING:
+    from sqlfl.options.privacy import Privacy
     from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.planner.query.ucq import Slot
-    from sqlfl.privacy.specification import Privacy
 
 NOTHING = "No noise is added: nothing here is differentially private."
 STATISTICS = (

@@ -29,7 +29,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over_towers(run, "findings", findings)] if run.findings else []),
-        *spec_of(str(run.options["algorithm"])).exchanges(run),
+        *spec_of(run.training.algorithm).exchanges(run),
         *([] if run.privacy is None else [releases(run)]),
         over_towers(run, "save", save),
         finish(run),
@@ -156,7 +156,7 @@ def split(run: Run) -> Exchange:
 def weighing(run: Run) -> Exchange:
     what = "what each active row counts in training: the weights of its joined rows, summed"
     what += ", and the sum of all"
-    if run.options.get("class_weight") is not None:
+    if run.training.class_weight is not None:
         what += ", which may tell their classes"
     calls = []
     for slot in run.towers:

@@ -18,7 +18,7 @@ ENCODED = "number of encoded columns"
 
 
 def start(run: Run) -> Exchange:
-    calls, method = [], str(run.options["algorithm"])
+    calls, method = [], run.training.algorithm
     for slot in run.towers:
         for client in slot.clients:
             options = sym.of_client("configuration", slot, client)

@@ -133,7 +133,7 @@ def train(
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
         raise ModelError(
-            f"model {plan.options.get('warm_start')} has been replaced since this was planned",
+            f"model {plan.training.warm_start} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
     joined = prepare(plan, channel, run, progress.stage)
@@ -161,7 +161,7 @@ def train(
     watched = Watched(channel)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
     measures = Measures(loss, target, joined.weighting)
-    patience = int(problem.number("patience", 0))
+    patience = plan.training.patience or 0
     rows: list[dict[str, float | int | None]] = []
     step: Step | None = None
     kept: Candidate | None = None
@@ -272,11 +272,10 @@ def _problem(
         loss=loss,
         targets=target.values,
         outputs=loss.outputs,
-        l2=float(str(plan.options["l2"])),
-        options=plan.options,
+        options=plan.training,
         weights=None if joined.weighting is None else joined.weighting.weights,
         warm=start is not None,
-        seed=_seed(plan.options.get("seed")),
+        seed=_seed(plan.training.seed),
         head=None if start is None else start.head,
         privacy=None if protection is None else protection.calibration.training,
         trace=_trace(plan),
@@ -291,9 +290,9 @@ def _trace(plan: FederatedPlan) -> float:
     return float(sum(1 if f.kind == CATEGORY else f.width for f in features))
 
 
-def _seed(option: object) -> int:
+def _seed(option: int | None) -> int:
     """The option's, or one that is drawn."""
-    return int(option) if isinstance(option, int) else secrets.randbits(32)
+    return secrets.randbits(32) if option is None else option
 
 
 def _loss(plan: FederatedPlan, target: Targets) -> Loss:

@@ -1,9 +1,10 @@
 """The training methods, by the name that the option `algorithm` gives them.
 
-A method is a package. Its modules are loaded when they are needed, each where it is: `spec` by the
-planner, `coordinator` by the coordinator, `client` by a party. Each has its part under the name of
-the module (`SPEC`, `COORDINATOR`, `CLIENT`); those of another distribution are found by its entry
-points in the group `sqlfl.methods`, from the method's name to its package.
+A method is a package. Its modules are loaded when they are needed, each where it is: `options` and
+`spec` by the planner, `coordinator` by the coordinator, `client` by a party. Each has its part
+under the name of the module (`OPTIONS`, `SPEC`, `COORDINATOR`, `CLIENT`); those of another
+distribution are found by its entry points in the group `sqlfl.methods`, from the method's name to
+its package.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def methods() -> Mapping[str, str]:
 
 
 def part_of(name: str, part: str) -> Any:
-    """A method's part: 'spec', 'coordinator' or 'client'. InternalError where it is not known."""
+    """A method's part: 'options', 'spec', 'coordinator' or 'client'. InternalError where the method
+    is not known."""
     package = methods().get(name)
     if package is None:
         raise InternalError(f"there is no training method {name!r:.60}")

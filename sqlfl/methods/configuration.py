@@ -22,7 +22,7 @@ PENALTY = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerOptions:
+class TowerConfiguration:
     """Of a slot whose block is a tower."""
 
     hidden: tuple[int, ...]
@@ -60,7 +60,7 @@ class Configuration:
     """Of the loss."""
     keep: int = 0
     """Epochs to which `Save` may go back."""
-    tower: TowerOptions | None = None
+    tower: TowerConfiguration | None = None
     """None for a linear block."""
     privacy: RoundPrivacy | None = None
     """What is clipped and noised; None where nothing is."""

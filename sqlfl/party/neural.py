@@ -11,7 +11,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.methods.configuration import Configuration, TowerOptions
+from sqlfl.methods.configuration import Configuration, TowerConfiguration
 from sqlfl.models.neural import Limit, Network, seed_of
 from sqlfl.models.perceptron import Perceptron, suits
 from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
@@ -142,7 +142,7 @@ class TowerOperator(Generic[Own]):
         return Predictions(self._run, self._slot, values, finite(products))
 
 
-def network_of(shape: TowerShape, engine: Engine, options: TowerOptions) -> Tower:
+def network_of(shape: TowerShape, engine: Engine, options: TowerConfiguration) -> Tower:
     """In numpy where that is faster, else by torch. Raises ModelError where the device is not
     there."""
     network = torch_network(shape, engine, options)
@@ -153,7 +153,7 @@ def network_of(shape: TowerShape, engine: Engine, options: TowerOptions) -> Towe
 
 
 def torch_network(
-    shape: TowerShape, engine: Engine, options: TowerOptions, *, private: bool = False
+    shape: TowerShape, engine: Engine, options: TowerConfiguration, *, private: bool = False
 ) -> Network:
     return Network(shape, make_layer(engine, options.device, private=private), options.dropout)
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlfl.options.privacy import Privacy
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.privacy.events import Gaussian
-from sqlfl.privacy.specification import Privacy, RoundPrivacy
+from sqlfl.privacy.specification import RoundPrivacy
 from sqlfl.report.beside import listed
 from sqlfl.report.card import upwards
 from sqlfl.report.units import unit_of

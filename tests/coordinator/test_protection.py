@@ -25,8 +25,8 @@ from sqlfl.coordinator.training import train
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import Releases, Residuals, SendReleases
 from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.options.privacy import Privacy
 from sqlfl.party.guard import Guard
-from sqlfl.privacy.specification import Privacy
 from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open

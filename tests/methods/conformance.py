@@ -161,7 +161,7 @@ class MethodConformance:
             return
         join = random_join("logistic_regression", clients=(1, 2, 1), total=240, sizes=(240, 24, 8))
         noise = RoundPrivacy(1.0, 0.5, 1e6, 0.5, row_bound=1e3, moments_noise=1e-9)
-        options = {"epochs": 3, "seed": 1, **self.options}
+        options = {"epochs": 3, "private": True, **self.options}
         problem = replace(
             join.problem(algorithm=self.algorithm, **options),
             privacy=TrainingPrivacy(dict.fromkeys(range(3), noise)),
@@ -173,9 +173,7 @@ class MethodConformance:
         assert len(list(method.steps())) == 3
         for (_, slot), operator in channel.operators.items():
             planned = slot_rounds(
-                spec_of(self.algorithm),
-                options,
-                tower=False,
+                problem.options,
                 slot=slot,
                 joined=240,
                 clip=1.0,

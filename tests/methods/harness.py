@@ -14,9 +14,10 @@ from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.admm.configuration import LocalSteps
-from sqlfl.methods.configuration import Configuration, TowerOptions
+from sqlfl.methods.configuration import Configuration, TowerConfiguration
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
+from sqlfl.options.resolve import training_options
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import Operator, client_of
 from sqlfl.schema import Address, Client
@@ -67,7 +68,7 @@ def configured(method: str, **values: Any) -> Configuration:
     that it has not are left out."""
     own = client_of(method).configuration
     if values.get("hidden"):
-        values["tower"] = TowerOptions(**_fields(TowerOptions, values))
+        values["tower"] = TowerConfiguration(**_fields(TowerConfiguration, values))
         values["local"] = LocalSteps(
             *(values.get(f"local_{name}", usual) for name, usual in LOCAL.items())
         )
@@ -149,7 +150,9 @@ class Join:
     """(N,); None for 1 of each joined row."""
     engines: dict[Address, DenseEngine] = field(default_factory=dict)
 
-    def problem(self, *, warm: bool = False, **options: Any) -> Problem:
+    def problem(
+        self, algorithm: str = "lbfgs", *, warm: bool = False, private: bool = False, **options: Any
+    ) -> Problem:
         members = []
         for slot, table in enumerate(self.tables):
             bounds = np.linspace(0, len(table), self.clients[slot] + 1).astype(int)
@@ -172,8 +175,12 @@ class Join:
             loss=self.loss,
             targets=self.targets,
             outputs=self.loss.outputs,
-            l2=self.l2,
-            options=options,
+            options=training_options(
+                "mlp_regressor" if "hidden" in options else "linear_regression",
+                {"algorithm": algorithm, "l2": self.l2, **options},
+                private=private,
+                noised=private,
+            ),
             weights=self.weights,
             warm=warm,
             seed=int(options.get("seed", 0)),
@@ -307,7 +314,7 @@ def train(
     where there is no `batch_size`, as linear blocks do."""
     if algorithm == "sgd":
         options = {"batch_size": 10**6, **options}
-    problem = join.problem(warm=start is not None, **options)
+    problem = join.problem(algorithm, warm=start is not None, **options)
     channel = MemoryChannel(join.engines, start)
     method = coordinator_of(algorithm)(problem, channel)
     method.start()

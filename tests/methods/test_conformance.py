@@ -17,7 +17,7 @@ class TestSgd(MethodConformance):
 
 class TestBatches(MethodConformance):
     algorithm = "sgd"
-    options = {"batch_size": 50, "learning_rate": 0.1, "seed": 3}  # noqa: RUF012
+    options = {"batch_size": 50, "learning_rate": 0.1}  # noqa: RUF012
 
 
 class TestAdmm(MethodConformance):

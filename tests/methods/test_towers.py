@@ -57,7 +57,7 @@ class Central:
 
     @classmethod
     def of(cls, join: Join, options: Mapping[str, Any]) -> Central:
-        problem = join.problem(**options)
+        problem = join.problem("sgd", **options)
         channel = MemoryChannel(join.engines)
         method = coordinator_of("sgd")(problem, channel)
         method.start()
@@ -269,7 +269,7 @@ def test_the_objective_is_that_of_what_the_clients_hold(shape, algorithm: str) -
     trained = train(join, algorithm, **options)
     central = Central.of(join, options)
     for slot, tower in enumerate(central.towers):
-        address = join.problem(**options).slots[slot].addresses[0]
+        address = join.problem("sgd", **options).slots[slot].addresses[0]
         tower[:] = [parameter(p) for p in trained.channel.operators[address].parameters]
     central.intercept = parameter(trained.algorithm.intercept)
     if trained.algorithm.head is not None:
@@ -345,7 +345,7 @@ def test_a_warm_start_goes_on_where_it_was() -> None:
     options = {**SHAPES["head"], "optimizer": "plain", "learning_rate": 0.1}
     first = train(join, "sgd", epochs=4, **options)
     problem = replace(
-        join.problem(warm=True, epochs=3, seed=9, **options), head=first.algorithm.head
+        join.problem("sgd", warm=True, epochs=3, seed=9, **options), head=first.algorithm.head
     )
     method = coordinator_of("sgd")(problem, MemoryChannel(join.engines, first.blocks))
     method.start()

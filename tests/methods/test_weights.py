@@ -168,7 +168,7 @@ def test_batches_of_unlike_weights_approach_the_optimum(kind: str) -> None:
 def test_the_curvature_is_that_of_the_weighted_rows(zeros: float) -> None:
     rng = np.random.default_rng(0)
     join = weighted("linear_regression", rng.exponential(size=600) * (rng.random(600) >= zeros))
-    problem = join.problem(learning_rate=0.1)
+    problem = join.problem("sgd", learning_rate=0.1)
     method = coordinator_of("sgd")(problem, MemoryChannel(join.engines))
     method.start()
     w = join.weights / join.weights.sum()

@@ -239,7 +239,7 @@ def test_a_solver_of_many_categories_takes_the_bound() -> None:
 
 def private_gap(join: Join, *, centred: bool = True, **options: Any) -> float:
     """Distance to the optimum where nothing is clipped, and the noise is next to none."""
-    problem = join.problem(tolerance=0.0, **options)
+    problem = join.problem("admm", tolerance=0.0, **options)
     own = RoundPrivacy(1e9, TINY, 1e9, TINY, row_bound=1e9, moments_noise=1e-9)
     rounds = {members.slot: own for members in problem.slots}
     problem = replace(problem, privacy=TrainingPrivacy(rounds), centred=centred)

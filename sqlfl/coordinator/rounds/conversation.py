@@ -11,7 +11,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.loj import JoinedRows, all_rows
 from sqlfl.coordinator.lou import Members, average, sum_gradients, sum_grams
 from sqlfl.coordinator.rounds.answers import Answers, Expect
-from sqlfl.coordinator.rounds.problem import ACTIVATION, Problem
+from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -31,7 +31,7 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.replies import Channel, ask
-from sqlfl.methods.configuration import Configuration, TowerOptions
+from sqlfl.methods.configuration import Configuration, TowerConfiguration
 from sqlfl.schema import Address
 
 
@@ -70,7 +70,7 @@ class Conversation:
             "leader": number == 0,
             "l2": problem.l2,
             "curvature": problem.loss.curvature,
-            "keep": int(problem.number("patience", 0)),
+            "keep": problem.options.patience or 0,
             "tower": _tower(problem, number),
             "privacy": rounds.get(members.slot),
         }
@@ -195,16 +195,17 @@ class Conversation:
         return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
 
 
-def _tower(problem: Problem, number: int) -> TowerOptions | None:
-    if not problem.hidden:
+def _tower(problem: Problem, number: int) -> TowerConfiguration | None:
+    tower = problem.tower
+    if tower is None:
         return None
-    return TowerOptions(
-        hidden=problem.hidden,
-        activation=str(problem.options.get("activation") or ACTIVATION),
-        dropout=problem.dropout,
+    return TowerConfiguration(
+        hidden=tower.hidden,
+        activation=tower.activation,
+        dropout=tower.dropout,
         seed=problem.seed,
         number=number,
-        device=str(problem.options.get("device") or "auto"),
+        device=tower.device,
     )
 
 

@@ -82,7 +82,7 @@ def conclusion(
     if problem.privacy is not None:
         return endings.untold(short, endings.PRIVATE)
     found = examine(problem, conversation, intercept, first)
-    return found.ending(problem.number("tolerance", 0.0), short, why)
+    return found.ending(problem.options.tolerance, short, why)
 
 
 def examine(

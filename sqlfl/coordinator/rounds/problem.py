@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -13,16 +13,11 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.endings import Ending
-from sqlfl.errors import InternalError
 from sqlfl.messages.replies import Channel
 from sqlfl.methods import part_of
 from sqlfl.models.losses import Loss
-from sqlfl.options.training import EMBEDDING
+from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.privacy.specification import TrainingPrivacy
-
-MOMENTUM = 0.9
-ACTIVATION = "relu"
-"""Defaults of options of the same names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +37,7 @@ class Problem:
     """(N,): numbers, or class codes."""
     outputs: int
     """d_c"""
-    l2: float
-    options: Mapping[str, object]
+    options: TrainingOptions
     weights: Array | None = None
     """w (N,): not negative, some of them positive; None for 1 of each row."""
     warm: bool = False
@@ -72,35 +66,27 @@ class Problem:
         return float(np.linalg.norm([own.prediction_noise for own in rounds.values()]))
 
     @property
-    def hidden(self) -> tuple[int, ...]:
-        """Widths of the towers' hidden layers; () where blocks are linear."""
-        found = self.options.get("hidden")
-        return tuple(found) if isinstance(found, (tuple, list)) else ()
+    def l2(self) -> float:
+        return self.options.l2
+
+    @property
+    def tower(self) -> TowerOptions | None:
+        """None where blocks are linear."""
+        return self.options.tower
 
     @property
     def embedding(self) -> int:
         """Values that a client sends per row: d_c, or P where a linear head follows."""
-        if self.linear_head:
-            return int(self.number("embedding", EMBEDDING))
-        return self.outputs
+        found = None if self.tower is None else self.tower.outputs
+        return self.outputs if found is None else found
 
     @property
     def linear_head(self) -> bool:
-        return self.options.get("head") == "linear"
-
-    @property
-    def optimizer(self) -> str:
-        """'plain', 'momentum' or 'adam': of sgd."""
-        return str(self.options.get("optimizer") or ("adam" if self.hidden else "plain"))
-
-    @property
-    def momentum(self) -> float:
-        """Of the optimizer 'momentum'."""
-        return self.number("momentum", MOMENTUM)
+        return self.tower is not None and self.tower.outputs is not None
 
     @property
     def dropout(self) -> float:
-        return self.number("dropout", 0.0)
+        return 0.0 if self.tower is None else self.tower.dropout
 
     @cached_property
     def total(self) -> float:
@@ -155,15 +141,6 @@ class Problem:
         if self.shares is None:
             return float(np.linalg.norm(values))
         return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
-
-    def number(self, name: str, default: float) -> float:
-        """An option, or `default` where it is not given."""
-        value = self.options.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, (int, float)):
-            raise InternalError(f"option {name} is no number: {value!r}")
-        return float(value)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def beginning(problem: Problem, conversation: Conversation) -> Beginning:
     rounding, which Adam would make a step of full length.
     """
     start = cold(problem)
-    if not problem.warm and not problem.hidden:
+    if not problem.warm and problem.tower is None:
         return start
     replies = conversation.predictions()
     embedding = conversation.whole.gather(replies)

@@ -9,7 +9,7 @@ from sqlfl.methods.admm.tower_coordinator import TowerAdmm
 
 
 def _sharing(problem: Problem, channel: Channel) -> Algorithm:
-    return TowerAdmm(problem, channel) if problem.hidden else Admm(problem, channel)
+    return Admm(problem, channel) if problem.tower is None else TowerAdmm(problem, channel)
 
 
 COORDINATOR = _sharing

@@ -36,7 +36,6 @@ from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from sqlfl.methods.lbfgs.products import InnerProducts
 from sqlfl.methods.lbfgs.subspace import Images, Restriction
 from sqlfl.models.class_solver import STEP, class_curvature
-from sqlfl.options.training import EPOCHS, TOLERANCE
 from sqlfl.schema import Address
 
 SHOWN = 0.1
@@ -133,7 +132,7 @@ class Lbfgs:
         self._exchange(np.zeros((len(self._problem.slots), coefficients_length())))
 
     def steps(self) -> Iterator[Step]:
-        epochs = int(self._problem.number("epochs", EPOCHS["lbfgs"]))
+        epochs = self._problem.options.epochs
         self._value()
         self.first = self._objective
         move = self._search()
@@ -157,7 +156,7 @@ class Lbfgs:
 
     @property
     def _tolerance(self) -> float:
-        return self._problem.number("tolerance", TOLERANCE["lbfgs"])
+        return self._problem.options.tolerance
 
     def _value(self) -> None:
         self._loss = self._problem.value(self._scores)

@@ -31,6 +31,7 @@ from sqlfl.messages.replies import Channel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.noised import Drowned
+from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.methods.sgd.rates import (
     Rates,
     estimated_rates,
@@ -39,7 +40,6 @@ from sqlfl.methods.sgd.rates import (
     usual_rates,
 )
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.options.training import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.schema import Address
 
@@ -49,8 +49,7 @@ ADAM_MEMORY = 10
 
 
 class Sgd:
-    """Options: epochs, batch_size (all rows by default; of towers `neural_batch`), optimizer
-    ('plain', of towers 'adam'), momentum, learning_rate, schedule, decay, seed, tolerance, dropout.
+    """Options: epochs, seed, tolerance, dropout, and `SgdOptions`.
 
     A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
     clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
@@ -76,16 +75,16 @@ class Sgd:
         rows = problem.training
         self._rows = np.arange(problem.mapping.total) if rows is None else rows
         total = len(self._rows)
-        some = bool(problem.hidden) and problem.privacy is None
-        usual = neural_batch(total) if some else total
-        self._batch = min(int(problem.number("batch_size", usual)), total)
+        self._options = problem.options.of(SgdOptions)
+        self._batch = self._options.batch_size.of(total)
         self._rates = usual_rates(problem) or Rates(0.0, 0.0)
         self._begin = cold(problem)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores: Array = self._begin.scores
         self.first = 0.0
         self._optimizers = [
-            optimizer_of(problem.optimizer, problem.momentum) for _ in self._head.parameters
+            optimizer_of(self._options.optimizer, self._options.momentum)
+            for _ in self._head.parameters
         ]
         self._schedule, self._decay = "constant", 0.0
         self._drowned: Drowned | None = None
@@ -109,28 +108,23 @@ class Sgd:
     def start(self) -> None:
         """Start; the predictions of towers or of a warm start; the power rounds where the step
         length is to be estimated."""
-        problem = self._problem
-        optimizer, momentum = problem.optimizer, problem.momentum
-        configuration = partial(SgdConfiguration, optimizer=optimizer, momentum=momentum)
+        problem, own = self._problem, self._options
+        configuration = partial(SgdConfiguration, optimizer=own.optimizer, momentum=own.momentum)
         self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores = self._begin.scores
         known = usual_rates(problem)
         usual = "inverse" if self._some and known is None else "constant"
-        self._schedule = str(problem.options.get("schedule") or usual)
-        self._decay = problem.number("decay", DECAY.get(self._schedule, 0.0))
+        self._schedule = own.schedule or usual
+        self._decay = own.falling(self._schedule)
         if known is None and problem.privacy is not None:
-            known = public_rates(problem, self._epochs * math.ceil(len(self._rows) / self._batch))
+            batches = math.ceil(len(self._rows) / self._batch)
+            known = public_rates(problem, problem.options.epochs * batches)
         if known is None:
             counting = self._counting() if self._some else None
             known = estimated_rates(problem, self._conversation, self._generator, counting)
         self._rates = known
-
-    @property
-    def _epochs(self) -> int:
-        usual = NEURAL_EPOCHS if self._problem.hidden else EPOCHS
-        return int(self._problem.number("epochs", usual["sgd"]))
 
     @property
     def _some(self) -> bool:
@@ -147,8 +141,7 @@ class Sgd:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE["sgd"])
-        epochs = self._epochs
+        tolerance, epochs = problem.options.tolerance, problem.options.epochs
         objective = first = problem.value(self._scores) + self._begin.penalty
         self.first = first
         still = 0
@@ -170,7 +163,7 @@ class Sgd:
     def _ending(self, still: bool, first: float) -> Ending:
         """Of towers nothing is proved."""
         problem = self._problem
-        if problem.hidden:
+        if problem.tower is not None:
             return endings.untold(endings.STILL if still else endings.LIMIT, endings.TOWERS)
         return conclusion(problem, self._conversation, still, self._head.intercept, first)
 
@@ -178,7 +171,7 @@ class Sgd:
     def _lasts(self) -> bool:
         """All epochs are made: without a tolerance, noise has paid for them."""
         problem = self._problem
-        return problem.privacy is not None and not problem.number("tolerance", 0.0) > 0.0
+        return problem.privacy is not None and not problem.options.tolerance > 0.0
 
     @property
     def _random(self) -> bool:
@@ -187,13 +180,13 @@ class Sgd:
     @property
     def _swings(self) -> bool:
         """The objective may rise on the way down."""
-        return self._problem.optimizer != "plain"
+        return self._options.optimizer != "plain"
 
     @property
     def _memory(self) -> int:
         """Steps that one step depends on."""
-        if self._problem.optimizer == "momentum":
-            return math.ceil(1.0 / (1.0 - self._problem.momentum))
+        if self._options.optimizer == "momentum":
+            return math.ceil(1.0 / (1.0 - self._options.momentum))
         return ADAM_MEMORY if self._swings else 1
 
     def _epoch(self, factor: float) -> float:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
 from sqlfl.planner.federated.plan import FederatedPlan, plan
-from sqlfl.privacy.specification import Bounds, Privacy
+from sqlfl.privacy.specification import Bounds
 from tests.planner import plans
 
 GOLDEN = Path(__file__).parent.parent.parent / "fixtures" / "explain"
@@ -206,7 +208,7 @@ def test_what_is_said_of_towers_is_true_of_towers() -> None:
 
 
 def test_a_warm_start_of_towers_does_not_begin_with_drawn_parameters() -> None:
-    options = plans.OPTIONS | plans.NEURAL
+    options = training_options("mlp_regressor", plans.OPTIONS | plans.NEURAL)
     sql, scored = "TRAIN MODEL m", {0: 0, 2: 1}
     made = plan("train", "m", "mlp_regressor", plans.cards(), options, sql, scored, "run")
     assert "can draw itself" not in said(made)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.messages import KINDS
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as planned
-from sqlfl.privacy.specification import Privacy
 from tests.planner import plans
 
 PLANS = {
@@ -21,7 +22,14 @@ PLANS = {
         plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.2}
     ),
     "warm": planned(
-        "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "old"
+        "train",
+        "m",
+        "linear_regression",
+        plans.cards(),
+        training_options("linear_regression", plans.OPTIONS),
+        "",
+        {0: 0, 2: 1},
+        "old",
     ),
     "private": plans.train(
         plans.cards(),
