@@ -9,10 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlfl.options.training import NETWORKS
-from sqlfl.transport.network import Network
+from sqlfl.transport.network import NETWORKS, Network
 
-LINES = {name: Network(*numbers) for name, numbers in NETWORKS.items()}
+LINES = NETWORKS
 MERGES = ("sum_gradient", "consensus_average")
 """What the coordinator sends to the clients of a slot after it has merged what they sent."""
 

@@ -10,22 +10,22 @@ from sqlglot import exp
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.fragment_columns import ROW
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
-from sqlfl.options import training as option_table
-from sqlfl.options.privacy import check_training, resolve_privacy
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import resolve_privacy, resolve_scoring, resolve_training
+from sqlfl.options.training import TrainingOptions
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.explained import ExplainedPlan, explained
 from sqlfl.planner.federated import plan as federated
 from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated.into import plan_into
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.federated.towers import tower_of
+from sqlfl.planner.federated.towers import inner_weights
 from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.query import types
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
-from sqlfl.privacy.specification import Privacy
 from sqlfl.report.report import expected_report
 from sqlfl.schema import Catalog, Client
 from sqlfl.store.registry import Model, ModelBlock
@@ -53,24 +53,16 @@ def plan_training(
     """
     at = place_of_coordinator(at, catalog)
     privacy = _asked(statement)
-    options = option_table.resolve(
-        statement.kind,
-        statement.options,
-        statement.sql,
-        private=privacy is not None and privacy.features,
-        noised=privacy is not None and privacy.predictions == "gaussian",
-    )
-    if privacy is not None:
-        check_training(privacy, options, statement.options, statement.sql)
+    options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
     _check_towers(statement, options)
     ucq = to_ucq(
         statement.query,
         statement.sql,
         catalog,
         target=statement.target,
-        allow_cross_join=bool(options["allow_cross_join"]),
+        allow_cross_join=options.allow_cross_join,
         weight=statement.weight,
-        split=bool(options["validation_fraction"]),
+        split=options.validation_fraction > 0.0,
         noised=privacy is not None and privacy.labels,
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
@@ -81,9 +73,8 @@ def plan_training(
         check_budget(privacy, statement.kind, ucq, options, clause)
         told = slots_of(privacy, statement.kind, ucq)
     slots, run = None, None
-    start = options["warm_start"]
-    if start is not None:
-        model = models(str(start))
+    if options.warm_start is not None:
+        model = models(options.warm_start)
         if model.kind != statement.kind:
             raise ModelError(
                 f"model {model.name} is a {model.kind}, which a {statement.kind} cannot start from",
@@ -139,9 +130,8 @@ def plan_scoring(
     Raises PlanError for the query, and ModelError where it does not fit the model.
     """
     at = place_of_coordinator(at, catalog)
-    given = option_table.resolve_scoring(statement.options, statement.sql)
-    options = {**model.options, **given}
-    cross = bool(options["allow_cross_join"])
+    options = resolve_scoring(model.kind, model.options, statement.options, statement.sql)
+    cross = options.allow_cross_join
     privacy = None
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
@@ -243,13 +233,14 @@ def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:
     )
 
 
-def _check_shape(model: Model, options: Mapping[str, object]) -> None:
+def _check_shape(model: Model, options: TrainingOptions) -> None:
     """A warm start takes parameters over as they are."""
+    listed = options.listed()
     for name in SHAPE:
-        found, wanted = shown(model.options.get(name)), shown(options.get(name))
+        found, wanted = shown(model.options.get(name)), shown(listed.get(name))
         if found != wanted:
             had = f"{name} = {found}" if name in model.options else f"no {name}"
-            asked = f"{name} = {wanted}" if name in options else f"no {name}"
+            asked = f"{name} = {wanted}" if name in listed else f"no {name}"
             raise ModelError(
                 f"model {model.name} has {had}, and this statement {asked}: a warm start takes "
                 "towers of the same shape",
@@ -259,17 +250,17 @@ def _check_shape(model: Model, options: Mapping[str, object]) -> None:
             )
 
 
-def _check_towers(statement: TrainModel, options: Mapping[str, object]) -> None:
+def _check_towers(statement: TrainModel, options: TrainingOptions) -> None:
     """Towers that fit no memory are refused before anything has run."""
-    tower = tower_of(statement.kind, options)
-    if tower is None:
+    if options.tower is None:
         return
-    need, limit = COPIES * NUMBER_BYTES * tower.inner, bytes_of(options.get("memory_limit"))
-    limit = limit or DEFAULT_LIMIT
+    hidden = options.tower.hidden
+    need = COPIES * NUMBER_BYTES * inner_weights(hidden)
+    limit = bytes_of(options.memory_limit) or DEFAULT_LIMIT
     if need > limit:
         option = next(o for o in statement.options if o.name == "hidden")
         raise OptionError(
-            f"towers with hidden = {shown(options['hidden'])} have {tower.inner:,} weights between "
+            f"towers with hidden = {shown(hidden)} have {inner_weights(hidden):,} weights between "
             f"their layers, about {readable(need)} in training; memory_limit is {readable(limit)}",
             hint="fewer hidden units, or a larger memory_limit",
             sql=statement.sql,

@@ -304,12 +304,12 @@ class Federation:
         remarks: Remarks,
     ) -> Result:
         run = secrets.token_hex(8)
-        channel = self._channel(Network.of(plan.options.get("network")))
+        channel = self._channel(plan.training.network)
         progress = Progress(
             statement.name,
-            int(str(plan.options["epochs"])),
+            plan.training.epochs,
             self._progress,
-            float(str(plan.options["tolerance"])),
+            plan.training.tolerance,
         )
         try:
             with self._running(plan, run):

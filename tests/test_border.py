@@ -18,15 +18,16 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.messages import (
     Activate,
-    ExactResiduals,
     Identifiers,
     Labels,
     Message,
     Ready,
-    Residuals,
     SendPredictions,
+    Start,
 )
-from sqlfl.options.training import neural_batch
+from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.options.batch import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY
@@ -151,8 +152,9 @@ def value_of_run(
         """Times that any client was sent it for a slot."""
         return max((len(m) for place, m in found.items() if place[2] == kind), default=0)
 
-    usual = rows if plan.tower is None else neural_batch(rows)
-    batches = -(-rows // min(int(str(plan.options.get("batch_size") or usual)), rows))
+    given = plan.training.listed().get("batch_size") if plan.algorithm else None
+    usual = rows if plan.tower is None else Usual().of(rows)
+    batches = -(-rows // min(int(str(given or usual)), rows))
     asked = [m for m in here("send_predictions") if isinstance(m, SendPredictions)]
     dropped = [m for m in asked if m.training]
     described = len(here("describe"))
@@ -162,7 +164,7 @@ def value_of_run(
         case "steps":
             return epochs * batches
         case "batch":
-            sent = sum(m.batch.size for m in here("residuals") if isinstance(m, Residuals))
+            sent = sum(m.batch.size for m in here("residuals") if isinstance(m, SgdResiduals))
             return Fraction(sent, max(1, epochs * (batches - 1)))
         case "first_batch":
             (active,) = {m.rows.size for m in here("activate") if isinstance(m, Activate)}
@@ -193,7 +195,7 @@ def value_of_run(
         case "identifiers":
             return sum(m.nbytes for m in here("identifiers"))
         case "configuration":
-            return sum(m.nbytes for m in here("start"))
+            return sum(len(m.configuration) for m in here("start") if isinstance(m, Start))
         case "frequent" | "merged_frequent":
             assert symbol.slot is not None
             assert symbol.part is not None
@@ -213,7 +215,7 @@ def value_of_run(
 def steps_in_8_bytes(found: dict[Place, list[Message]]) -> int:
     """Iterations that moved the blocks: in those that only ask anew, all coefficients are 0."""
     counts = {
-        sum(bool(m.coefficients.any()) for m in messages if isinstance(m, ExactResiduals))
+        sum(bool(m.coefficients.any()) for m in messages if isinstance(m, ExactLbfgsResiduals))
         for (_, _, kind, _), messages in found.items()
         if kind == "exact_residuals"
     }

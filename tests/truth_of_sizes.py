@@ -85,7 +85,7 @@ class Truth:
                 columns.append(np.array(table.column("sqlfl_weight").to_pylist(), float))
             if slot.split:
                 columns.append(self._kept(table.column("sqlfl_base").to_pylist()))
-            by_class = self.plan.options.get("class_weight")
+            by_class = self.plan.training.class_weight
             if slot.target and isinstance(by_class, Mapping):
                 texts = [_text(v) for v in table.column("sqlfl_target").to_pylist()]
                 columns.append(np.array([float(by_class.get(t, 1.0)) for t in texts]))
@@ -95,7 +95,7 @@ class Truth:
 
     def _kept(self, bases: list[str]) -> np.ndarray:
         """0 for the rows that are for validation, else 1."""
-        limit = float(str(self.plan.options["validation_fraction"])) * 2**64
+        limit = self.plan.training.validation_fraction * 2**64
         digests = (hmac.digest(self.draws, base.encode(), "sha256") for base in bases)
         return np.array([float(int.from_bytes(d[:8], "big") >= limit) for d in digests])
 

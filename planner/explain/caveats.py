@@ -146,7 +146,7 @@ def _predictions(plan: FederatedPlan) -> str:
             "linear map. "
         )
     else:
-        outputs = "d_c" if plan.tower.embedding is None else str(plan.tower.embedding)
+        outputs = "d_c" if plan.tower.outputs is None else str(plan.tower.outputs)
         note += (
             f"They are {outputs} numbers a row, not linear in the encoded columns, and yet exact "
             "functions of them: rows with equal columns have equal predictions, and the rounds "
@@ -167,7 +167,7 @@ def _residuals(plan: FederatedPlan) -> str:
         f"The aggregates Y that clients receive are sums of {'noised ' * noised}label residuals; "
         f"they may tell a client the {'noised ' * noised}labels of its rows."
     )
-    if plan.tower is not None and plan.tower.embedding is not None:
+    if plan.tower is not None and plan.tower.outputs is not None:
         note += (
             " They come through the head's weights, and tell what space these span"
             ": with one output, the weights up to scale."
@@ -261,7 +261,7 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     sent = kinds | {disclosure.kind for disclosure in plan.staying}
     learnt = ["the weights of other parties' rows"] if "weights" in sent else []
     learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
-    if plan.options.get("class_weight") is not None:
+    if plan.training.class_weight is not None:
         noised = bool(plan.protection.labels)
         learnt.append(f"the {'noised ' * noised}classes of its rows")
     return (

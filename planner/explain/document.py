@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
-from sqlfl.options.training import NETWORKS, NEURAL_BATCH, SMALLEST_BATCH
+from sqlfl.options.batch import LEAST, MOST, Usual
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.caveats import caveats, protects
 from sqlfl.planner.explain.operators import operators
@@ -19,8 +22,8 @@ from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.protocol.symbols import ROLES
 from sqlfl.planner.query.ucq import ARRAY, Feature, Join, LeftJoin, Slot
-from sqlfl.privacy.specification import Privacy
 from sqlfl.report.card import PrivacyReport
+from sqlfl.transport.network import Network
 
 SCORING = ("engine", "memory_limit")
 """The options that still matter where nothing is trained."""
@@ -177,7 +180,7 @@ def _method(plan: FederatedPlan) -> Section:
     """Without what details have: options that change nothing, and blocks by their number."""
     chosen = {
         name: value
-        for name, value in plan.options.items()
+        for name, value in _options(plan).items()
         if value not in USUAL and name not in BOUNDS
     }
     rows = tuple(_properties(plan, chosen))
@@ -192,11 +195,12 @@ def _place(plan: FederatedPlan) -> str:
 
 
 def _model(plan: FederatedPlan) -> Section:
-    rows = _properties(plan, plan.options)
+    rows = _properties(plan, _options(plan))
+    started = plan.options.warm_start if isinstance(plan.options, TrainingOptions) else None
     for slot_index, block in plan.blocks.items():
         name = plan.ucq.slots[slot_index].name
         does = "starts from" if plan.algorithm else "is scored by"
-        model = plan.options.get("warm_start") or "the model"
+        model = started or "the model"
         rows.append(("block", f"slot {name} {does} block {block} of {model}"))
     return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
 
@@ -214,19 +218,16 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
         rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
     if plan.algorithm:
         rows.append(("algorithm", plan.algorithm))
-    chosen = [
-        f"{name} = {shown(value)}"
-        for name, value in options.items()
-        if name != "algorithm" and value is not None and (plan.algorithm or name in SCORING)
-    ]
+    chosen = [f"{name} = {shown(value)}" for name, value in options.items() if value is not None]
     if chosen:
         rows.append(("options", ", ".join(chosen)))
     if plan.privacy is not None:
         rows.append(("privacy", _asked(plan.privacy)))
     if plan.tower is not None:
-        rows += _towers(plan)
-    if plan.algorithm and plan.options.get("network") is not None:
-        rows.append(("comm_seconds", _network(plan)))
+        rows += _towers(plan, plan.tower)
+    training = plan.options if isinstance(plan.options, TrainingOptions) else None
+    if training is not None and training.network is not None:
+        rows.append(("comm_seconds", _network(training.network)))
     for identifier in plan.ucq.identifiers:
         rows.append(("identifier", identifier.name))
     if plan.into is not None:
@@ -250,19 +251,24 @@ def _asked(privacy: Privacy) -> str:
     return ", ".join(f"{n} = {shown(v)}" for n, v in values.items() if v is not None)
 
 
-def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
-    tower, activation = plan.tower, plan.options.get("activation")
-    assert tower is not None
+def _options(plan: FederatedPlan) -> dict[str, object]:
+    """Those that matter, but the algorithm."""
+    if not isinstance(plan.options, TrainingOptions):
+        return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
+    return {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
+
+
+def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
     widths = " → ".join(str(width) for width in tower.hidden)
-    outputs = "d_c" if tower.embedding is None else str(tower.embedding)
-    shape = f"d columns → {widths} ({activation}) → {outputs} outputs"
+    outputs = "d_c" if tower.outputs is None else str(tower.outputs)
+    shape = f"d columns → {widths} ({tower.activation}) → {outputs} outputs"
     found = [("tower", f"of each slot with features: {shape}")]
-    if tower.embedding is not None:
-        shape = f"{tower.embedding} sums of outputs → d_c scores"
+    if tower.outputs is not None:
+        shape = f"{tower.outputs} sums of outputs → d_c scores"
         found.append(("head", f"at the coordinator, linear: {shape}"))
-    some = plan.options.get("batch_size") is None and not plan.protection.features
-    if plan.algorithm == "sgd" and some:
-        usual = f"from {SMALLEST_BATCH} to {NEURAL_BATCH['sgd']}"
+    method = plan.options.method if isinstance(plan.options, TrainingOptions) else None
+    if isinstance(method, SgdOptions) and isinstance(method.batch_size, Usual):
+        usual = f"from {LEAST} to {MOST}"
         found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
     if plan.algorithm:
         cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
@@ -271,16 +277,11 @@ def _towers(plan: FederatedPlan) -> list[tuple[str, str]]:
     return found
 
 
-def _network(plan: FederatedPlan) -> str:
+def _network(line: Network) -> str:
     """The formula of comm_seconds, in words."""
-    network = plan.options["network"]
-    if isinstance(network, str):
-        latency, bandwidth = NETWORKS[network]
-    else:
-        assert isinstance(network, Mapping)
-        latency, bandwidth = network["latency"], network["bandwidth"]
     return (
-        f"of an exchange that crosses a border: {latency:g} s + 8 · bytes / {_speed(bandwidth)}, "
+        f"of an exchange that crosses a border: {line.latency:g} s + 8 · bytes / "
+        f"{_speed(line.bandwidth)}, "
         "bytes being those of the values that the busiest client gets and sends (each has a line "
         "of its own); summed over the run's exchanges so far"
     )

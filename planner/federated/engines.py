@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlfl.planner.federated.towers import Tower
+from sqlfl.options.training import Options, TowerOptions
 from sqlfl.planner.query.ucq import CATEGORY, Slot, Ucq
 
 SQL = "sql"
@@ -28,9 +27,7 @@ class EngineChoice:
     reason: str
 
 
-def choose_engines(
-    ucq: Ucq, options: Mapping[str, object], tower: Tower | None = None
-) -> dict[int, EngineChoice]:
+def choose_engines(ucq: Ucq, options: Options) -> dict[int, EngineChoice]:
     """Slot index -> engine.
 
     With engine = 'auto', arrays where the encoded rows of each of the slot's clients, as the
@@ -38,10 +35,10 @@ def choose_engines(
     the values of a tower's layers, which are beside the database with either engine. Where a
     database gives no estimate (views, queries), sql: it is bounded by the database's own limit.
     """
-    wanted = str(options.get("engine", "auto"))
+    wanted = options.engine
     if wanted != "auto":
         return {s.index: EngineChoice(wanted, f"option engine = '{wanted}'") for s in ucq.slots}
-    limit = bytes_of(options.get("memory_limit")) or DEFAULT_LIMIT
+    limit = bytes_of(options.memory_limit) or DEFAULT_LIMIT
     held = {
         client: max(1, sum(1 for s in ucq.slots if s.features and client in s.clients))
         for slot in ucq.slots
@@ -50,11 +47,11 @@ def choose_engines(
     choices: dict[int, EngineChoice] = {}
     for slot in ucq.slots:
         share = min(limit // SHARE // held[client] for client in slot.clients)
-        choices[slot.index] = _choose(slot, share, tower)
+        choices[slot.index] = _choose(slot, share, options.tower)
     return choices
 
 
-def row_bytes(slot: Slot, tower: Tower | None = None) -> int:
+def row_bytes(slot: Slot, tower: TowerOptions | None = None) -> int:
     """Bytes of one encoded row: numbers, an indicator for each numeric feature, one-hot entries.
 
     Of a tower also the values of its hidden units, and their derivatives.
@@ -76,7 +73,7 @@ def bytes_of(limit: object) -> int | None:
     return int(float(found[1]) * base ** _UNITS[found[2] or "b"])
 
 
-def _choose(slot: Slot, share: int, tower: Tower | None) -> EngineChoice:
+def _choose(slot: Slot, share: int, tower: TowerOptions | None) -> EngineChoice:
     if not slot.features:
         return EngineChoice(SQL, "no features")
     largest = 0

@@ -10,19 +10,20 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.errors import InternalError
+from sqlfl.methods import methods
 from sqlfl.models.kinds import kind_of
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.federated.towers import Tower, tower_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol import exchanges as ex
 from sqlfl.planner.protocol.phases import protocol
-from sqlfl.planner.protocol.rounds import ROUNDS
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
-from sqlfl.privacy.specification import Privacy, SlotPrivacy
+from sqlfl.privacy.specification import SlotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
 TRAIN = "train"
@@ -42,8 +43,7 @@ class FederatedPlan:
     """The model's: 'logistic_regression' and so on."""
     sql: str
     """The statement as written."""
-    options: Mapping[str, object]
-    """Resolved options, read-only."""
+    options: Options
     ucq: Ucq
     engines: Mapping[int, EngineChoice]
     """Slot -> the engine of its local updates, and why."""
@@ -94,23 +94,29 @@ class FederatedPlan:
     @property
     def weighted(self) -> bool:
         """Joined rows do not all count alike in training."""
-        return self.purpose == TRAIN and _weighted(self.ucq, self.options)
+        return _weighted(self.ucq, self.options)
 
     @property
     def algorithm(self) -> str:
         """Empty where nothing is trained."""
-        return str(self.options["algorithm"]) if self.purpose == TRAIN else ""
+        return self.options.algorithm if isinstance(self.options, TrainingOptions) else ""
+
+    @property
+    def training(self) -> TrainingOptions:
+        """Raises InternalError where nothing is trained."""
+        if not isinstance(self.options, TrainingOptions):
+            raise InternalError(f"{self.purpose} trains nothing")
+        return self.options
 
     @property
     def epochs(self) -> int | None:
-        """At most; None where nothing is trained, or the algorithm decides."""
-        wanted = self.options.get("epochs")
-        return wanted if self.purpose == TRAIN and isinstance(wanted, int) else None
+        """At most; None where nothing is trained."""
+        return self.options.epochs if isinstance(self.options, TrainingOptions) else None
 
     @property
-    def tower(self) -> Tower | None:
+    def tower(self) -> TowerOptions | None:
         """None where blocks are linear."""
-        return tower_of(self.kind, self.options)
+        return self.options.tower
 
     def crosses(self, client: Client) -> bool:
         """What the coordinator exchanges with `client` crosses a border between parties."""
@@ -145,7 +151,7 @@ def plan(
     name: str,
     kind: str,
     ucq: Ucq,
-    options: Mapping[str, object],
+    options: Options,
     sql: str,
     model_slots: Mapping[int, int] | None = None,
     warm: str | None = None,
@@ -159,7 +165,7 @@ def plan(
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
-    `options` are resolved: every option that applies has a value. `model_slots` says which slot of
+    `options` are those of training in TRAIN, of scoring elsewhere. `model_slots` says which slot of
     the model scores which slot of the query, or in TRAIN, which slot of the model whose run is
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
@@ -173,8 +179,11 @@ def plan(
     towers = {slot.index for slot in ucq.slots if slot.features}
     if (purpose != TRAIN or warm is not None) and set(scored) != towers:
         raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
-    if purpose == TRAIN and options.get("algorithm") not in ROUNDS:
-        raise InternalError(f"no exchanges are known of algorithm {options.get('algorithm')}")
+    training = options if isinstance(options, TrainingOptions) else None
+    if (purpose == TRAIN) != (training is not None):
+        raise InternalError(f"{type(options).__name__} in {purpose}")
+    if training is not None and training.algorithm not in methods():
+        raise InternalError(f"no exchanges are known of algorithm {training.algorithm}")
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
     told = dict(slots or {})
@@ -182,13 +191,13 @@ def plan(
     noises = purpose == TRAIN or (purpose == EVALUATE and bool(protection.labels))
     if (privacy is not None) != bool(told) or (privacy is not None and not noises):
         raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
-    share = _validation(options) if purpose == TRAIN else 0.0
+    share = 0.0 if training is None else training.validation_fraction
     if any(slot.split for slot in ucq.slots) != (share > 0):
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
-    tower = tower_of(kind, options)
-    engines = choose_engines(ucq, options, tower)
+    engines = choose_engines(ucq, options)
     classes = kind_of(kind).classifies and purpose != PREDICT
-    weighted = purpose == TRAIN and _weighted(ucq, options)
+    weighted = _weighted(ucq, options)
+    device = None if training is None or training.tower is None else training.tower.device
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
     specifications = {
         client: tuple(
@@ -200,9 +209,9 @@ def plan(
                 base=slot.base,
                 privacy=told.get(slot.index),
                 weighted=weighted,
-                seed=_seed(options) if purpose == TRAIN else None,
+                seed=None if training is None else training.seed,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
-                device=tower.device if tower and purpose == TRAIN and slot.features else None,
+                device=device if slot.features else None,
             )
             for slot in ucq.slots
             if client in slot.clients
@@ -220,7 +229,7 @@ def plan(
         name=name,
         kind=kind,
         sql=sql,
-        options=MappingProxyType(dict(options)),
+        options=options,
         ucq=ucq,
         engines=MappingProxyType(engines),
         mapping=mapping_query(ucq),
@@ -263,21 +272,12 @@ def _specification(
     )
 
 
-def _weighted(ucq: Ucq, options: Mapping[str, object]) -> bool:
-    return (
+def _weighted(ucq: Ucq, options: Options) -> bool:
+    return isinstance(options, TrainingOptions) and (
         ucq.weight is not None
-        or _validation(options) > 0
-        or options.get("class_weight") is not None
+        or options.validation_fraction > 0
+        or options.class_weight is not None
     )
-
-
-def _validation(options: Mapping[str, object]) -> float:
-    return float(str(options.get("validation_fraction") or 0.0))
-
-
-def _seed(options: Mapping[str, object]) -> int | None:
-    seed = options.get("seed")
-    return seed if isinstance(seed, int) else None
 
 
 def _fragments(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sqlfl.errors import InternalError
 from sqlfl.messages import CLIENT
+from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.federated.towers import Tower, tower_of
+from sqlfl.planner.federated.towers import parameters
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import Content
 from sqlfl.planner.protocol.sizes import Size, Symbol, size
@@ -86,7 +88,7 @@ class Run:
     model: str
     kind: str
     ucq: Ucq
-    options: Mapping[str, object]
+    options: Options
     blocks: Mapping[int, int]
     """Slot of the query -> slot of the model; for evaluate, predict and a warm start."""
     specifications: Mapping[Client, tuple[SlotSpecification, ...]]
@@ -119,21 +121,28 @@ class Run:
         )
 
     @property
-    def tower(self) -> Tower | None:
-        return tower_of(self.kind, self.options)
+    def training(self) -> TrainingOptions:
+        """Raises InternalError where nothing is trained."""
+        if not isinstance(self.options, TrainingOptions):
+            raise InternalError(f"{self.purpose} trains nothing")
+        return self.options
+
+    @property
+    def tower(self) -> TowerOptions | None:
+        return self.options.tower
 
     @property
     def outputs(self) -> Size:
         """Numbers that a block gives of a row: d_c, or P where a head follows."""
-        embedding = None if self.tower is None else self.tower.embedding
-        return sym.OUTPUTS if embedding is None else Size(embedding)
+        outputs = None if self.tower is None else self.tower.outputs
+        return sym.OUTPUTS if outputs is None else Size(outputs)
 
     def parameters(self, slot: Slot) -> Size:
         """Of the slot's block."""
         columns = sym.of_slot("columns", slot)
-        return (
-            columns * sym.OUTPUTS if self.tower is None else self.tower.size(columns, self.outputs)
-        )
+        if self.tower is None:
+            return columns * sym.OUTPUTS
+        return parameters(self.tower.hidden, columns, self.outputs)
 
     def merged(self, client: Client, slot: int) -> bool:
         """The clients' statistics of the slot are merged: it is shared, and bounds do not do."""

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 
 from sqlfl import messages as ms
+from sqlfl.methods.spec import spec_of
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
-from sqlfl.planner.protocol.rounds import ENCODED, ROUNDS
+from sqlfl.planner.protocol.rounds import ENCODED
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.schema import Client, specifications_to_json
@@ -27,7 +28,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over_towers(run, "findings", findings)] if run.findings else []),
-        *ROUNDS[str(run.options["algorithm"])](run),
+        *spec_of(run.training.algorithm).exchanges(run),
         *([releases(run)] if run.protection else []),
         over_towers(run, "save", save),
         finish(run),
@@ -154,7 +155,7 @@ def split(run: Run) -> Exchange:
 def weighing(run: Run) -> Exchange:
     what = "what each active row counts in training: the weights of its joined rows, summed"
     what += ", and the sum of all"
-    if run.options.get("class_weight") is not None:
+    if run.training.class_weight is not None:
         what += ", which may tell their classes"
     calls = []
     for slot in run.towers:

@@ -10,7 +10,7 @@ from sqlglot import exp
 from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
 from sqlfl.errors import ModelError
 from sqlfl.fragment_columns import KEY
-from sqlfl.options.training import LARGEST_JOIN, MAX_JOINED_ROWS
+from sqlfl.options.training import LARGEST_JOIN
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.grammar import build
@@ -37,7 +37,7 @@ def check_join(
     The number is counted from the codes. Where that gives a bound only, and one that is too large,
     `count(n)` makes up to n joined rows to count them. `tell` is told the number.
     """
-    most = int(str(plan.options.get("max_joined_rows", MAX_JOINED_ROWS)))
+    most = plan.options.max_joined_rows
     size = join_size(plan.ucq, slots)
     rows, said = int(size.rows), ""
     if not size.exact:
@@ -62,7 +62,7 @@ def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -
     need = rows * row_bytes(plan, outputs)
     if need <= limit:
         return
-    given = plan.options.get("memory_limit") is not None
+    given = plan.options.memory_limit is not None
     what = "memory_limit" if given else f"{OF_MACHINE:.0%} of this machine's memory"
     raise ModelError(
         f"the join has {said}{rows:,} rows, which take about {readable(need)} of the coordinator's "
@@ -74,7 +74,7 @@ def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -
 
 def _memory(plan: FederatedPlan) -> int:
     """Bytes that the joined rows may take."""
-    return bytes_of(plan.options.get("memory_limit")) or int(OF_MACHINE * machine_memory())
+    return bytes_of(plan.options.memory_limit) or int(OF_MACHINE * machine_memory())
 
 
 def row_bytes(plan: FederatedPlan, outputs: int) -> int:

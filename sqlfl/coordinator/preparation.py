@@ -119,12 +119,11 @@ def prepare(
     slots, null_targets = _snapshots(plan, channel, run)
     tell("joining keys")
     keys = _keys(plan, slots, channel, run)
-    limit = plan.options.get("memory_limit")
     mapping = run_mapping_query(
         plan.mapping_sql,
         slots,
         keys,
-        None if limit is None else str(limit),
+        plan.options.memory_limit,
         sorted=any(s.seed is not None for own in plan.specifications.values() for s in own),
         check=lambda codes, count: check_join(plan, codes, count, tell),
     )

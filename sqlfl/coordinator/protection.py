@@ -18,13 +18,13 @@ from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, Residuals, SendReleases
-from sqlfl.messages.replies import Expected, ask
-from sqlfl.methods import Channel
+from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
 from sqlfl.privacy.schedule import slot_rounds
-from sqlfl.privacy.specification import PREDICTION_CLIP, Privacy, SlotRounds
+from sqlfl.privacy.specification import SlotRounds
 from sqlfl.schema import Address
 
 
@@ -118,9 +118,7 @@ def _rounds(
     often: int,
 ) -> SlotRounds:
     return slot_rounds(
-        plan.algorithm,
-        plan.options,
-        tower=plan.tower is not None,
+        plan.training,
         slot=slot.index,
         joined=len(part.rows),
         clip=clip,

@@ -21,14 +21,14 @@ from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
+from sqlfl.coordinator.rounds.divergence import check_kept
+from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
 from sqlfl.messages import Save, Saved
 from sqlfl.messages.replies import Expected, ask
-from sqlfl.methods import ALGORITHMS, Algorithm, Problem, Step
-from sqlfl.methods.divergence import check_kept
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -133,7 +133,7 @@ def train(
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
         raise ModelError(
-            f"model {plan.options.get('warm_start')} has been replaced since this was planned",
+            f"model {plan.training.warm_start} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
     joined = prepare(plan, channel, run, progress.stage)
@@ -159,9 +159,9 @@ def train(
     protection = protect(plan, joined, target)
     problem = _problem(plan, joined, target, loss, run, start, protection)
     watched = Watched(channel)
-    algorithm = ALGORITHMS[plan.algorithm](problem, watched)
+    algorithm = coordinator_of(plan.algorithm)(problem, watched)
     measures = Measures(loss, target, joined.weighting)
-    patience = int(problem.number("patience", 0))
+    patience = plan.training.patience or 0
     floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []
     step: Step | None = None
@@ -274,11 +274,10 @@ def _problem(
         loss=loss.fitted(target.values, weights),
         targets=target.values,
         outputs=loss.outputs,
-        l2=float(str(plan.options["l2"])),
-        options=plan.options,
+        options=plan.training,
         weights=weights,
         warm=start is not None,
-        seed=_seed(plan.options.get("seed")),
+        seed=_seed(plan.training.seed),
         head=None if start is None else start.head,
         privacy=None if protection is None else protection.calibration.training,
         trace=_trace(plan),
@@ -293,9 +292,9 @@ def _trace(plan: FederatedPlan) -> float:
     return float(sum(1 if f.kind == CATEGORY else f.width for f in features))
 
 
-def _seed(option: object) -> int:
+def _seed(option: int | None) -> int:
     """The option's, or one that is drawn."""
-    return int(option) if isinstance(option, int) else secrets.randbits(32)
+    return secrets.randbits(32) if option is None else option
 
 
 def _loss(plan: FederatedPlan, target: Targets) -> Loss:

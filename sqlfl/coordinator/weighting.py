@@ -6,7 +6,6 @@ weight of 2 is the row twice: in the objective, in the statistics, in second mom
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,9 +20,10 @@ from sqlfl.coordinator.preparation import (
     merge_encodings,
     told,
 )
-from sqlfl.errors import InternalError, ModelError
+from sqlfl.errors import ModelError
 from sqlfl.messages import SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.options.types import ClassWeight
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.printing import listed
@@ -126,7 +126,7 @@ def _weighting(
     if target.classes is None:
         return Weighting(weights, samples, validation, held)
     counts = np.bincount(target.values, weights, len(target.classes))
-    by_class = _class_weights(plan.options.get("class_weight"), counts, target.classes)
+    by_class = _class_weights(plan.training.class_weight, counts, target.classes)
     with np.errstate(over="ignore", invalid="ignore"):
         weights, held = weights * by_class[target.values], held * by_class[target.values]
         sums = counts * by_class
@@ -147,7 +147,7 @@ def _weighting(
 
 def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
     """What to tell of the split in an error; ModelError where one of its sides is empty."""
-    fraction = plan.options.get("validation_fraction")
+    fraction = plan.training.validation_fraction
     if not fraction:
         return ""
     rows, drawn = len(validation), int(validation.sum())
@@ -169,23 +169,20 @@ def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
     return f" ({split})"
 
 
-def _class_weights(option: object, counts: Array, classes: tuple[str, ...]) -> Array:
+def _class_weights(option: ClassWeight | None, counts: Array, classes: tuple[str, ...]) -> Array:
     """float64 (K,); `counts` are the weights of each class's training rows."""
     if option is None:
         return np.ones(len(classes))
-    if option == "balanced":
+    if isinstance(option, str):  # 'balanced' is the only one
         present = counts > 0
         even = counts.sum() / np.count_nonzero(present)
         with np.errstate(over="ignore"):
             balanced: Array = np.where(present, even / np.where(present, counts, 1.0), 0.0)
         return balanced
-    if not isinstance(option, Mapping):
-        raise InternalError(f"class_weight is {option!r}")
-    given = {str(name): float(number) for name, number in option.items()}
-    unknown = [name for name in given if name not in classes]
+    unknown = [name for name in option if name not in classes]
     if unknown:
         raise ModelError(
             f"class_weight names {', '.join(unknown)}, and the target has no such class",
             hint=f"the classes are {listed(classes)}",
         )
-    return np.array([given.get(name, 1.0) for name in classes])
+    return np.array([option.get(name, 1.0) for name in classes])

@@ -7,31 +7,43 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from sqlfl.errors import nearest
+from sqlfl.options.batch import Batch, Rows
+from sqlfl.transport.network import NETWORKS, Network
 
 LARGEST_WHOLE = 10**15
 """Whole numbers end where a double still tells them from their neighbours."""
 WIDEST = 65_536
 """Of a layer; weights beyond that fit no memory."""
 
+BALANCED = "balanced"
+ClassWeight: TypeAlias = str | Mapping[str, float]
+"""BALANCED, or numbers by class."""
 _UNITS = ("B", "KB", "MB", "GB", "TB", "KIB", "MIB", "GIB", "TIB")
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
 @dataclass(frozen=True)
-class OptionType:
+class OptionType(Generic[T_co]):
     """A type of option: how it is said, and how a written value is read (None: it is none)."""
 
     text: str
-    read: Callable[[object], object | None]
+    read: Callable[[object], T_co | None]
     advise: Callable[[object], str | None] = lambda value: None
     """What to write instead of a value that is none."""
+    written: Callable[[Any], object] = lambda value: value
+    """What `read` has made of a value, as it is written: in JSON's types."""
 
 
-def number(least: float, above: bool = False, most: float = math.inf) -> OptionType:
+def number(least: float, above: bool = False, most: float = math.inf) -> OptionType[float]:
     """From `least`, or where `above` more than it, to `most`."""
 
-    def read(value: object) -> object | None:
+    def read(value: object) -> float | None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         inside = (value > least if above else value >= least) and value <= most
@@ -42,14 +54,14 @@ def number(least: float, above: bool = False, most: float = math.inf) -> OptionT
     return OptionType(f"a number {low}{high or ('' if above else ' up')}", read)
 
 
-def _read_fraction(value: object) -> object | None:
+def _read_fraction(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0.0 <= value < 1.0 else None
 
 
-def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType:
-    def read(value: object) -> object | None:
+def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType[int]:
+    def read(value: object) -> int | None:
         whole = isinstance(value, int) and not isinstance(value, bool)
         return value if whole and isinstance(value, int) and least <= value <= most else None
 
@@ -61,10 +73,10 @@ def integer(least: int, most: int = LARGEST_WHOLE) -> OptionType:
     return OptionType(f"a whole number from {least} {end}", read, advise)
 
 
-def choice(*choices: str, instead: Mapping[str, str] | None = None) -> OptionType:
+def choice(*choices: str, instead: Mapping[str, str] | None = None) -> OptionType[str]:
     """One of these texts, in any case; `instead`: hints for texts that are none."""
 
-    def read(value: object) -> object | None:
+    def read(value: object) -> str | None:
         lowered = value.lower() if isinstance(value, str) else None
         return lowered if lowered in choices else None
 
@@ -75,50 +87,52 @@ def choice(*choices: str, instead: Mapping[str, str] | None = None) -> OptionTyp
     return OptionType(f"{', '.join(most)} or {last}", read, advise)
 
 
-def network(names: Iterable[str]) -> OptionType:
-    """A known network, or {'latency': seconds, 'bandwidth': bits per second}: a dictionary."""
-    known = tuple(names)
-    numbers = {"latency": number(0), "bandwidth": number(0, above=True)}
+_LINE: dict[str, OptionType[float]] = {"latency": number(0), "bandwidth": number(0, above=True)}
 
-    def read(value: object) -> object | None:
-        if isinstance(value, str):
-            return value.lower() if value.lower() in known else None
-        given = _items(value)
-        if given is None or {key.lower() for key in given} != set(numbers) or len(given) != 2:
-            return None
-        found = {key.lower(): numbers[key.lower()].read(item) for key, item in given.items()}
-        return None if None in found.values() else {name: found[name] for name in numbers}
 
-    def advise(value: object) -> str | None:
-        given = _items(value)
-        if given is None:
-            ends = sorted(str(value).lower().split("-"))
-            turned = next((name for name in known if sorted(name.split("-")) == ends), None)
-            return f"did you mean {turned}?" if turned else meant(value, known)
-        for key, item in given.items():
-            type_ = numbers.get(key.lower())
-            if type_ is None:
-                return meant(key, numbers) or "it has the keys 'latency' and 'bandwidth'"
-            if type_.read(item) is None:
-                return f"{key} must be {type_.text}, got {shown(item)}"
-        missing = [name for name in numbers if name not in {key.lower() for key in given}]
-        return f"{missing[0]} is missing" if missing else "each key stands once"
+def _read_network(value: object) -> Network | None:
+    """A known network, or {'latency': seconds, 'bandwidth': bits per second}."""
+    if isinstance(value, str):
+        return NETWORKS.get(value.lower())
+    given = _items(value)
+    if given is None or {key.lower() for key in given} != set(_LINE) or len(given) != 2:
+        return None
+    found = {key.lower(): _LINE[key.lower()].read(item) for key, item in given.items()}
+    latency, bandwidth = found["latency"], found["bandwidth"]
+    return None if latency is None or bandwidth is None else Network(latency, bandwidth)
 
-    *most, last = (f"'{name}'" for name in known)
-    text = ", ".join([*most, last]) + (
-        " or your own latency in seconds and bandwidth in bits per second, "
-        "such as {'latency': 0.05, 'bandwidth': 1e9}"
-    )
-    return OptionType(text, read, advise)
+
+def _advise_network(value: object) -> str | None:
+    given = _items(value)
+    if given is None:
+        ends = sorted(str(value).lower().split("-"))
+        turned = next((name for name in NETWORKS if sorted(name.split("-")) == ends), None)
+        return f"did you mean {turned}?" if turned else meant(value, NETWORKS)
+    for key, item in given.items():
+        type_ = _LINE.get(key.lower())
+        if type_ is None:
+            return meant(key, _LINE) or "it has the keys 'latency' and 'bandwidth'"
+        if type_.read(item) is None:
+            return f"{key} must be {type_.text}, got {shown(item)}"
+    missing = [name for name in _LINE if name not in {key.lower() for key in given}]
+    return f"{missing[0]} is missing" if missing else "each key stands once"
+
+
+def _written_network(value: Network | None) -> object:
+    if value is None or value.name is not None:
+        return None if value is None else value.name
+    return {"latency": value.latency, "bandwidth": value.bandwidth}
 
 
 def _items(value: object) -> dict[str, object] | None:
-    """Of a written dictionary."""
+    """Of a written dictionary, or of one of a file."""
+    if isinstance(value, Mapping):
+        return dict(value)
     items = getattr(value, "items", None)
     return dict(items) if isinstance(items, tuple) else None
 
 
-def _read_size(value: object) -> object | None:
+def _read_size(value: object) -> str | None:
     """Text that DuckDB takes for a size."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value}B" if value > 0 else None
@@ -128,11 +142,11 @@ def _read_size(value: object) -> object | None:
     return f"{match[1]}{match[2]}" if float(match[1]) > 0 else None
 
 
-def _read_boolean(value: object) -> object | None:
+def _read_boolean(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _read_widths(value: object) -> object | None:
+def _read_widths(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, tuple) or not value:
         return None
     read = integer(1, WIDEST).read
@@ -145,29 +159,53 @@ def _advise_widths(value: object) -> str | None:
     return f"[{value}]" if integer(1, WIDEST).read(value) is not None else None
 
 
-def _read_text(value: object) -> object | None:
+def _read_text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _read_class_weight(value: object) -> object | None:
+def _read_class_weight(value: object) -> ClassWeight | None:
     """'balanced', or a dictionary of numbers by class."""
     if isinstance(value, str):
-        return value.lower() if value.lower() == "balanced" else None
+        return BALANCED if value.lower() == BALANCED else None
     items = _items(value)
     if not items:
         return None
-    read = {key: number(0).read(weight) for key, weight in items.items()}
-    return None if None in read.values() else read
+    found = {key: number(0).read(weight) for key, weight in items.items()}
+    known = {key: weight for key, weight in found.items() if weight is not None}
+    return MappingProxyType(known) if len(known) == len(found) else None
+
+
+def _written_class_weight(value: ClassWeight | None) -> object:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read_batch(value: object) -> Batch | None:
+    found = integer(1).read(value)
+    return None if found is None else Rows(found)
 
 
 SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
 BOOLEAN = OptionType("true or false", _read_boolean)
 MODEL = OptionType("the name of a model", _read_text)
 FRACTION = OptionType("a number from 0 up and below 1", _read_fraction)
-CLASS_WEIGHT = OptionType(
+CLASS_WEIGHT: OptionType[ClassWeight] = OptionType(
     "'balanced', or a number from 0 up for each class, such as {'yes': 5, 'no': 1}",
     _read_class_weight,
-    lambda value: meant(value, ("balanced",)),
+    lambda value: meant(value, (BALANCED,)),
+    _written_class_weight,
+)
+NETWORK = OptionType(
+    ", ".join(f"'{name}'" for name in NETWORKS) + " or your own latency in seconds and bandwidth "
+    "in bits per second, such as {'latency': 0.05, 'bandwidth': 1e9}",
+    _read_network,
+    _advise_network,
+    _written_network,
+)
+BATCH = OptionType(
+    integer(1).text,
+    _read_batch,
+    integer(1).advise,
+    lambda value: value.number if isinstance(value, Rows) else None,
 )
 WIDTHS = OptionType(
     f"a list of whole numbers from 1 to {WIDEST}, such as [16, 8]", _read_widths, _advise_widths

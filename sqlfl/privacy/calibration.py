@@ -41,12 +41,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
 from sqlfl.privacy.specification import (
-    PREDICTION_CLIP,
-    Privacy,
     RoundPrivacy,
     SlotRounds,
     TrainingPrivacy,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from sqlfl.errors import OptionError
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.privacy import resolve_privacy
-from sqlfl.options.training import Given
+from sqlfl.options.entries import Given
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import resolve_privacy
 from sqlfl.options.types import shown
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ucq import BOOLEAN, Ucq
 from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_keep
 from sqlfl.privacy.planning import Clause, settled
-from sqlfl.privacy.specification import Privacy
 
 if TYPE_CHECKING:
     from sqlfl.store.registry import Model

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError, PlanError, PrivacyError, nearest
+from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
-from sqlfl.options.privacy import AUTO
-from sqlfl.options.training import Given
+from sqlfl.options.entries import AUTO, Given
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TrainingOptions
 from sqlfl.options.types import shown
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
 from sqlfl.privacy.calibration import calibrate, statistics_delta, statistics_noise
-from sqlfl.privacy.specification import Bounds, Privacy, SlotPrivacy, SlotRounds
+from sqlfl.privacy.specification import Bounds, SlotPrivacy, SlotRounds
 
 TRUTH = ("false", "true")
 """Classes of a BOOLEAN, as labels have them."""
@@ -194,14 +196,14 @@ def finds_categories(privacy: Privacy, slot: Slot) -> bool:
 
 
 def check_budget(
-    privacy: Privacy, kind: str, ucq: Ucq, options: Mapping[str, object], clause: Clause
+    privacy: Privacy, kind: str, ucq: Ucq, options: TrainingOptions, clause: Clause
 ) -> None:
     """Raise PrivacyError where not even one step over rows that are joined once, with labels of one
     class each, could be had."""
     if not privacy.features:
         return
     slots = [slot for slot in ucq.slots if slot.features]
-    moments = not kind_of(kind).towers and options["algorithm"] == "admm"
+    moments = not kind_of(kind).towers and spec_of(options.algorithm).moments
     least = [
         SlotRounds(
             slot=slot.index,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from sqlfl.privacy.specification import LabelPrivacy, Privacy
+from sqlfl.options.privacy import Privacy
+from sqlfl.privacy.specification import LabelPrivacy
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How often the rows of a slot take part in what a run releases."""
+"""What a run releases of a slot, as far as its noise depends on it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import math
 from collections.abc import Mapping
 
 from sqlfl.errors import InternalError
+from sqlfl.methods.spec import spec_of
+from sqlfl.options.training import TrainingOptions
+from sqlfl.privacy.counts import Part
 from sqlfl.privacy.specification import SlotRounds
-
-INNER_ROUNDS = 10
-LOCAL_EPOCHS = 1
-"""Defaults of the options of the same names, in private runs."""
 
 
 def slot_rounds(
-    algorithm: str,
-    options: Mapping[str, object],
+    options: TrainingOptions,
     *,
-    tower: bool,
     slot: int,
     joined: int,
     clip: float,
@@ -30,55 +27,35 @@ def slot_rounds(
     one_sided: frozenset[int] = frozenset(),
     one_sided_slopes: bool = False,
 ) -> SlotRounds:
-    """The plan of one slot, from the resolved options of WITH.
+    """The plan of one slot, from the options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
-    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For linear ADMM: `numeric`
+    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For second moments: `numeric`
     encoded columns and `categories` features of the slot, and the `largest` count (sum of weights)
-    of a row.
+    of a row. Towers predict once before the first step.
 
-    sgd, N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of
-    which sums its gradient once. It is predicted at the end of an epoch and for each batch that it
-    is in, but for the first one, whose predictions are the last epoch's; with dropout for the first
-    one too. Towers predict once before. All rows at once: S = 1.
-    admm: a sum and a prediction an epoch, and second moments once. Of towers, a pass over the
-    client's rows sums each row's gradient once, in whatever batches; one client makes local_epochs
-    passes an epoch, several make ⌈local_epochs/inner_rounds⌉ in each inner round.
-
-    InternalError for an algorithm that cannot be private, or an option that is no number.
+    InternalError for a method that cannot be private.
     """
-    epochs = _integer(options, "epochs", 0)
-    if epochs < 1 or joined < 1 or clients < 1:
+    epochs, tower, method = options.epochs, options.tower is not None, spec_of(options.algorithm)
+    if joined < 1 or clients < 1:
         raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
-    own = max(copies, 1)
-    gradients = predictions = steps = epochs
-    moments = 0
-    if algorithm == "sgd":
-        batches = math.ceil(joined / _integer(options, "batch_size", joined))
-        gradients, steps = epochs * min(own, batches), epochs * batches
-        drops = bool(options.get("dropout"))
-        predictions = epochs * (1 + min(own, batches if drops else batches - 1))
-    elif algorithm == "admm" and tower:
-        passes = _integer(options, "local_epochs", LOCAL_EPOCHS)
-        inner = _integer(options, "inner_rounds", INNER_ROUNDS) if clients > 1 else 1
-        gradients = epochs * inner * math.ceil(passes / inner)
-    elif algorithm == "admm":
-        moments = 1
-    else:
-        raise InternalError(f"{algorithm!r} has no private rounds")
+    if method.private is None:
+        raise InternalError(f"{method.name!r} has no private rounds")
+    part = Part(options, joined, max(copies, 1), clients)
+    counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return SlotRounds(
         slot=slot,
-        gradients=gradients,
-        predictions=predictions + int(tower),
-        moments=moments,
+        gradients=counts.gradients,
+        predictions=counts.predictions + int(tower),
+        moments=int(moments),
         moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
         clip=clip,
         clients=clients,
-        copies=own,
+        copies=part.copies,
         partners=dict(partners),
-        steps=steps,
-        whole=steps == epochs,
+        steps=counts.steps,
+        whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,
         one_sided=one_sided,
@@ -103,12 +80,3 @@ def moments_sensitivity(largest: float, bound: float, categories: int) -> float:
     if not found > 0.0:
         raise InternalError("second moments of nothing")
     return found
-
-
-def _integer(options: Mapping[str, object], name: str, usual: int) -> int:
-    value = options.get(name)
-    if value is None:
-        return usual
-    if not isinstance(value, int) or value < 1:
-        raise InternalError(f"option {name} is no positive number: {value!r}")
-    return value

@@ -1,23 +1,13 @@
-"""What privacy a statement asks for, and what each client is told of it: plain data."""
+"""What each client is told of PRIVACY, and what is released in training: plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Bounds: TypeAlias = tuple[float, float] | tuple[str, ...]
 """Of a feature: least and largest value, or all categories; public."""
-
-LABEL_MECHANISMS = ("randomized_response", "laplace")
-PREDICTIONS = ("none", "gaussian")
-STATISTICS = ("none", "bounds", "noised")
-DELTA = 1e-6
-PREDICTION_CLIP = 1.0
-PREDICTION_SHARE = 0.5
-STATISTICS_SHARE = 0.1
-"""Defaults of options of the same names."""
 
 
 @dataclass(frozen=True)
@@ -43,72 +33,6 @@ class LabelPrivacy:
         if self.mechanism == "laplace":
             return f"the largest of {len(self.classes)} Laplace-noised scores"
         return "randomised response"
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """The PRIVACY clause, resolved.
-
-    Labels and features are protected apart: `label_epsilon` for the label of one row, `epsilon` and
-    `delta` for the features of one row of one table position.
-    """
-
-    label_epsilon: float | None = None
-    label_mechanism: str = "randomized_response"
-    """For numbers always 'laplace'."""
-    label_bounds: tuple[float, float] | None = None
-    """Of numbers: labels are clipped to them."""
-    label_classes: tuple[str, ...] | None = None
-    """All classes that labels may have, in order; known from the type for BOOLEAN."""
-    epsilon: float | None = None
-    noise_multiplier: float | None = None
-    """z: the noise of a gradient sum is z times `clip`. Exactly one of these two is given, or none
-    where features are not protected."""
-    delta: float = DELTA
-    clip: float | None = None
-    """C: what a table row's gradient of a step is clipped to, as it stands in the sum over joined
-    rows. None: the mean number of joined rows per row of the table, times the deviation of
-    labels that are numbers."""
-    predictions: str = "none"
-    """'gaussian': clipped and noised per table row and round."""
-    prediction_clip: float | None = None
-    """B: what a row's prediction is clipped to. None: PREDICTION_CLIP, times the deviation of
-    labels that are numbers."""
-    prediction_share: float = PREDICTION_SHARE
-    """Of the budget of the rounds, in units of μ², that predictions take."""
-    statistics: str = "none"
-    """How features are encoded: by exact statistics, by public bounds, or by noised statistics."""
-    statistics_share: float = STATISTICS_SHARE
-    """Of the whole budget, in units of μ², that statistics take where they are noised."""
-    feature_bounds: Mapping[str, Bounds] = field(default_factory=lambda: MappingProxyType({}))
-    """By the feature's name as the query gives it, folded to lower case."""
-    max_fan_out: int | None = None
-    """Joined rows that a table row may occur in; others are dropped at random."""
-
-    @property
-    def prediction_bound(self) -> str:
-        """B as text; where it follows from the labels, by what."""
-        if self.prediction_clip is None:
-            return "the standard deviation of the labels"
-        return f"{self.prediction_clip:.4g}"
-
-    @property
-    def labels(self) -> bool:
-        """Labels are noised."""
-        return self.label_epsilon is not None
-
-    @property
-    def label(self) -> LabelPrivacy | None:
-        """How labels are noised; None where they are not."""
-        if self.label_epsilon is None:
-            return None
-        classes = () if self.label_bounds is not None else self.label_classes or ()
-        return LabelPrivacy(self.label_mechanism, self.label_epsilon, self.label_bounds, classes)
-
-    @property
-    def features(self) -> bool:
-        """Gradients are clipped and noised."""
-        return self.epsilon is not None or self.noise_multiplier is not None
 
 
 @dataclass(frozen=True)

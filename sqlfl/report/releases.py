@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
@@ -133,7 +134,7 @@ def _moments(own: Setting) -> Iterator[Release]:
         crossing = [slot for slot in shared if own.leaves(slot)]
         yield from _of(own, "second moments", own.coordinator, crossing, mechanism)
         yield from _of(own, "second moments", CLIENTS, shared, mechanism)
-    if own.together and linear and own.plan.algorithm == "admm":
+    if own.plan.algorithm and own.together and linear and spec_of(own.plan.algorithm).moments:
         yield from _of(own, "second moments", USERS, own.slots, mechanism, alone=True)
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlfl.options.privacy import Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import Gaussian
 from sqlfl.privacy.protection import Protection
-from sqlfl.privacy.specification import Privacy, RoundPrivacy
+from sqlfl.privacy.specification import RoundPrivacy
 from sqlfl.report.card import upwards
 from sqlfl.report.units import listed, unit_of
 

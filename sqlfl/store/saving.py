@@ -228,7 +228,7 @@ def model_of(
             name for name in plan.ucq.columns if name not in (plan.ucq.target, plan.ucq.weight)
         ),
         algorithm=plan.algorithm,
-        options=dict(plan.options),
+        options=plan.training.listed(),
         given=tuple(str(option.name) for option in statement.options),
         sql=statement.sql,
         run=run,

@@ -8,9 +8,10 @@ import pytest
 import sqlfl
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.methods.base import Problem
-from sqlfl.methods.noised import BOUND, Drowned
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.methods.sgd.noised import BOUND, Drowned
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.options.resolve import training_options
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
 from sqlfl.schema import Client
 from tests.conftest import Open
@@ -33,8 +34,7 @@ def problem(loss: Loss, noise: float, weights: np.ndarray | None = None) -> Prob
         loss=loss,
         targets=targets,
         outputs=loss.outputs,
-        l2=0.0,
-        options={},
+        options=training_options("logistic_regression", {"algorithm": "sgd", "l2": 0.0}),
         weights=weights,
         privacy=TrainingPrivacy({0: RoundPrivacy(1.0, 1.0, CLIP, noise)}),
     )

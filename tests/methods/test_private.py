@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from sqlfl import endings
+from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
+from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
-from sqlfl.methods import ALGORITHMS, Algorithm, Step
-from sqlfl.methods.rates import public_rates
-from sqlfl.methods.search import Newton
+from sqlfl.methods.sgd.rates import public_rates
+from sqlfl.options.resolve import training_options
+from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.schedule import row_bound, slot_rounds
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
@@ -43,19 +45,22 @@ class Run:
     channel: MemoryChannel
     steps: list[Step]
     theta: np.ndarray
+    options: TrainingOptions
 
 
 def run(join: Join, name: str, privacy: TrainingPrivacy, *, centred=True, **options) -> Run:
     trace = float(
         sum(t.shape[1] - o + (o > 0) for t, o in zip(join.tables, join.onehots, strict=True))
     )
-    problem = replace(join.problem(**options), privacy=privacy, trace=trace, centred=centred)
+    problem = replace(
+        join.problem(name, private=True, **options), privacy=privacy, trace=trace, centred=centred
+    )
     channel = MemoryChannel(join.engines)
-    method = ALGORITHMS[name](problem, channel)
+    method = coordinator_of(name)(problem, channel)
     method.start()
     steps = list(method.steps())
     blocks = [block_of(channel.operators[m.addresses[0]]) for m in problem.slots]
-    return Run(method, channel, steps, np.concatenate(blocks))
+    return Run(method, channel, steps, np.concatenate(blocks), problem.options)
 
 
 @pytest.mark.thinned(5)
@@ -157,7 +162,7 @@ def test_the_public_step_descends(optimizer: str, correlation: float, centred: b
 
 def test_the_public_step_is_known_without_rows() -> None:
     join = random_join("logistic_regression", l2=0.5, **SMALL)
-    problem = replace(join.problem(), privacy=around(TINY), trace=7.0, centred=True)
+    problem = replace(join.problem("sgd"), privacy=around(TINY), trace=7.0, centred=True)
     assert public_rates(problem, 100).blocks == pytest.approx(1.0 / (0.25 * 7.0 + 0.5))
     assert public_rates(problem, 100).head == pytest.approx(4.0)
     problem = replace(problem, centred=False)
@@ -172,7 +177,8 @@ def test_the_public_step_is_known_without_rows() -> None:
     for spread, shortened in ((1.0, 5.0), (1e3, 1.0)):
         squared = replace(problem, targets=spread * np.resize([-1.0, 1.0], 240))
         assert public_rates(squared, 100).blocks == pytest.approx(rate / shortened)
-    heavy = replace(problem, options={"optimizer": "momentum", "momentum": 0.9})
+    swinging = {"algorithm": "sgd", "l2": 0.5, "optimizer": "momentum", "momentum": 0.9}
+    heavy = replace(problem, options=training_options("logistic_regression", swinging))
     assert public_rates(heavy, 100).blocks == pytest.approx(0.1 * rate / 5)
     assert public_rates(heavy, 10).blocks == pytest.approx(0.2 * rate)
     assert public_rates(replace(heavy, privacy=around(0.1)), 100).blocks == pytest.approx(
@@ -198,12 +204,9 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     join = random_join("logistic_regression", clients=(1, 2, 1), **SMALL)
     options = {"epochs": 3, "seed": 1, "batch_size": None} | options
     found = run(join, name, around(0.5, clip=1.0, exact=exact), **options)
-    tower = "hidden" in options
     for (_, slot), operator in found.channel.operators.items():
         planned = slot_rounds(
-            name,
-            options,
-            tower=tower,
+            found.options,
             slot=slot,
             joined=240,
             clip=1.0,

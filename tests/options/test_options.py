@@ -8,7 +8,8 @@ import pytest
 
 from sqlfl.errors import OptionError, ParseError
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.training import ELSEWHERE, OPTIONS, options_markdown, resolve
+from sqlfl.options.resolve import resolve_training
+from sqlfl.options.training import option_lines, options_markdown, with_options
 from sqlfl.options.types import shown
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import Pairs, TrainModel
@@ -18,7 +19,7 @@ def resolved(options: str, kind: str = "linear_regression"):
     clause = f" WITH ({options})" if options else ""
     statement = parse(f"TRAIN MODEL m USING {kind} TARGET y{clause} FROM (SELECT 1)")
     assert isinstance(statement, TrainModel)
-    return resolve(statement.kind, statement.options, statement.sql)
+    return resolve_training(statement.kind, statement.options, statement.sql).listed()
 
 
 @pytest.mark.parametrize("kind", ["linear_regression", "logistic_regression", "softmax_regression"])
@@ -304,9 +305,9 @@ def test_kinds() -> None:
 
 def test_markdown_has_every_option() -> None:
     lines = options_markdown().splitlines()
-    assert [line.split("`")[1] for line in lines[2:]] == [entry.name for entry in OPTIONS]
+    assert [line.split("`")[1] for line in lines[2:]] == list(option_lines())
     assert all(line.count("|") == 6 for line in lines)
-    assert all(set(entry.kinds) <= set(KINDS) for entry in OPTIONS)
+    assert all(set(line.kinds) <= set(KINDS) for line in option_lines().values())
 
 
 def test_class_weights_are_known_by_the_text_of_the_class() -> None:
@@ -400,9 +401,12 @@ def test_values_are_written_otherwise(options: str, hint: str) -> None:
 
 
 def test_names_of_elsewhere_are_of_options_that_there_are() -> None:
-    known = {entry.name for entry in OPTIONS}
-    assert known.isdisjoint(ELSEWHERE)
-    assert {name for name in ELSEWHERE.values() if " " not in name} <= known
+    known, elsewhere = set(with_options().entries), with_options().elsewhere
+    assert known.isdisjoint(elsewhere)
+    called = {
+        text.removeprefix("it is called ").removesuffix(" here") for text in elsewhere.values()
+    }
+    assert {name for name in called if " " not in name} <= known
 
 
 def test_values_are_shown_as_they_are_written() -> None:

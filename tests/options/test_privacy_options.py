@@ -8,18 +8,12 @@ from pathlib import Path
 import pytest
 
 from sqlfl.errors import OptionError
-from sqlfl.options.privacy import (
-    AUTO,
-    ELSEWHERE,
-    PRIVACY_OPTIONS,
-    check_training,
-    privacy_markdown,
-    resolve_privacy,
-)
-from sqlfl.options.training import OPTIONS, resolve
+from sqlfl.options.entries import AUTO
+from sqlfl.options.privacy import PRIVACY, Privacy, privacy_markdown
+from sqlfl.options.resolve import resolve_privacy, resolve_training
+from sqlfl.options.training import with_options
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
-from sqlfl.privacy.specification import Privacy
 
 LINEAR, LOGISTIC = "linear_regression", "logistic_regression"
 
@@ -41,15 +35,12 @@ def resolved(privacy: str, kind: str = LINEAR) -> Privacy:
 def trained(privacy: str, options: str = "", kind: str = LINEAR):
     found = statement(privacy, options, kind)
     asked = resolve_privacy(found.kind, found.privacy or (), found.sql)
-    noised = asked.predictions == "gaussian"
-    values = resolve(found.kind, found.options, found.sql, private=asked.features, noised=noised)
-    check_training(asked, values, found.options, found.sql)
-    return values
+    return resolve_training(found.kind, found.options, found.sql, asked).listed()
 
 
 def test_every_option_is_a_field() -> None:
     names = [field.name for field in dataclasses.fields(Privacy)]
-    assert sorted(entry.name for entry in PRIVACY_OPTIONS) == sorted(names)
+    assert sorted(PRIVACY.entries) == sorted(names)
 
 
 def test_defaults() -> None:
@@ -309,7 +300,7 @@ def test_defaults_of_training_where_features_are_protected() -> None:
 @pytest.mark.parametrize("kind", [LINEAR, "mlp_regressor"])
 def test_noised_labels_alone_change_no_default(kind: str) -> None:
     found = statement("label_epsilon = 1", kind=kind)
-    assert trained(LABELS, kind=kind) == resolve(found.kind, (), found.sql)
+    assert trained(LABELS, kind=kind) == resolve_training(found.kind, (), found.sql).listed()
 
 
 @pytest.mark.parametrize(
@@ -356,7 +347,7 @@ def test_options_are_documented() -> None:
     table, _, _ = page[page.index("| PRIVACY option |") :].partition("\n\n")
     assert f"{table}\n" == privacy_markdown()
     lines = privacy_markdown().splitlines()
-    assert [line.split("`")[1] for line in lines[2:]] == [entry.name for entry in PRIVACY_OPTIONS]
+    assert [line.split("`")[1] for line in lines[2:]] == list(PRIVACY.entries)
     assert all(line.count("|") == 6 for line in lines)
 
 
@@ -372,11 +363,12 @@ def test_towers_that_step_once_an_epoch_step_further() -> None:
 
 
 def test_names_are_of_one_clause_only() -> None:
-    known = {entry.name for entry in PRIVACY_OPTIONS}
-    assert known.isdisjoint(entry.name for entry in OPTIONS)
+    known = set(PRIVACY.entries)
+    assert known.isdisjoint(with_options().entries)
     for name in known:
         with pytest.raises(OptionError, match=f"there is no option {name}") as caught:
             trained("label_epsilon = 1, label_bounds = [0, 1]", f"{name} = 1")
         assert caught.value.hint == f"it is called PRIVACY ({name} = ...) here"
-    assert known.isdisjoint(ELSEWHERE)
-    assert set(ELSEWHERE.values()) <= known
+    assert known.isdisjoint(PRIVACY.elsewhere)
+    for text in PRIVACY.elsewhere.values():
+        assert text.removeprefix("it is called ").removesuffix(" here") in known

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from sqlglot import exp, parse_one
 
-from sqlfl.options import training as options_table
+from sqlfl.models.kinds import NEURAL as NEURAL_KINDS
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import resolve_scoring, training_options
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.plan import FederatedPlan, plan
 from sqlfl.planner.query.ucq import (
@@ -22,7 +24,6 @@ from sqlfl.planner.query.ucq import (
     Ucq,
 )
 from sqlfl.privacy.planning import slots_of
-from sqlfl.privacy.specification import Privacy
 from sqlfl.schema import Client
 
 AIRLINE, METEO = Client("airline"), Client("meteo")
@@ -270,9 +271,14 @@ def train(
     privacy: Privacy | None = None,
 ) -> FederatedPlan:
     """`privacy` is settled."""
-    usual = OPTIONS | (NEURAL if kind in options_table.NEURAL else {})
+    usual = OPTIONS | (NEURAL if kind in NEURAL_KINDS else {})
     told = None if privacy is None else slots_of(privacy, kind, ucq)
-    resolved = usual | dict(options or {})
+    resolved = training_options(
+        kind,
+        usual | dict(options or {}),
+        private=privacy is not None and privacy.features,
+        noised=privacy is not None and privacy.predictions == "gaussian",
+    )
     return plan("train", "m", kind, ucq, resolved, sql, at=at, privacy=privacy, slots=told)
 
 
@@ -282,7 +288,7 @@ def score(
     more: Mapping[str, object] | None = None,
     at: str | None = None,
 ) -> FederatedPlan:
-    options = {"engine": "auto", "memory_limit": None, **(more or {})}
+    options = resolve_scoring(kind, more or {})
     ucq = cards(purpose)
     sql = f"{purpose.upper()} MODEL m FROM (SELECT ...)"
     return plan(purpose, "m", kind, ucq, options, sql, {0: 0, 2: 1}, at=at)
@@ -290,7 +296,7 @@ def score(
 
 def evaluated(privacy: Privacy) -> FederatedPlan:
     """EVALUATE over noised labels."""
-    options = {"engine": "auto", "memory_limit": None}
+    options = resolve_scoring("linear_regression", {})
     ucq = noised(cards("evaluate"))
     sql = "EVALUATE MODEL m PRIVACY (...) FROM (SELECT ...)"
     told = slots_of(privacy, "linear_regression", ucq)
@@ -302,7 +308,7 @@ def evaluated(privacy: Privacy) -> FederatedPlan:
 
 def into() -> FederatedPlan:
     """PREDICT INTO of a party with two clients."""
-    options = {"engine": "auto", "memory_limit": None}
+    options = resolve_scoring("linear_regression", {})
     ucq = cards("predict")
     slot = next(s for s in ucq.slots if s.identifiers and len(s.parties) == 1)
     party = slot.parties[0]

@@ -11,6 +11,8 @@ from types import MappingProxyType
 import pytest
 
 from sqlfl.errors import Error, InternalError, PrivacyError
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import summary
 from sqlfl.planner.explain.render import Notes
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -18,7 +20,7 @@ from sqlfl.planner.federated.plan import plan as make
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planning import explain, plan_training
-from sqlfl.privacy.specification import Bounds, Privacy
+from sqlfl.privacy.specification import Bounds
 from sqlfl.schema import specifications_from_json, specifications_to_json
 from sqlfl.store.registry import Model
 from tests.planner import goldens, plans
@@ -224,12 +226,13 @@ def test_all_rows_are_in_a_step_unless_a_batch_size_is_given() -> None:
 
 def test_a_plan_of_privacy_needs_what_slots_are_told() -> None:
     ucq = plans.flights()
+    usual = training_options("linear_regression", plans.OPTIONS)
     with pytest.raises(InternalError, match="slots \\[\\] are told"):
-        make("train", "m", "linear_regression", ucq, plans.OPTIONS, "TRAIN", privacy=BOUND)
+        make("train", "m", "linear_regression", ucq, usual, "TRAIN", privacy=BOUND)
     found = plans.train(ucq, "linear_regression", SGD, privacy=BOUND).specifications
     told = {item.slot: item.privacy for own in found.values() for item in own}
     with pytest.raises(InternalError, match="in train, and slots \\[0, 1\\] are told"):
-        make("train", "m", "linear_regression", ucq, plans.OPTIONS, "TRAIN", slots=told)  # type: ignore[arg-type]
+        make("train", "m", "linear_regression", ucq, usual, "TRAIN", slots=told)  # type: ignore[arg-type]
 
 
 def said(plan: FederatedPlan) -> str:

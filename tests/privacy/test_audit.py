@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import training_options
 from sqlfl.party import guard
 from sqlfl.party.guard import Guard
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.randomness import Entropy
 from sqlfl.privacy.schedule import slot_rounds
-from sqlfl.privacy.specification import Privacy, RoundPrivacy
+from sqlfl.privacy.specification import RoundPrivacy
 from tests.privacy import auditing, canaries
 
 Array = np.ndarray
@@ -38,9 +40,7 @@ def planned(
 ) -> RoundPrivacy:
     """What each of the slot's clients does in a run of some steps that claims (ε, δ)."""
     slot = slot_rounds(
-        "sgd",
-        {"epochs": STEPS},
-        tower=False,
+        training_options("linear_regression", {"algorithm": "sgd", "epochs": STEPS}, private=True),
         slot=0,
         joined=CANARIES,
         clip=1.0,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages import Releases
 from sqlfl.models.losses import loss_of
+from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.calibration import (
     LARGEST_MULTIPLIER,
@@ -27,7 +28,7 @@ from sqlfl.privacy.calibration import (
     statistics_noise,
 )
 from sqlfl.privacy.events import Event, Gaussian, Threshold
-from sqlfl.privacy.specification import Privacy, SlotRounds
+from sqlfl.privacy.specification import SlotRounds
 
 EXACT = "none"
 NOISED = "gaussian"

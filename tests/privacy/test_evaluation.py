@@ -11,11 +11,11 @@ import pytest
 import sqlfl
 from sqlfl.errors import OptionError, PartyError, PlanError
 from sqlfl.messages import Labels
+from sqlfl.options.privacy import Privacy
 from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.evaluation import accuracy_estimate
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.samplers import randomised_response
-from sqlfl.privacy.specification import Privacy
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.test_border import Tap, assert_disclosed, tapped

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sqlfl.errors import InternalError
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
+from sqlfl.options.resolve import training_options
 from sqlfl.privacy.schedule import moments_sensitivity, row_bound, slot_rounds
 from sqlfl.privacy.specification import SlotRounds
 from tests.methods.harness import Join, random_join, train
@@ -20,15 +21,17 @@ from tests.methods.harness import Join, random_join, train
 Array = np.ndarray
 
 
-FIELDS = ("tower", "joined", "clients", "copies", "numeric", "categories", "largest")
+FIELDS = ("joined", "clients", "copies", "numeric", "categories", "largest")
 
 
-def planned(algorithm: str = "sgd", **given: Any) -> SlotRounds:
+def planned(algorithm: str = "sgd", *, tower: bool = False, **given: Any) -> SlotRounds:
     """Of slot 0 with 3 copies of a row among 10 joined rows; `given` are FIELDS and options."""
-    own: dict[str, Any] = {"tower": False, "joined": 10, "clients": 1, "copies": 3}
+    own: dict[str, Any] = {"joined": 10, "clients": 1, "copies": 3}
     own |= {name: value for name, value in given.items() if name in FIELDS}
     options = {name: value for name, value in given.items() if name not in FIELDS}
-    return slot_rounds(algorithm, options, slot=0, clip=1.0, partners={1: 2}, **own)
+    kind = "mlp_regressor" if tower else "linear_regression"
+    resolved = training_options(kind, {"algorithm": algorithm, **options}, private=True)
+    return slot_rounds(resolved, slot=0, clip=1.0, partners={1: 2}, **own)
 
 
 def counted(found: SlotRounds) -> tuple[int, int, int, int]:
@@ -65,7 +68,8 @@ def test_sgd(given: Mapping[str, Any], expected: tuple[int, ...]) -> None:
         ({"local_epochs": 5}, (30, 7, 0, 6)),
         ({"local_epochs": 5, "inner_rounds": 3}, (30, 7, 0, 6)),
         ({"local_epochs": 5, "inner_rounds": 3, "clients": 2}, (36, 7, 0, 6)),
-        ({"clients": 2}, (60, 7, 0, 6)),
+        ({"clients": 2, "inner_rounds": 10}, (60, 7, 0, 6)),
+        ({"clients": 2}, (6, 7, 0, 6)),
         ({"local_epochs": 2, "batch_size": 1}, (12, 7, 0, 6)),
     ],
 )
@@ -86,10 +90,6 @@ def test_linear_admm_releases_second_moments_once() -> None:
     ("algorithm", "given"),
     [
         ("lbfgs", {"epochs": 3}),
-        ("sgd", {}),
-        ("sgd", {"epochs": 0}),
-        ("sgd", {"epochs": "many"}),
-        ("sgd", {"epochs": 3, "batch_size": 0}),
         ("sgd", {"epochs": 3, "joined": 0}),
         ("admm", {"epochs": 3}),  # of a slot without columns
     ],
@@ -151,8 +151,7 @@ def taken_part(sent: list[Message], slot: int, rows: int) -> tuple[Array, Array]
             values = np.asarray(message.values)
             if len(values):
                 gradients[predicted[np.any(values != 0, axis=1)]] += 1
-            all_next = message.coefficients.shape[-1] == 1 or message.coefficients[2] == 1.0
-            asked = np.arange(rows) if all_next else message.batch
+            asked = np.arange(rows) if message.following is None else message.following
         if isinstance(message, SendPredictions):
             asked = np.arange(rows) if message.whole else message.batch
         if isinstance(message, Predictions):

@@ -16,12 +16,13 @@ from sqlglot import exp, parse_one
 
 import sqlfl
 from sqlfl.errors import InternalError
+from sqlfl.options.privacy import Privacy
 from sqlfl.planner.explain.render import WIDTH
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.mechanisms import label_epsilon
-from sqlfl.privacy.specification import Privacy, SlotRounds
+from sqlfl.privacy.specification import SlotRounds
 from sqlfl.report.card import PrivacyReport, Release, upwards
 from sqlfl.report.report import expected_report, report_of
 from sqlfl.report.setting import Claim, Setting

@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 import sqlfl
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import details, summary
 from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
@@ -27,7 +29,7 @@ from sqlfl.planner.explain.totals import totals
 from sqlfl.planner.federated.plan import FederatedPlan, plan
 from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planning import explain
-from sqlfl.privacy.specification import Bounds, Privacy
+from sqlfl.privacy.specification import Bounds
 from tests.depth import SEED
 from tests.planner import plans
 
@@ -406,7 +408,7 @@ def test_what_is_said_of_towers_is_true_of_towers() -> None:
 
 
 def test_a_warm_start_of_towers_does_not_begin_with_drawn_parameters() -> None:
-    options = plans.OPTIONS | plans.NEURAL
+    options = training_options("mlp_regressor", plans.OPTIONS | plans.NEURAL)
     sql, scored = "TRAIN MODEL m", {0: 0, 2: 1}
     made = plan("train", "m", "mlp_regressor", plans.cards(), options, sql, scored, "run")
     assert "can draw itself" not in said(made)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
+from sqlfl.options.resolve import training_options
+from sqlfl.options.training import TowerOptions
 from sqlfl.planner.federated.engines import EngineChoice, bytes_of, choose_engines, row_bytes
 from sqlfl.planner.federated.plan import FederatedPlan, plan
-from sqlfl.planner.federated.towers import Tower
 from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE
 from sqlfl.planner.protocol.symbols import ROLES
 from sqlfl.schema import specifications_to_json
@@ -158,7 +160,7 @@ def test_validation_needs_a_slot_to_draw_from() -> None:
 
 
 def test_a_warm_start_tells_each_block_where_it_starts() -> None:
-    options = dict(plans.OPTIONS)
+    options = training_options("linear_regression", plans.OPTIONS)
     warm = plan(
         "train", "m", "linear_regression", plans.cards(), options, "", {0: 1, 2: 0}, warm="old"
     )
@@ -173,8 +175,8 @@ def test_a_warm_start_tells_each_block_where_it_starts() -> None:
 
 def test_a_plan_is_read_only() -> None:
     plan = plans.train(plans.flights(), "logistic_regression")
-    with pytest.raises(TypeError):
-        plan.options["epochs"] = 3  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.options.epochs = 3  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.name = "other"  # type: ignore[misc]
 
@@ -211,7 +213,7 @@ def test_sizes_of_a_shared_slot_with_the_gram() -> None:
         f"4·T·{rows} + 4·V·{rows} + 4·{rows} + 1584·T + 8·V + 1584 - 4·E·{rows} - 1584·E"
     )
     assert up["exact_predictions"] == f"8·E·{rows} + 16·F·{rows} + 1584·E + 1592·F"
-    assert down["exact_residuals"] == f"8·E·{rows} + 8·F·{rows} + 176·E + 176·F"
+    assert down["exact_residuals"] == f"8·E·{rows} + 8·F·{rows} + 168·E + 168·F"
     assert up["slope"] == "16·V"
     second = plan.totals()[BANK_1, 0, "predictions", UP][1]
     rows = "a[c@bank/1]·d_c"
@@ -338,7 +340,14 @@ def test_optimizers_change_no_traffic_but_adam_needs_no_curvature() -> None:
 
 def test_a_warm_start_asks_for_predictions() -> None:
     made = plan(
-        "train", "m", "linear_regression", plans.cards(), plans.OPTIONS, "", {0: 0, 2: 1}, "run"
+        "train",
+        "m",
+        "linear_regression",
+        plans.cards(),
+        training_options("linear_regression", plans.OPTIONS),
+        "",
+        {0: 0, 2: 1},
+        "run",
     )
     assert kinds(made, 0, DOWN)["send_predictions"] == "16·V + 16"
     cold = plans.train(plans.cards(), "linear_regression")
@@ -421,18 +430,19 @@ def test_symbols_have_a_place_and_a_documented_role() -> None:
 def test_engines_fit_the_memory_limit() -> None:
     ucq = plans.cards()
     assert row_bytes(ucq.slots[0]) == 8 * (2 + 4) + 12
-    layers = Tower((16, 4), 0.0, None, "cpu")
+    layers = TowerOptions(hidden=(16, 4))
     assert row_bytes(ucq.slots[0], layers) == 8 * (2 + 4 + 2 * 20) + 12
-    assert choose_engines(ucq, {"memory_limit": "60KB"})[2].engine == "arrays"
-    assert choose_engines(ucq, {"memory_limit": "60KB"}, layers)[2] == EngineChoice(
+    linear = training_options("linear_regression", {"memory_limit": "60KB"})
+    assert choose_engines(ucq, linear)[2].engine == "arrays"
+    assert choose_engines(ucq, replace(linear, tower=layers))[2] == EngineChoice(
         "sql", "about 98.4 KiB of 29.3 KiB, the tower's layers among them"
     )
-    chosen = choose_engines(ucq, {"engine": "auto", "memory_limit": None})
+    chosen = choose_engines(ucq, training_options("linear_regression", {}))
     assert chosen[0].engine == "sql"
     assert "bank/0" in chosen[0].reason
     assert chosen[2] == EngineChoice("arrays", "about 4.7 KiB of 2.0 GiB")
-    assert choose_engines(ucq, {"memory_limit": "9KB"})[2].engine == "sql"
-    forced = choose_engines(ucq, {"engine": "arrays"})
+    assert choose_engines(ucq, replace(linear, memory_limit="9KB"))[2].engine == "sql"
+    forced = choose_engines(ucq, replace(linear, engine="arrays"))
     assert {choice.engine for choice in forced.values()} == {"arrays"}
 
 

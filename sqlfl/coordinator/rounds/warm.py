@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.methods.base import Conversation, Problem
-from sqlfl.methods.search import exact_search, mean_along
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.search import exact_search, mean_along
 from sqlfl.models.head import Head, first_head
 
 
@@ -52,7 +53,7 @@ def beginning(problem: Problem, conversation: Conversation) -> Beginning:
     rounding, which Adam would make a step of full length.
     """
     start = cold(problem)
-    if not problem.warm and not problem.hidden:
+    if not problem.warm and problem.tower is None:
         return start
     replies = conversation.predictions()
     embedding = conversation.whole.gather(replies)

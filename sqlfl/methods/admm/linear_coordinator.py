@@ -11,24 +11,23 @@ Boyd's averaged form.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.mapping import CHUNK
-from sqlfl.methods.base import (
-    Channel,
-    Conversation,
-    Problem,
-    Step,
-)
-from sqlfl.methods.divergence import column_means, relative
-from sqlfl.methods.evidence import conclusion
-from sqlfl.methods.lanczos import largest_eigenvalue
-from sqlfl.methods.warm import beginning, cold
-from sqlfl.options.training import EPOCHS, TOLERANCE
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import column_means, relative
+from sqlfl.coordinator.rounds.evidence import conclusion
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, cold
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.admm.configuration import AdmmConfiguration
+from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.admm.options import AdmmOptions
 
-INNER_ROUNDS = 10
 PROBES = 5
 """Power rounds for κ, where there are several blocks."""
 DAMPING = 0.76
@@ -56,7 +55,8 @@ class Admm:
     def __init__(self, problem: Problem, channel: Channel) -> None:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
-        self._consensus = problem.options.get("union") == "consensus"
+        own = problem.options.of(AdmmOptions)
+        self._consensus, self._inner_rounds = own.consensus, own.inner_rounds
         blocks = float(len(problem.slots))
         self._limit = 4.0 * blocks if self._consensus else blocks
         self._private = problem.privacy is not None
@@ -72,7 +72,7 @@ class Admm:
         self._scores: Array = self._begin.scores
         self.first = 0.0
         self._dual = np.zeros_like(self._scores)
-        self._rho = problem.number("rho", 0.0)
+        self._rho = own.rho or 0.0
         self._adapting = 0 if self._rho > 0.0 else ADAPTING
         if self._adapting:
             self._rho = self._usual_rho()
@@ -97,12 +97,13 @@ class Admm:
         count as blocks, whose κ bounds the slots' from above.
         """
         problem, conversation = self._problem, self._conversation
-        conversation.start(
-            "admm",
+        configuration = partial(
+            AdmmConfiguration,
             rho=self._rho,
             consensus=self._consensus,
-            inner_rounds=int(problem.number("inner_rounds", INNER_ROUNDS)),
+            inner_rounds=self._inner_rounds,
         )
+        conversation.start(configuration)
         if problem.warm:
             self._begin = beginning(problem, conversation)
             self._intercept, self._scores = self._begin.intercept, self._begin.scores
@@ -121,10 +122,10 @@ class Admm:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", 0.0 if self._private else TOLERANCE["admm"])
+        tolerance = problem.options.tolerance
         objective = first = problem.value(self._scores) + self._begin.penalty
         self.first = first
-        epochs = int(problem.number("epochs", EPOCHS["admm"]))
+        epochs = problem.options.epochs
         moved = np.inf
         for epoch in range(1, epochs + 1):
             scores, before, moved_before = self._scores, objective, moved
@@ -162,7 +163,10 @@ class Admm:
         rho = self._rho
         values, square = self._renew()
         whole = self._conversation.whole
-        replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
+        weight, run = rho * self._relaxation, self._problem.run
+        replies = self._conversation.step(
+            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+        )
         self._intercept = self._intercept - column_means(values) / (rho * self._slowed)
         self._scores = whole.gather(replies)
         self._scores += self._intercept

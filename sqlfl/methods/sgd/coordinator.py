@@ -11,30 +11,37 @@ once more with units dropped, in an exchange of its own, and its residuals are f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.loj import JoinedRows, batch_of
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
+from sqlfl.coordinator.rounds.evidence import conclusion
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
-from sqlfl.methods.base import Channel, Conversation, Problem, Step
-from sqlfl.methods.divergence import check_objective, check_scores, relative
-from sqlfl.methods.evidence import conclusion
-from sqlfl.methods.noised import Drowned
-from sqlfl.methods.rates import (
+from sqlfl.messages import Residuals
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.methods.sgd.noised import Drowned
+from sqlfl.methods.sgd.options import SgdOptions
+from sqlfl.methods.sgd.rates import (
     Rates,
     estimated_rates,
     public_rates,
     step_factor,
     usual_rates,
 )
-from sqlfl.methods.warm import beginning, cold
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.options.training import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
 from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.schema import Address
 
 HINT = "give a smaller learning_rate, or none, to have it chosen"
 ADAM_MEMORY = 10
@@ -42,8 +49,7 @@ ADAM_MEMORY = 10
 
 
 class Sgd:
-    """Options: epochs, batch_size (all rows by default; of towers `neural_batch`), optimizer
-    ('plain', of towers 'adam'), momentum, learning_rate, schedule, decay, seed, tolerance, dropout.
+    """Options: epochs, seed, tolerance, dropout, and `SgdOptions`.
 
     A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
     clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
@@ -69,9 +75,8 @@ class Sgd:
         rows = problem.training
         self._rows = np.arange(problem.mapping.total) if rows is None else rows
         total = len(self._rows)
-        some = bool(problem.hidden) and problem.privacy is None
-        usual = neural_batch(total) if some else total
-        self._batch = min(int(problem.number("batch_size", usual)), total)
+        self._options = problem.options.of(SgdOptions)
+        self._batch = self._options.batch_size.of(total)
         self._rates = usual_rates(problem) or Rates(0.0, 0.0)
         self._estimated = False
         """Step lengths come from the curvature, and follow it where that changes."""
@@ -80,7 +85,8 @@ class Sgd:
         self._scores: Array = self._begin.scores
         self.first = 0.0
         self._optimizers = [
-            optimizer_of(problem.optimizer, problem.momentum) for _ in self._head.parameters
+            optimizer_of(self._options.optimizer, self._options.momentum)
+            for _ in self._head.parameters
         ]
         self._schedule, self._decay = "constant", 0.0
         self._drowned: Drowned | None = None
@@ -104,27 +110,24 @@ class Sgd:
     def start(self) -> None:
         """Start; the predictions of towers or of a warm start; the power rounds where the step
         length is to be estimated."""
-        problem = self._problem
-        self._conversation.start("sgd")
+        problem, own = self._problem, self._options
+        configuration = partial(SgdConfiguration, optimizer=own.optimizer, momentum=own.momentum)
+        self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores = self._begin.scores
         known = usual_rates(problem)
         usual = "inverse" if self._some and known is None else "constant"
-        self._schedule = str(problem.options.get("schedule") or usual)
-        self._decay = problem.number("decay", DECAY.get(self._schedule, 0.0))
+        self._schedule = own.schedule or usual
+        self._decay = own.falling(self._schedule)
         if known is None and problem.privacy is not None:
-            known = public_rates(problem, self._epochs * math.ceil(len(self._rows) / self._batch))
+            batches = math.ceil(len(self._rows) / self._batch)
+            known = public_rates(problem, problem.options.epochs * batches)
         if known is None:
             counting = self._counting() if self._some else None
             known = estimated_rates(problem, self._conversation, self._generator, counting)
             self._estimated = True
         self._rates = known
-
-    @property
-    def _epochs(self) -> int:
-        usual = NEURAL_EPOCHS if self._problem.hidden else EPOCHS
-        return int(self._problem.number("epochs", usual["sgd"]))
 
     @property
     def _some(self) -> bool:
@@ -141,8 +144,7 @@ class Sgd:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", TOLERANCE["sgd"])
-        epochs = self._epochs
+        tolerance, epochs = problem.options.tolerance, problem.options.epochs
         objective = first = problem.value(self._scores) + self._begin.penalty
         self.first = first
         still = 0
@@ -164,7 +166,7 @@ class Sgd:
     def _ending(self, still: bool, first: float) -> Ending:
         """Of towers nothing is proved."""
         problem = self._problem
-        if problem.hidden:
+        if problem.tower is not None:
             return endings.untold(endings.STILL if still else endings.LIMIT, endings.TOWERS)
         return conclusion(problem, self._conversation, still, self._head.intercept, first)
 
@@ -172,7 +174,7 @@ class Sgd:
     def _lasts(self) -> bool:
         """All epochs are made: without a tolerance, noise has paid for them."""
         problem = self._problem
-        return problem.privacy is not None and not problem.number("tolerance", 0.0) > 0.0
+        return problem.privacy is not None and not problem.options.tolerance > 0.0
 
     @property
     def _random(self) -> bool:
@@ -181,13 +183,13 @@ class Sgd:
     @property
     def _swings(self) -> bool:
         """The objective may rise on the way down."""
-        return self._problem.optimizer != "plain"
+        return self._options.optimizer != "plain"
 
     @property
     def _memory(self) -> int:
         """Steps that one step depends on."""
-        if self._problem.optimizer == "momentum":
-            return math.ceil(1.0 / (1.0 - self._problem.momentum))
+        if self._options.optimizer == "momentum":
+            return math.ceil(1.0 / (1.0 - self._options.momentum))
         return ADAM_MEMORY if self._swings else 1
 
     def _epoch(self, factor: float) -> float:
@@ -210,10 +212,8 @@ class Sgd:
             following = whole
             if number + 1 < len(batches):
                 following = batch_of(whole, batches[number + 1])
-            coefficients = np.array(
-                [pace * self._rates.blocks, len(joined), float(following is whole)]
-            )
-            replies = conversation.step(rows, values, coefficients, following)
+            residuals = self._residuals(pace * self._rates.blocks, len(joined), following)
+            replies = conversation.step(rows, values, residuals, following)
             rows, embedding = following, following.gather(replies)
             self._check(self._head.scores(embedding), rows)
             penalty = float(conversation.products(replies).sum())
@@ -221,6 +221,14 @@ class Sgd:
             self._head = self._head.replaced((self._drowned.intercept(embedding),))
         self._embedding, self._scores = embedding, self._head.scores(embedding)
         return penalty + self._head.penalty(problem.l2)
+
+    def _residuals(
+        self, rate: float, divisor: int, following: JoinedRows
+    ) -> Callable[[Address, Array], Residuals]:
+        run, batches = self._problem.run, following.rows
+        if batches is None:
+            return lambda to, own: SgdResiduals(run, to[1], own, rate, divisor, 1)
+        return lambda to, own: SgdResiduals(run, to[1], own, rate, divisor, 0, batches[to])
 
     def _first(self, joined: Array) -> tuple[JoinedRows, Array]:
         """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
@@ -287,3 +295,6 @@ def _spread(values: Array, joined: Array, total: int) -> Array:
     spread = np.zeros((total, values.shape[1]))
     spread[joined] = values
     return spread
+
+
+COORDINATOR = Sgd

@@ -16,24 +16,26 @@ what lowers them lowers it. That is the epoch that follows one in which the obje
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
 from sqlfl.messages import Predictions
-from sqlfl.methods.base import Channel, Conversation, Local, Problem, Step
-from sqlfl.methods.divergence import check_objective, check_scores, relative
-from sqlfl.methods.warm import beginning, best_constants, cold
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
+from sqlfl.methods.admm.linear_coordinator import DAMPING, SMALLEST
+from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.admm.options import AdmmOptions
 from sqlfl.models.head import fitted, proximal
-from sqlfl.options.training import LEARNING_RATE, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
+from sqlfl.options.batch import Batch, Rows
 from sqlfl.schema import Address
 
-INNER_ROUNDS = 10
-LOCAL_EPOCHS = 5
-DAMPING = 0.76
-SMALLEST = 0.1
-"""Of the loss's curvature bound: the least default ρ."""
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
 MOST_CAUTION = 64.0
@@ -70,7 +72,8 @@ class TowerAdmm:
         self._scores: Array = self._begin.scores
         self.first = 0.0
         self._dual = np.zeros_like(self._embedding)
-        self._rho = problem.number("rho", 0.0)
+        self._options = problem.options.of(AdmmOptions)
+        self._rho = self._options.rho or 0.0
         """0 where it follows the curvature."""
         self._blocks = float(len(problem.slots))
         self._private = problem.privacy is not None
@@ -95,21 +98,19 @@ class TowerAdmm:
 
     def start(self) -> None:
         """Start, and the predictions of the towers as they are."""
-        problem, conversation = self._problem, self._conversation
-        inner, passes, batch = INNER_ROUNDS, LOCAL_EPOCHS, NEURAL_BATCH["admm"]
-        if self._private:
-            inner, passes, batch = 1, 1, max(problem.mapping.sizes)
-        conversation.start(
-            "admm",
+        problem, conversation, own = self._problem, self._conversation, self._options
+        configuration = partial(
+            AdmmConfiguration,
             rho=self._rho,
             consensus=True,
-            inner_rounds=int(problem.number("inner_rounds", inner)),
-            local=Local(
-                epochs=int(problem.number("local_epochs", passes)),
-                batch=int(problem.number("batch_size", batch)),
-                rate=problem.number("learning_rate", LEARNING_RATE),
+            inner_rounds=own.inner_rounds,
+            local=LocalSteps(
+                epochs=own.local_epochs,
+                batch=_local_batch(own.batch_size, problem),
+                rate=own.learning_rate,
             ),
         )
+        conversation.start(configuration)
         self._begin = beginning(problem, conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores = self._begin.scores
@@ -117,10 +118,10 @@ class TowerAdmm:
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
-        tolerance = problem.number("tolerance", 0.0 if self._private else TOLERANCE["admm"])
+        tolerance = problem.options.tolerance
         objective = first = problem.value(self._scores) + self._begin.penalty
         self.first = first
-        epochs = int(problem.number("epochs", NEURAL_EPOCHS["admm"]))
+        epochs = problem.options.epochs
         for epoch in range(1, epochs + 1):
             before = objective
             residual, penalty = self._epoch()
@@ -165,7 +166,10 @@ class TowerAdmm:
         gap = rho * (before - points)
         self._dual = self._dual + gap
         values = problem.weighted(self._dual + gap)
-        replies = self._conversation.step(whole, values, np.array([weight]))
+        run = problem.run
+        replies = self._conversation.step(
+            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+        )
         self._embedding = whole.gather(replies)
         if not self._private:
             self._relaxation = self._relaxed(replies, self._embedding - before)
@@ -220,6 +224,11 @@ class TowerAdmm:
         moved = best_constants(problem, scores)
         self._head = self._head.shifted(moved)
         self._scores = scores + moved
+
+
+def _local_batch(batch: Batch, problem: Problem) -> int:
+    """Own rows of a local step; a client has no more than the largest table."""
+    return batch.number if isinstance(batch, Rows) else max(problem.mapping.sizes)
 
 
 def _counts(problem: Problem) -> list[Array]:

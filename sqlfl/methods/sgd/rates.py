@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.errors import InternalError
-from sqlfl.methods.base import Conversation, Problem
-from sqlfl.methods.lanczos import largest_eigenvalue
-from sqlfl.options.training import LEARNING_RATE
+from sqlfl.methods.sgd.options import SgdOptions
 
 PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
@@ -29,12 +30,9 @@ class Rates:
 
 
 def usual_rates(problem: Problem) -> Rates | None:
-    """`learning_rate`; without it LEARNING_RATE for Adam and for towers, None for what is to be
-    estimated, or where features are protected public."""
-    rate = problem.number("learning_rate", 0.0)
-    if not rate > 0.0 and (problem.hidden or problem.optimizer == "adam"):
-        rate = LEARNING_RATE
-    return Rates(rate, rate) if rate > 0.0 else None
+    """`learning_rate`; None for what is to be estimated, or where features are protected public."""
+    rate = problem.options.of(SgdOptions).learning_rate
+    return None if rate is None else Rates(rate, rate)
 
 
 def public_rates(problem: Problem, steps: int) -> Rates:
@@ -56,13 +54,10 @@ def public_rates(problem: Problem, steps: int) -> Rates:
     as far as `BLIND_STEPS` of 1/L; since noise grows with the root of the number of steps, their
     direction is as good for any number.
     """
-    factor, curvature = 1.0, problem.loss.curvature
-    if problem.optimizer == "momentum":
-        factor = min(1.0, 2.0 * (1.0 - problem.momentum))
+    fresh, curvature = _fresh(problem), problem.loss.curvature
+    factor = min(1.0, 2.0 * fresh)
     if problem.noise > problem.loss.spread(problem.targets):
-        reach = BLIND_STEPS
-        if problem.optimizer == "momentum":
-            reach *= (1.0 - problem.momentum) / factor
+        reach = BLIND_STEPS * (fresh / factor)
         factor *= min(1.0, reach / steps)
     trace = max(problem.trace, 1.0) if problem.centred else problem.trace + 1.0
     rate = factor / (curvature * trace + problem.l2)
@@ -92,12 +87,16 @@ def estimated_rates(
     smoothness = curvature * MARGIN * top + problem.l2
     if counting is not None:
         smoothness = max(smoothness + curvature * trace / counting, curvature)
-        rate = (1.0 - problem.momentum if problem.optimizer == "momentum" else 1.0) / smoothness
+        rate = _fresh(problem) / smoothness
         return Rates(rate, rate)
-    factor = 1.0
-    if problem.optimizer == "momentum":
-        factor = min(1.0, 2.0 * (1.0 - problem.momentum))
+    factor = min(1.0, 2.0 * _fresh(problem))
     return Rates(factor / max(smoothness, 1e-12), factor / curvature)
+
+
+def _fresh(problem: Problem) -> float:
+    """1 − μ, the share of a step that is not the last one's; 1 without momentum."""
+    own = problem.options.of(SgdOptions)
+    return 1.0 - own.momentum if own.optimizer == "momentum" else 1.0
 
 
 def step_factor(schedule: str, decay: float, epoch: int, epochs: int) -> float:

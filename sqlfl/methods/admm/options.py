@@ -1,0 +1,66 @@
+"""The options of ADMM; those of local steps are of towers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlfl.models.kinds import NEURAL
+from sqlfl.options.batch import Batch, Rows, Whole
+from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
+from sqlfl.options.types import BATCH, choice, integer, number
+
+EXACT, CONSENSUS = "exact", "consensus"
+LOCAL_ROWS = 512
+
+
+def _batch(setting: Setting) -> Batch:
+    return Whole() if setting.private else Rows(LOCAL_ROWS)
+
+
+def _inner_rounds(setting: Setting) -> int:
+    return 1 if setting.private and setting.neural else 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmmOptions(MethodOptions):
+    usual: ClassVar[Defaults] = Defaults(
+        epochs=50,
+        tower_epochs=20,
+        tolerance=1e-7,
+        noised_epochs=10,
+        exact="its penalty, its multipliers and its intercept are exact functions of predictions, "
+        "which with predictions = 'none' nothing noises",
+    )
+
+    # fmt: off
+    batch_size: Batch = option(BATCH, DEPENDS, "the client's own rows per local step",
+        chosen=_batch, default_text=f"admm of mlp_*: {LOCAL_ROWS}", kinds=NEURAL)
+    learning_rate: float = option(number(0, above=True), 0.01, "of the local steps", kinds=NEURAL)
+    rho: float | None = option(number(1e-4, most=1e4), None,
+        "weight of the penalty that ties the blocks together",
+        default_text="the mean curvature of the loss")
+    union: str = option(choice(EXACT, CONSENSUS), EXACT,
+        "how the clients of one slot find their common block; neural models by consensus only",
+        chosen=lambda setting: CONSENSUS if setting.neural else EXACT,
+        default_text="'exact'; 'consensus' of mlp_*")
+    inner_rounds: int = option(integer(1), 10,
+        "rounds of consensus in each epoch; only with union = 'consensus'", chosen=_inner_rounds,
+        needs=Needs(("union",), (CONSENSUS,), hides=False))
+    local_epochs: int = option(integer(1), 5,
+        "passes over its own rows that a client makes to update its block",
+        chosen=lambda setting: 1 if setting.private else 5, kinds=NEURAL)
+    # fmt: on
+
+    @property
+    def consensus(self) -> bool:
+        return self.union == CONSENSUS
+
+    def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
+        if kind not in NEURAL or self.consensus:
+            return None
+        hint = "towers have no second moments to sum; leave union out"
+        return "union", f"'{CONSENSUS}' for {kind}", hint
+
+
+OPTIONS = AdmmOptions

@@ -1,0 +1,84 @@
+"""The options of gradient descent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlfl.options.batch import LEAST, MOST, Batch, Usual, Whole
+from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
+from sqlfl.options.types import BATCH, FRACTION, choice, number
+
+LEARNING_RATE = 0.01
+"""Of Adam, and of all steps of towers."""
+WHOLE_RATE = 0.03
+"""Of towers with private parameters and exact predictions, where an epoch is one step."""
+NOISED_RATE = 0.003
+"""Of towers with noised predictions: Adam makes long steps of noise too."""
+DECAY = {"inverse": 0.25, "exponential": 0.95}
+"""Of the schedules that have one."""
+SCHEDULES = ("constant", *DECAY, "cosine")
+
+_OPTIMIZER = choice(
+    "plain", "momentum", "adam",
+    instead={
+        "sgd": "sgd is the algorithm; its steps without more are 'plain'",
+        "lbfgs": "algorithm = 'lbfgs', which takes no optimizer",
+    },
+)  # fmt: skip
+
+
+def _batch(setting: Setting) -> Batch:
+    return Usual() if setting.neural and not setting.private else Whole()
+
+
+def _learning_rate(setting: Setting) -> float | None:
+    if not setting.neural:
+        return LEARNING_RATE if setting.values.get("optimizer") == "adam" else None
+    if setting.noised:
+        return NOISED_RATE
+    whole = setting.private and setting.values.get("batch_size") == Whole()
+    return WHOLE_RATE if whole else LEARNING_RATE
+
+
+@dataclass(frozen=True, kw_only=True)
+class SgdOptions(MethodOptions):
+    usual: ClassVar[Defaults] = Defaults(
+        epochs=100, tower_epochs=20, tolerance=0.0, noised_epochs=20
+    )
+
+    # fmt: off
+    batch_size: Batch = option(BATCH, DEPENDS, "joined rows per step", chosen=_batch,
+        default_text="all rows; sgd of mlp_*: a twentieth of the rows, but from "
+        f"{LEAST} to {MOST}")
+    learning_rate: float | None = option(number(0, above=True), None, "step length",
+        chosen=_learning_rate, default_text="from the curvature of the loss; "
+        f"{LEARNING_RATE:g} with optimizer = 'adam' and of mlp_*")
+    optimizer: str = option(_OPTIMIZER, "plain",
+        "what a step makes of the gradient; the same at every client of a slot, and of what the "
+        "coordinator trains", chosen=lambda setting: "adam" if setting.neural else "plain",
+        default_text="'plain'; 'adam' of mlp_*")
+    momentum: float = option(FRACTION, 0.9,
+        "share of the last step that the next one keeps; only with optimizer = 'momentum'",
+        needs=Needs(("optimizer",), ("momentum",)))
+    schedule: str | None = option(choice(*SCHEDULES), None,
+        "how the step length changes over the epochs",
+        default_text="'inverse' for batches whose step length is estimated, else 'constant'")
+    decay: float | None = option(number(0), None,
+        "how fast the step length falls, with schedule = 'inverse' or 'exponential' (from above 0 "
+        "to 1)", default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items()),
+        needs=Needs(("schedule",), tuple(DECAY)))
+    # fmt: on
+
+    def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
+        if self.schedule != "exponential" or self.decay is None or 0.0 < self.decay <= 1.0:
+            return None
+        must = "a number greater than 0 and at most 1 with schedule = 'exponential'"
+        return "decay", must, None
+
+    def falling(self, schedule: str) -> float:
+        """The decay of this schedule; 0 where it has none."""
+        return DECAY.get(schedule, 0.0) if self.decay is None else self.decay
+
+
+OPTIONS = SgdOptions

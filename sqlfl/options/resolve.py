@@ -1,0 +1,296 @@
+"""From the clauses WITH and PRIVACY to frozen options, and what each forbids the other.
+
+What an option is stands in the tables (`training`, `privacy`, a method's own `options`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from sqlfl.errors import ModelError, OptionError
+from sqlfl.methods import methods
+from sqlfl.models.kinds import (
+    ANY_CLASSES,
+    BUILT_KINDS,
+    CLASSIFIERS,
+    KINDS,
+    LATER_KINDS,
+    NEURAL,
+    NUMBER,
+    TWO_CLASSES,
+    kind_of,
+    other,
+)
+from sqlfl.options.entries import Given, Setting, Table, Written, entries_of, error, resolved
+from sqlfl.options.privacy import FEATURES, LABELS, LAPLACE, PRIVACY, RANDOMIZED, Privacy
+from sqlfl.options.training import (
+    SCORING,
+    ScoringOptions,
+    TowerOptions,
+    TrainingOptions,
+    option_lines,
+    options_of,
+    with_options,
+)
+from sqlfl.options.types import meant, shown
+
+
+def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | None = None) -> None:
+    """Raise OptionError unless a model of this kind can be trained."""
+    if kind in BUILT_KINDS:
+        return
+    if kind in LATER_KINDS:
+        message = f"model kind {kind} is not built yet"
+        raise OptionError(message, hint=f"there is {', '.join(BUILT_KINDS)}", sql=sql, span=span)
+    message = f"model kind must be one of {', '.join(BUILT_KINDS)}, got {kind}"
+    longer = [name for name in BUILT_KINDS if kind and name.startswith(f"{kind.lower()}_")]
+    hint = meant(kind, KINDS) or (f"did you mean {longer[0]}?" if longer else None)
+    raise OptionError(message, hint=hint, sql=sql, span=span)
+
+
+def resolve_training(
+    kind: str, given: Iterable[Given], sql: str | None = None, privacy: Privacy | None = None
+) -> TrainingOptions:
+    """What a WITH clause asks for, of a model of this kind, which carries its place in the
+    attribute `span` where it was parsed.
+
+    Defaults depend on what `privacy` protects. Raises OptionError for all that is not in the table,
+    and for what does not go together.
+    """
+    check_kind(kind, sql=sql, span=getattr(kind, "span", None))
+    table = with_options()
+    written = table.read(given, sql)
+    options = _assembled(
+        Setting(
+            kind,
+            private=privacy is not None and privacy.features,
+            noised=privacy is not None and privacy.predictions == "gaussian",
+            values=written.values,
+        ),
+        lambda algorithm: _check_method(kind, algorithm, written, sql),
+    )
+    conflict = options.method.conflict(kind)
+    if conflict is not None:
+        name, must, hint = conflict
+        raise table.wrong(must, written.places[name], sql, hint)
+    table.check_needs(written, options.listed(), sql)
+    if privacy is not None:
+        check_privacy(privacy, options, written, sql)
+    return options
+
+
+def training_options(
+    kind: str, values: Mapping[str, object], *, private: bool = False, noised: bool = False
+) -> TrainingOptions:
+    """Options from values by name, in JSON's types; None and what is not named is the default.
+
+    Raises OptionError for a value that is none of its option's.
+    """
+    found = {name: _value(name, value) for name, value in values.items() if value is not None}
+    return _assembled(Setting(kind, private, noised, values=found))
+
+
+def _value(name: str, value: object) -> Any:
+    """Of an option, from JSON's types."""
+    entry = with_options().entries.get(name)
+    value = tuple(value) if isinstance(value, list) else value
+    found = None if entry is None else entry.read(value)
+    if found is None:
+        must = "an option" if entry is None else entry.type.text
+        raise OptionError(f"{name} must be {must}, got {shown(value)}")
+    return found
+
+
+def _assembled(
+    setting: Setting, check: Callable[[str], None] = lambda algorithm: None
+) -> TrainingOptions:
+    """`check` is told the algorithm, before anything is asked of it."""
+    entries = {entry.name: entry for entry in entries_of(TrainingOptions)}
+    usual = entries["algorithm"].usual(setting)
+    algorithm = str(setting.values.get("algorithm", usual))
+    check(algorithm)
+    method = options_of(algorithm)
+    setting = replace(setting, method=method.usual)
+    tower = TowerOptions(**resolved(TowerOptions, setting)) if setting.neural else None
+    own = method(**resolved(method, setting))
+    return TrainingOptions(
+        kind=str(setting.kind), method=own, tower=tower, **resolved(TrainingOptions, setting)
+    )
+
+
+def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) -> None:
+    """The algorithm trains this kind of model, and all that is written applies to both."""
+    if kind in NEURAL and options_of(algorithm).usual.tower_epochs is None:
+        message = f"algorithm '{algorithm}' does not train {kind}: towers are not linear"
+        fitting = [f"'{m}'" for m in methods() if options_of(m).usual.tower_epochs is not None]
+        hint = f"algorithm = {' or '.join(fitting)}"
+        raise error(message, written.places["algorithm"], sql, hint=hint)
+    for name, option in written.places.items():
+        line = option_lines()[name]
+        if kind not in line.kinds:
+            fitting = [k for k in line.kinds if k in BUILT_KINDS]
+            message = f"option {name} does not apply to {kind}, only to {', '.join(fitting)}"
+            raise error(message, option, sql, name=True)
+        if algorithm not in line.of(kind):
+            message = f"option {name} does not apply to algorithm '{algorithm}', only to "
+            raise error(f"{message}{', '.join(line.of(kind))}", option, sql, name=True)
+
+
+def resolve_scoring(
+    kind: str, model: Mapping[str, object], given: Iterable[Given] = (), sql: str | None = None
+) -> ScoringOptions:
+    """Those that a statement sets, over those of the model, in JSON's types as it keeps them.
+
+    Raises OptionError for what EVALUATE and PREDICT do not take, and ModelError for a model whose
+    options are damaged.
+    """
+    table = with_options()
+    given = tuple(given)
+    written = table.read(given, sql)
+    for name, option in written.places.items():
+        if name not in SCORING:
+            message = f"option {name} is of TRAIN; EVALUATE and PREDICT take {', '.join(SCORING)}"
+            raise error(message, option, sql, name=True)
+    usual = {name: table.entries[name].default for name in SCORING}
+    kept = {name: value for name in SCORING if (value := _kept(name, model)) is not None}
+    values: dict[str, Any] = usual | kept | written.values
+    return ScoringOptions(tower=tower_of(kind, model), **values)
+
+
+def tower_of(kind: str, model: Mapping[str, object]) -> TowerOptions | None:
+    """Of a model, by the options that it keeps; None of a linear one."""
+    if kind not in NEURAL:
+        return None
+    names = [spec.name for spec in fields(TowerOptions)]
+    kept = {name: value for name in names if (value := _kept(name, model)) is not None}
+    return TowerOptions(**kept)
+
+
+def _kept(name: str, model: Mapping[str, object]) -> Any:
+    """A model's value of an option; None where it has none."""
+    value = model.get(name)
+    try:
+        return None if value is None else _value(name, value)
+    except OptionError as fault:
+        raise ModelError(f"the options of the model are damaged: {fault.message}") from None
+
+
+def resolve_privacy(kind: str, given: Iterable[Given], sql: str | None = None) -> Privacy:
+    """What a PRIVACY clause asks for, of a model of this kind.
+
+    What depends on the query's columns is left: `statistics` is AUTO where features are protected
+    and nothing is said of it, `label_classes` None where they are not given. Raises OptionError for
+    all that is not in the table, for values that are none, and for options that need, or exclude,
+    others.
+    """
+    check_kind(kind, sql=sql, span=getattr(kind, "span", None))
+    written = privacy_options().read(given, sql)
+    _check_asked(written.places, sql)
+    _check_kind(kind, written.places, sql)
+    values = resolved(Privacy, Setting(kind, values=written.values))
+    PRIVACY.check_needs(written, values, sql)
+    _check_labels(kind, written.values, written.places, sql)
+    return Privacy(**values)
+
+
+def privacy_options() -> Table:
+    """The options of PRIVACY, for reading: it knows those of WITH."""
+    of_with = {
+        name: f"it is an option of WITH: WITH ({name} = ...) PRIVACY (...)"
+        for name in option_lines()
+    }
+    return replace(PRIVACY, elsewhere={**PRIVACY.elsewhere, **of_with})
+
+
+def _check_asked(written: Mapping[str, Given], sql: str | None) -> None:
+    if not any(name in written for name in (*LABELS, *FEATURES)):
+        message = "PRIVACY asks for no noise: it needs label_epsilon, epsilon or noise_multiplier"
+        first = next(iter(written.values()), None)
+        span = None if first is None else getattr(first.name, "span", first.span)
+        hint = "label_epsilon protects labels, epsilon features; or leave PRIVACY out"
+        raise OptionError(message, hint=hint, sql=sql, span=span)
+    if all(name in written for name in FEATURES):
+        message = "PRIVACY options epsilon and noise_multiplier exclude each other"
+        hint = "give one of them: the other follows from it"
+        raise error(message, written["noise_multiplier"], sql, hint=hint, name=True)
+
+
+def _check_kind(kind: str, written: Mapping[str, Given], sql: str | None) -> None:
+    """What is asked for exists for models of this kind."""
+    found = kind_of(kind)
+    for names, why in ((LABELS, found.no_label_noise), (FEATURES, found.no_feature_noise)):
+        for name in names:
+            if why and name in written:
+                message = f"PRIVACY option {name} does not go with {kind}: {why}"
+                hint = f"leave {name} out, or USING {other(kind, NUMBER)}"
+                raise error(message, written[name], sql, hint=hint, name=True)
+
+
+def _check_labels(
+    kind: str, values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
+) -> None:
+    """What is said of labels fits the kind of model."""
+    classes = kind in CLASSIFIERS
+    wrong, right, is_ = "label_classes", "label_bounds", "a number"
+    if classes:
+        wrong, right, is_ = "label_bounds", "label_classes", "a class"
+    if wrong in written:
+        message = f"PRIVACY option {wrong} does not apply to {kind}, whose target is {is_}"
+        raise error(message, written[wrong], sql, hint=f"give {right}", name=True)
+    if "label_epsilon" not in values:
+        return
+    if not classes and values.get("label_mechanism") == RANDOMIZED:
+        message = f"PRIVACY option label_mechanism = '{RANDOMIZED}' is for classes, and the target "
+        message += f"of {kind} is a number"
+        hint = f"leave it out: numbers are noised by '{LAPLACE}'"
+        raise error(message, written["label_mechanism"], sql, hint=hint)
+    if not classes and "label_bounds" not in values:
+        message = f"PRIVACY option label_epsilon needs label_bounds for {kind}"
+        hint = "add label_bounds = [least, largest]: the noise must cover that range"
+        raise error(message, written["label_epsilon"], sql, hint=hint, name=True)
+    found = values.get("label_classes")
+    if kind_of(kind).target == TWO_CLASSES and isinstance(found, tuple) and len(found) != 2:
+        message = f"PRIVACY option label_classes must list two classes for {kind}, got "
+        hint = f"USING {other(kind, ANY_CLASSES)} takes more"
+        raise error(f"{message}{len(found)}", written["label_classes"], sql, hint=hint)
+
+
+_EXACT = "with predictions = 'none' they are exact, and "
+_GAUSSIAN = "or noise them: PRIVACY (..., predictions = 'gaussian')"
+
+
+def check_privacy(
+    privacy: Privacy, options: TrainingOptions, written: Written, sql: str | None = None
+) -> None:
+    """Raise OptionError where options of WITH break what PRIVACY promises."""
+    values = options.listed()
+
+    def refuse(name: str, why: str, hint: str) -> OptionError:
+        message = f"option {name} = {shown(values[name])} does not go with PRIVACY: {why}"
+        return error(message, written.places[name], sql, hint=hint)
+
+    if "seed" in written.places:
+        why = "rows would be numbered by their content, which the coordinator could recognise"
+        raise refuse("seed", why, "leave seed out")
+    if "warm_start" in written.places:
+        why = "the model that training starts from knows the rows without this noise"
+        raise refuse("warm_start", why, "leave warm_start out")
+    if not privacy.features:
+        return
+    usual = options.method.usual
+    if usual.unprotected:
+        hint = "algorithm = 'sgd', or noise labels only: label_epsilon"
+        raise refuse("algorithm", usual.unprotected, hint)
+    if privacy.predictions != "none":
+        return
+    if usual.exact:
+        raise refuse("algorithm", usual.exact, f"algorithm = 'sgd', {_GAUSSIAN}")
+    if options.tower is not None and options.tower.outputs is not None:
+        why = f"the coordinator fits it to predictions: {_EXACT}so would the head be"
+        raise refuse("head", why, f"leave it out, {_GAUSSIAN}")
+    for name, value in (("tolerance", options.tolerance), ("patience", options.patience)):
+        if value:
+            why = f"when training ends would depend on predictions: {_EXACT}so would the end"
+            raise refuse(name, why, f"leave {name} out, {_GAUSSIAN}")
