@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
+from sqlfl.fragment_columns import ROW
 from sqlfl.models.kinds import ANY_CLASSES, CLASSIFIERS, other
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_privacy, resolve_scoring, resolve_training
@@ -308,7 +309,7 @@ def _picked(slot: Slot, places: list[int]) -> Slot:
         select = fragment.select.copy()
         items = select.expressions
         found = [items[place] for place in places] + items[len(slot.features) :]
-        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), "sqlfl_row")])
+        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), ROW)])
         fragments.append(replace(fragment, select=select))
     features = tuple(slot.features[place] for place in places)
     return replace(slot, features=features, fragments=tuple(fragments))

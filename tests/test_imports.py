@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sqlfl.methods import METHODS
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"sqlfl": ROOT / "sqlfl", "sqlfl.planner": ROOT / "planner", "sqlfl.udfs": ROOT / "udfs"}
 STDLIB = set(sys.stdlib_module_names)
@@ -75,23 +77,37 @@ def members(package: str) -> list[str]:
 
 
 def test_the_planner_is_pure() -> None:
-    allowed = STDLIB | {"sqlglot", "sqlfl.errors", "sqlfl.schema", "sqlfl"}
-    for module in members("sqlfl.planner"):
+    allowed = STDLIB | {"sqlglot", "sqlfl.errors", "sqlfl.schema", "sqlfl", "sqlfl.methods.spec"}
+    specifications = [f"{package}.spec" for package in METHODS.values()]
+    for module in (*members("sqlfl.planner"), "sqlfl.methods.spec", *specifications):
         others = {m for m in modules(SOURCES[module]) if not within(m, "sqlfl.planner")}
-        # The tables of options are at the bottom too, and know the standard library only.
+        # Options and messages are at the bottom too, and know the standard library only.
         assert others - set(BOTTOM) <= allowed, module
 
 
 BOTTOM = [
     "sqlfl.codec",
     "sqlfl.errors",
+    "sqlfl.fragment_columns",
+    "sqlfl.messages",
+    "sqlfl.messages.base",
+    "sqlfl.messages.forms",
+    "sqlfl.messages.models",
+    "sqlfl.messages.planning",
+    "sqlfl.messages.preparation",
+    "sqlfl.messages.training",
+    "sqlfl.methods",
+    "sqlfl.methods.admm.messages",
+    "sqlfl.methods.admm.options",
+    "sqlfl.methods.lbfgs.lengths",
+    "sqlfl.methods.lbfgs.messages",
+    "sqlfl.methods.lbfgs.options",
+    "sqlfl.methods.sgd.messages",
+    "sqlfl.methods.sgd.options",
     "sqlfl.models.kinds",
     "sqlfl.printing",
+    "sqlfl.privacy.schedule",
     "sqlfl.schema",
-    "sqlfl.methods",
-    "sqlfl.methods.admm.options",
-    "sqlfl.methods.lbfgs.options",
-    "sqlfl.methods.sgd.options",
     "sqlfl.options.batch",
     "sqlfl.options.entries",
     "sqlfl.options.privacy",
@@ -101,11 +117,13 @@ BOTTOM = [
     "sqlfl.privacy.specification",
     "sqlfl.transport.network",
 ]
+LATE = {"sqlfl.messages.training": {"numpy"}}
+"""What some of them import when they make a value."""
 
 
 @pytest.mark.parametrize("module", BOTTOM)
 def test_the_bottom_knows_the_standard_library_only(module: str) -> None:
-    assert modules(SOURCES[module]) <= STDLIB | {*BOTTOM, "sqlfl"}
+    assert modules(SOURCES[module]) <= STDLIB | {*BOTTOM, "sqlfl"} | LATE.get(module, set())
 
 
 def reached(start: str) -> set[str]:
@@ -118,6 +136,19 @@ def reached(start: str) -> set[str]:
         found.add(module)
         waiting += [m for m in imported(SOURCES[module]) if m in SOURCES and m != "sqlfl"]
     return found
+
+
+@pytest.mark.parametrize("package", METHODS.values())
+def test_the_parts_of_a_method_stay_on_their_sides(package: str) -> None:
+    for other in reached(f"{package}.coordinator"):
+        assert not within(other, "sqlfl.party"), other
+        assert not within(other, "sqlfl.udfs"), other
+    modules = [m for m in members(package) if m.endswith("client")]
+    assert f"{package}.client" in modules
+    for module in modules:
+        for other in reached(module):
+            for forbidden in ("sqlfl.coordinator", "sqlfl.planner", "sqlfl.session"):
+                assert not within(other, forbidden), f"{module} reaches {other}"
 
 
 def test_the_coordinator_does_not_know_the_partys_engine() -> None:
@@ -198,6 +229,13 @@ def test_import_is_light() -> None:
     heavy = ("torch", "opacus", "duckdb", "pyarrow", "numpy", "scipy", "sqlglot", "pandas")
     assert not [m for m in extra if m.split(".")[0] in heavy]
     assert len(extra) < 120, sorted(extra)
+
+
+def test_the_planner_loads_no_arrays() -> None:
+    """Messages say their forms without numpy and Arrow."""
+    extra = loaded("import sqlfl.planner.federated.plan") - loaded("pass")
+    heavy = {"torch", "duckdb", "pyarrow", "numpy", "scipy", "pandas"}
+    assert not heavy & {m.split(".")[0] for m in extra}
 
 
 def test_a_federation_needs_neither_torch_nor_opacus() -> None:

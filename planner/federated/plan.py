@@ -19,7 +19,6 @@ from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol import exchanges as ex
 from sqlfl.planner.protocol.phases import protocol
-from sqlfl.planner.protocol.rounds import ROUNDS
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
@@ -187,8 +186,6 @@ def plan(
     training = options if isinstance(options, TrainingOptions) else None
     if (purpose == TRAIN) != (training is not None):
         raise InternalError(f"{type(options).__name__} in {purpose}")
-    if training is not None and training.algorithm not in ROUNDS:
-        raise InternalError(f"no exchanges are known of algorithm {training.algorithm}")
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
     told = dict(slots or {})

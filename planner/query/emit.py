@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from sqlfl import fragment_columns
 from sqlfl.errors import InternalError
 from sqlfl.planner.grammar.writing import Dialect, to_sql
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
@@ -61,7 +62,7 @@ def cast(expression: exp.Expr, type_: str) -> exp.Cast:
     return exp.Cast(this=expression.copy(), to=exp.DataType.build(type_, dialect=Dialect))
 
 
-ROW = "sqlfl_row"
+ROW = fragment_columns.ROW
 """In an expression, `Column(ROW, table='@n')` is the whole row of a source, as a struct."""
 MARKS = ("#", "@")
 """What the names of relations and sources start with, while a query is worked on."""

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
 from sqlfl.errors import ModelError
+from sqlfl.fragment_columns import KEY
 from sqlfl.options.training import LARGEST_JOIN
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
@@ -134,7 +135,7 @@ def _written(slot: Slot, key: int) -> str:
     parts = [
         item.this.copy()
         for item in select.expressions
-        if item.alias_or_name.startswith(f"sqlfl_key_{key}_")
+        if item.alias_or_name.startswith(f"{KEY}{key}_")
     ]
     source = select.args["from_"].this.alias_or_name
     alone = not select.args.get("joins")

@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from sqlfl.errors import InternalError
-from sqlfl.methods.admm.options import AdmmOptions
-from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.specification import SlotRounds
 
 
+@dataclass(frozen=True)
+class Part:
+    """A slot in a run, as far as it decides how often its rows take part in something."""
+
+    options: TrainingOptions
+    joined: int
+    """N, joined rows that train."""
+    copies: int
+    """F: of these, those that a row of the slot is in, at most."""
+    clients: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of the whole run."""
+
+    gradients: int
+    """Sums of gradients that a row is in, at most."""
+    predictions: int
+    """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
+    steps: int
+
+
+class Method(Protocol):
+    """What a method's `MethodSpec` says of its private rounds."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def private(self) -> Callable[[Part], Counts] | None: ...
+    @property
+    def moments(self) -> bool: ...
+
+
 def slot_rounds(
+    method: Method,
     options: TrainingOptions,
     *,
     slot: int,
@@ -30,52 +65,32 @@ def slot_rounds(
     """The plan of one slot, from the options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
-    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For linear ADMM: `numeric`
+    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For second moments: `numeric`
     encoded columns and `categories` features of the slot, and the `largest` count (sum of weights)
-    of a row.
+    of a row. Towers predict once before the first step.
 
-    sgd, N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of
-    which sums its gradient once. It is predicted at the end of an epoch and for each batch that it
-    is in, but for the first one, whose predictions are the last epoch's; with dropout for the first
-    one too. Towers predict once before. All rows at once: S = 1.
-    admm: a sum and a prediction an epoch, and second moments once. Of towers, a pass over the
-    client's rows sums each row's gradient once, in whatever batches; one client makes local_epochs
-    passes an epoch, several make ⌈local_epochs/inner_rounds⌉ in each inner round.
-
-    InternalError for an algorithm that cannot be private.
+    InternalError for a method that cannot be private.
     """
-    epochs, tower, method = options.epochs, options.tower, options.method
+    part, tower = Part(options, joined, max(copies, 1), clients), options.tower is not None
     if joined < 1 or clients < 1:
-        raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
-    own = max(copies, 1)
-    gradients = predictions = steps = epochs
-    moments = 0
-    if isinstance(method, SgdOptions):
-        batches = math.ceil(joined / method.batch_size.of(joined))
-        gradients, steps = epochs * min(own, batches), epochs * batches
-        drops = tower is not None and tower.dropout > 0.0
-        predictions = epochs * (1 + min(own, batches if drops else batches - 1))
-    elif isinstance(method, AdmmOptions) and tower is not None:
-        inner = method.inner_rounds if clients > 1 else 1
-        gradients = epochs * inner * math.ceil(method.local_epochs / inner)
-    elif isinstance(method, AdmmOptions):
-        moments = 1
-    else:
-        raise InternalError(f"{options.algorithm!r} has no private rounds")
+        raise InternalError(f"{joined} joined rows at {clients} clients")
+    if method.private is None:
+        raise InternalError(f"{method.name!r} has no private rounds")
+    counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return SlotRounds(
         slot=slot,
-        gradients=gradients,
-        predictions=predictions + (tower is not None),
-        moments=moments,
+        gradients=counts.gradients,
+        predictions=counts.predictions + int(tower),
+        moments=int(moments),
         moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
         clip=clip,
         clients=clients,
-        copies=own,
+        copies=part.copies,
         partners=dict(partners),
-        steps=steps,
-        whole=steps == epochs,
-        epochs=epochs,
+        steps=counts.steps,
+        whole=counts.steps == options.epochs,
+        epochs=options.epochs,
         row_bound=bound,
         one_sided=one_sided,
         one_sided_slopes=one_sided_slopes,

@@ -13,7 +13,7 @@ from scipy import optimize
 from sqlfl.coordinator.rounds.search import Newton, exact_search
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.lbfgs import subspace
-from sqlfl.methods.lbfgs.basis import coefficients_length, products_length
+from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
 from tests.methods.harness import gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")

@@ -14,22 +14,10 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-
-MEMORY = 10
-"""m, pairs (s, y) that are kept."""
+from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length
 
 THETA, GRADIENT, IMAGE = 0, 1, 2
 """Positions of θ, g and P g in the basis."""
-
-
-def products_length(memory: int = MEMORY) -> int:
-    """Numbers in the products of one message: 6 newest vectors with the whole basis."""
-    return 6 * (3 + 3 * memory)
-
-
-def coefficients_length(memory: int = MEMORY) -> int:
-    """Numbers that describe a step: of P g, of the m s and of the m P y."""
-    return 1 + 2 * memory
 
 
 def newest(iteration: int, memory: int = MEMORY) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlfl.methods.configuration import Configuration
-from sqlfl.methods.lbfgs.basis import MEMORY, coefficients_length, products_length
+from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length, products_length
 
 
 @dataclass(frozen=True, kw_only=True)

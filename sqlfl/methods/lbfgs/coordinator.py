@@ -29,8 +29,9 @@ from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
 from sqlfl.endings import CERTAIN, Ending
 from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
-from sqlfl.methods.lbfgs.basis import THETA, Basis, coefficients_length, sent
+from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
 from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
+from sqlfl.methods.lbfgs.lengths import coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from sqlfl.methods.lbfgs.products import InnerProducts
 from sqlfl.methods.lbfgs.subspace import Images, Restriction

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sqlfl.arrays import Array
 from sqlfl.messages.forms import array
 from sqlfl.messages.training import Residuals
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,5 +24,6 @@ class ExactLbfgsResiduals(LbfgsResiduals):
     """The same in 8-byte numbers, where columns of several tables nearly cancel."""
 
     kind = "exact_residuals"
+    words = f"{LbfgsResiduals.words}, in 8 bytes"
     exact = True
     values: Array = field(metadata=array("float64", "rows", "outputs", finite=False))

@@ -17,7 +17,8 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.search import mean_along
-from sqlfl.methods.lbfgs.basis import IMAGE, MEMORY, newest
+from sqlfl.methods.lbfgs.basis import IMAGE, newest
+from sqlfl.methods.lbfgs.lengths import MEMORY
 
 FLOAT32 = 2.0**-25
 """Rounding of a 4-byte number, relative to it, about."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from sqlfl.arrays import Array
 from sqlfl.messages.forms import array, integer, real
-from sqlfl.messages.training import Residuals
+from sqlfl.messages.training import Residuals, no_rows
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,10 +21,7 @@ class SgdResiduals(Residuals):
     """B, joined rows that the residuals are summed over."""
     whole: int = field(metadata=integer(most=1))
     """1: all active rows are predicted next, an epoch being over."""
-    batch: Array = field(
-        default_factory=lambda: np.zeros(0, np.uint32),
-        metadata=array("uint32", "batch", ascending=True),
-    )
+    batch: Array = field(default_factory=no_rows, metadata=array("uint32", "batch", ascending=True))
     """Else those of the next batch."""
 
     @property

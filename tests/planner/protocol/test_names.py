@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl.messages import CLIENT, KINDS
-from sqlfl.methods import METHODS
-from sqlfl.methods.lbfgs import messages as _  # noqa: F401  # has a kind of its own
-from sqlfl.methods.lbfgs.basis import MEMORY, coefficients_length, products_length
+from sqlfl.messages import KINDS
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as planned
-from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol.exchanges import WHOLE
 from tests.planner import plans
 
 PLANS = {
@@ -61,11 +56,3 @@ def test_every_kind_of_the_protocol_is_a_message(plan: FederatedPlan) -> None:
 def test_every_message_has_its_place_in_a_protocol() -> None:
     sent = {s.kind for plan in PLANS.values() for e in plan.exchanges for s in e.sends}
     assert NAMES - sent == OUTSIDE
-
-
-def test_lengths_are_those_of_the_algorithms() -> None:
-    assert rounds.ROUNDS.keys() == METHODS.keys()
-    assert rounds.HISTORY == MEMORY
-    assert products_length() == rounds.LBFGS_PRODUCTS
-    assert coefficients_length() == rounds.LBFGS_COEFFICIENTS
-    assert WHOLE == CLIENT
