@@ -45,7 +45,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
             if s.features
         ]
         outcome = "the model's metrics" if plan.purpose == "evaluate" else "a prediction a row"
-        scores = "E = Σ A_i h_i; H = E W0 + b" if has_head(plan) else "H = b + Σ A_i h_i"
+        scores = "E = Σ A_i h_i; H = E W0 + b" if has_head(plan.tower) else "H = b + Σ A_i h_i"
         gathered = f"gather {scores}; {outcome}"
         found.append(Operator(ONCE, "all", "LoJ", "coordinator", gathered))
         if plan.into is not None:
@@ -57,7 +57,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
     towers = [slot for slot in plan.ucq.slots if slot.features]
     kinds = {(s.kind, s.slot) for e in plan.exchanges for s in e.sends}
     found += [_encoding(plan, s) for s in towers if ("set_encoding", s.index) in kinds]
-    each = spec_of(plan.algorithm).words(plan)
+    each = spec_of(plan.algorithm).words(plan.training, plan.privacy)
     found.append(Operator(each.every, "all", "LoJ", "coordinator", each.join))
     for slot in towers:
         found += _round(plan, slot, each)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.errors import InternalError
+from sqlfl.methods import methods
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
@@ -186,6 +187,8 @@ def plan(
     training = options if isinstance(options, TrainingOptions) else None
     if (purpose == TRAIN) != (training is not None):
         raise InternalError(f"{type(options).__name__} in {purpose}")
+    if training is not None and training.algorithm not in methods():
+        raise InternalError(f"no exchanges are known of algorithm {training.algorithm}")
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
     told = dict(slots or {})

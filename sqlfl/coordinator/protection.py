@@ -19,7 +19,6 @@ from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, Residuals, SendReleases
 from sqlfl.messages.replies import Channel, Expected, ask
-from sqlfl.methods.spec import spec_of
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
@@ -119,7 +118,6 @@ def _rounds(
     often: int,
 ) -> SlotRounds:
     return slot_rounds(
-        spec_of(plan.algorithm),
         plan.training,
         slot=slot.index,
         joined=len(part.rows),

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from sqlfl.methods import part_of
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.planner.protocol.exchanges import Exchange, Run
-from sqlfl.privacy.schedule import Counts, Part
-
-
-class Training(Protocol):
-    """What words depend on; a plan has it."""
-
-    @property
-    def training(self) -> TrainingOptions: ...
-    @property
-    def tower(self) -> TowerOptions | None: ...
-    @property
-    def privacy(self) -> Privacy | None: ...
+from sqlfl.privacy.counts import Counts, Part
 
 
 @dataclass(frozen=True)
@@ -46,7 +34,7 @@ class MethodSpec:
     name: str
     exchanges: Callable[[Run], list[Exchange]]
     """Of its rounds, from `Start` to the last one."""
-    words: Callable[[Training], Words]
+    words: Callable[[TrainingOptions, Privacy | None], Words]
     private: Callable[[Part], Counts] | None = None
     """How often its private rounds release something of a row; None where there are none."""
     moments: bool = False
@@ -59,12 +47,12 @@ def spec_of(name: str) -> MethodSpec:
     return spec
 
 
-def has_head(plan: Training) -> bool:
+def has_head(tower: TowerOptions | None) -> bool:
     """The coordinator trains a linear head over the sum of the towers' outputs."""
-    return plan.tower is not None and plan.tower.outputs is not None
+    return tower is not None and tower.outputs is not None
 
 
-def summed(plan: Training, what: str = "partial gradients Xᵀ Y") -> str:
+def summed(options: TrainingOptions, what: str = "partial gradients Xᵀ Y") -> str:
     """At the coordinator, where a slot's clients sum their gradients."""
     words = f"sum of the clients' {what}, in client order, back to each of them"
-    return words if plan.tower is None else words.replace("Xᵀ Y", "∂θ")
+    return words if options.tower is None else words.replace("Xᵀ Y", "∂θ")

@@ -1,53 +1,18 @@
-"""How often the rows of a slot take part in what a run releases."""
+"""What a run releases of a slot, as far as its noise depends on it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
 
 from sqlfl.errors import InternalError
+from sqlfl.methods.spec import spec_of
 from sqlfl.options.training import TrainingOptions
+from sqlfl.privacy.counts import Part
 from sqlfl.privacy.specification import SlotRounds
 
 
-@dataclass(frozen=True)
-class Part:
-    """A slot in a run, as far as it decides how often its rows take part in something."""
-
-    options: TrainingOptions
-    joined: int
-    """N, joined rows that train."""
-    copies: int
-    """F: of these, those that a row of the slot is in, at most."""
-    clients: int
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Of the whole run."""
-
-    gradients: int
-    """Sums of gradients that a row is in, at most."""
-    predictions: int
-    """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
-    steps: int
-
-
-class Method(Protocol):
-    """What a method's `MethodSpec` says of its private rounds."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def private(self) -> Callable[[Part], Counts] | None: ...
-    @property
-    def moments(self) -> bool: ...
-
-
 def slot_rounds(
-    method: Method,
     options: TrainingOptions,
     *,
     slot: int,
@@ -71,11 +36,12 @@ def slot_rounds(
 
     InternalError for a method that cannot be private.
     """
-    part, tower = Part(options, joined, max(copies, 1), clients), options.tower is not None
+    epochs, tower, method = options.epochs, options.tower is not None, spec_of(options.algorithm)
     if joined < 1 or clients < 1:
-        raise InternalError(f"{joined} joined rows at {clients} clients")
+        raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
     if method.private is None:
         raise InternalError(f"{method.name!r} has no private rounds")
+    part = Part(options, joined, max(copies, 1), clients)
     counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return SlotRounds(
@@ -89,8 +55,8 @@ def slot_rounds(
         copies=part.copies,
         partners=dict(partners),
         steps=counts.steps,
-        whole=counts.steps == options.epochs,
-        epochs=options.epochs,
+        whole=counts.steps == epochs,
+        epochs=epochs,
         row_bound=bound,
         one_sided=one_sided,
         one_sided_slopes=one_sided_slopes,

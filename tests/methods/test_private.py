@@ -13,7 +13,6 @@ from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
 from sqlfl.methods.sgd.rates import public_rates
-from sqlfl.methods.spec import spec_of
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.schedule import row_bound, slot_rounds
@@ -207,7 +206,6 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     found = run(join, name, around(0.5, clip=1.0, exact=exact), **options)
     for (_, slot), operator in found.channel.operators.items():
         planned = slot_rounds(
-            spec_of(name),
             found.options,
             slot=slot,
             joined=240,

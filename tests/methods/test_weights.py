@@ -82,37 +82,6 @@ def test_weights_are_repetitions(kind: str, method: str, seed: int, union: bool)
     assert one.objective == pytest.approx(expected, rel=1e-5, abs=1e-5 * first)
 
 
-@pytest.mark.thinned(7)
-@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e6, 1e30])
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-def test_the_scale_of_the_weights_does_not_matter(scale: float, options: dict) -> None:
-    join = weighted("logistic_regression", clients=(1, 2, 1))
-    scaled = replace(join, weights=join.weights * scale, engines={})
-    one, other = train(join, **options), train(scaled, **options)
-    np.testing.assert_allclose(other.theta, one.theta, atol=1e-6)
-    assert other.objective == pytest.approx(one.objective, rel=1e-6)
-
-
-@pytest.mark.thinned(5)
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_weight_zero_are_predicted_and_change_nothing(kind: str, options: dict) -> None:
-    join = weighted(kind)
-    nothing = join.weights == 0
-    other = replace(join, targets=np.where(nothing, join.targets[::-1], join.targets), engines={})
-    one, two = train(join, **options), train(other, **options)
-    np.testing.assert_array_equal(one.theta, two.theta)
-    scores = join.design @ one.theta + one.algorithm.intercept
-    np.testing.assert_allclose(one.algorithm.scores[nothing], scores[nothing], atol=1e-5)
-
-
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-def test_weights_of_one_are_no_weights(options: dict) -> None:
-    join = weighted("softmax_regression", np.ones(600))
-    one, two = train(join, **options), train(replace(join, weights=None, engines={}), **options)
-    np.testing.assert_allclose(one.theta, two.theta, atol=1e-6)
-
-
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sqlfl.methods.spec import spec_of
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.party import guard
@@ -41,7 +40,6 @@ def planned(
 ) -> RoundPrivacy:
     """What each of the slot's clients does in a run of some steps that claims (ε, δ)."""
     slot = slot_rounds(
-        spec_of("sgd"),
         training_options("linear_regression", {"algorithm": "sgd", "epochs": STEPS}, private=True),
         slot=0,
         joined=CANARIES,

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sqlfl.errors import InternalError
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
-from sqlfl.methods.spec import spec_of
 from sqlfl.options.resolve import training_options
 from sqlfl.privacy.schedule import moments_sensitivity, row_bound, slot_rounds
 from sqlfl.privacy.specification import SlotRounds
@@ -32,7 +31,7 @@ def planned(algorithm: str = "sgd", *, tower: bool = False, **given: Any) -> Slo
     options = {name: value for name, value in given.items() if name not in FIELDS}
     kind = "mlp_regressor" if tower else "linear_regression"
     resolved = training_options(kind, {"algorithm": algorithm, **options}, private=True)
-    return slot_rounds(spec_of(algorithm), resolved, slot=0, clip=1.0, partners={1: 2}, **own)
+    return slot_rounds(resolved, slot=0, clip=1.0, partners={1: 2}, **own)
 
 
 def counted(found: SlotRounds) -> tuple[int, int, int, int]:

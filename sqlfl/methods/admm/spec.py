@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from sqlfl import messages as ms
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions
-from sqlfl.methods.spec import MethodSpec, Training, Words, has_head, summed
+from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import Content, content
 from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.schedule import Counts, Part
+from sqlfl.privacy.counts import Counts, Part
 from sqlfl.schema import Client
 
 
@@ -68,37 +71,36 @@ def _consensus_epochs(
     ]
 
 
-def _words(plan: Training) -> Words:
+def _words(options: TrainingOptions, privacy: Privacy | None) -> Words:
     join = (
         "gather H = b + Σ A_i h_i; z- and λ-update per joined row; intercept; "
         "scatter Y_i = A_iᵀ (λ + ρ (H − z))"
     )
-    if has_head(plan):
+    if has_head(options.tower):
         join = (
             "gather E = Σ A_i h_i; z- and λ-update per joined row, for scores H = z W0 + b; head "
             "W0 and b fitted to E; scatter Y_i = A_iᵀ (λ + ρ (E − z))"
         )
     client = "θ-update by a factorised ridge system; predictions h = X θ"
     near = "own θ by a ridge system with θ near w − u; u ← u + θ − w; predictions h = X θ"
-    if plan.tower is not None:
-        often = plan.training.of(AdmmOptions).local_epochs
+    if options.tower is not None:
+        often = options.of(AdmmOptions).local_epochs
         by = f"by {often} pass{'es' * (often != 1)} of Adam over its own rows in batches"
         client = f"θ-update {by}; predictions h of the tower"
         near = f"own θ near w − u {by}; u ← u + θ − w; predictions h of the tower"
     mean = "w = mean of the clients' θ + u, back to each of them"
-    return Words("epoch", join, client, summed(plan, "Xᵀ Y"), (near, mean))
+    return Words("epoch", join, client, summed(options, "Xᵀ Y"), (near, mean))
 
 
 def _private(part: Part) -> Counts:
     """A sum and a prediction an epoch. Of towers, a pass over the client's rows sums each row's
     gradient once, in whatever batches; one client makes local_epochs passes an epoch, several make
     ⌈local_epochs/inner_rounds⌉ in each inner round."""
-    epochs, own = part.options.epochs, part.options.of(AdmmOptions)
-    gradients = epochs
-    if part.options.tower is not None:
-        inner = own.inner_rounds if part.clients > 1 else 1
-        gradients *= inner * -(-own.local_epochs // inner)
-    return Counts(gradients, epochs, epochs)
+    own, epochs = part.options.of(AdmmOptions), part.options.epochs
+    if part.options.tower is None:
+        return Counts(epochs, epochs, epochs)
+    inner = own.inner_rounds if part.clients > 1 else 1
+    return Counts(epochs * inner * math.ceil(own.local_epochs / inner), epochs, epochs)
 
 
 SPEC = MethodSpec("admm", _exchanges, _words, _private, moments=True)

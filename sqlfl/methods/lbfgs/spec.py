@@ -5,7 +5,9 @@ from __future__ import annotations
 from sqlfl import messages as ms
 from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
-from sqlfl.methods.spec import MethodSpec, Training, Words, summed
+from sqlfl.methods.spec import MethodSpec, Words, summed
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import Content, content
@@ -49,14 +51,14 @@ def _residuals(kind: type[LbfgsResiduals], slot: Slot, client: Client) -> Conten
     return content(kind, rows=rows, outputs=sym.OUTPUTS, coefficients=length)
 
 
-def _words(plan: Training) -> Words:
+def _words(options: TrainingOptions, privacy: Privacy | None) -> Words:
     return Words(
         every="iteration",
         join="gather H = b + Σ A_i h_i along the direction; exact search by block; "
         "scatter Y_i = A_iᵀ ∂ℓ/∂H; coefficients of the next direction",
         client="gradient g = Xᵀ Y / N + l2 θ; preconditioned P g; predictions X P g; inner "
         "products",
-        union=summed(plan),
+        union=summed(options),
     )
 
 

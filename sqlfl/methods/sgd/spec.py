@@ -7,14 +7,16 @@ import math
 from sqlfl import messages as ms
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.options import SgdOptions
-from sqlfl.methods.spec import MethodSpec, Training, Words, has_head, summed
+from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
 from sqlfl.options.batch import Whole
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import Content, content
 from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.schedule import Counts, Part
+from sqlfl.privacy.counts import Counts, Part
 from sqlfl.schema import Client
 
 STEPS = {
@@ -49,12 +51,13 @@ def _exchanges(run: Run) -> list[Exchange]:
         return rounds.predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
     found = [rounds.start(run), *rounds.first_predictions(run)]
-    if run.training.of(SgdOptions).learning_rate is None and not run.protected:
+    own = run.training.of(SgdOptions)
+    if own.learning_rate is None and not run.protected:
         found += rounds.probes(run, consensus=False)
     if drops:
         found.append(_dropping(run))
     found += rounds.step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if not isinstance(run.training.of(SgdOptions).batch_size, Whole):
+    if not isinstance(own.batch_size, Whole):
         between = sym.STEPS + -1 * sym.ROUNDS
         found += rounds.step(run, "batch", between, next_batch, batch_rows)
     return [
@@ -76,25 +79,24 @@ def _dropping(run: Run) -> Exchange:
     return exchange("epoch", sym.ROUNDS, calls)
 
 
-def _words(plan: Training) -> Words:
+def _words(options: TrainingOptions, privacy: Privacy | None) -> Words:
     join = "gather H = b + Σ A_i h_i; step of the intercept; scatter Y_i = A_iᵀ ∂ℓ/∂H"
-    if has_head(plan):
+    if has_head(options.tower):
         join = (
             "gather E = Σ A_i h_i; scores H = E W0 + b; step of the head W0 and b; "
             "scatter Y_i = A_iᵀ ∂ℓ/∂E"
         )
-    privacy = plan.privacy
     if privacy is not None and privacy.features and privacy.predictions == "none":
         noised = "gradient of the intercept, each row's clipped, the sum noised; its step"
         join = join.replace("step of the intercept", noised)
-    optimizer = plan.training.of(SgdOptions).optimizer
+    optimizer = options.of(SgdOptions).optimizer
     client = f"∂θ = Xᵀ Y / B + l2 θ, B the batch's rows; {STEPS[optimizer]}; predictions h = X θ"
-    if plan.tower is not None:
+    if options.tower is not None:
         client = "∂θ by backpropagation of Y / B, B the batch's rows; "
         client += f"{STEPS[optimizer]}; predictions h of the tower"
     elif optimizer == "plain":
         client = "θ ← θ − η (Xᵀ Y / B + l2 θ), B the batch's rows; predictions h = X θ"
-    return Words("step", join, client, summed(plan))
+    return Words("step", join, client, summed(options))
 
 
 def _private(part: Part) -> Counts:

@@ -1,0 +1,30 @@
+"""How often a row of a slot takes part in what a method's private rounds release."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlfl.options.training import TrainingOptions
+
+
+@dataclass(frozen=True)
+class Part:
+    """A slot in a run, as far as it decides that."""
+
+    options: TrainingOptions
+    joined: int
+    """N, joined rows that train."""
+    copies: int
+    """F: of these, those that a row of the slot is in, at most."""
+    clients: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of the whole run."""
+
+    gradients: int
+    """Sums of gradients that a row is in, at most."""
+    predictions: int
+    """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
+    steps: int
