@@ -89,7 +89,7 @@ def _words(options: TrainingOptions, privacy: Privacy | None) -> Words:
     if privacy is not None and privacy.features and privacy.predictions == "none":
         noised = "gradient of the intercept, each row's clipped, the sum noised; its step"
         join = join.replace("step of the intercept", noised)
-    optimizer = options.of(SgdOptions).optimizer
+    optimizer = options.of(SgdOptions).steps.optimizer
     client = f"∂θ = Xᵀ Y / B + l2 θ, B the batch's rows; {STEPS[optimizer]}; predictions h = X θ"
     if options.tower is not None:
         client = "∂θ by backpropagation of Y / B, B the batch's rows; "
