@@ -31,7 +31,7 @@ METHODS = {
 def methods() -> Mapping[str, str]:
     """Name -> package, of all methods that are installed here; none takes another's name."""
     others = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    return MappingProxyType(others | METHODS)
+    return MappingProxyType(METHODS | others | METHODS)
 
 
 def part_of(name: str, part: str) -> Any:

@@ -16,7 +16,7 @@ from sqlfl.models.kinds import KINDS, NEURAL
 from sqlfl.options.types import OptionType, meant, shown
 
 T = TypeVar("T")
-_ENTRY = "sqlfl_option"
+_ENTRY, _SECTION = "sqlfl_option", "sqlfl_section"
 AUTO = "auto"
 """The value of an option that is settled later, by the query's columns."""
 DEPENDS: Any = MISSING
@@ -161,31 +161,60 @@ def option(
     return field(default_factory=lambda: default, metadata={_ENTRY: entry})
 
 
+def section(options: type[T]) -> T:
+    """A field whose value is a dataclass of options too: they are told as if they stood here."""
+    found: T = field(metadata={_SECTION: options})
+    return found
+
+
 def entries_of(options: type) -> tuple[Entry, ...]:
-    """In the order of the fields; fields that are no option are left out."""
-    return tuple(
-        replace(spec.metadata[_ENTRY], name=spec.name)
-        for spec in fields(options)
-        if _ENTRY in spec.metadata
-    )
+    """In the order of the fields, with those of sections; other fields are left out."""
+    found: list[Entry] = []
+    for spec in fields(options):
+        if _ENTRY in spec.metadata:
+            found.append(replace(spec.metadata[_ENTRY], name=spec.name))
+        elif _SECTION in spec.metadata:
+            found += entries_of(spec.metadata[_SECTION])
+    return tuple(found)
 
 
 def resolved(options: type, setting: Setting) -> dict[str, Any]:
-    """Every option of this dataclass with its value: what the setting's `values` say, and defaults
-    for the others, each of which may depend on those before."""
+    """The fields of this dataclass: of every option what the setting's `values` say, or its
+    default, which may depend on the options before."""
     values: dict[str, Any] = dict(setting.values)
-    entries = entries_of(options)
-    for entry in entries:
+    for entry in entries_of(options):
         if entry.name not in values:
             values[entry.name] = entry.usual(replace(setting, values=values))
-    return {entry.name: values[entry.name] for entry in entries}
+    return _fields(options, values)
+
+
+def _fields(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    found = {spec.name: values[spec.name] for spec in fields(options) if _ENTRY in spec.metadata}
+    for spec in fields(options):
+        if _SECTION in spec.metadata:
+            inner = spec.metadata[_SECTION]
+            found[spec.name] = inner(**_fields(inner, values))
+    return found
+
+
+def _values(options: Any) -> dict[str, Any]:
+    """By the names of the options, those of sections too."""
+    found = {}
+    for spec in fields(options):
+        value = getattr(options, spec.name)
+        if _ENTRY in spec.metadata:
+            found[spec.name] = value
+        elif _SECTION in spec.metadata:
+            found |= _values(value)
+    return found
 
 
 def listed(options: Any, kind: str) -> dict[str, object]:
     """The values as a statement has them, in JSON's types, of what applies to models of this kind
     and means something beside the others. None stands for what a statement cannot say."""
+    values = _values(options)
     found = {
-        entry.name: entry.type.written(getattr(options, entry.name))
+        entry.name: entry.type.written(values[entry.name])
         for entry in entries_of(type(options))
         if kind in entry.kinds
     }

@@ -15,6 +15,7 @@ from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinat
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.admm.configuration import LocalSteps
 from sqlfl.methods.configuration import Configuration, TowerConfiguration
+from sqlfl.methods.sgd.options import Steps
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.options.resolve import training_options
@@ -64,7 +65,7 @@ class DenseEngine:
 
 
 def configured(method: str, **values: Any) -> Configuration:
-    """`values`: fields of the method's configuration, of its tower and of its local steps; those
+    """`values`: fields of the method's configuration, of its tower and of its steps; those
     that it has not are left out."""
     own = client_of(method).configuration
     if values.get("hidden"):
@@ -72,6 +73,7 @@ def configured(method: str, **values: Any) -> Configuration:
         values["local"] = LocalSteps(
             *(values.get(f"local_{name}", usual) for name, usual in LOCAL.items())
         )
+    values["steps"] = Steps(**_fields(Steps, values))
     return own(**_fields(own, values))
 
 

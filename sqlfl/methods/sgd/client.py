@@ -22,7 +22,7 @@ class SgdStep:
         self._theta = theta
         self._centre = engine.centre
         self._solver: Metric | None = None
-        self._optimizer = optimizer_of(configuration.optimizer, configuration.momentum)
+        self._optimizer = optimizer_of(configuration.steps.optimizer, configuration.steps.momentum)
         self._rate, self._divisor = 0.0, 1
 
     @property

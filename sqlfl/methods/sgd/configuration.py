@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.sgd.options import Steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class SgdConfiguration(Configuration):
     method = "sgd"
-    optimizer: str = "plain"
-    """'plain', 'momentum' or 'adam'."""
-    momentum: float = 0.9
-    """Of the optimizer 'momentum'."""
+    steps: Steps = Steps()

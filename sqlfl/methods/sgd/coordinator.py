@@ -85,7 +85,7 @@ class Sgd:
         self._scores: Array = self._begin.scores
         self.first = 0.0
         self._optimizers = [
-            optimizer_of(self._options.optimizer, self._options.momentum)
+            optimizer_of(self._options.steps.optimizer, self._options.steps.momentum)
             for _ in self._head.parameters
         ]
         self._schedule, self._decay = "constant", 0.0
@@ -111,7 +111,7 @@ class Sgd:
         """Start; the predictions of towers or of a warm start; the power rounds where the step
         length is to be estimated."""
         problem, own = self._problem, self._options
-        configuration = partial(SgdConfiguration, optimizer=own.optimizer, momentum=own.momentum)
+        configuration = partial(SgdConfiguration, steps=own.steps)
         self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
@@ -183,13 +183,13 @@ class Sgd:
     @property
     def _swings(self) -> bool:
         """The objective may rise on the way down."""
-        return self._options.optimizer != "plain"
+        return self._options.steps.optimizer != "plain"
 
     @property
     def _memory(self) -> int:
         """Steps that one step depends on."""
-        if self._options.optimizer == "momentum":
-            return math.ceil(1.0 / (1.0 - self._options.momentum))
+        if self._options.steps.optimizer == "momentum":
+            return math.ceil(1.0 / (1.0 - self._options.steps.momentum))
         return ADAM_MEMORY if self._swings else 1
 
     def _epoch(self, factor: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlfl.options.batch import LEAST, MOST, Batch, Usual, Whole
-from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
+from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option, section
 from sqlfl.options.types import BATCH, FRACTION, choice, number
 
 LEARNING_RATE = 0.01
@@ -42,6 +42,21 @@ def _learning_rate(setting: Setting) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What clients are told: what a step makes of the gradient."""
+
+    # fmt: off
+    optimizer: str = option(_OPTIMIZER, "plain",
+        "what a step makes of the gradient; the same at every client of a slot, and of what the "
+        "coordinator trains", chosen=lambda setting: "adam" if setting.neural else "plain",
+        default_text="'plain'; 'adam' of mlp_*")
+    momentum: float = option(FRACTION, 0.9,
+        "share of the last step that the next one keeps; only with optimizer = 'momentum'",
+        needs=Needs(("optimizer",), ("momentum",)))
+    # fmt: on
+
+
+@dataclass(frozen=True, kw_only=True)
 class SgdOptions(MethodOptions):
     usual: ClassVar[Defaults] = Defaults(
         epochs=100, tower_epochs=20, tolerance=0.0, noised_epochs=20
@@ -54,13 +69,7 @@ class SgdOptions(MethodOptions):
     learning_rate: float | None = option(number(0, above=True), None, "step length",
         chosen=_learning_rate, default_text="from the curvature of the loss; "
         f"{LEARNING_RATE:g} with optimizer = 'adam' and of mlp_*")
-    optimizer: str = option(_OPTIMIZER, "plain",
-        "what a step makes of the gradient; the same at every client of a slot, and of what the "
-        "coordinator trains", chosen=lambda setting: "adam" if setting.neural else "plain",
-        default_text="'plain'; 'adam' of mlp_*")
-    momentum: float = option(FRACTION, 0.9,
-        "share of the last step that the next one keeps; only with optimizer = 'momentum'",
-        needs=Needs(("optimizer",), ("momentum",)))
+    steps: Steps = section(Steps)
     schedule: str | None = option(choice(*SCHEDULES), None,
         "how the step length changes over the epochs",
         default_text="'inverse' for batches whose step length is estimated, else 'constant'")

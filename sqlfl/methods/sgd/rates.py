@@ -95,7 +95,7 @@ def estimated_rates(
 
 def _fresh(problem: Problem) -> float:
     """1 − μ, the share of a step that is not the last one's; 1 without momentum."""
-    own = problem.options.of(SgdOptions)
+    own = problem.options.of(SgdOptions).steps
     return 1.0 - own.momentum if own.optimizer == "momentum" else 1.0
 
 

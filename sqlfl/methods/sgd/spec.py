@@ -95,7 +95,7 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
         join += EXPANDED
     elif protection.features:
         join = join.replace("step of the intercept", f"{INTERCEPT}; its step")
-    optimizer = options.of(SgdOptions).optimizer
+    optimizer = options.of(SgdOptions).steps.optimizer
     client = f"∂θ = Xᵀ Y / B + l2 θ, B the batch's rows; {STEPS[optimizer]}; predictions h = X θ"
     if options.tower is not None:
         client = "∂θ by backpropagation of Y / B, B the batch's rows; "

@@ -33,7 +33,7 @@ class SgdTower(TowerOperator[SgdConfiguration]):
         entropy: Entropy = system,
     ) -> None:
         super().__init__(engine, configuration, run, slot, parameters, entropy=entropy)
-        self._optimizer = optimizer_of(configuration.optimizer, configuration.momentum)
+        self._optimizer = optimizer_of(configuration.steps.optimizer, configuration.steps.momentum)
         self._rate, self._divisor = 0.0, 1
         self._next: Array | None = None
 

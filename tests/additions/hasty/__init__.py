@@ -1,0 +1,1 @@
+"""A method of another distribution, as far as its options go."""
