@@ -31,9 +31,11 @@ from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientCli
 from opacus.optimizers import DPOptimizer
 
 import sqlfl
-from sqlfl.messages import Residuals, SendPredictions
-from sqlfl.party.client import make_operator
-from sqlfl.party.steps import ClientConfiguration
+from sqlfl.messages import SendPredictions
+from sqlfl.methods.configuration import TowerOptions
+from sqlfl.methods.sgd.client import CLIENT
+from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.privacy.specification import RoundPrivacy
 from sqlfl.schema import FeatureSpecification, SlotSpecification
 from sqlfl.udfs import keys
@@ -156,14 +158,15 @@ def client_steps(engine: ArraysEngine, hidden: tuple[int, ...]) -> dict[str, Ste
     }
     rng = np.random.default_rng(0)
     values = rng.normal(size=(engine.rows, 1)).astype(np.float32)
-    message = Residuals("run", 0, values, np.array([1e-3, engine.rows, 1.0]))
+    message = SgdResiduals("run", 0, values, 1e-3, engine.rows, 1)
+    tower = TowerOptions(hidden=hidden, activation="relu") if hidden else None
     found: dict[str, Step] = {}
     for name, privacy in privacies.items():
-        own = ClientConfiguration(
-            "sgd", 1, engine.rows, float(engine.rows), 1, True, 1e-4, 1.0,
-            hidden=hidden, activation="relu", privacy=privacy,
+        own = SgdConfiguration(
+            outputs=1, rows=engine.rows, total=float(engine.rows), clients=1, leader=True, l2=1e-4,
+            curvature=1.0, tower=tower, privacy=privacy,
         )  # fmt: skip
-        operator = make_operator(engine, own.to_json(), "run", 0)
+        operator = CLIENT.operator(engine, own, "run", 0)
         operator.handle(SendPredictions("run", 0))
         found[name] = lambda operator=operator: operator.handle(message)
     return found

@@ -23,13 +23,12 @@ from traffic import Exchange, epochs
 
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.problem import Problem, coordinator_of
 from sqlfl.messages import Message, Predictions, Ready, Residuals, SendPredictions, Start
-from sqlfl.methods import ALGORITHMS, Problem
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import loss_of
 from sqlfl.models.towers import TowerShape
-from sqlfl.party.client import ClientOperator
-from sqlfl.party.steps import ClientConfiguration
+from sqlfl.party.operator import client_of
 from sqlfl.schema import Address, Client
 
 Array = npt.NDArray[Any]
@@ -110,22 +109,18 @@ class CountingChannel:
         return replies
 
     def _start(self, address: Address, request: Start) -> Message:
-        configuration = ClientConfiguration.from_json(request.configuration)
-        self._admm = configuration.algorithm == "admm"
+        part = client_of(request.method)
+        self._admm = request.method == "admm"
         engine = self._engines[address]
-        make = ClientOperator
-        if configuration.hidden:
-            from sqlfl.party.neural import NeuralOperator
-
-            make = NeuralOperator
-        self.operators[address] = make(engine, request.configuration, request.run, request.slot)
+        own = part.configuration.from_json(request.configuration)
+        self.operators[address] = part.operator(engine, own, request.run, request.slot)
         return Ready(request.run, request.slot, engine.width)
 
     def _sent(self, request: Message) -> int:
         if not isinstance(request, Residuals):
             return 0 if isinstance(request, SendPredictions) else request.nbytes
         if self._batch:
-            return int(request.coefficients[1]) * request.values.shape[1] * VALUE
+            return request.divisor * request.values.shape[1] * VALUE
         return request.values.size * VALUE * (2 if self._admm else 1)
 
     def _received(self, request: Message, reply: Message) -> tuple[int, int]:
@@ -172,7 +167,7 @@ def train(joined: Joined, algorithm: str, options: Mapping[str, object]) -> Run:
     )
     batch = options.get("batch_size", 0) if algorithm == "sgd" else 0
     channel = CountingChannel(engines, batch if isinstance(batch, int) else 0)
-    method = ALGORITHMS[algorithm](problem, channel)
+    method = coordinator_of(algorithm)(problem, channel)
     method.start()
     found: list[dict[str, Any]] = []
     ends: list[int] = []
@@ -196,7 +191,7 @@ def train(joined: Joined, algorithm: str, options: Mapping[str, object]) -> Run:
 
 def _predicted(table: Encoded, operator: Any) -> Array:
     """h of every row of the table that is not repeated: (n,)."""
-    if isinstance(operator, ClientOperator):
+    if operator.shape is None:
         return table.predict(operator.theta)[:, 0]
     shape: TowerShape = operator.shape
     parameters = operator.parameters

@@ -74,7 +74,7 @@ def encoded(message: Message) -> pa.Buffer:
     for name, form in message.forms().items():
         described[name], own = _written(getattr(message, name), form)
         parts += own
-    envelope: dict[str, Any] = {"kind": message.kind, "run": message.run, "slot": message.slot}
+    envelope: dict[str, Any] = {"kind": message.name_of(), "run": message.run, "slot": message.slot}
     envelope |= {"number": message.number, "fields": described}
     header = _HEADERS.encode(envelope).encode("ascii")
     end = START + len(header)

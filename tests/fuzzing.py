@@ -34,8 +34,11 @@ import pyarrow as pa
 from sqlfl import messages as ms
 from sqlfl.errors import WireError
 from sqlfl.messages import KINDS
+from sqlfl.methods.admm import messages as _admm  # noqa: F401  # kinds are there once they are loaded
+from sqlfl.methods.lbfgs import messages as _lbfgs  # noqa: F401
+from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.party.steps import ClientConfiguration
 from sqlfl.schema import (
     Client,
     FeatureSpecification,
@@ -73,7 +76,7 @@ class Mutations:
         own = [draw.message(KINDS[kind]) for _ in range(16)]
         if run is not None:
             own = [replace(message, run=run, slot=-(k % 2)) for k, message in enumerate(own)]
-            fitting = [message for message in FITTING if message.kind == kind]
+            fitting = [message for message in FITTING if message.name_of() == kind]
             own += fitting * 16
         self._own = [encode(message).to_pybytes() for message in own]
         self._others = [encode(draw.message(cls)).to_pybytes() for cls in KINDS.values()]
@@ -253,8 +256,10 @@ PREPARATION = (
         "run", 0, np.zeros(1), np.ones(1), np.zeros(1), (TAGS,), (np.full(3, 15.0),), 45.0
     ),
     ms.Start(
-        "run", 0,
-        ClientConfiguration("sgd", 1, 45, 45.0, 2, leader=True, l2=0.1, curvature=1.0).to_json(),
+        "run", 0, "sgd",
+        SgdConfiguration(
+            outputs=1, rows=45, total=45.0, clients=2, leader=True, l2=0.1, curvature=1.0
+        ).to_json(),
     ),
 )  # fmt: skip
 """The run in which a client is asked."""
@@ -263,8 +268,8 @@ ONES = np.ones((9, 1), np.float32)
 WIDE = np.ones((4, 1))
 FITTING = (
     *PREPARATION,
-    ms.Residuals("run", 0, ONES, np.array([0.1, 45.0, 1.0])),
-    ms.Residuals("run", 0, ONES, np.array([0.1, 45.0, 0.0]), NINE[::2]),
+    SgdResiduals("run", 0, ONES, 0.1, 45, 1),
+    SgdResiduals("run", 0, ONES, 0.1, 45, 0, NINE[::2]),
     ms.SumGradient("run", 0, WIDE),
     ms.SendPredictions("run", 0, 0, NINE[:3], 0),
     ms.Probe("run", 0, ONES),

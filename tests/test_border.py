@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.messages import (
     Activate,
-    ExactResiduals,
     Identifiers,
     Labels,
     Message,
     Ready,
-    Residuals,
     SendPredictions,
+    Start,
 )
+from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals
+from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.options.training import neural_batch
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.protocol.sizes import Symbol
@@ -162,7 +163,7 @@ def value_of_run(
         case "steps":
             return epochs * batches
         case "batch":
-            sent = sum(m.batch.size for m in here("residuals") if isinstance(m, Residuals))
+            sent = sum(m.batch.size for m in here("residuals") if isinstance(m, SgdResiduals))
             return Fraction(sent, max(1, epochs * (batches - 1)))
         case "first_batch":
             (active,) = {m.rows.size for m in here("activate") if isinstance(m, Activate)}
@@ -193,7 +194,7 @@ def value_of_run(
         case "identifiers":
             return sum(m.nbytes for m in here("identifiers"))
         case "configuration":
-            return sum(m.nbytes for m in here("start"))
+            return sum(len(m.configuration) for m in here("start") if isinstance(m, Start))
         case "frequent" | "merged_frequent":
             assert symbol.slot is not None
             assert symbol.part is not None
@@ -213,7 +214,7 @@ def value_of_run(
 def steps_in_8_bytes(found: dict[Place, list[Message]]) -> int:
     """Iterations that moved the blocks: in those that only ask anew, all coefficients are 0."""
     counts = {
-        sum(bool(m.coefficients.any()) for m in messages if isinstance(m, ExactResiduals))
+        sum(bool(m.coefficients.any()) for m in messages if isinstance(m, ExactLbfgsResiduals))
         for (_, _, kind, _), messages in found.items()
         if kind == "exact_residuals"
     }

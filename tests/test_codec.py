@@ -14,7 +14,7 @@ import pytest
 from sqlfl.arrays import Float
 from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, loads, to_json
 from sqlfl.errors import InternalError
-from sqlfl.party.steps import ClientConfiguration
+from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.schema import (
     FeatureSpecification,
     KeySpecification,
@@ -201,10 +201,10 @@ def test_a_slot_is_specified_once() -> None:
         specifications_from_json(text)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"algorithm": 1}', "[" * 10**5, "NaN"])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"outputs": "1"}', "[" * 10**5, "NaN"])
 def test_options_that_are_none(text: str) -> None:
     with pytest.raises(InternalError, match="the options of training are none"):
-        ClientConfiguration.from_json(text)
+        SgdConfiguration.from_json(text)
 
 
 TYPES = (

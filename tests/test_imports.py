@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sqlfl.methods import METHODS
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"sqlfl": ROOT / "sqlfl", "sqlfl.planner": ROOT / "planner", "sqlfl.udfs": ROOT / "udfs"}
 STDLIB = set(sys.stdlib_module_names)
@@ -75,8 +77,9 @@ def members(package: str) -> list[str]:
 
 
 def test_the_planner_is_pure() -> None:
-    allowed = STDLIB | {"sqlglot", "sqlfl.errors", "sqlfl.schema", "sqlfl"}
-    for module in members("sqlfl.planner"):
+    allowed = STDLIB | {"sqlglot", "sqlfl.errors", "sqlfl.schema", "sqlfl", "sqlfl.methods.spec"}
+    specifications = [f"{package}.spec" for package in METHODS.values()]
+    for module in (*members("sqlfl.planner"), "sqlfl.methods.spec", *specifications):
         others = {m for m in modules(SOURCES[module]) if not within(m, "sqlfl.planner")}
         # Options and messages are at the bottom too, and know the standard library only.
         assert others - set(BOTTOM) <= allowed, module
@@ -93,8 +96,14 @@ BOTTOM = [
     "sqlfl.messages.planning",
     "sqlfl.messages.preparation",
     "sqlfl.messages.training",
+    "sqlfl.methods",
+    "sqlfl.methods.admm.messages",
+    "sqlfl.methods.lbfgs.lengths",
+    "sqlfl.methods.lbfgs.messages",
+    "sqlfl.methods.sgd.messages",
     "sqlfl.models.kinds",
     "sqlfl.printing",
+    "sqlfl.privacy.schedule",
     "sqlfl.schema",
     "sqlfl.options.types",
     "sqlfl.options.training",
@@ -119,6 +128,19 @@ def reached(start: str) -> set[str]:
         found.add(module)
         waiting += [m for m in imported(SOURCES[module]) if m in SOURCES and m != "sqlfl"]
     return found
+
+
+@pytest.mark.parametrize("package", METHODS.values())
+def test_the_parts_of_a_method_stay_on_their_sides(package: str) -> None:
+    for other in reached(f"{package}.coordinator"):
+        assert not within(other, "sqlfl.party"), other
+        assert not within(other, "sqlfl.udfs"), other
+    modules = [m for m in members(package) if m.endswith("client")]
+    assert f"{package}.client" in modules
+    for module in modules:
+        for other in reached(module):
+            for forbidden in ("sqlfl.coordinator", "sqlfl.planner", "sqlfl.session"):
+                assert not within(other, forbidden), f"{module} reaches {other}"
 
 
 def test_the_coordinator_does_not_know_the_partys_engine() -> None:

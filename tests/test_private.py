@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.errors import Error, PartyError
 from sqlfl.messages import Labels, Predictions
+from sqlfl.methods.configuration import Configuration
 from sqlfl.party.guard import Guard
-from sqlfl.party.steps import ClientConfiguration
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import examples
@@ -241,10 +241,8 @@ def test_a_client_that_is_not_told_of_its_noise_does_not_start(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the client was told of the slot's privacy before holds."""
-    to_json = ClientConfiguration.to_json
-    monkeypatch.setattr(
-        ClientConfiguration, "to_json", lambda own: to_json(replace(own, privacy=None))
-    )
+    to_json = Configuration.to_json
+    monkeypatch.setattr(Configuration, "to_json", lambda own: to_json(replace(own, privacy=None)))
     parties = shop(database)
     with tapped(parties) as (fed, tap):  # type: ignore[arg-type]
         with tap.taken() as recorded, pytest.raises(Error, match="other noise"):

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.errors import InternalError
+from sqlfl.methods import methods
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.planner.explain import document as explain
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
@@ -18,7 +19,6 @@ from sqlfl.planner.federated.towers import Tower, tower_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol import exchanges as ex
 from sqlfl.planner.protocol.phases import protocol
-from sqlfl.planner.protocol.rounds import ROUNDS
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
@@ -178,7 +178,7 @@ def plan(
     towers = {slot.index for slot in ucq.slots if slot.features}
     if (purpose != TRAIN or warm is not None) and set(scored) != towers:
         raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
-    if purpose == TRAIN and options.get("algorithm") not in ROUNDS:
+    if purpose == TRAIN and options.get("algorithm") not in methods():
         raise InternalError(f"no exchanges are known of algorithm {options.get('algorithm')}")
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")

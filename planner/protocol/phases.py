@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from sqlfl import messages as ms
+from sqlfl.methods.spec import spec_of
 from sqlfl.planner.explain.noise import mechanism
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
-from sqlfl.planner.protocol.rounds import ENCODED, ROUNDS
+from sqlfl.planner.protocol.rounds import ENCODED
 from sqlfl.planner.protocol.rounds import active as active_rows
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
@@ -33,7 +34,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over_towers(run, "findings", findings)] if run.findings else []),
-        *ROUNDS[str(run.options["algorithm"])](run),
+        *spec_of(str(run.options["algorithm"])).exchanges(run),
         *([] if run.privacy is None else [releases(run)]),
         over_towers(run, "save", save),
         finish(run),

@@ -1,4 +1,4 @@
-"""The exchanges of training, one function per algorithm; patterns as in sqlfl.methods."""
+"""The exchanges that the methods' rounds are made of; each method's own lie in its `spec`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,17 @@ from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.schema import Client
 
-HISTORY = 10
-"""m, the pairs that L-BFGS remembers."""
-LBFGS_PRODUCTS = 6 * (3 + 3 * HISTORY)
-LBFGS_COEFFICIENTS = 2 + 2 * HISTORY
-ADMM_COEFFICIENTS = 1
-SGD_COEFFICIENTS = 3
 PENALTY = 1
-INNER_ROUNDS = 10
 
 ENCODED = "number of encoded columns"
 
 
 def start(run: Run) -> Exchange:
-    calls = []
+    calls, method = [], str(run.options["algorithm"])
     for slot in run.towers:
         for client in slot.clients:
             options = sym.of_client("configuration", slot, client)
-            request = content(ms.Start, configuration=options)
+            request = content(ms.Start, method=method, configuration=options)
             calls.append(Call(client, slot.index, request, content(ms.Ready, ENCODED)))
     return exchange("start", 1, calls)
 
@@ -132,19 +125,6 @@ def step(
     return [exchange(phase, times, first), exchange(phase, times, second)]
 
 
-def residuals(
-    slot: Slot,
-    client: Client,
-    coefficients: int,
-    *,
-    kind: type[ms.Residuals] = ms.Residuals,
-    outputs: Size = sym.OUTPUTS,
-) -> Content:
-    """Of all active rows."""
-    rows = active(slot, client)
-    return content(kind, rows=rows, outputs=outputs, coefficients=coefficients, batch=0)
-
-
 def predictions(
     slot: Slot,
     client: Client,
@@ -159,35 +139,6 @@ def predictions(
     rows = active(slot, client) if rows is None else rows
     own = products if client == slot.clients[0] else 0
     return content(kind, what, rows=rows, outputs=outputs, products=own)
-
-
-def lbfgs(run: Run) -> list[Exchange]:
-    def sent(slot: Slot, client: Client) -> Content:
-        return residuals(slot, client, LBFGS_COEFFICIENTS)
-
-    def answer(slot: Slot, client: Client) -> Content:
-        what = "X P g of active rows"
-        what += "; inner products of the block" if client == slot.clients[0] else ""
-        return predictions(slot, client, what, LBFGS_PRODUCTS)
-
-    found = [start(run), *first_predictions(run), *grams(run)]
-    found += step(run, "iteration", sym.ROUNDS + 1 + -1 * sym.EXACT, sent, answer)
-    return [*found, *exact_iterations(run), *proof(run, exact=False)]
-
-
-def exact_iterations(run: Run) -> list[Exchange]:
-    """What lbfgs exchanges where 4-byte numbers do not do."""
-
-    def sent(slot: Slot, client: Client) -> Content:
-        return residuals(slot, client, LBFGS_COEFFICIENTS, kind=ms.ExactResiduals)
-
-    def answer(slot: Slot, client: Client) -> Content:
-        what = "X P g of active rows, in 8 bytes"
-        what += "; inner products of the block" if client == slot.clients[0] else ""
-        return predictions(slot, client, what, LBFGS_PRODUCTS, kind=ms.ExactPredictions)
-
-    times = sym.EXACT + sym.RENEWALS
-    return [scores(run, "renewal", sym.RENEWALS), *step(run, "renewal", times, sent, answer)]
 
 
 def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange:
@@ -206,9 +157,12 @@ def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange
     return exchange(phase, times, calls)
 
 
-def proof(run: Run, *, exact: bool = True) -> list[Exchange]:
+def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> list[Exchange]:
     """How large the gradient is in the end, at refreshed scores. Of towers it would prove nothing;
-    of protected rows it is not told."""
+    of protected rows it is not told.
+
+    measured: a slot's first client has its second moments, or makes them (`Configuration.metric`).
+    """
     if run.tower is not None or run.protected:
         return []
 
@@ -219,66 +173,13 @@ def proof(run: Run, *, exact: bool = True) -> list[Exchange]:
         if client != slot.clients[0]:
             return content(ms.Slope, squares=0)
         what = "norm of the objective's gradient by the block"
-        if measured(run, slot):
+        if measured(slot):
             what = f"{what}, as it is and by its second moments"
             return content(ms.Slope, what, squares=2)
         return content(ms.Slope, what, squares=1)
 
     refreshed = scores(run, "proof", sym.PROOFS, exact=exact)
     return [refreshed, *step(run, "proof", sym.PROOFS, sent, answer)]
-
-
-def measured(run: Run, slot: Slot) -> bool:
-    """The client has the slot's second moments, or makes them, as ClientConfiguration.metric."""
-    if run.options["algorithm"] == "sgd":
-        return len(slot.clients) == 1 and run.options["l2"] == 0.0
-    return len(slot.clients) == 1 or run.options.get("union") != "consensus"
-
-
-def admm(run: Run) -> list[Exchange]:
-    """Towers have neither second moments nor a curvature that power rounds could tell."""
-    consensus = run.options.get("union") == "consensus" and bool(shared(run))
-    found = [start(run), *first_predictions(run)]
-    if run.tower is None:
-        found += [] if consensus else grams(run)
-        found += probes(run, consensus) if len(run.towers) > 1 and not run.protected else []
-
-    def sent(slot: Slot, client: Client) -> Content:
-        return residuals(slot, client, ADMM_COEFFICIENTS, outputs=run.outputs)
-
-    def answer(slot: Slot, client: Client) -> Content:
-        return predicted(run, slot, client, f"{outputs_of(run)} of active rows")
-
-    if not consensus:
-        return [*found, *step(run, "epoch", sym.ROUNDS, sent, answer), *proof(run)]
-    return [*found, *consensus_epochs(run, sent, answer), *proof(run)]
-
-
-def consensus_epochs(
-    run: Run, sent: Callable[[Slot, Client], Content], answer: Callable[[Slot, Client], Content]
-) -> list[Exchange]:
-    """Eq. 22-24: per epoch inner_rounds averages of shared slots, the last one answered by h."""
-    inner = int(str(run.options.get("inner_rounds") or INNER_ROUNDS))
-    first, between, last = [], [], []
-    for slot in run.towers:
-        size = run.parameters(slot)
-        own = ", by clipped and noised gradients (Gaussian)" if run.protected else ""
-        what = f"θ + u of its own rows{own}"
-        part = content(ms.ConsensusPart, what, parameters=size, outputs=1)
-        average = content(ms.ConsensusAverage, parameters=size, outputs=1)
-        for client in slot.clients:
-            request, answered = sent(slot, client), answer(slot, client)
-            if len(slot.clients) == 1:
-                first.append(Call(client, slot.index, request, answered))
-                continue
-            first.append(Call(client, slot.index, request, part))
-            between.append(Call(client, slot.index, average, part))
-            last.append(Call(client, slot.index, average, answered))
-    return [
-        exchange("epoch", sym.ROUNDS, first),
-        *([exchange("epoch", sym.ROUNDS * (inner - 1), between)] if inner > 1 else []),
-        exchange("epoch", sym.ROUNDS, last),
-    ]
 
 
 def probes(run: Run, consensus: bool) -> list[Exchange]:
@@ -300,57 +201,3 @@ def probes(run: Run, consensus: bool) -> list[Exchange]:
     return step(
         run, "curvature", sym.PROBES, sent, answer, lambda slot: sym.of_slot("columns", slot)
     )
-
-
-def sgd(run: Run) -> list[Exchange]:
-    """All rows travel once an epoch, around its end; between, those of the batches.
-
-    Where units drop, the first batch of an epoch is predicted anew, and only its rows' residuals go
-    down.
-    """
-    drops = run.tower is not None and run.tower.dropout > 0.0
-    outputs = outputs_of(run)
-    scalars: dict[str, Size | int] = {"outputs": run.outputs, "coefficients": SGD_COEFFICIENTS}
-
-    def first(slot: Slot, client: Client) -> Content:
-        rows = sym.of_client("first_batch" if drops else "active", slot, client)
-        return content(ms.Residuals, rows=rows, batch=0, **scalars)
-
-    def all_rows(slot: Slot, client: Client) -> Content:
-        return predicted(run, slot, client, outputs)
-
-    def next_batch(slot: Slot, client: Client) -> Content:
-        rows = sym.of_client("batch", slot, client)
-        what = f"{ms.Residuals.words}; rows of the next batch"
-        return content(ms.Residuals, what, rows=rows, batch=rows, **scalars)
-
-    def batch_rows(slot: Slot, client: Client) -> Content:
-        return predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
-
-    found = [start(run), *first_predictions(run)]
-    if not run.options.get("learning_rate") and not run.protected:
-        found += probes(run, consensus=False)
-    if drops:
-        found.append(dropping(run))
-    found += step(run, "epoch", sym.ROUNDS, first, all_rows)
-    if run.options.get("batch_size") or (run.tower is not None and not run.protected):
-        between = sym.STEPS + -1 * sym.ROUNDS
-        found += step(run, "batch", between, next_batch, batch_rows)
-    return [*found, *proof(run)]
-
-
-def dropping(run: Run) -> Exchange:
-    """Predictions of an epoch's first batch with the units left out that its step leaves out."""
-    calls = []
-    for slot in run.towers:
-        for client in slot.clients:
-            rows = sym.of_client("first_batch", slot, client)
-            listed = sym.of_client("first_listed", slot, client)
-            request = content(ms.SendPredictions, "rows of the first batch", batch=listed)
-            reply = predicted(run, slot, client, outputs_of(run), rows)
-            calls.append(Call(client, slot.index, request, reply))
-    return exchange("epoch", sym.ROUNDS, calls)
-
-
-ROUNDS: dict[str, Callable[[Run], list[Exchange]]] = {"lbfgs": lbfgs, "admm": admm, "sgd": sgd}
-"""Algorithm -> its exchanges."""

@@ -18,8 +18,8 @@ from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, Residuals, SendReleases
-from sqlfl.messages.replies import Expected, ask
-from sqlfl.methods import Channel
+from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.methods.spec import spec_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
@@ -118,7 +118,7 @@ def _rounds(
     often: int,
 ) -> SlotRounds:
     return slot_rounds(
-        plan.algorithm,
+        spec_of(plan.algorithm),
         plan.options,
         tower=plan.tower is not None,
         slot=slot.index,

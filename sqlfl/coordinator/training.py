@@ -21,14 +21,14 @@ from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
+from sqlfl.coordinator.rounds.divergence import check_kept
+from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
 from sqlfl.messages import Save, Saved
 from sqlfl.messages.replies import Expected, ask
-from sqlfl.methods import ALGORITHMS, Algorithm, Problem, Step
-from sqlfl.methods.divergence import check_kept
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -159,7 +159,7 @@ def train(
     protection = protect(plan, joined, target)
     problem = _problem(plan, joined, target, loss, run, start, protection)
     watched = Watched(channel)
-    algorithm = ALGORITHMS[plan.algorithm](problem, watched)
+    algorithm = coordinator_of(plan.algorithm)(problem, watched)
     measures = Measures(loss, target, joined.weighting)
     patience = int(problem.number("patience", 0))
     rows: list[dict[str, float | int | None]] = []

@@ -19,7 +19,7 @@ ENVELOPE = ("run", "slot", "number")
 
 
 KINDS: dict[str, type[Message]] = {}
-"""All messages: a class is one by being defined. By the name under which it travels."""
+"""All messages: a class is one by being defined. By the name under which it travels (`name_of`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +34,20 @@ class Message:
     number: int = field(default=0, kw_only=True)
     """Drawn for each request by who sends it; a reply has that of its request."""
     kind: ClassVar[str]
+    of_method: ClassVar[str] = ""
+    """Of training whose own message this is: each may have one of the same kind."""
     words: ClassVar[str] = ""
     """What is in it, where that is always the same; empty for a bare request."""
 
     def __init_subclass__(cls) -> None:
-        if KINDS.setdefault(cls.kind, cls).__qualname__ != cls.__qualname__:
-            raise InternalError(f"two messages are of the kind {cls.kind}")
+        name = cls.name_of()
+        if KINDS.setdefault(name, cls).__qualname__ != cls.__qualname__:
+            raise InternalError(f"two messages are of the kind {name}")
+
+    @classmethod
+    def name_of(cls) -> str:
+        """Under which messages of this class travel."""
+        return f"{cls.of_method}.{cls.kind}" if cls.of_method else cls.kind
 
     @classmethod
     @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
@@ -21,11 +21,14 @@ def no_rows() -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Start(Message):
-    """Coordinator to client: begin training; `configuration` is JSON (ClientConfiguration)."""
+    """Coordinator to client: begin training of the slot's block."""
 
     kind = "start"
     words = "options of training"
+    method: str = field(metadata=text())
+    """Its name."""
     configuration: str = field(metadata=text())
+    """JSON of the method's `Configuration`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +72,22 @@ class SetGram(Gram):
 
 @dataclass(frozen=True, eq=False)
 class Residuals(Message):
-    """Coordinator to client: what the coordinator aggregated per row, and the step to take."""
+    """Coordinator to client: what the coordinator aggregated per row, and the step to take.
+
+    A method whose steps have scalars, or batches, has a class of its own that adds them.
+    """
 
     kind = "residuals"
     words = "Y, the residuals summed per row; scalars of the step"
+    exact: ClassVar[bool] = False
+    """In 8-byte numbers; so is the reply, or that to the sum of partial gradients."""
     values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
     """Y of the active rows, or of those of the last batch."""
-    coefficients: Array = field(metadata=array("float64", "coefficients"))
-    """Scalars of the algorithm (direction, step length)."""
-    batch: Array = field(default_factory=no_rows, metadata=array("uint32", "batch", ascending=True))
-    """Active rows of the next batch (mini-batches only)."""
+
+    @property
+    def following(self) -> Array | None:
+        """Active rows that are predicted next; None for all of them."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,18 +119,6 @@ class Predictions(Message):
     values: Array = field(metadata=array("float32", "rows", "outputs"))
     products: Array = field(metadata=array("float64", "products"))
     """Inner products or the penalty of the block; empty at all but one client."""
-
-
-@dataclass(frozen=True, eq=False)
-class ExactResiduals(Residuals):
-    """The same in 8-byte numbers, where columns of several tables nearly cancel (lbfgs).
-
-    The reply, or that to the sum of partial gradients, is `ExactPredictions`.
-    """
-
-    kind = "exact_residuals"
-    words = "Y, the residuals summed per row; scalars of the step, in 8 bytes"
-    values: Array = field(metadata=array("float64", "rows", "outputs", finite=False))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,24 +1,41 @@
-"""The training methods, by the name that the option `algorithm` gives them."""
+"""The training methods, by the name that the option `algorithm` gives them.
+
+A method is a package. Its modules are loaded when they are needed, each where it is: `spec` by the
+planner, `coordinator` by the coordinator, `client` by a party. Each has its part under the name of
+the module (`SPEC`, `COORDINATOR`, `CLIENT`); those of another distribution are found by its entry
+points in the group `sqlfl.methods`, from the method's name to its package.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
 
-from sqlfl.methods.admm import Admm
-from sqlfl.methods.base import Algorithm, Channel, Problem, Step
-from sqlfl.methods.lbfgs import Lbfgs
-from sqlfl.methods.sgd import Sgd
-from sqlfl.methods.tower_admm import TowerAdmm
+from sqlfl.errors import InternalError
 
-__all__ = ["ALGORITHMS", "Algorithm", "Channel", "Problem", "Step"]
-
-
-def _sharing_admm(problem: Problem, channel: Channel) -> Algorithm:
-    return TowerAdmm(problem, channel) if problem.hidden else Admm(problem, channel)
-
-
-ALGORITHMS: dict[str, Callable[[Problem, Channel], Algorithm]] = {
-    "lbfgs": Lbfgs,
-    "admm": _sharing_admm,
-    "sgd": Sgd,
+GROUP = "sqlfl.methods"
+METHODS = {
+    "lbfgs": "sqlfl.methods.lbfgs",
+    "sgd": "sqlfl.methods.sgd",
+    "admm": "sqlfl.methods.admm",
 }
+"""Name -> package; `methods` has those of other distributions too."""
+
+
+@cache
+def methods() -> Mapping[str, str]:
+    """Name -> package, of all methods that are installed here; none takes another's name."""
+    others = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    return MappingProxyType(others | METHODS)
+
+
+def part_of(name: str, part: str) -> Any:
+    """A method's part: 'spec', 'coordinator' or 'client'. InternalError where it is not known."""
+    package = methods().get(name)
+    if package is None:
+        raise InternalError(f"there is no training method {name!r:.60}")
+    return getattr(import_module(f"{package}.{part}"), part.upper())

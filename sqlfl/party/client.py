@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
     ExactPredictions,
-    ExactResiduals,
     Message,
     PartialGradient,
     Predictions,
@@ -33,47 +31,28 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.grams import gram_to_message, message_to_gram
+from sqlfl.methods.configuration import Configuration
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.guard import Guard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
 from sqlfl.party.requests import Held
-from sqlfl.party.steps import (
-    AdmmStep,
-    ClientConfiguration,
-    ClientStep,
-    ConsensusStep,
-    Engine,
-    LbfgsStep,
-    SgdStep,
-    penalty,
-)
+from sqlfl.party.steps import ClientStep, ConsensusStep, Engine, penalty
 from sqlfl.privacy.randomness import Entropy, system
-
-__all__ = [
-    "ClientConfiguration",
-    "ClientOperator",
-    "Engine",
-    "Operator",
-    "check_device",
-    "make_operator",
-    "predictions_of",
-]
-
 
 NOTHING = np.zeros(0)
 
 ROUNDING = 1e-6
 """Beyond what rounding may take from the norm of a row whose columns are centred to about 0."""
 
-_LOADING = threading.Lock()
-"""Threads that load torch at once would get in each other's way where it is missing."""
+Build: TypeAlias = Callable[[Any, Engine, Array], ClientStep]
+"""Of a method's configuration, an engine and θ."""
 
 
 class ClientOperator:
-    """Training of one slot's block at one client.
+    """Training of one slot's linear block at one client.
 
-    `configuration` is the JSON of `Start`. The block starts at `theta` (d, d_c), or at 0. Raises
+    `step` makes the method's part of it. The block starts at `theta` (d, d_c), or at 0. Raises
     InternalError where that has another shape. `entropy` is for tests.
 
     In private runs a row's gradient x̃_r Y_rᵀ, Y_r being what the coordinator summed over the joined
@@ -81,8 +60,7 @@ class ClientOperator:
     however often the row is joined. The sum over the client's rows is noised before anything is
     made of it, whether the client's own step or a partial gradient; predictions are clipped and
     noised in every reply; second moments as in `sqlfl.party.moments`. Steps, penalties and
-    inner rounds are functions of these alone. lbfgs and power rounds take exact sums: they are
-    refused.
+    inner rounds are functions of these alone. Power rounds take exact sums: they are refused.
     """
 
     shape: TowerShape | None = None
@@ -90,7 +68,8 @@ class ClientOperator:
     def __init__(
         self,
         engine: Engine,
-        configuration: str,
+        configuration: Configuration,
+        step: Build,
         run: str,
         slot: int,
         theta: Array | None = None,
@@ -98,7 +77,7 @@ class ClientOperator:
         entropy: Entropy = system,
     ) -> None:
         self._engine = engine
-        self._configuration = own = ClientConfiguration.from_json(configuration)
+        self._configuration = own = configuration
         self._run, self._slot = run, slot
         self._held = Held.of(engine, own)
         start = np.zeros((engine.width, own.outputs))
@@ -106,7 +85,8 @@ class ClientOperator:
             if theta.shape != start.shape:
                 raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
             start = np.array(theta, np.float64)
-        self._step = _step(own, engine, start)
+        self._step = step(own, engine, start)
+        self._averaging = cast("ConsensusStep", self._step) if own.averagings else None
         self._kept: deque[Array] = deque(maxlen=own.keep + 1)
         """θ after each of the last epochs, where `keep` asks for it."""
         self._rows: Array | None = None
@@ -122,7 +102,7 @@ class ClientOperator:
         if own.privacy is not None:
             self._guard = Guard(own.privacy, engine.rows, entropy)
             self._norms = np.hypot(engine.norms(), ROUNDING)
-        if self._step.needs_gram and (not own.shared or own.consensus):
+        if self._step.needs_gram and (not own.shared or own.averagings):
             self._set_gram(self._gram(), 1)
 
     @property
@@ -172,7 +152,7 @@ class ClientOperator:
                 return releases_of(self._guard, self._run, self._slot)
             case Probe() if self._guard is None:
                 return self._probe(message)
-            case Residuals():
+            case Residuals() if isinstance(message, self._step.takes):
                 return self._residuals(message)
             case SumGradient():
                 return self._summed(message.values)
@@ -208,7 +188,7 @@ class ClientOperator:
 
     def _probe(self, message: Probe) -> Message:
         gradient = self._engine.gradient(message.values)
-        if self._configuration.consensus:
+        if self._configuration.averagings:
             return self._probed(gradient)
         return self._shared(gradient, self._probed)
 
@@ -232,23 +212,22 @@ class ClientOperator:
         return Slope(self._run, self._slot, finite(squares))
 
     def _residuals(self, message: Residuals) -> Message:
-        self._step.begin(message.coefficients)
-        self._exact = isinstance(message, ExactResiduals)
+        self._step.begin(message)
+        self._exact = message.exact
         gradient = self._gradient(message.values)
-        some = self._configuration.algorithm == "sgd" and message.coefficients[2] == 0.0
-        self._next = message.batch if some else None
-        if isinstance(self._step, ConsensusStep):
+        self._next = message.following
+        if self._averaging is not None:
             self._inner = 0
-            return ConsensusPart(self._run, self._slot, finite(self._step.part(gradient)))
+            return ConsensusPart(self._run, self._slot, finite(self._averaging.part(gradient)))
         return self._shared(gradient, self._advance)
 
     def _average(self, mean: Array) -> Message:
-        if not isinstance(self._step, ConsensusStep):
+        if self._averaging is None:
             raise InternalError("an average without consensus")
         self._inner += 1
-        if self._inner < self._configuration.inner_rounds:
-            return ConsensusPart(self._run, self._slot, finite(self._step.average(mean)))
-        vector, products = self._step.settle(mean)
+        if self._inner < self._configuration.averagings:
+            return ConsensusPart(self._run, self._slot, finite(self._averaging.average(mean)))
+        vector, products = self._averaging.settle(mean)
         self._remember()
         return self._predictions(vector, products)
 
@@ -273,73 +252,6 @@ class ClientOperator:
         if self._exact:
             return ExactPredictions(self._run, self._slot, exact_predictions_of(values), products)
         return Predictions(self._run, self._slot, predictions_of(values), products)
-
-
-class Operator(Protocol):
-    """Training of one slot's block at one client, linear or neural."""
-
-    @property
-    def shape(self) -> TowerShape | None:
-        """None for a linear block."""
-        ...
-
-    @property
-    def parameters(self) -> tuple[Array, ...]:
-        """θ alone, or W₁, b₁, …, W_out of a tower."""
-        ...
-
-    @property
-    def guard(self) -> Guard | None:
-        """What clips, noises and counts releases; None where features are not protected."""
-        ...
-
-    def kept(self, back: int) -> tuple[Array, ...]:
-        """The parameters as they were `back` epochs ago."""
-        ...
-
-    def handle(self, message: Message) -> Message:
-        """The reply to a training message."""
-        ...
-
-
-def make_operator(
-    engine: Engine,
-    configuration: str,
-    run: str,
-    slot: int,
-    parameters: Sequence[Array] | None = None,
-) -> Operator:
-    """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
-
-    `parameters`: where training starts, as `Operator.parameters`. Raises ModelError where a tower
-    is to be trained without torch, privately without opacus, or without the device that is asked
-    for.
-    """
-    own = ClientConfiguration.from_json(configuration)
-    if own.hidden:
-        with _LOADING:
-            from sqlfl.party.neural import NeuralOperator  # loads torch
-
-            if own.privacy is not None:
-                import sqlfl.models.per_row  # noqa: F401  # loads opacus
-
-        return NeuralOperator(engine, configuration, run, slot, parameters)
-    theta = None
-    if parameters is not None:
-        (theta,) = parameters
-    return ClientOperator(engine, configuration, run, slot, theta)
-
-
-def check_device(name: str, *, private: bool = False) -> None:
-    """Raise ModelError where no tower can be trained: without torch, or without this device; and
-    where it is to be private, without opacus."""
-    with _LOADING:
-        from sqlfl.models.neural import device_of  # loads torch
-
-        if private:
-            import sqlfl.models.per_row  # noqa: F401  # loads opacus
-
-    device_of(name)
 
 
 def predictions_of(values: Array) -> Array:
@@ -373,18 +285,3 @@ def finite(values: Array) -> Array:
             hint="give a smaller learning_rate, where the statement gives one",
         )
     return values
-
-
-def _step(configuration: ClientConfiguration, engine: Engine, theta: Array) -> ClientStep:
-    match configuration.algorithm:
-        case "sgd":
-            return SgdStep(configuration, theta, engine.centre)
-        case "lbfgs" if configuration.privacy is not None:
-            raise InternalError("lbfgs searches and multiplies exactly: it cannot be private")
-        case "lbfgs":
-            return LbfgsStep(configuration, theta, engine.centre)
-        case "admm" if configuration.consensus:
-            return ConsensusStep(configuration, theta, engine.centre, engine.offsets)
-        case "admm":
-            return AdmmStep(configuration, theta, engine.centre)
-    raise InternalError(f"no client part of {configuration.algorithm!r}")

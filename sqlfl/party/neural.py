@@ -1,50 +1,36 @@
-"""The client's part of training a neural tower: answers the coordinator's messages for one slot."""
+"""The client's part of training a neural tower, as all methods have it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-from sqlfl.messages import (
-    ConsensusAverage,
-    ConsensusPart,
-    Message,
-    PartialGradient,
-    Predictions,
-    Residuals,
-    SendPredictions,
-    SendReleases,
-    SumGradient,
-)
+from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
+from sqlfl.methods.configuration import Configuration, TowerOptions
 from sqlfl.models.neural import Limit, Network, seed_of
-from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.perceptron import Perceptron, suits
 from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
 from sqlfl.party.client import finite, predictions_of
 from sqlfl.party.first_layer import EngineLayer, make_layer
 from sqlfl.party.guard import Guard, releases_of
-from sqlfl.party.local import LocalUpdate, penalised
 from sqlfl.party.requests import Held
-from sqlfl.party.steps import ClientConfiguration, Engine
+from sqlfl.party.steps import Engine
 from sqlfl.privacy.randomness import Entropy, system
 
+Own = TypeVar("Own", bound=Configuration)
 
-class NeuralOperator:
-    """Training of one slot's tower at one client.
 
-    `configuration` is the JSON of `Start`. The tower starts at `parameters` (W₁, b₁, …, W_out), or
-    where all clients of the slot draw it alike. Raises InternalError for parameters of another
-    shape, ModelError where the device is not there, or Opacus, where the run is private. `entropy`
-    is for tests.
+class TowerOperator(Generic[Own]):
+    """Training of one slot's tower at one client; a method's own says how it answers its messages.
 
-    sgd: a gradient is that of h·Y summed over the rows of the last predictions (eq. 14), and over
-    the slot's clients (eq. 15); the optimizer's step is made from the sum, alike at each of them.
-    admm: see `LocalUpdate`.
+    The tower starts at `parameters` (W₁, b₁, …, W_out), or where all clients of the slot draw it
+    alike. Raises InternalError for parameters of another shape, ModelError where the device is not
+    there, or Opacus, where the run is private. `entropy` is for tests.
 
     In private runs each row's gradient by all parameters is clipped, the client's sum is noised
     before anything is made of it, and predictions of a row are clipped and noised each time: see
@@ -54,22 +40,23 @@ class NeuralOperator:
     def __init__(
         self,
         engine: Engine,
-        configuration: str,
+        configuration: Own,
         run: str,
         slot: int,
         parameters: Sequence[Array] | None = None,
         *,
         entropy: Entropy = system,
     ) -> None:
-        self._configuration = own = ClientConfiguration.from_json(configuration)
+        self._configuration = own = configuration
         self._run, self._slot = run, slot
         self._held = Held.of(engine, own)
-        shape = own.tower(engine.width)
-        if shape is None:
+        shape = own.shape(engine.width)
+        if shape is None or own.tower is None:
             raise InternalError("a tower without hidden layers")
         self.shape: TowerShape = shape
+        self._options = own.tower
         if parameters is None:
-            parameters = first_parameters(self.shape, engine.numeric, own.seed, slot)
+            parameters = first_parameters(self.shape, engine.numeric, own.tower.seed, slot)
             if own.privacy is not None and own.privacy.prediction_clip:
                 # outputs beyond the clip would count in scoring as they never did in training
                 bound = min(1.0, own.privacy.prediction_clip)
@@ -88,28 +75,13 @@ class NeuralOperator:
             from sqlfl.models.per_row import RowLimit  # loads opacus
 
             self._guard = Guard(own.privacy, engine.rows, entropy)
-            network = torch_network(self.shape, engine, own)
+            network = torch_network(self.shape, engine, own.tower, private=True)
             self._network, self._limit = network, RowLimit(network, self._guard.factors)
         else:
-            self._network = network_of(self.shape, engine, own)
-        self._optimizer = optimizer_of(own.optimizer, own.momentum)
-        self._local: LocalUpdate | None = None
-        match own.algorithm:
-            case "admm":
-                seed = seed_of(own.seed, slot, own.number, 1)
-                self._local = LocalUpdate(
-                    self._network, own, engine, seed, self._guard, self._limit
-                )
-            case "sgd":
-                pass
-            case _:
-                raise InternalError(f"towers are not trained by {own.algorithm!r}")
+            self._network = network_of(self.shape, engine, own.tower)
         self._pass: TowerPass | None = None
         """Of the last predictions, whose residuals come next."""
-        self._coefficients = np.zeros(3)
-        self._next: Array | None = None
         self._draws = 0
-        self._inner = 0
         self._kept: deque[Array] = deque(maxlen=own.keep + 1)
         """The parameters after each of the last epochs, where `keep` asks for it."""
 
@@ -140,80 +112,25 @@ class NeuralOperator:
             case SendPredictions():
                 rows = None if message.whole else message.batch
                 return self._predictions(rows, training=message.training == 1)
-            case Residuals() if self._local is not None:
-                return self._update(self._local, message)
-            case Residuals():
-                return self._residuals(message)
-            case SumGradient() if self._local is None:
-                return self._advance(np.asarray(message.values, np.float64)[:, 0])
-            case ConsensusAverage() if self._local is not None and self._configuration.shared:
-                return self._average(self._local, np.asarray(message.values, np.float64)[:, 0])
             case SendReleases():
                 return releases_of(self._guard, self._run, self._slot)
+        return self._answer(message)
+
+    def _answer(self, message: Message) -> Message:
+        """To the messages of the method."""
         raise InternalError(f"message {message.kind} is no part of training a tower")
-
-    # -- sgd --------------------------------------------------------------------------------------
-
-    def _residuals(self, message: Residuals) -> Message:
-        if self._pass is None:
-            raise InternalError("residuals of a tower that has not predicted")
-        self._coefficients = message.coefficients
-        self._next = message.batch if message.coefficients[2] == 0.0 else None
-        slopes = self._pass.backward(self._network.tensor(message.values), self._limit)
-        gradient = self._network.numpy(slopes)
-        if self._guard is not None:
-            gradient = self._guard.gradient(gradient, message.values, self._pass.rows)
-        if self._configuration.shared:
-            return PartialGradient(self._run, self._slot, finite(gradient[:, None]))
-        return self._advance(gradient)
-
-    def _advance(self, gradient: Array) -> Message:
-        """A step from the slot's gradient (size,); coefficients: η, B, all rows next."""
-        rate, batch, _ = self._coefficients
-        slope = gradient / batch + self._configuration.l2 * self._penalised * self._flat
-        self._flat = self._optimizer.step(self._flat, slope, float(rate))
-        # the next batch's residuals are of these predictions; after an epoch they are to be exact
-        return self._predictions(self._next, training=self._next is not None, step=True)
-
-    # -- admm -------------------------------------------------------------------------------------
-
-    def _update(self, local: LocalUpdate, message: Residuals) -> Message:
-        parameters = self._network.tensor(self._flat)
-        values = self._network.tensor(message.values)
-        local.begin(parameters, values, float(message.coefficients[0]))
-        if self._configuration.shared:
-            self._inner = 0
-            return self._part(local.part())
-        return self._settle(local.minimise())
-
-    def _average(self, local: LocalUpdate, mean: Array) -> Message:
-        self._inner += 1
-        if self._inner < local.rounds:
-            return self._part(local.average(self._network.tensor(mean)))
-        local.settle(self._network.tensor(mean))
-        self._flat = mean
-        return self._predictions(None, training=False, step=True)
-
-    def _part(self, values: Any) -> ConsensusPart:
-        return ConsensusPart(self._run, self._slot, finite(self._network.numpy(values))[:, None])
-
-    def _settle(self, parameters: Any) -> Message:
-        self._flat = self._network.numpy(parameters)
-        return self._predictions(None, training=False, step=True)
-
-    # -- both -------------------------------------------------------------------------------------
 
     def _predictions(
         self, rows: Array | None, *, training: bool, step: bool = False
     ) -> Predictions:
         """An epoch ends with the `step` after which all rows are predicted."""
-        own = self._configuration
+        own, options = self._configuration, self._options
         if step and rows is None and own.keep:
             self._kept.append(self._flat)
         draw = None
-        if training and own.dropout > 0.0:
+        if training and options.dropout > 0.0:
             self._draws += 1
-            draw = seed_of(own.seed, self._slot, own.number, 2, self._draws)
+            draw = seed_of(options.seed, self._slot, options.number, 2, self._draws)
         self._pass = self._network.forward(self._network.tensor(self._flat), rows, draw)
         found = self._network.numpy(self._pass.outputs())
         if self._guard is not None:
@@ -225,17 +142,22 @@ class NeuralOperator:
         return Predictions(self._run, self._slot, values, finite(products))
 
 
-def network_of(shape: TowerShape, engine: Engine, configuration: ClientConfiguration) -> Tower:
+def network_of(shape: TowerShape, engine: Engine, options: TowerOptions) -> Tower:
     """In numpy where that is faster, else by torch. Raises ModelError where the device is not
     there."""
-    network = torch_network(shape, engine, configuration)
+    network = torch_network(shape, engine, options)
     on_device = not isinstance(network.layer, EngineLayer)
-    if on_device or configuration.dropout > 0.0 or not suits(shape, engine.rows):
+    if on_device or options.dropout > 0.0 or not suits(shape, engine.rows):
         return network
     return Perceptron(shape, engine)
 
 
-def torch_network(shape: TowerShape, engine: Engine, configuration: ClientConfiguration) -> Network:
-    own = configuration
-    layer = make_layer(engine, own.device, private=own.privacy is not None)
-    return Network(shape, layer, own.dropout)
+def torch_network(
+    shape: TowerShape, engine: Engine, options: TowerOptions, *, private: bool = False
+) -> Network:
+    return Network(shape, make_layer(engine, options.device, private=private), options.dropout)
+
+
+def penalised(shape: TowerShape) -> Array:
+    """(size,): 1 for weights, 0 for biases."""
+    return shape.pack([np.full(s, float(len(s) == 2)) for s in shape.shapes])[:, 0]

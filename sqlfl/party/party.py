@@ -13,11 +13,11 @@ import pyarrow as pa
 from sqlfl import messages as ms
 from sqlfl.errors import Error, EvaluationError, InternalError, ModelError, PartyError, WireError
 from sqlfl.interrupts import stoppable
-from sqlfl.party.client import check_device, make_operator, predictions_of
+from sqlfl.party.client import predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed, safe_text
+from sqlfl.party.operator import check_device, client_of
 from sqlfl.party.slot_state import SlotState, check_delta
-from sqlfl.party.steps import ClientConfiguration
 from sqlfl.printing import clipped, lines
 from sqlfl.schema import (
     Client,
@@ -344,7 +344,8 @@ class PartyClient:
     # -- training and scoring ---------------------------------------------------------------------
 
     def _start(self, request: ms.Start, state: SlotState) -> ms.Ready:
-        configuration = ClientConfiguration.from_json(request.configuration)
+        part = client_of(request.method)
+        configuration = part.configuration.from_json(request.configuration)
         if _protected(state.specification) != (configuration.privacy is not None):
             # or exact predictions would have left before anyone looks at what was released
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
@@ -356,10 +357,8 @@ class PartyClient:
         state.engine = engine
         begin = None
         if state.warm is not None:
-            begin = carry_block(state.warm, encoding, configuration.tower(engine.width))
-        state.operator = make_operator(
-            engine, request.configuration, request.run, request.slot, begin
-        )
+            begin = carry_block(state.warm, encoding, configuration.shape(engine.width))
+        state.operator = part.operator(engine, configuration, request.run, request.slot, begin)
         return ms.Ready(request.run, request.slot, engine.width)
 
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:

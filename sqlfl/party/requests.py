@@ -6,7 +6,9 @@ It protects memory and tells faults where they are; what a client lets be asked 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
@@ -21,13 +23,12 @@ from sqlfl.messages import (
     SumGradient,
 )
 from sqlfl.messages.checks import mismatch, shapes_of
-from sqlfl.models.basis import coefficients_length
-from sqlfl.party.steps import ClientConfiguration, Engine
+from sqlfl.methods.configuration import Configuration
+from sqlfl.party.steps import Engine
 
 LARGEST = 1 << 31
 """Numbers that the parameters of a block and what a method remembers of them may take."""
 MOST = 2**31
-_COEFFICIENTS = {"sgd": 3, "admm": 1}
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,17 @@ class Held:
     outputs: int
     parameters: tuple[int, int]
     """The shape of a gradient."""
-    coefficients: int
+    sizes: Mapping[str, int]
+    """Of the method's residuals."""
 
     @classmethod
-    def of(cls, engine: Engine, configuration: ClientConfiguration) -> Held:
+    def of(cls, engine: Engine, own: Configuration) -> Held:
         """Raises InternalError for options that are out of range."""
-        own = configuration
         _check_options(own)
-        shape = own.tower(engine.width)
-        parameters = (engine.width, own.outputs) if shape is None else (shape.size, 1)
-        coefficients, often = _COEFFICIENTS.get(own.algorithm, 0), 1
-        if own.algorithm == "lbfgs":
-            coefficients, often = coefficients_length(own.memory), 3 + 3 * own.memory
-        if math.prod(parameters) * often > LARGEST:
+        parameters = own.parameters(engine.width)
+        if math.prod(parameters) * own.remembered > LARGEST:
             raise InternalError(f"a block of {math.prod(parameters)} parameters is too large")
-        return cls(engine.rows, engine.width, engine.numeric, own.outputs, parameters, coefficients)
+        return cls(engine.rows, engine.width, engine.numeric, own.outputs, parameters, own.sizes)
 
     def check(self, message: Message, rows: Array | None, *, probing: bool = False) -> None:
         """Raises InternalError where the message does not fit. `rows`: those of the last
@@ -63,10 +60,13 @@ class Held:
         fault = mismatch(shapes_of(message), expected)
         if fault is not None:
             raise InternalError(f"{message.kind} of other sizes: {fault}")
-        if isinstance(message, (Residuals, SendPredictions)):
+        batch = None
+        if isinstance(message, Residuals):
+            batch = message.following
+        elif isinstance(message, SendPredictions):
             batch = message.batch
-            if batch.size and int(batch[-1]) >= self.active:  # they ascend
-                raise InternalError(f"{message.kind} names row {batch[-1]} of {self.active}")
+        if batch is not None and batch.size and int(batch[-1]) >= self.active:  # they ascend
+            raise InternalError(f"{message.kind} names row {batch[-1]} of {self.active}")
 
     def _expected(self, message: Message, rows: int, probing: bool) -> dict[str, int]:
         match message:
@@ -77,29 +77,37 @@ class Held:
             case SendSlope():
                 return {"rows": self.active, "outputs": self.outputs}
             case Residuals():
-                return {
-                    "rows": rows, "outputs": self.outputs, "coefficients": self.coefficients
-                }  # fmt: skip
+                return {"rows": rows, "outputs": self.outputs, **self.sizes}
             case SumGradient() | ConsensusAverage():
                 parameters, outputs = self.parameters
                 return {"parameters": parameters, "outputs": 1 if probing else outputs}
         return {}
 
 
-def _check_options(own: ClientConfiguration) -> None:
+def _check_options(own: Configuration) -> None:
     least = {"outputs": 1, "clients": 1}
-    for name in (
-        "outputs", "rows", "clients", "inner_rounds", "memory", "keep", "local_epochs",
-        "local_batch", "number",
-    ):  # fmt: skip
-        value = getattr(own, name)
-        if not least.get(name, 0) <= value <= MOST:
+    for name, value in _numbers(own):
+        whole = isinstance(value, int)
+        if whole and not least.get(name, 0) <= value <= MOST:
             raise InternalError(f"option {name} is {value}, from {least.get(name, 0)} to {MOST}")
-    for name in ("l2", "curvature", "rho", "total", "momentum", "dropout", "local_rate"):
-        value = getattr(own, name)
-        if not (math.isfinite(value) and value >= 0):
+        if not whole and not (math.isfinite(value) and value >= 0):
             raise InternalError(f"option {name} is {value}, and must be finite, from 0 up")
-    if own.shares and (len(own.shares) != own.outputs or not all(0 < p < 1 for p in own.shares)):
-        raise InternalError(f"shares of {own.outputs} classes are {own.shares!s:.60}")
-    if len(own.hidden) > 100 or not all(1 <= width <= MOST for width in own.hidden):
-        raise InternalError(f"hidden layers of {own.hidden!s:.60}")
+    fault = own.fault()
+    if fault is not None:
+        raise InternalError(fault)
+    if own.tower is not None:
+        hidden = own.tower.hidden
+        if not (1 <= len(hidden) <= 100 and all(1 <= width <= MOST for width in hidden)):
+            raise InternalError(f"hidden layers of {hidden!s:.60}")
+
+
+def _numbers(options: Any) -> Iterator[tuple[str, int | float]]:
+    """Of a configuration and what it holds; but the guard's, and seeds, which may be any."""
+    for spec in fields(options):
+        value = getattr(options, spec.name)
+        if spec.name in ("privacy", "seed") or isinstance(value, bool):
+            continue
+        if is_dataclass(value):
+            yield from _numbers(value)
+        elif isinstance(value, (int, float)):
+            yield spec.name, value

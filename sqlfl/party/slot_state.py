@@ -9,7 +9,7 @@ import numpy as np
 from sqlfl import messages as ms
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages.checks import mismatch, sizes_of
-from sqlfl.party.client import Operator
+from sqlfl.party.operator import Operator
 from sqlfl.privacy.specification import LabelPrivacy
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.blocks import SavedBlock

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError, PlanError, PrivacyError, nearest
+from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import CLASSIFIERS, NEURAL, TWO_CLASSES, kind_of
 from sqlfl.options.privacy import AUTO
 from sqlfl.options.training import Given
@@ -209,7 +210,7 @@ def check_budget(
     if not privacy.features:
         return
     slots = [slot for slot in ucq.slots if slot.features]
-    moments = kind not in NEURAL and options["algorithm"] == "admm"
+    moments = kind not in NEURAL and spec_of(str(options["algorithm"])).moments
     least = [
         SlotRounds(
             slot=slot.index,

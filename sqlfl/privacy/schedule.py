@@ -3,18 +3,65 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from sqlfl.errors import InternalError
 from sqlfl.privacy.specification import SlotRounds
 
-INNER_ROUNDS = 10
-LOCAL_EPOCHS = 1
-"""Defaults of the options of the same names, in private runs."""
+
+@dataclass(frozen=True)
+class Part:
+    """A slot in a run, as far as it decides how often its rows take part in something."""
+
+    options: Mapping[str, object]
+    """Of WITH, resolved."""
+    tower: bool
+    joined: int
+    """N, joined rows that train."""
+    copies: int
+    """F: of these, those that a row of the slot is in, at most."""
+    clients: int
+
+    @property
+    def epochs(self) -> int:
+        return self.integer("epochs", 0)
+
+    def integer(self, name: str, usual: int) -> int:
+        """An option. Raises InternalError for one that is no positive number."""
+        value = self.options.get(name)
+        if value is None:
+            return usual
+        if not isinstance(value, int) or value < 1:
+            raise InternalError(f"option {name} is no positive number: {value!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of the whole run."""
+
+    gradients: int
+    """Sums of gradients that a row is in, at most."""
+    predictions: int
+    """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
+    steps: int
+
+
+class Method(Protocol):
+    """What a method's `MethodSpec` says of its private rounds."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def private(self) -> Callable[[Part], Counts] | None: ...
+    @property
+    def moments(self) -> bool: ...
 
 
 def slot_rounds(
-    algorithm: str,
+    method: Method,
     options: Mapping[str, object],
     *,
     tower: bool,
@@ -33,53 +80,32 @@ def slot_rounds(
     """The plan of one slot, from the resolved options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
-    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For linear ADMM: `numeric`
+    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For second moments: `numeric`
     encoded columns and `categories` features of the slot, and the `largest` count (sum of weights)
-    of a row.
+    of a row. Towers predict once before the first step.
 
-    sgd, N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of
-    which sums its gradient once. It is predicted at the end of an epoch and for each batch that it
-    is in, but for the first one, whose predictions are the last epoch's; with dropout for the first
-    one too. Towers predict once before. All rows at once: S = 1.
-    admm: a sum and a prediction an epoch, and second moments once. Of towers, a pass over the
-    client's rows sums each row's gradient once, in whatever batches; one client makes local_epochs
-    passes an epoch, several make ⌈local_epochs/inner_rounds⌉ in each inner round.
-
-    InternalError for an algorithm that cannot be private, or an option that is no number.
+    InternalError for a method that cannot be private, or an option that is no number.
     """
-    epochs = _integer(options, "epochs", 0)
-    if epochs < 1 or joined < 1 or clients < 1:
-        raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
-    own = max(copies, 1)
-    gradients = predictions = steps = epochs
-    moments = 0
-    if algorithm == "sgd":
-        batches = math.ceil(joined / _integer(options, "batch_size", joined))
-        gradients, steps = epochs * min(own, batches), epochs * batches
-        drops = bool(options.get("dropout"))
-        predictions = epochs * (1 + min(own, batches if drops else batches - 1))
-    elif algorithm == "admm" and tower:
-        passes = _integer(options, "local_epochs", LOCAL_EPOCHS)
-        inner = _integer(options, "inner_rounds", INNER_ROUNDS) if clients > 1 else 1
-        gradients = epochs * inner * math.ceil(passes / inner)
-    elif algorithm == "admm":
-        moments = 1
-    else:
-        raise InternalError(f"{algorithm!r} has no private rounds")
+    part = Part(options, tower, joined, max(copies, 1), clients)
+    if part.epochs < 1 or joined < 1 or clients < 1:
+        raise InternalError(f"{part.epochs} epochs over {joined} joined rows at {clients} clients")
+    if method.private is None:
+        raise InternalError(f"{method.name!r} has no private rounds")
+    counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return SlotRounds(
         slot=slot,
-        gradients=gradients,
-        predictions=predictions + int(tower),
-        moments=moments,
+        gradients=counts.gradients,
+        predictions=counts.predictions + int(tower),
+        moments=int(moments),
         moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
         clip=clip,
         clients=clients,
-        copies=own,
+        copies=part.copies,
         partners=dict(partners),
-        steps=steps,
-        whole=steps == epochs,
-        epochs=epochs,
+        steps=counts.steps,
+        whole=counts.steps == part.epochs,
+        epochs=part.epochs,
         row_bound=bound,
         one_sided=one_sided,
         one_sided_slopes=one_sided_slopes,
@@ -103,12 +129,3 @@ def moments_sensitivity(largest: float, bound: float, categories: int) -> float:
     if not found > 0.0:
         raise InternalError("second moments of nothing")
     return found
-
-
-def _integer(options: Mapping[str, object], name: str, usual: int) -> int:
-    value = options.get(name)
-    if value is None:
-        return usual
-    if not isinstance(value, int) or value < 1:
-        raise InternalError(f"option {name} is no positive number: {value!r}")
-    return value

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.report.card import Release
@@ -136,7 +137,7 @@ def _moments(own: Setting) -> Iterator[Release]:
         crossing = [slot for slot in shared if own.leaves(slot)]
         yield from _of(own, "second moments", own.coordinator, crossing, mechanism)
         yield from _of(own, "second moments", CLIENTS, shared, mechanism)
-    if own.together and linear and own.plan.algorithm == "admm":
+    if own.plan.algorithm and own.together and linear and spec_of(own.plan.algorithm).moments:
         yield from _of(own, "second moments", USERS, own.slots, mechanism, alone=True)
 
 

@@ -24,8 +24,8 @@ from sqlfl.coordinator.protection import (
 from sqlfl.coordinator.training import train
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.messages import Releases, Residuals, SendReleases
+from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.party.guard import Guard
-from sqlfl.party.steps import ClientConfiguration
 from sqlfl.privacy.specification import Privacy
 from sqlfl.progress import Progress
 from sqlfl.transport.base import Audit, Channel
@@ -404,14 +404,14 @@ def test_a_client_that_releases_otherwise_has_no_model(
     fault: str, database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "less noise":
-        read = ClientConfiguration.from_json
+        read = SgdConfiguration.from_json
 
-        def weaker(text: str) -> ClientConfiguration:
+        def weaker(text: str) -> SgdConfiguration:
             own = read(text)
             assert own.privacy is not None
             return replace(own, privacy=replace(own.privacy, noise=own.privacy.noise / 2))
 
-        monkeypatch.setattr(ClientConfiguration, "from_json", weaker)
+        monkeypatch.setattr(SgdConfiguration, "from_json", weaker)
     else:
         counts = Guard.counts.fget  # type: ignore[attr-defined]
         more = property(lambda guard: (counts(guard)[0] + 1, *counts(guard)[1:]))
@@ -433,6 +433,6 @@ def test_who_was_sent_residuals_is_noted() -> None:
 
     channel = Watched(Silent())
     parts = {n: np.full((2, 1), n, np.float32) for n in (0, 1)}
-    asked = {("client", n): Residuals("run", n, part, np.zeros(3)) for n, part in parts.items()}
+    asked = {("client", n): Residuals("run", n, part) for n, part in parts.items()}
     assert channel.exchange(asked).keys() == asked.keys()
     assert channel.told == {("client", 1)}

@@ -27,13 +27,13 @@ from sqlfl.messages import (
     Predictions,
     Prepared,
     Ready,
-    Residuals,
     Split,
     Weigh,
     Write,
 )
 from sqlfl.messages import Columns as ColumnsMessage
 from sqlfl.messages.forms import Columns, Number, Numbers, Several, Text, Texts
+from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.wire import MAGIC, decode, encode, received
 from tests.depth import THOROUGH
 from tests.samples import Draw
@@ -151,7 +151,7 @@ ODD = {
     "rows that do not ascend": Activate("r", 0, u32(1, 0), u32(1, 1), 2),
     "rows that are met twice": Activate("r", 0, u32(1, 1), u32(1, 1), 2),
     "a count of 0": Activate("r", 0, u32(0, 1), u32(1, 0), 2),
-    "a batch that names a row twice": Residuals("r", 0, f32(1), np.zeros(3), u32(0, 0)),
+    "a batch that names a row twice": SgdResiduals("r", 0, f32(1), 0.1, 1, 0, u32(0, 0)),
     "tags that are equal": JoinKeys("r", 0, np.zeros(0, np.uint16), (TAGS[[0, 0]],), (u32(0),)),
     "tags in another order": JoinKeys("r", 0, np.zeros(0, np.uint16), (TAGS[[1, 0]],), (u32(0),)),
     "a code beyond the tags": JoinKeys("r", 0, np.zeros(0, np.uint16), (TAGS,), (u32(0, 3),)),
@@ -219,7 +219,7 @@ def test_the_encoding_adds_only_framing() -> None:
 
 def test_the_kinds_are_their_own_names() -> None:
     for kind, cls in KINDS.items():
-        assert cls.kind == kind
+        assert cls.name_of() == kind
         assert cls.__doc__
         assert typing.get_type_hints(cls, localns={"Array": Array, "pa": pa})
 

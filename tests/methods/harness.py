@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,14 @@ from scipy import optimize, sparse
 
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.messages import Message, Ready, Start
-from sqlfl.methods import ALGORITHMS, Algorithm, Problem, Step
+from sqlfl.methods.admm.configuration import LocalSteps
+from sqlfl.methods.configuration import Configuration, TowerOptions
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.losses import Loss, loss_of
-from sqlfl.party.client import ClientOperator
-from sqlfl.party.neural import NeuralOperator
-from sqlfl.party.steps import ClientConfiguration
+from sqlfl.party.neural import TowerOperator
+from sqlfl.party.operator import Operator, client_of
 from sqlfl.schema import Address, Client
 from sqlfl.wire import decode, encode
 
@@ -61,19 +62,40 @@ class DenseEngine:
         return self.x[:, : self.numeric], sparse.csr_array(self.x[:, self.numeric :])
 
 
-def make_operator(engine: DenseEngine, start: Start, block: Any) -> ClientOperator | NeuralOperator:
+def configured(method: str, **values: Any) -> Configuration:
+    """`values`: fields of the method's configuration, of its tower and of its local steps; those
+    that it has not are left out."""
+    own = client_of(method).configuration
+    if values.get("hidden"):
+        values["tower"] = TowerOptions(**_fields(TowerOptions, values))
+        values["local"] = LocalSteps(
+            *(values.get(f"local_{name}", usual) for name, usual in LOCAL.items())
+        )
+    return own(**_fields(own, values))
+
+
+LOCAL = {"epochs": 1, "batch": 1, "rate": 0.1}
+
+
+def _fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
+
+
+def make_operator(engine: DenseEngine, start: Start, block: Any) -> Operator:
     """`block`: θ, or a tower's parameters, to start from; None for the usual start."""
-    configuration, run, slot = start.configuration, start.run, start.slot
-    if ClientConfiguration.from_json(configuration).hidden:
-        return NeuralOperator(engine, configuration, run, slot, block)
-    return ClientOperator(engine, configuration, run, slot, block)
+    part = client_of(start.method)
+    own = part.configuration.from_json(start.configuration)
+    if block is not None and own.tower is None:
+        block = (block,)
+    return part.operator(engine, own, start.run, start.slot, block)
 
 
-def block_of(operator: ClientOperator | NeuralOperator) -> Array:
+def block_of(operator: Operator) -> Array:
     """θ (d, d_c), or all parameters of a tower (size, 1)."""
-    if isinstance(operator, NeuralOperator):
+    if isinstance(operator, TowerOperator):
         return operator.shape.pack(operator.parameters)
-    return operator.theta
+    (theta,) = operator.parameters
+    return theta
 
 
 class MemoryChannel:
@@ -86,7 +108,7 @@ class MemoryChannel:
     ) -> None:
         self._engines = engines
         self._blocks = blocks or {}
-        self.operators: dict[Address, ClientOperator | NeuralOperator] = {}
+        self.operators: dict[Address, Any] = {}
         self.rounds = 0
         self.kinds: list[list[str]] = []
         self.sent: list[Message] = []
@@ -272,7 +294,10 @@ class Trained:
     def blocks(self) -> dict[Address, Any]:
         """θ, or a tower's parameters, of every client, to start from."""
         operators = self.channel.operators.items()
-        return {a: o.parameters if isinstance(o, NeuralOperator) else o.theta for a, o in operators}
+        return {
+            a: o.parameters if isinstance(o, TowerOperator) else o.parameters[0]
+            for a, o in operators
+        }
 
 
 def train(
@@ -284,7 +309,7 @@ def train(
         options = {"batch_size": 10**6, **options}
     problem = join.problem(warm=start is not None, **options)
     channel = MemoryChannel(join.engines, start)
-    method = ALGORITHMS[algorithm](problem, channel)
+    method = coordinator_of(algorithm)(problem, channel)
     method.start()
     steps = list(method.steps())
     theta = []

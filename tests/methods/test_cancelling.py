@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.messages import ExactPredictions, ExactResiduals, Residuals
+from sqlfl.messages import ExactPredictions, Residuals
+from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from tests.methods.cancelling import Shape, cancelling_join, least
 from tests.methods.harness import Join, Trained, random_join, train
 
@@ -93,13 +94,17 @@ def test_methods_that_get_there_say_so_too(kind: str, algorithm: str) -> None:
 
 def test_eight_byte_messages_are_for_those_who_need_them() -> None:
     usual = train(random_join(correlation=0.5), "lbfgs")
-    assert not any(isinstance(m, ExactResiduals | ExactPredictions) for m in usual.channel.sent)
+    assert not any(
+        isinstance(m, ExactLbfgsResiduals | ExactPredictions) for m in usual.channel.sent
+    )
     needed = train(cancelling_join(Shape()), "lbfgs")
-    exact = [m for m in needed.channel.sent if isinstance(m, ExactResiduals | ExactPredictions)]
+    exact = [
+        m for m in needed.channel.sent if isinstance(m, ExactLbfgsResiduals | ExactPredictions)
+    ]
     assert {m.values.dtype for m in exact} == {np.dtype(np.float64)}
     # once needed, they stay: what was remembered of 4-byte numbers would drown the rest
     kinds = [type(m) for m in needed.channel.sent if isinstance(m, Residuals)]
-    assert Residuals not in kinds[kinds.index(ExactResiduals) :]
+    assert LbfgsResiduals not in kinds[kinds.index(ExactLbfgsResiduals) :]
 
 
 @pytest.mark.parametrize("l2", [0.0, 1e-4])

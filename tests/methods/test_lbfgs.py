@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from sqlfl.coordinator.rounds.search import Newton, exact_search
 from sqlfl.messages import Predictions, Residuals
-from sqlfl.methods import subspace
-from sqlfl.methods.search import Newton, exact_search
-from sqlfl.models.basis import coefficients_length, products_length
+from sqlfl.methods.lbfgs import subspace
+from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
 from tests.methods.harness import gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -176,7 +176,7 @@ def test_exchanges(clients: tuple[int, ...], per_step: int) -> None:
 def test_lengths_of_the_scalars_are_fixed() -> None:
     trained = train(random_join(clients=(2, 1, 1)), "lbfgs", epochs=15, tolerance=0.0)
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
-    assert {len(m.coefficients) for m in sent} == {coefficients_length()} == {22}
+    assert {len(m.coefficients) for m in sent} == {coefficients_length()} == {21}
     replies = [m for m in trained.channel.sent if isinstance(m, Predictions)]
     lengths = {len(m.products) for m in replies}
     assert lengths == {0, products_length(), 1} == {0, 198, 1}  # 1: the penalty, in the end

@@ -8,8 +8,8 @@ import pytest
 import sqlfl
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.methods.base import Problem
-from sqlfl.methods.noised import BOUND, Drowned
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.methods.sgd.noised import BOUND, Drowned
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
 from sqlfl.schema import Client

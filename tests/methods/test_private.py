@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sqlfl import endings
+from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
+from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
-from sqlfl.methods import ALGORITHMS, Algorithm, Step
-from sqlfl.methods.rates import public_rates
-from sqlfl.methods.search import Newton
+from sqlfl.methods.sgd.rates import public_rates
+from sqlfl.methods.spec import spec_of
 from sqlfl.privacy.schedule import row_bound, slot_rounds
 from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
@@ -51,7 +52,7 @@ def run(join: Join, name: str, privacy: TrainingPrivacy, *, centred=True, **opti
     )
     problem = replace(join.problem(**options), privacy=privacy, trace=trace, centred=centred)
     channel = MemoryChannel(join.engines)
-    method = ALGORITHMS[name](problem, channel)
+    method = coordinator_of(name)(problem, channel)
     method.start()
     steps = list(method.steps())
     blocks = [block_of(channel.operators[m.addresses[0]]) for m in problem.slots]
@@ -201,7 +202,7 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     tower = "hidden" in options
     for (_, slot), operator in found.channel.operators.items():
         planned = slot_rounds(
-            name,
+            spec_of(name),
             options,
             tower=tower,
             slot=slot,

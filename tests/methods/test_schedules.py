@@ -7,7 +7,7 @@ import pytest
 
 from sqlfl.errors import InternalError
 from sqlfl.messages import Residuals
-from sqlfl.methods.rates import step_factor
+from sqlfl.methods.sgd.rates import step_factor
 from tests.methods.harness import random_join, train
 
 E = np.arange(6.0)
@@ -29,7 +29,7 @@ def rates(options: dict, **more) -> np.ndarray:
     """The step length of every epoch's first step, of slot 0."""
     trained = train(random_join(), "sgd", epochs=6, tolerance=0.0, **options, **more)
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals) and m.slot == 0]
-    found = np.array([m.coefficients[0] for m in sent]).reshape(6, -1)
+    found = np.array([m.rate for m in sent]).reshape(6, -1)
     assert (found == found[:, :1]).all()
     return found[:, 0]
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from sqlfl import endings
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions, Residuals, SendPredictions
-from sqlfl.methods import ALGORITHMS
+from sqlfl.methods.admm.messages import AdmmResiduals
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.methods.test_weights import duplicated
 
@@ -58,7 +59,7 @@ class Central:
     def of(cls, join: Join, options: Mapping[str, Any]) -> Central:
         problem = join.problem(**options)
         channel = MemoryChannel(join.engines)
-        method = ALGORITHMS["sgd"](problem, channel)
+        method = coordinator_of("sgd")(problem, channel)
         method.start()
         towers = [
             [parameter(p) for p in channel.operators[members.addresses[0]].parameters]
@@ -224,7 +225,7 @@ def test_linear_adam_takes_steps_of_a_hundredth_without_power_rounds() -> None:
     trained = train(random_join(), "sgd", epochs=4, optimizer="adam")
     assert trained.channel.rounds == 1 + 4 + 2  # the last two measure the gradient
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
-    assert {m.coefficients[0] for m in sent} == {0.01}
+    assert {m.rate for m in sent} == {0.01}
 
 
 @pytest.mark.thinned(5)
@@ -346,7 +347,7 @@ def test_a_warm_start_goes_on_where_it_was() -> None:
     problem = replace(
         join.problem(warm=True, epochs=3, seed=9, **options), head=first.algorithm.head
     )
-    method = ALGORITHMS["sgd"](problem, MemoryChannel(join.engines, first.blocks))
+    method = coordinator_of("sgd")(problem, MemoryChannel(join.engines, first.blocks))
     method.start()
     # the intercept is that which suits the towers best
     np.testing.assert_array_equal(method.head, first.algorithm.head)
@@ -433,20 +434,20 @@ def test_exchanges_of_admm(clients, options, rounds) -> None:
     trained = train(join, "admm", **SGD, **options)
     assert trained.channel.rounds == rounds
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
-    assert {len(m.coefficients) for m in sent} == {1}
+    assert {type(m) for m in sent} == {AdmmResiduals}
 
 
 def test_unlike_tables_need_no_relaxation() -> None:
     join = curved("linear_regression", total=600, sizes=(600, 300, 100))
     trained = train(join, "admm", epochs=8, **ADMM["towers"])
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals) and m.slot == 0]
-    relaxation = [m.coefficients[0] for m in sent]  # ρ = 1 for squared loss
+    relaxation = [m.weight for m in sent]  # ρ = 1 for squared loss
     assert relaxation[0] == pytest.approx(0.76 * 3)
     assert relaxation[-1] < 1.3
     alike = curved("linear_regression", correlation=0.97, total=600, sizes=(600,) * 3)
     trained = train(alike, "admm", epochs=8, **ADMM["towers"])
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals) and m.slot == 0]
-    assert max(m.coefficients[0] for m in sent[3:]) > 1.3
+    assert max(m.weight for m in sent[3:]) > 1.3
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from sqlfl.messages import Predictions, SendPredictions
-from sqlfl.methods import ALGORITHMS
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from tests.methods.harness import Join, MemoryChannel, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -74,7 +73,7 @@ def test_it_starts_at_the_blocks_and_the_intercept_that_suits_them(kind: str, op
     join = joined(kind)
     blocks = random_blocks(join)
     problem = join.problem(warm=True, **options)
-    method = ALGORITHMS[options["algorithm"]](problem, MemoryChannel(join.engines, blocks))
+    method = coordinator_of(options["algorithm"])(problem, MemoryChannel(join.engines, blocks))
     method.start()
     theta = design_theta(join, blocks)
     expected = best_intercept(join, theta)
@@ -127,22 +126,3 @@ def test_gradient_descent_from_a_model_is_the_central_one(kind: str) -> None:
     trained = train(join, "sgd", start=blocks, epochs=3, learning_rate=rate)
     np.testing.assert_allclose(trained.theta, theta, atol=3e-6)
     assert trained.objective == pytest.approx(join.objective(intercept, theta), rel=1e-6)
-
-
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-def test_a_warm_start_is_one_exchange_more(options: dict) -> None:
-    join = joined("linear_regression")
-    few = options | {"epochs": 2, "tolerance": 0.0}
-    cold = train(join, **few)
-    warm = train(join, start=random_blocks(join), **few)
-    assert warm.channel.rounds == cold.channel.rounds + 1
-    assert warm.channel.kinds[1] == ["send_predictions"]
-    sent = warm.channel.sent
-    asked = [n for n, m in enumerate(sent[:16]) if isinstance(m, SendPredictions)]
-    replies = [sent[n + 1] for n in asked]
-    assert len(asked) == 4
-    assert all(isinstance(m, Predictions) and m.values.dtype == np.float32 for m in replies)
-    assert [len(m.products) for m in replies] == [1, 1, 0, 1]
-    # those of the end, to measure the gradient at, are no more of them than without
-    more = sum(isinstance(m, SendPredictions) for m in sent) - len(asked)
-    assert more == sum(isinstance(m, SendPredictions) for m in cold.channel.sent)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Residuals
-from sqlfl.methods import ALGORITHMS, admm
-from sqlfl.methods.lanczos import largest_eigenvalue
+from sqlfl.methods.admm import linear_coordinator as admm
 from tests.methods.harness import Join, MemoryChannel, Trained, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -79,37 +80,6 @@ def test_weights_are_repetitions(kind: str, method: str, seed: int, union: bool)
     one, many = both(join, METHODS[method])
     expected, first = many.steps[-1].objective, many.steps[0].objective
     assert one.objective == pytest.approx(expected, rel=1e-5, abs=1e-5 * first)
-
-
-@pytest.mark.thinned(7)
-@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e6, 1e30])
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-def test_the_scale_of_the_weights_does_not_matter(scale: float, options: dict) -> None:
-    join = weighted("logistic_regression", clients=(1, 2, 1))
-    scaled = replace(join, weights=join.weights * scale, engines={})
-    one, other = train(join, **options), train(scaled, **options)
-    np.testing.assert_allclose(other.theta, one.theta, atol=1e-6)
-    assert other.objective == pytest.approx(one.objective, rel=1e-6)
-
-
-@pytest.mark.thinned(5)
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_weight_zero_are_predicted_and_change_nothing(kind: str, options: dict) -> None:
-    join = weighted(kind)
-    nothing = join.weights == 0
-    other = replace(join, targets=np.where(nothing, join.targets[::-1], join.targets), engines={})
-    one, two = train(join, **options), train(other, **options)
-    np.testing.assert_array_equal(one.theta, two.theta)
-    scores = join.design @ one.theta + one.algorithm.intercept
-    np.testing.assert_allclose(one.algorithm.scores[nothing], scores[nothing], atol=1e-5)
-
-
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-def test_weights_of_one_are_no_weights(options: dict) -> None:
-    join = weighted("softmax_regression", np.ones(600))
-    one, two = train(join, **options), train(replace(join, weights=None, engines={}), **options)
-    np.testing.assert_allclose(one.theta, two.theta, atol=1e-6)
 
 
 @pytest.mark.thinned(5)
@@ -181,7 +151,7 @@ def test_batches_are_of_rows_that_weigh_something(kind: str, clients) -> None:
     np.testing.assert_allclose(trained.theta, theta, atol=2e-6)
     np.testing.assert_allclose(trained.algorithm.intercept, intercept, atol=2e-6)
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals)]
-    assert {m.coefficients[1] for m in sent} <= {100.0, float(np.count_nonzero(join.weights) % 100)}
+    assert {m.divisor for m in sent} <= {100.0, float(np.count_nonzero(join.weights) % 100)}
 
 
 @pytest.mark.thinned(2)
@@ -199,7 +169,7 @@ def test_the_curvature_is_that_of_the_weighted_rows(zeros: float) -> None:
     rng = np.random.default_rng(0)
     join = weighted("linear_regression", rng.exponential(size=600) * (rng.random(600) >= zeros))
     problem = join.problem(learning_rate=0.1)
-    method = ALGORITHMS["sgd"](problem, MemoryChannel(join.engines))
+    method = coordinator_of("sgd")(problem, MemoryChannel(join.engines))
     method.start()
     w = join.weights / join.weights.sum()
     x = join.design - w @ join.design  # a constant is the intercept's

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.messages import Residuals
-from sqlfl.party.client import ClientConfiguration, ClientOperator
+from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.party.client import ClientOperator
 from sqlfl.party.guard import Guard
+from sqlfl.party.operator import client_of
 from sqlfl.privacy.specification import RoundPrivacy
+from tests.methods import harness
 from tests.methods.harness import DenseEngine
 
 Array = np.ndarray
@@ -38,7 +41,7 @@ def entropy(seed: int) -> Callable[[int], bytes]:
     return np.random.default_rng(seed).bytes
 
 
-def configured(algorithm: str = "sgd", **values: Any) -> ClientConfiguration:
+def configured(algorithm: str = "sgd", **values: Any) -> Configuration:
     privacy = {
         name: values.pop(name)
         for name in RoundPrivacy.__dataclass_fields__
@@ -49,7 +52,7 @@ def configured(algorithm: str = "sgd", **values: Any) -> ClientConfiguration:
         "l2": 0.0, "curvature": 1.0,
         "privacy": RoundPrivacy(**{"clip": 1.0, "noise": TINY} | privacy),
     }  # fmt: skip
-    return ClientConfiguration(algorithm=algorithm, **(usual | values))
+    return harness.configured(algorithm, **(usual | values))
 
 
 Build = Callable[..., ClientOperator]
@@ -64,14 +67,14 @@ def operator(
     seed: int = 0,
     **values: Any,
 ) -> ClientOperator:
-    configuration = configured(algorithm, **values).to_json()
-    return build(engine, configuration, "run", 3, theta, entropy=entropy(seed))
+    own, step = configured(algorithm, **values), client_of(algorithm).step
+    return build(engine, own, step, "run", 3, theta, entropy=entropy(seed))
 
 
 def clipped_sum(build: Build, engine: DenseEngine, values: Array, clip: float) -> Array:
     """What the client sends as its partial gradient, but for its noise: (d, c)."""
     client = operator(engine, build=build, clients=2, clip=clip, outputs=values.shape[1])
-    reply = client.handle(Residuals("run", 3, values, np.array([1.0, 1.0, 1.0])))
+    reply = client.handle(SgdResiduals("run", 3, values, 1.0, 1, 1))
     assert reply.kind == "partial_gradient"
     return reply.values
 
@@ -120,7 +123,9 @@ class DividedNoise(ClientOperator):
 
     def _gradient(self, values: Array) -> Array:
         exact, guard = self._engine.gradient(values, self._rows), self._guard
-        return exact + self._step._batch * guard.gradient(np.zeros_like(exact), values, self._rows)
+        return exact + self._step._divisor * guard.gradient(
+            np.zeros_like(exact), values, self._rows
+        )
 
 
 class SmallNoise(ClientOperator):

@@ -9,30 +9,36 @@ from sqlfl.errors import InternalError
 from sqlfl.messages import (
     ConsensusAverage,
     Finish,
-    Residuals,
     SendPredictions,
     SumGradient,
 )
-from sqlfl.party.client import ClientConfiguration, ClientOperator
-from tests.methods.harness import DenseEngine
+from sqlfl.methods.admm.configuration import AdmmConfiguration
+from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.lbfgs.messages import LbfgsResiduals
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.party.client import ClientOperator
+from sqlfl.party.operator import client_of
+from tests.methods.harness import DenseEngine, configured
 
 
-def configuration(algorithm: str, **values: object) -> ClientConfiguration:
+def configuration(algorithm: str, **values: object) -> Configuration:
     usual = {
         "outputs": 1, "rows": 4, "total": 4.0, "clients": 1, "leader": True,
         "l2": 0.1, "curvature": 1.0,
     }  # fmt: skip
-    return ClientConfiguration(algorithm=algorithm, **(usual | values))
+    return configured(algorithm, **(usual | values))
 
 
 def operator(algorithm: str, **values: object) -> ClientOperator:
     engine = DenseEngine(np.eye(4, 2), np.ones(4), np.zeros(2), 0)
-    return ClientOperator(engine, configuration(algorithm, **values).to_json(), "run", 3)
+    own = configuration(algorithm, **values)
+    return ClientOperator(engine, own, client_of(algorithm).step, "run", 3)
 
 
 def test_a_configuration_travels_as_json() -> None:
     there = configuration("admm", clients=2, consensus=True, inner_rounds=4, rho=0.25)
-    back = ClientConfiguration.from_json(there.to_json())
+    back = AdmmConfiguration.from_json(there.to_json())
     assert back == there
     assert back.shared
 
@@ -52,7 +58,7 @@ def test_unknown_methods_are_refused() -> None:
 
 def test_a_shared_slot_needs_its_second_moments_first() -> None:
     client = operator("lbfgs", clients=2)
-    client.handle(Residuals("run", 3, np.zeros((4, 1), np.float32), np.zeros(22)))
+    client.handle(LbfgsResiduals("run", 3, np.zeros((4, 1), np.float32), np.zeros(21)))
     with pytest.raises(InternalError, match="second moments are missing"):
         client.handle(SumGradient("run", 3, np.zeros((2, 1))))
 
@@ -60,11 +66,11 @@ def test_a_shared_slot_needs_its_second_moments_first() -> None:
 @pytest.mark.parametrize("algorithm", ["sgd", "lbfgs", "admm"])
 def test_a_block_to_start_from_must_fit(algorithm: str) -> None:
     engine = DenseEngine(np.eye(4, 2), np.ones(4), np.zeros(2), 0)
-    own = configuration(algorithm).to_json()
+    own, step = configuration(algorithm), client_of(algorithm).step
     with pytest.raises(InternalError, match=r"\(3, 1\)"):
-        ClientOperator(engine, own, "run", 3, np.zeros((3, 1)))
+        ClientOperator(engine, own, step, "run", 3, np.zeros((3, 1)))
     theta = np.array([[1.0], [-2.0]])
-    client = ClientOperator(engine, own, "run", 3, theta)
+    client = ClientOperator(engine, own, step, "run", 3, theta)
     reply = client.handle(SendPredictions("run", 3))
     np.testing.assert_array_equal(reply.values, engine.x @ theta)
     np.testing.assert_allclose(reply.products, [0.5 * 0.1 * 5.0])
@@ -75,11 +81,16 @@ def test_a_block_to_start_from_must_fit(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["sgd", "lbfgs", "admm"])
 def test_blocks_of_the_last_epochs_are_kept(algorithm: str) -> None:
     client = operator(algorithm, keep=2, rho=1.0)
-    size = {"sgd": [0.5, 4.0, 1.0], "lbfgs": [0.5, 1.0, *[0.0] * 20], "admm": [1.0]}[algorithm]
+    coefficients = np.append(0.5, np.zeros(20))
+    kind, scalars = {
+        "sgd": (SgdResiduals, (0.5, 4, 1)),
+        "lbfgs": (LbfgsResiduals, (coefficients,)),
+        "admm": (AdmmResiduals, (1.0,)),
+    }[algorithm]
     rng, found = np.random.default_rng(0), []
     for _ in range(6):
         values = rng.normal(size=(4, 1)).astype(np.float32)
-        client.handle(Residuals("run", 3, values, np.array(size)))
+        client.handle(kind("run", 3, values, *scalars))
         found.append(client.theta.copy())
     assert len(np.unique([theta[0, 0] for theta in found])) > 4
     for back in range(3):
@@ -94,11 +105,11 @@ def test_batches_within_an_epoch_are_no_epochs() -> None:
     client = operator("sgd", keep=1)
     ends = []
     for number in range(6):
-        last = float(number % 3 == 2)
+        last = number % 3 == 2
         rows = 4 if number % 3 == 0 else 2
         batch = np.zeros(0, np.uint32) if last else np.array([1, 3], np.uint32)
         values = np.full((rows, 1), 1.0 + number, np.float32)
-        client.handle(Residuals("run", 3, values, np.array([0.1, 2.0, last]), batch))
+        client.handle(SgdResiduals("run", 3, values, 0.1, 2, int(last), batch))
         if last:
             ends.append(client.theta.copy())
     np.testing.assert_array_equal(client.kept(1)[0], ends[0])
@@ -106,5 +117,7 @@ def test_batches_within_an_epoch_are_no_epochs() -> None:
 
 
 def test_a_step_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises(InternalError, match="coefficients is 21, expected 22"):
-        operator("lbfgs").handle(Residuals("run", 3, np.zeros((4, 1), np.float32), np.zeros(21)))
+    with pytest.raises(InternalError, match="coefficients is 20, expected 21"):
+        operator("lbfgs").handle(
+            LbfgsResiduals("run", 3, np.zeros((4, 1), np.float32), np.zeros(20))
+        )

@@ -11,10 +11,11 @@ import pytest
 from scipy import sparse
 
 from sqlfl.coordinator.lou import sum_grams
+from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.errors import InternalError
-from sqlfl.messages import Ready, Residuals, SendGram, SendReleases
+from sqlfl.messages import Ready, SendGram, SendReleases
 from sqlfl.messages.grams import message_to_gram
-from sqlfl.methods import ALGORITHMS
+from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.gram import GramMatrix
 from sqlfl.party import moments
 from sqlfl.party.guard import Guard
@@ -226,7 +227,7 @@ def test_a_solver_of_many_categories_takes_the_bound() -> None:
         moments_noise=1e-9, clip=1e9,
     )  # fmt: skip
     values = rng.normal(size=(size, 1))
-    client.handle(Residuals("run", 3, values, np.array([1.0])))
+    client.handle(AdmmResiduals("run", 3, values, 1.0))
     block = 2.0 * x[:, :2].T @ x[:, :2] / size + 0.1 * np.eye(2)
     slope = wide.gradient(values) / size
     expected = np.vstack([np.linalg.solve(block, slope[:2]), slope[2:] / (2.0 / size + 0.1)])
@@ -243,7 +244,7 @@ def private_gap(join: Join, *, centred: bool = True, **options: Any) -> float:
     rounds = {members.slot: own for members in problem.slots}
     problem = replace(problem, privacy=TrainingPrivacy(rounds), centred=centred)
     channel = MemoryChannel(join.engines)
-    method = ALGORITHMS["admm"](problem, channel)
+    method = coordinator_of("admm")(problem, channel)
     method.start()
     *_, last = method.steps()
     best = join.optimum()

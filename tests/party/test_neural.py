@@ -27,15 +27,19 @@ from sqlfl.messages import (
     SendPredictions,
     SumGradient,
 )
+from sqlfl.methods.admm.local import LEAST, LocalUpdate, sensitivities
+from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models import neural
 from sqlfl.models.neural import Network, device_of
 from sqlfl.models.towers import TowerShape
-from sqlfl.party.client import ClientConfiguration, ClientOperator, make_operator
+from sqlfl.party.client import ClientOperator
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer, make_layer
-from sqlfl.party.local import LEAST, LocalUpdate, sensitivities
-from sqlfl.party.neural import NeuralOperator
+from sqlfl.party.neural import TowerOperator
+from sqlfl.party.operator import client_of
 from sqlfl.party.steps import penalty
-from tests.methods.harness import DenseEngine
+from tests.methods.harness import DenseEngine, configured
 
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": torch.relu,
@@ -66,25 +70,33 @@ def split(engine: DenseEngine, at: Sequence[int]) -> list[DenseEngine]:
     ]
 
 
-def configuration(engine: DenseEngine, **values: Any) -> ClientConfiguration:
+def configuration(engine: DenseEngine, **values: Any) -> Configuration:
     usual = {
-        "algorithm": "sgd", "outputs": 1, "rows": int(engine.counts.sum()),
+        "method": "sgd", "outputs": 1, "rows": int(engine.counts.sum()),
         "total": float(engine.counts.sum()), "clients": 1, "leader": True, "l2": 1e-2,
         "curvature": 1.0, "hidden": (4,), "activation": "tanh", "seed": 5,
         "local_epochs": 4, "local_batch": 16, "local_rate": 0.02,
     }  # fmt: skip
-    return ClientConfiguration(**(usual | values))
+    if "algorithm" in values:
+        values["method"] = values.pop("algorithm")
+    return configured(**(usual | values))
 
 
-def operator(engine: DenseEngine, start: Any = None, **values: Any) -> NeuralOperator:
-    made = make_operator(engine, configuration(engine, **values).to_json(), "run", 3, start)
-    assert isinstance(made, NeuralOperator)
+def operator(engine: DenseEngine, start: Any = None, **values: Any) -> TowerOperator:
+    part = client_of(values.get("algorithm", "sgd"))
+    made = part.operator(engine, configuration(engine, **values), "run", 3, start)
+    assert isinstance(made, TowerOperator)
     return made
 
 
-def residuals(values: np.ndarray, *coefficients: float, batch: Any = ()) -> Residuals:
+def residuals(values: np.ndarray, *scalars: float, batch: Any = ()) -> Residuals:
+    """Of admm: ρ r. Of sgd: η, B, and whether all rows are predicted next, or a `batch`."""
+    values = values.astype(np.float32)
+    if len(scalars) == 1:
+        return AdmmResiduals("run", 3, values, *scalars)
+    rate, divisor, whole = scalars
     rows = np.array(batch, np.uint32)
-    return Residuals("run", 3, values.astype(np.float32), np.array(coefficients), rows)
+    return SgdResiduals("run", 3, values, rate, int(divisor), int(whole), rows)
 
 
 def tensors(parameters: Sequence[np.ndarray]) -> list[torch.Tensor]:
@@ -308,10 +320,10 @@ def test_clients_drop_and_shuffle_on_their_own() -> None:
 
 
 def augmented(
-    engine: DenseEngine, own: ClientConfiguration, parameters: Any, anchor: Any, v: Any, rho: float
+    engine: DenseEngine, own: Configuration, parameters: Any, anchor: Any, v: Any, rho: float
 ) -> float:
     """1/N Σ V·(f − h) + ρr/2 cnt ‖f − h‖², and the penalty."""
-    shape = own.tower(engine.width)
+    shape = own.shape(engine.width)
     assert shape is not None
     moved = shape.forward(dense(engine) @ parameters[0], parameters) - anchor
     linear = float((v * moved).sum()) / own.rows
@@ -321,10 +333,10 @@ def augmented(
 
 
 def augmented_slope(
-    engine: DenseEngine, own: ClientConfiguration, parameters: Any, anchor: Any, v: Any, rho: float
+    engine: DenseEngine, own: Configuration, parameters: Any, anchor: Any, v: Any, rho: float
 ) -> np.ndarray:
     theirs = tensors(parameters)
-    moved = tower(dense(engine), theirs, own.activation) - torch.tensor(anchor)
+    moved = tower(dense(engine), theirs, own.tower.activation) - torch.tensor(anchor)
     value = (torch.tensor(v) * moved).sum() / own.rows
     counts = torch.tensor(engine.counts)[:, None]
     value = value + 0.5 * rho / own.total * (counts * moved**2).sum()
@@ -333,9 +345,9 @@ def augmented_slope(
     return np.concatenate([p.grad.numpy().reshape(-1) for p in theirs if p.grad is not None])
 
 
-def local_update(engine: DenseEngine, **values: Any) -> tuple[LocalUpdate, ClientConfiguration]:
+def local_update(engine: DenseEngine, **values: Any) -> tuple[LocalUpdate, Configuration]:
     own = configuration(engine, algorithm="admm", **values)
-    shape = own.tower(engine.width)
+    shape = own.shape(engine.width)
     assert shape is not None
     network = Network(shape, EngineLayer(engine))
     return LocalUpdate(network, own, engine, seed=1), own
@@ -362,7 +374,7 @@ def test_the_gradient_of_local_steps_is_that_of_torch(hidden: tuple[int, ...]) -
     np.testing.assert_allclose(torch.stack(parts).mean(0), expected, atol=1e-10)
 
 
-def admm_round(clients: Sequence[NeuralOperator], values: Sequence[Any], rho: float) -> list[Any]:
+def admm_round(clients: Sequence[TowerOperator], values: Sequence[Any], rho: float) -> list[Any]:
     replies: list[Any] = [c.handle(residuals(v, rho)) for c, v in zip(clients, values, strict=True)]
     while isinstance(replies[0], ConsensusPart):
         mean = average([reply.values for reply in replies])
@@ -573,7 +585,7 @@ def test_a_start_is_copied_and_must_fit() -> None:
     with pytest.raises(InternalError, match=r"a start of shapes .* for a tower of"):
         operator(engine, start[:-1])
     with pytest.raises(InternalError, match="without hidden layers"):
-        NeuralOperator(engine, configuration(engine, hidden=()).to_json(), "run", 3)
+        TowerOperator(engine, configuration(engine, hidden=()), "run", 3)
 
 
 def test_messages_of_other_parts_are_refused() -> None:
@@ -606,19 +618,19 @@ def test_steps_that_diverge_are_told() -> None:
 
 def test_linear_blocks_are_made_by_the_same_door() -> None:
     engine = engine_of()
-    own = configuration(engine, hidden=()).to_json()
-    made = make_operator(engine, own, "run", 3, (np.ones((7, 1)),))
+    own, make = configuration(engine, hidden=()), client_of("sgd").operator
+    made = make(engine, own, "run", 3, (np.ones((7, 1)),))
     assert isinstance(made, ClientOperator)
     assert made.shape is None
     np.testing.assert_array_equal(made.parameters[0], np.ones((7, 1)))
-    np.testing.assert_array_equal(make_operator(engine, own, "run", 3).kept(0)[0], 0.0)
+    np.testing.assert_array_equal(make(engine, own, "run", 3).kept(0)[0], 0.0)
 
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_linear_blocks_take_the_optimizers_steps(optimizer: str) -> None:
     engine = engine_of()
     own = configuration(engine, hidden=(), optimizer=optimizer, momentum=0.8)
-    block = make_operator(engine, own.to_json(), "run", 3)
+    block = client_of("sgd").operator(engine, own, "run", 3)
     theta = torch.zeros((7, 1), dtype=torch.float64, requires_grad=True)
     method = OPTIMIZERS[optimizer]([theta])
     values = np.random.default_rng(0).normal(size=(ROWS, 1)).astype(np.float32)
@@ -710,10 +722,10 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in list(sys.modules):
         if module in ("sqlfl.models.neural", "sqlfl.party.first_layer") or module in (
             "sqlfl.party.neural",
-            "sqlfl.party.local",
+            "sqlfl.methods.sgd.tower_client",
         ):
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", without)
-    make_operator(engine, configuration(engine, hidden=()).to_json(), "run", 3)
+    client_of("sgd").operator(engine, configuration(engine, hidden=()), "run", 3)
     with pytest.raises(ModelError, match=r"PyTorch.*\nhint: pip install 'sqlfl\[neural\]'"):
         operator(engine)

@@ -24,10 +24,11 @@ from sqlfl.messages import (
     SendReleases,
     SumGradient,
 )
+from sqlfl.methods.sgd.tower_client import SgdTower
 from sqlfl.models.towers import local_rounds
-from sqlfl.party.client import check_device, make_operator
 from sqlfl.party.guard import Guard
-from sqlfl.party.neural import NeuralOperator
+from sqlfl.party.neural import TowerOperator
+from sqlfl.party.operator import check_device, client_of
 from sqlfl.privacy.specification import RoundPrivacy
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import (
@@ -48,14 +49,17 @@ CLIP = 0.4
 
 def private(
     engine: DenseEngine, seed: int = 0, *, privacy: RoundPrivacy | None = None, **values: Any
-) -> NeuralOperator:
+) -> TowerOperator:
     """With noise that a test can repeat."""
     own = configuration(engine, privacy=privacy or RoundPrivacy(CLIP, FAINT), **values)
     entropy = np.random.default_rng(seed).bytes
-    return NeuralOperator(engine, own.to_json(), "run", 3, entropy=entropy)
+    part = client_of(values.get("algorithm", "sgd"))
+    if part.tower is None:
+        part.operator(engine, own, "run", 3)
+    return part.tower()(engine, own, "run", 3, entropy=entropy)
 
 
-def releases(own: NeuralOperator) -> Releases:
+def releases(own: TowerOperator) -> Releases:
     found = own.handle(SendReleases("run", 3))
     assert isinstance(found, Releases)
     return found
@@ -66,7 +70,7 @@ def clipped(rows: np.ndarray, clip: float = CLIP) -> np.ndarray:
     return (rows * np.minimum(1.0, clip / np.maximum(norms, 1e-300))).sum(axis=0)
 
 
-def row_gradients(own: NeuralOperator, engine: DenseEngine, values: np.ndarray) -> np.ndarray:
+def row_gradients(own: TowerOperator, engine: DenseEngine, values: np.ndarray) -> np.ndarray:
     """∂(h_r·V_r)/∂θ, row by row, with torch: (rows, size)."""
     found, x = [], dense(engine)
     for row in range(engine.rows):
@@ -142,7 +146,7 @@ def test_the_noise_is_what_was_asked_for() -> None:
 def noised_predictions(privacy: RoundPrivacy) -> Iterator[np.ndarray]:
     """Predictions of several kinds, exact and as they are released: (rows, 2, 2) each."""
     engine = engine_of()
-    exact = make_operator(engine, configuration(engine, outputs=2).to_json(), "run", 3)
+    exact = client_of("sgd").operator(engine, configuration(engine, outputs=2), "run", 3)
     noised = private(engine, privacy=privacy, outputs=2)
     batch = np.arange(5, 25, dtype=np.uint32)
     for ask in (SendPredictions("run", 3), SendPredictions("run", 3, batch=batch, whole=0)):
@@ -203,7 +207,7 @@ def test_releases_are_counted_per_row() -> None:
 
 def test_nothing_is_told_where_nothing_is_noised() -> None:
     engine = engine_of()
-    own = make_operator(engine, configuration(engine).to_json(), "run", 3)
+    own = client_of("sgd").operator(engine, configuration(engine), "run", 3)
     assert own.guard is None
     told = Releases("run", 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     assert astuple(own.handle(SendReleases("run", 3))) == astuple(told)  # type: ignore
@@ -326,9 +330,9 @@ def test_a_private_tower_is_computed_in_float64_on_a_device(
 
     monkeypatch.setattr("sqlfl.party.first_layer.DeviceLayer", layer)
     for privacy in (RoundPrivacy(CLIP, FAINT), None):
-        own = configuration(engine, privacy=privacy).to_json()
+        own = configuration(engine, privacy=privacy)
         with pytest.raises(ModelError, match="do not fit"):
-            NeuralOperator(engine, own, "run", 3)
+            SgdTower(engine, own, "run", 3)
     assert found == [torch.float64, torch.float32]
 
 
@@ -338,16 +342,16 @@ def test_opacus_is_wanted_where_a_tower_is_private_only(monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "sqlfl.models.per_row", raising=False)
     monkeypatch.setitem(sys.modules, "opacus", None)  # as if it were not installed
     engine = engine_of()
-    make_operator(engine, configuration(engine).to_json(), "run", 3)
+    client_of("sgd").operator(engine, configuration(engine), "run", 3)
     check_device("cpu")
     said = r"Opacus.*\nhint: pip install 'sqlfl\[neural\]'"
     with pytest.raises(ModelError, match=said):
         check_device("cpu", private=True)
     own = configuration(engine, privacy=RoundPrivacy(CLIP, FAINT))
     with pytest.raises(ModelError, match=said):
-        make_operator(engine, own.to_json(), "run", 3)
+        client_of("sgd").operator(engine, own, "run", 3)
     linear = configuration(engine, hidden=(), privacy=RoundPrivacy(CLIP, FAINT))
-    make_operator(engine, linear.to_json(), "run", 3)
+    client_of("sgd").operator(engine, linear, "run", 3)
 
 
 def test_unknown_algorithms_are_still_refused() -> None:

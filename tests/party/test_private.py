@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlfl.errors import InternalError
-from sqlfl.messages import Probe, Residuals, SendPredictions, SendReleases, SumGradient
+from sqlfl.messages import Probe, SendPredictions, SendReleases, SumGradient
+from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.sgd.client import SgdStep
+from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.losses import loss_of
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.guard import Guard, releases_of
@@ -272,14 +275,14 @@ def test_clipping_is_that_of_opacus() -> None:
 
 WIDE = engine_of(np.zeros((1, 4000)))
 """A row of zeros: what comes of it is noise alone, 4000 numbers of it."""
-ALL = np.array([1.0, 50.0, 1.0])
+ALL = (1.0, 50, 1)
 """Step length, rows of the batch, and that all rows are predicted next."""
 
 
 def check_own_step(build: Build) -> None:
     """Noise of the sum, divided by the rows of the batch with it."""
     client = operator(WIDE, build=build, noise=0.7)
-    client.handle(Residuals("run", 3, np.ones((1, 1)), ALL))
+    client.handle(SgdResiduals("run", 3, np.ones((1, 1)), *ALL))
     assert np.std(client.theta) * 50.0 == pytest.approx(0.7, rel=0.05)
     assert abs(np.mean(client.theta)) * 50.0 < 0.05
 
@@ -289,7 +292,7 @@ def check_clients(build: Build, clients: int = 3) -> None:
     parts = []
     for number in range(clients):
         client = operator(WIDE, build=build, noise=0.7, clients=clients, seed=number)
-        parts.append(client.handle(Residuals("run", 3, np.ones((1, 1)), ALL)).values)
+        parts.append(client.handle(SgdResiduals("run", 3, np.ones((1, 1)), *ALL)).values)
         assert np.std(parts[-1]) == pytest.approx(0.7, rel=0.05)
     assert np.std(sum(parts)) == pytest.approx(0.7 * np.sqrt(clients), rel=0.05)
     np.testing.assert_allclose(np.corrcoef(np.hstack(parts).T), np.eye(clients), atol=0.06)
@@ -314,16 +317,16 @@ def test_noise_that_a_client_lacks_is_caught(build: Build) -> None:
 
 def test_noise_is_fresh_in_every_sum() -> None:
     client = operator(WIDE, noise=0.7, clients=2)
-    message = Residuals("run", 3, np.ones((1, 1)), ALL)
+    message = SgdResiduals("run", 3, np.ones((1, 1)), *ALL)
     first, second = client.handle(message).values, client.handle(message).values
     assert np.std(first - second) == pytest.approx(0.7 * np.sqrt(2.0), rel=0.05)
 
 
 def test_the_systems_generator_is_what_clients_use() -> None:
-    configuration = operator(WIDE, noise=0.7)._configuration.to_json()
-    one, other = (ClientOperator(WIDE, configuration, "run", 3) for _ in range(2))
+    own = operator(WIDE, noise=0.7)._configuration
+    one, other = (ClientOperator(WIDE, own, SgdStep, "run", 3) for _ in range(2))
     for client in (one, other):
-        client.handle(Residuals("run", 3, np.ones((1, 1)), ALL))
+        client.handle(SgdResiduals("run", 3, np.ones((1, 1)), *ALL))
     assert abs(np.corrcoef(one.theta.T, other.theta.T)[0, 1]) < 0.15
 
 
@@ -360,9 +363,11 @@ def check_predictions(build: Build, algorithm: str = "sgd") -> None:
     if algorithm == "admm":
         client.handle(SendPredictions("run", 3))
         values = np.zeros((ROWS, 2), np.float32)
-    coefficients = {"sgd": np.array([1e-9, 1.0, 0.0]), "admm": np.array([1e9])}[algorithm]
-    following = some[::-1] if algorithm == "sgd" else np.zeros(0, np.uint32)
-    reply = client.handle(Residuals("run", 3, values, coefficients, following))
+    following = some[::-1]
+    message = AdmmResiduals("run", 3, values, 1e9)
+    if algorithm == "sgd":
+        message = SgdResiduals("run", 3, values, 1e-9, 1, 0, following)
+    reply = client.handle(message)
     right(reply, following if algorithm == "sgd" else np.arange(ROWS))
     client = operator(
         engine, build=build, theta=theta, outputs=2, clients=2, l2=0.1,
@@ -413,7 +418,7 @@ def test_releases_are_counted_by_row() -> None:
         size = 4 if batch == [0, 1] else 2
         values = np.zeros((size, 1), np.float32)
         values[:2] = 1.0
-        client.handle(Residuals("run", 3, values, np.array([0.1, 2.0, 0.0]), rows))
+        client.handle(SgdResiduals("run", 3, values, 0.1, 2, 0, rows))
     # sums: rows 0 and 1, then 0 and 1 again, then 1 and 2; the last predictions wait for theirs
     reply = client.handle(SendReleases("run", 3))
     assert (reply.run, reply.slot) == ("run", 3)
@@ -429,7 +434,7 @@ def test_without_a_guard_there_is_nothing_to_tell() -> None:
     client = operator(engine_of(np.eye(2)), privacy=None)
     assert client.guard is None
     reply = client.handle(SendReleases("run", 3))
-    assert {getattr(reply, f) for f in reply.__dataclass_fields__} == {"releases", "run", 3, 0}
+    assert {getattr(reply, field.name) for field in fields(reply)} == {"run", 3, 0}
     assert releases_of(None, "run", 3).gradients == 0
 
 
@@ -449,12 +454,12 @@ def test_exact_sums_are_refused() -> None:
 def test_sums_that_are_not_finite_are_refused() -> None:
     client = operator(engine_of(np.eye(2)))
     with pytest.raises(InternalError, match="not finite"):
-        client.handle(Residuals("run", 3, np.array([[np.inf], [np.nan]]), ALL))
+        client.handle(SgdResiduals("run", 3, np.array([[np.inf], [np.nan]]), *ALL))
 
 
 def test_entropy_can_be_given_in_tests_alone() -> None:
     one = operator(WIDE, noise=0.7, seed=4)
-    two = ClientOperator(WIDE, one._configuration.to_json(), "run", 3, entropy=entropy(4))
+    two = ClientOperator(WIDE, one._configuration, SgdStep, "run", 3, entropy=entropy(4))
     for client in (one, two):
-        client.handle(Residuals("run", 3, np.ones((1, 1)), ALL))
+        client.handle(SgdResiduals("run", 3, np.ones((1, 1)), *ALL))
     np.testing.assert_array_equal(one.theta, two.theta)

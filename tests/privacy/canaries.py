@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.messages import PartialGradient, Predictions, Residuals, SendPredictions, SumGradient
-from sqlfl.party.client import ClientConfiguration, ClientOperator
-from sqlfl.party.neural import NeuralOperator
+from sqlfl.messages import PartialGradient, Predictions, SendPredictions, SumGradient
+from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.sgd.client import SgdStep
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.methods.sgd.tower_client import SgdTower
+from sqlfl.party.client import ClientOperator
 from sqlfl.privacy.specification import RoundPrivacy
-from tests.methods.harness import DenseEngine
+from tests.methods.harness import DenseEngine, configured
 
 Array = np.ndarray
 
@@ -24,9 +27,9 @@ STEP = 1.0
 
 def configuration(
     rows: int, clients: int, privacy: RoundPrivacy | None, hidden: tuple[int, ...] = ()
-) -> str:
-    return ClientConfiguration(
-        algorithm="sgd",
+) -> Configuration:
+    return configured(
+        "sgd",
         outputs=1,
         rows=rows,
         total=float(rows),
@@ -37,7 +40,7 @@ def configuration(
         hidden=hidden,
         activation="tanh" if hidden else "",
         privacy=privacy,
-    ).to_json()
+    )
 
 
 class Rounds:
@@ -67,7 +70,7 @@ class Rounds:
             total = np.zeros_like(theta)
             for number, operator in enumerate(operators):
                 own = values if number == 0 else values[:0]
-                sent = operator.handle(Residuals("run", 0, own, np.array([STEP, 1.0, 1.0])))
+                sent = operator.handle(SgdResiduals("run", 0, own, STEP, 1, 1))
                 assert isinstance(sent, PartialGradient)
                 total += sent.values
             theta = theta - STEP * total
@@ -100,7 +103,7 @@ class Rounds:
             DenseEngine(rows, np.ones(len(rows)), np.zeros(x.shape[1]), 0)
             for rows in (x, *[x[:0]] * (self._clients - 1))
         ]
-        return [ClientOperator(e, text, "run", 0, entropy=rng.bytes) for e in engines]
+        return [ClientOperator(e, text, SgdStep, "run", 0, entropy=rng.bytes) for e in engines]
 
     def _canary_part(self, total: Array, values: Array, clip: float) -> Array:
         """A gradient sum along each canary's direction, without what the other rows add: (m,)."""
@@ -139,10 +142,10 @@ def tower_scores(coins: Array, planned: RoundPrivacy, seed: int) -> Array:
         engine = DenseEngine(np.diag(signs), np.ones(m), np.zeros(m), 0)
         text = configuration(m, 2, privacy, (UNITS,))
         entropy = np.random.default_rng(seed).bytes
-        operator = NeuralOperator(engine, text, "run", 0, entropy=entropy)
+        operator = SgdTower(engine, text, "run", 0, entropy=entropy)
         operator.handle(SendPredictions("run", 0))
         values = np.full((m, 1), 1000.0, np.float32)
-        sent = operator.handle(Residuals("run", 0, values, np.array([STEP, 1.0, 1.0])))
+        sent = operator.handle(SgdResiduals("run", 0, values, STEP, 1, 1))
         assert isinstance(sent, PartialGradient)
         return operator.shape.unpack(sent.values[:, 0])[0]
 

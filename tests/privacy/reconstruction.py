@@ -68,8 +68,8 @@ def followed(view: View) -> Array:
     steps = view.of("residuals", "down", "bank", 0)
     sums = view.of("sum_gradient", "down", "bank", 0)[: len(steps)]  # then one may be measured
     for step, total in zip(steps, sums, strict=True):
-        rate, batch, whole = array(step, "coefficients")
-        assert whole == 1.0
+        rate, batch, whole = (array(step, name) for name in ("rate", "divisor", "whole"))
+        assert whole == 1
         theta = theta - rate * (array(total, "values") / batch + L2 * theta)
         found.append(theta[:, 0])
     return np.array(found)

@@ -24,7 +24,7 @@ import pytest
 from sqlfl.coordinator import preparation, training
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.protection import protect
-from sqlfl.methods import sgd
+from sqlfl.methods.sgd import coordinator as sgd
 from sqlfl.party import guard
 from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of

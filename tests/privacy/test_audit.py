@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from sqlfl.methods.spec import spec_of
 from sqlfl.party import guard
 from sqlfl.party.guard import Guard
 from sqlfl.privacy.calibration import calibrate
@@ -38,7 +39,7 @@ def planned(
 ) -> RoundPrivacy:
     """What each of the slot's clients does in a run of some steps that claims (ε, δ)."""
     slot = slot_rounds(
-        "sgd",
+        spec_of("sgd"),
         {"epochs": STEPS},
         tower=False,
         slot=0,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sqlfl.errors import InternalError
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
+from sqlfl.methods.spec import spec_of
 from sqlfl.privacy.schedule import moments_sensitivity, row_bound, slot_rounds
 from sqlfl.privacy.specification import SlotRounds
 from tests.methods.harness import Join, random_join, train
@@ -28,7 +29,7 @@ def planned(algorithm: str = "sgd", **given: Any) -> SlotRounds:
     own: dict[str, Any] = {"tower": False, "joined": 10, "clients": 1, "copies": 3}
     own |= {name: value for name, value in given.items() if name in FIELDS}
     options = {name: value for name, value in given.items() if name not in FIELDS}
-    return slot_rounds(algorithm, options, slot=0, clip=1.0, partners={1: 2}, **own)
+    return slot_rounds(spec_of(algorithm), options, slot=0, clip=1.0, partners={1: 2}, **own)
 
 
 def counted(found: SlotRounds) -> tuple[int, int, int, int]:
@@ -151,8 +152,7 @@ def taken_part(sent: list[Message], slot: int, rows: int) -> tuple[Array, Array]
             values = np.asarray(message.values)
             if len(values):
                 gradients[predicted[np.any(values != 0, axis=1)]] += 1
-            all_next = message.coefficients.shape[-1] == 1 or message.coefficients[2] == 1.0
-            asked = np.arange(rows) if all_next else message.batch
+            asked = np.arange(rows) if message.following is None else message.following
         if isinstance(message, SendPredictions):
             asked = np.arange(rows) if message.whole else message.batch
         if isinstance(message, Predictions):

@@ -54,7 +54,7 @@ def answering(size: int) -> LocalTransport:
 
 
 def request(size: int, slot: int) -> Residuals:
-    return Residuals("r", slot, np.zeros((size // 4, 1), np.float32), np.zeros(0))
+    return Residuals("r", slot, np.zeros((size // 4, 1), np.float32))
 
 
 def test_a_channel_sums_exchanges_of_what_crosses() -> None:

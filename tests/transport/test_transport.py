@@ -22,7 +22,7 @@ A, B = Client("a"), Client("b")
 
 
 def residuals(number: int, slot: int = 0) -> Residuals:
-    return Residuals("r", slot, np.full((2, 1), number, np.float32), np.zeros(0))
+    return Residuals("r", slot, np.full((2, 1), number, np.float32))
 
 
 def doubling(data: pa.Buffer) -> pa.Buffer:

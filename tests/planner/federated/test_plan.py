@@ -211,7 +211,7 @@ def test_sizes_of_a_shared_slot_with_the_gram() -> None:
         f"4·T·{rows} + 4·V·{rows} + 4·{rows} + 1584·T + 8·V + 1584 - 4·E·{rows} - 1584·E"
     )
     assert up["exact_predictions"] == f"8·E·{rows} + 16·F·{rows} + 1584·E + 1592·F"
-    assert down["exact_residuals"] == f"8·E·{rows} + 8·F·{rows} + 176·E + 176·F"
+    assert down["exact_residuals"] == f"8·E·{rows} + 8·F·{rows} + 168·E + 168·F"
     assert up["slope"] == "16·V"
     second = plan.totals()[BANK_1, 0, "predictions", UP][1]
     rows = "a[c@bank/1]·d_c"

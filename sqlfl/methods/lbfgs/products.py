@@ -6,7 +6,8 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-from sqlfl.models.basis import GRADIENT, IMAGE, MEMORY, THETA, newest, products_length
+from sqlfl.methods.lbfgs.basis import GRADIENT, IMAGE, THETA, newest
+from sqlfl.methods.lbfgs.lengths import MEMORY, products_length
 
 
 class InnerProducts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.methods.base import Problem
+from sqlfl.coordinator.rounds.problem import Problem
 
 FAINT = 0.25
 """Noise of slopes, in units of their own spread, up to which they are taken as they are."""

@@ -23,11 +23,12 @@ import numpy as np
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import scale_of
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.search import ROUNDING
+from sqlfl.coordinator.rounds.warm import best_constants
 from sqlfl.endings import Ending
-from sqlfl.methods.base import Conversation, Problem
-from sqlfl.methods.divergence import scale_of
-from sqlfl.methods.search import ROUNDING
-from sqlfl.methods.warm import best_constants
 
 RESOLVED = 1e-8
 """Columns of different tables may be correlated up to 1 − 1e-8 where there is no l2."""

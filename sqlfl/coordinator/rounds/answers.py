@@ -24,18 +24,15 @@ from sqlfl.messages import (
     Slope,
 )
 from sqlfl.messages.replies import Expected, refused
-from sqlfl.models.basis import products_length
-from sqlfl.party.steps import ClientConfiguration
+from sqlfl.methods.configuration import PENALTY, Configuration
 from sqlfl.schema import Address
 
 Expect: TypeAlias = Callable[[Address], Expected[Any]]
-PENALTY = 1
-"""Numbers that a block's first client sends beside predictions."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Client:
-    configuration: ClientConfiguration
+    configuration: Configuration
     width: int
     """Encoded columns."""
     shared: bool
@@ -43,17 +40,15 @@ class _Client:
     @property
     def parameters(self) -> tuple[int, int]:
         """The shape of a gradient."""
-        tower = self.configuration.tower(self.width)
-        return (self.width, self.configuration.outputs) if tower is None else (tower.size, 1)
+        return self.configuration.parameters(self.width)
 
     @property
     def merging(self) -> tuple[type[Message], int]:
         """What a step sends to be merged, and how often."""
-        own = self.configuration
-        consensus = own.consensus or (bool(own.hidden) and own.algorithm == "admm")
-        if not self.shared:
-            return Predictions, 0
-        return (ConsensusPart, max(own.inner_rounds, 1)) if consensus else (PartialGradient, 1)
+        averagings = self.configuration.averagings
+        if averagings or not self.shared:
+            return ConsensusPart, averagings
+        return PartialGradient, 1
 
     def products(self, number: int) -> int:
         return number if self.configuration.leader else 0
@@ -78,7 +73,7 @@ class Answers:
     def begin(
         self,
         requests: Mapping[Address, Message],
-        configurations: Mapping[Address, ClientConfiguration],
+        configurations: Mapping[Address, Configuration],
         replies: Mapping[Address, Ready],
     ) -> None:
         """Raises PartyError where clients of a slot have different columns."""
@@ -115,8 +110,7 @@ class Answers:
         """To a step and to what is merged of it, exchange by exchange; predictions of the rows
         `following` at the end."""
         first = next(iter(self._clients.values()))
-        lbfgs = first.configuration.algorithm == "lbfgs"
-        products = products_length(first.configuration.memory) if lbfgs else PENALTY
+        products = first.configuration.products
 
         def last(address: Address) -> Expected[Any]:
             return self._predicted(address, following, products, self._outputs, exact=exact)

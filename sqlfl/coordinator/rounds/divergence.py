@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.errors import ModelError
-from sqlfl.methods.base import Problem
 
 LARGEST = 1e12
 """Times the largest target, or 1: scores beyond it count as divergent."""

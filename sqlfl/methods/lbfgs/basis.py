@@ -14,22 +14,10 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-
-MEMORY = 10
-"""m, pairs (s, y) that are kept."""
+from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length
 
 THETA, GRADIENT, IMAGE = 0, 1, 2
 """Positions of θ, g and P g in the basis."""
-
-
-def products_length(memory: int = MEMORY) -> int:
-    """Numbers in the products of one message: 6 newest vectors with the whole basis."""
-    return 6 * (3 + 3 * memory)
-
-
-def coefficients_length(memory: int = MEMORY) -> int:
-    """Numbers that describe a step: α, then of P g, of the m s and of the m P y."""
-    return 2 + 2 * memory
 
 
 def newest(iteration: int, memory: int = MEMORY) -> Array:
@@ -40,10 +28,10 @@ def newest(iteration: int, memory: int = MEMORY) -> Array:
 
 def sent(directions: Array) -> Array:
     """Steps of the blocks, (blocks, 3 + 3m) in their basis, as `Basis.move` takes them: (blocks,
-    2 + 2m) with α = 1."""
+    1 + 2m)."""
     m = (directions.shape[1] - 3) // 3
-    own = [np.ones((len(directions), 1)), directions[:, [IMAGE]], directions[:, 3 : 3 + m]]
-    return np.concatenate([*own, directions[:, 3 + 2 * m :]], axis=1)
+    parts = [directions[:, [IMAGE]], directions[:, 3 : 3 + m], directions[:, 3 + 2 * m :]]
+    return np.concatenate(parts, axis=1)
 
 
 class Basis:
@@ -72,18 +60,18 @@ class Basis:
         return image
 
     def direction(self, coefficients: Array) -> Array:
-        """The direction that coefficients[1:] describe: (d, c)."""
+        """What the coefficients describe: (d, c)."""
         if len(coefficients) != coefficients_length(self._memory):
             raise InternalError(f"a step of {len(coefficients)} coefficients")
         m = self._memory
-        flat = coefficients[1] * self._vectors[2]
-        flat += coefficients[2 : 2 + m] @ self._vectors[3 : 3 + m]
-        flat += coefficients[2 + m :] @ self._vectors[3 + 2 * m :]
+        flat = coefficients[0] * self._vectors[2]
+        flat += coefficients[1 : 1 + m] @ self._vectors[3 : 3 + m]
+        flat += coefficients[1 + m :] @ self._vectors[3 + 2 * m :]
         return np.asarray(flat).reshape(self._shape)
 
     def move(self, coefficients: Array) -> None:
-        """θ ← θ + α d."""
-        self.shift(coefficients[0] * self.direction(coefficients))
+        """θ ← θ + the step that the coefficients describe."""
+        self.shift(self.direction(coefficients))
 
     def shift(self, step: Array) -> None:
         """θ ← θ + any step (d, c)."""

@@ -11,21 +11,21 @@ Boyd's averaged form.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.mapping import CHUNK
-from sqlfl.methods.base import (
-    Channel,
-    Conversation,
-    Problem,
-    Step,
-)
-from sqlfl.methods.divergence import column_means, relative
-from sqlfl.methods.evidence import conclusion
-from sqlfl.methods.lanczos import largest_eigenvalue
-from sqlfl.methods.warm import beginning, cold
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import column_means, relative
+from sqlfl.coordinator.rounds.evidence import conclusion
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, cold
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.admm.configuration import AdmmConfiguration
+from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.options.training import EPOCHS, TOLERANCE
 
 INNER_ROUNDS = 10
@@ -97,12 +97,13 @@ class Admm:
         count as blocks, whose κ bounds the slots' from above.
         """
         problem, conversation = self._problem, self._conversation
-        conversation.start(
-            "admm",
+        configuration = partial(
+            AdmmConfiguration,
             rho=self._rho,
             consensus=self._consensus,
             inner_rounds=int(problem.number("inner_rounds", INNER_ROUNDS)),
         )
+        conversation.start(configuration)
         if problem.warm:
             self._begin = beginning(problem, conversation)
             self._intercept, self._scores = self._begin.intercept, self._begin.scores
@@ -162,7 +163,10 @@ class Admm:
         rho = self._rho
         values, square = self._renew()
         whole = self._conversation.whole
-        replies = self._conversation.step(whole, values, np.array([rho * self._relaxation]))
+        weight, run = rho * self._relaxation, self._problem.run
+        replies = self._conversation.step(
+            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+        )
         self._intercept = self._intercept - column_means(values) / (rho * self._slowed)
         self._scores = whole.gather(replies)
         self._scores += self._intercept

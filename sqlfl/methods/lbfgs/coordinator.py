@@ -12,30 +12,32 @@ more iteration's exchanges at the start for the first gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import column_means, relative
+from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
+from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
 from sqlfl.endings import CERTAIN, Ending
-from sqlfl.methods.base import (
-    Channel,
-    Conversation,
-    Problem,
-    Step,
-)
-from sqlfl.methods.divergence import column_means, relative
-from sqlfl.methods.evidence import Evidence, bound, examine, least_eigenvalue, weighed
-from sqlfl.methods.products import InnerProducts
-from sqlfl.methods.search import ROUNDING, exact_search
-from sqlfl.methods.subspace import Images, Restriction
-from sqlfl.methods.warm import beginning, best_constants, cold
-from sqlfl.models.basis import THETA, Basis, coefficients_length, sent
+from sqlfl.messages import Residuals
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.lbfgs.basis import THETA, Basis, sent
+from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
+from sqlfl.methods.lbfgs.lengths import coefficients_length
+from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
+from sqlfl.methods.lbfgs.products import InnerProducts
+from sqlfl.methods.lbfgs.subspace import Images, Restriction
 from sqlfl.models.class_solver import STEP, class_curvature
 from sqlfl.options.training import EPOCHS, TOLERANCE
+from sqlfl.schema import Address
 
 SHOWN = 0.1
 """Share of the gap that must be proved, at which rounding in the objective counts as visible."""
@@ -58,7 +60,7 @@ class Move:
     intercept: Array
     """What it moves by: (d_c,)."""
     coefficients: Array
-    """Of the blocks' steps in their basis, as `Residuals` carry them: (slots, 2 + 2m)."""
+    """Of the blocks' steps in their basis, as `LbfgsResiduals` carry them: (slots, 1 + 2m)."""
     rounding: float
     """Mean square of the rounding in `change`."""
     any: bool
@@ -122,12 +124,13 @@ class Lbfgs:
 
     def start(self) -> None:
         """Start, where it starts warm, second moments of shared slots, and the first gradient."""
-        self._conversation.start("lbfgs")
+        configuration = partial(LbfgsConfiguration, shares=self._problem.class_shares)
+        self._conversation.start(configuration)
         start = beginning(self._problem, self._conversation)
         self._intercept = self._basis(start.intercept)
         self._scores = start.scores
         self._conversation.share_grams()
-        self._exchange(np.zeros((1, coefficients_length())))
+        self._exchange(np.zeros((len(self._problem.slots), coefficients_length())))
 
     def steps(self) -> Iterator[Step]:
         epochs = int(self._problem.number("epochs", EPOCHS["lbfgs"]))
@@ -220,7 +223,7 @@ class Lbfgs:
         moved = best_constants(self._problem, scores)
         self._intercept.shift(moved)
         self._scores = scores + moved
-        self._exchange(np.zeros((1, coefficients_length())))
+        self._exchange(np.zeros((len(self._problem.slots), coefficients_length())))
         self._value()
         return self._conversation.whole.concatenate(replies)
 
@@ -268,12 +271,20 @@ class Lbfgs:
         """The clients make the step; their new gradients' images and products come back."""
         values = self._problem.residuals(self._scores)
         whole = self._conversation.whole
-        replies = self._conversation.step(whole, values, coefficients, exact=self._exact)
+        replies = self._conversation.step(
+            whole, values, self._residuals(coefficients), exact=self._exact
+        )
         products = self._conversation.products(replies)
         own = self._intercept.renew(column_means(values)[None, :])
         self._inner.renew(products, own)
         rows = self._conversation.whole.concatenate(replies)
         self._images.renew(rows, self._inner.iteration)
+
+    def _residuals(self, coefficients: Array) -> Callable[[Address, Array], Residuals]:
+        kind = ExactLbfgsResiduals if self._exact else LbfgsResiduals
+        run, slots = self._problem.run, [members.slot for members in self._problem.slots]
+        told = dict(zip(slots, coefficients, strict=True))
+        return lambda to, values: kind(run, to[1], values, told[to[1]])
 
 
 class _Progress:
@@ -293,3 +304,6 @@ class _Progress:
     @property
     def rests(self) -> bool:
         return self._idle >= IDLE
+
+
+COORDINATOR = Lbfgs

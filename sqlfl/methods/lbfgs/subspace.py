@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.methods.base import Problem
-from sqlfl.methods.search import mean_along
-from sqlfl.models.basis import IMAGE, MEMORY, newest
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.search import mean_along
+from sqlfl.methods.lbfgs.basis import IMAGE, newest
+from sqlfl.methods.lbfgs.lengths import MEMORY
 
 FLOAT32 = 2.0**-25
 """Rounding of a 4-byte number, relative to it, about."""
@@ -50,7 +51,7 @@ class Ways:
     parts: tuple[Mapping[Key, float], ...]
     """Of each the images that it is made of."""
     coefficients: Array
-    """Of each what it is in the blocks' basis (sqlfl.models.basis): (ways, 3 + 3m)."""
+    """Of each what it is in the blocks' basis (sqlfl.methods.lbfgs.basis): (ways, 3 + 3m)."""
 
 
 class Images:

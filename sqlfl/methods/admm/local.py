@@ -9,12 +9,15 @@ from itertools import pairwise
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
 from sqlfl.interrupts import checkpoint
+from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.models.towers import Tower, TowerShape, Values, local_rounds
 from sqlfl.party.guard import Guard
-from sqlfl.party.steps import ClientConfiguration, Engine
+from sqlfl.party.neural import penalised
+from sqlfl.party.steps import Engine
 
 LEAST = 100
 """Steps of a θ-update at least, where the client's rows are few."""
@@ -25,13 +28,13 @@ LEAST_INNER = 20
 class LocalUpdate:
     """θ ← argmin 1/N Σ_r [V_r·(f_r − h_r) + ρr·cnt_r/2 ‖f_r − h_r‖²] + l2/2 ‖W‖² (eq. 11).
 
-    h are the predictions before the update, V and ρr as in `steps.AdmmStep`, f the tower, without
-    an activation on its output. Adam on batches of `local_batch` of the client's own rows that
-    count, `local_epochs` times all of them and `LEAST` steps at least; the step length falls from
-    `local_rate` to 0 over an update or an inner round (half a cosine), so that it ends in a point.
+    h are the predictions before the update, V and ρr as in `client.AdmmStep`, f the tower, without
+    an activation on its output. Adam on batches of `batch` of the client's own rows that
+    count, `epochs` times all of them and `LEAST` steps at least; the step length falls from
+    `rate` to 0 over an update or an inner round (half a cosine), so that it ends in a point.
     Adam's averages are kept from one update to the next.
 
-    Several clients of the slot: consensus ADMM as in `steps.ConsensusStep` (eq. 22-24), with l2
+    Several clients of the slot: consensus ADMM as in `client.AveragedAdmmStep` (eq. 22-24), with l2
     divided among the clients, and the passes among the inner rounds, each of `LEAST_INNER` steps at
     least. The metric D of ½‖θ − w + u‖² is ρr/Q times an estimate of the mean squared derivative of
     f by each parameter, from the parameters that all clients hold at the update's beginning. u is
@@ -46,7 +49,7 @@ class LocalUpdate:
     def __init__(
         self,
         network: Tower,
-        configuration: ClientConfiguration,
+        configuration: AdmmConfiguration,
         engine: Engine,
         seed: int,
         guard: Guard | None = None,
@@ -55,8 +58,11 @@ class LocalUpdate:
         self._network = network
         self._configuration = configuration
         self._guard, self._limit = guard, limit
+        if configuration.local is None or configuration.tower is None:
+            raise InternalError("local steps of no tower")
+        self._options, self._drops = configuration.local, configuration.tower.dropout > 0.0
         self.rounds, self._passes = local_rounds(
-            configuration.local_epochs, configuration.inner_rounds, configuration.clients
+            self._options.epochs, configuration.inner_rounds, configuration.clients
         )
         self._rows = np.flatnonzero(engine.counts > 0)
         self._taking = np.array(engine.counts)[:, None]
@@ -105,14 +111,14 @@ class LocalUpdate:
         return self._local + self._dual / self._metric
 
     def _steps(self, start: Values, least: int, mean: Values | None) -> Values:
-        own = self._configuration
+        own = self._options
         if not len(self._rows):
             if mean is None:
                 return start
             return (self._metric * mean - self._dual) / (self._metric + self._penalty)
         self._updates += 1
         generator = np.random.default_rng([self._seed, self._updates])
-        batches = math.ceil(len(self._rows) / own.local_batch)
+        batches = math.ceil(len(self._rows) / own.batch)
         passes = self._passes
         if self._guard is None:
             passes = max(passes, math.ceil(least / batches))
@@ -124,12 +130,12 @@ class LocalUpdate:
                 if step % batches == 0:
                     order = np.array_split(generator.permutation(self._rows), batches)
                 batch = order[step % batches]
-            draw = seed_of(self._seed, self._updates, step) if own.dropout > 0.0 else None
+            draw = seed_of(self._seed, self._updates, step) if self._drops else None
             gradient = self._gradient(parameters, batch, draw)
             gradient = gradient + self._penalty * parameters
             if mean is not None:
                 gradient = gradient + self._metric * (parameters - mean) + self._dual
-            rate = 0.5 * own.local_rate * (1.0 + math.cos(math.pi * step / total))
+            rate = 0.5 * own.rate * (1.0 + math.cos(math.pi * step / total))
             parameters = self._optimizer.step(parameters, gradient, rate)
         return parameters
 
@@ -183,8 +189,3 @@ def _floored(values: Array) -> Array:
     """Not far below the largest, so that one may divide by it."""
     found: Array = np.maximum(values, max(1e-3 * values.max(initial=0.0), 1e-6))
     return found
-
-
-def penalised(shape: TowerShape) -> Array:
-    """(size,): 1 for weights, 0 for biases."""
-    return shape.pack([np.full(s, float(len(s) == 2)) for s in shape.shapes])[:, 0]

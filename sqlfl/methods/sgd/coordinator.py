@@ -11,30 +11,37 @@ once more with units dropped, in an exchange of its own, and its residuals are f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.loj import JoinedRows, batch_of
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
+from sqlfl.coordinator.rounds.evidence import conclusion
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
-from sqlfl.methods.base import Channel, Conversation, Problem, Step
-from sqlfl.methods.divergence import check_objective, check_scores, relative
-from sqlfl.methods.evidence import conclusion
-from sqlfl.methods.noised import Drowned
-from sqlfl.methods.rates import (
+from sqlfl.messages import Residuals
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.methods.sgd.noised import Drowned
+from sqlfl.methods.sgd.rates import (
     Rates,
     estimated_rates,
     public_rates,
     step_factor,
     usual_rates,
 )
-from sqlfl.methods.warm import beginning, cold
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.options.training import DECAY, EPOCHS, NEURAL_EPOCHS, TOLERANCE, neural_batch
 from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.schema import Address
 
 HINT = "give a smaller learning_rate, or none, to have it chosen"
 ADAM_MEMORY = 10
@@ -103,7 +110,9 @@ class Sgd:
         """Start; the predictions of towers or of a warm start; the power rounds where the step
         length is to be estimated."""
         problem = self._problem
-        self._conversation.start("sgd")
+        optimizer, momentum = problem.optimizer, problem.momentum
+        configuration = partial(SgdConfiguration, optimizer=optimizer, momentum=momentum)
+        self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores = self._begin.scores
@@ -206,10 +215,8 @@ class Sgd:
             following = whole
             if number + 1 < len(batches):
                 following = batch_of(whole, batches[number + 1])
-            coefficients = np.array(
-                [factor * self._rates.blocks, len(joined), float(following is whole)]
-            )
-            replies = conversation.step(rows, values, coefficients, following)
+            residuals = self._residuals(factor * self._rates.blocks, len(joined), following)
+            replies = conversation.step(rows, values, residuals, following)
             rows, embedding = following, following.gather(replies)
             self._check(self._head.scores(embedding), rows)
             penalty = float(conversation.products(replies).sum())
@@ -217,6 +224,14 @@ class Sgd:
             self._head = self._head.replaced((self._drowned.intercept(embedding),))
         self._embedding, self._scores = embedding, self._head.scores(embedding)
         return penalty + self._head.penalty(problem.l2)
+
+    def _residuals(
+        self, rate: float, divisor: int, following: JoinedRows
+    ) -> Callable[[Address, Array], Residuals]:
+        run, batches = self._problem.run, following.rows
+        if batches is None:
+            return lambda to, own: SgdResiduals(run, to[1], own, rate, divisor, 1)
+        return lambda to, own: SgdResiduals(run, to[1], own, rate, divisor, 0, batches[to])
 
     def _first(self, joined: Array) -> tuple[JoinedRows, Array]:
         """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
@@ -275,3 +290,6 @@ def _spread(values: Array, joined: Array, total: int) -> Array:
     spread = np.zeros((total, values.shape[1]))
     spread[joined] = values
     return spread
+
+
+COORDINATOR = Sgd

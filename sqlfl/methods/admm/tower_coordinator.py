@@ -16,24 +16,26 @@ what lowers them lowers it. That is the epoch that follows one in which the obje
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
 from sqlfl.messages import Predictions
-from sqlfl.methods.base import Channel, Conversation, Local, Problem, Step
-from sqlfl.methods.divergence import check_objective, check_scores, relative
-from sqlfl.methods.warm import beginning, best_constants, cold
+from sqlfl.messages.replies import Channel
+from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
+from sqlfl.methods.admm.linear_coordinator import DAMPING, INNER_ROUNDS, SMALLEST
+from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.head import fitted, proximal
 from sqlfl.options.training import LEARNING_RATE, NEURAL_BATCH, NEURAL_EPOCHS, TOLERANCE
 from sqlfl.schema import Address
 
-INNER_ROUNDS = 10
 LOCAL_EPOCHS = 5
-DAMPING = 0.76
-SMALLEST = 0.1
-"""Of the loss's curvature bound: the least default ρ."""
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
 MOST_CAUTION = 64.0
@@ -99,17 +101,18 @@ class TowerAdmm:
         inner, passes, batch = INNER_ROUNDS, LOCAL_EPOCHS, NEURAL_BATCH["admm"]
         if self._private:
             inner, passes, batch = 1, 1, max(problem.mapping.sizes)
-        conversation.start(
-            "admm",
+        configuration = partial(
+            AdmmConfiguration,
             rho=self._rho,
             consensus=True,
             inner_rounds=int(problem.number("inner_rounds", inner)),
-            local=Local(
+            local=LocalSteps(
                 epochs=int(problem.number("local_epochs", passes)),
                 batch=int(problem.number("batch_size", batch)),
                 rate=problem.number("learning_rate", LEARNING_RATE),
             ),
         )
+        conversation.start(configuration)
         self._begin = beginning(problem, conversation)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores = self._begin.scores
@@ -165,7 +168,10 @@ class TowerAdmm:
         gap = rho * (before - points)
         self._dual = self._dual + gap
         values = problem.weighted(self._dual + gap)
-        replies = self._conversation.step(whole, values, np.array([weight]))
+        run = problem.run
+        replies = self._conversation.step(
+            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+        )
         self._embedding = whole.gather(replies)
         if not self._private:
             self._relaxation = self._relaxed(replies, self._embedding - before)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.errors import InternalError
-from sqlfl.methods.base import Conversation, Problem
-from sqlfl.methods.lanczos import largest_eigenvalue
 from sqlfl.options.training import LEARNING_RATE
 
 PROBES = 8

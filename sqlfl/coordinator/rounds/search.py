@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.methods.base import Problem
+from sqlfl.coordinator.rounds.problem import Problem
 
 CHUNK = 1 << 19
 """Numbers of all directions that are handled at once: few enough for the processor's cache."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.methods.base import Conversation, Problem
-from sqlfl.methods.search import exact_search, mean_along
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.search import exact_search, mean_along
 from sqlfl.models.head import Head, first_head
 
 

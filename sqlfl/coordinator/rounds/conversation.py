@@ -1,0 +1,221 @@
+"""The exchanges of training, as all methods have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.loj import JoinedRows, all_rows
+from sqlfl.coordinator.lou import Members, average, sum_gradients, sum_grams
+from sqlfl.coordinator.rounds.answers import Answers, Expect
+from sqlfl.coordinator.rounds.problem import ACTIVATION, Problem
+from sqlfl.messages import (
+    ConsensusAverage,
+    ConsensusPart,
+    ExactPredictions,
+    Message,
+    PartialGradient,
+    Predictions,
+    Probe,
+    Residuals,
+    SendExactPredictions,
+    SendGram,
+    SendPredictions,
+    SendSlope,
+    SetGram,
+    Slope,
+    Start,
+    SumGradient,
+)
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.methods.configuration import Configuration, TowerOptions
+from sqlfl.schema import Address
+
+
+class Conversation:
+    """The exchanges of training: every slot's block moves at once."""
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._channel = channel
+        self.whole = all_rows(problem.mapping, problem.slots)
+        self._answers = Answers(problem.slots, problem.embedding)
+
+    def start(self, configuration: Callable[..., Configuration]) -> None:
+        """`Start` to every client. `configuration` takes what all methods tell of a slot."""
+        told = {
+            address: configuration(**self._slot(members, number))
+            for members in self._problem.slots
+            for number, address in enumerate(members.addresses)
+        }
+        requests = {
+            address: Start(self._problem.run, address[1], own.method, own.to_json())
+            for address, own in told.items()
+        }
+        replies = ask(self._channel, requests, Answers.started)
+        self._answers.begin(requests, told, replies)
+
+    def _slot(self, members: Members, number: int) -> dict[str, Any]:
+        """The fields of `Configuration`, of a slot's client of that number."""
+        problem = self._problem
+        rounds = {} if problem.privacy is None else problem.privacy.rounds
+        return {
+            "outputs": problem.embedding,
+            "rows": problem.mapping.total,
+            "total": problem.total,
+            "clients": len(members.addresses),
+            "leader": number == 0,
+            "l2": problem.l2,
+            "curvature": problem.loss.curvature,
+            "keep": int(problem.number("patience", 0)),
+            "tower": _tower(problem, number),
+            "privacy": rounds.get(members.slot),
+        }
+
+    def predictions(
+        self, rows: JoinedRows | None = None, *, training: bool = False
+    ) -> dict[Address, Predictions]:
+        """h of `rows`, or of all, as the blocks stand, and their penalties: one exchange.
+
+        training: by towers that drop units; the next step's values belong to these predictions.
+        """
+        batch = None if rows is None else rows.rows
+        asked = {
+            address: SendPredictions(
+                self._problem.run,
+                members.slot,
+                training=int(training),
+                batch=np.zeros(0, np.uint32) if batch is None else batch[address],
+                whole=int(batch is None),
+            )
+            for members in self._problem.slots
+            for address in members.addresses
+        }
+        return ask(self._channel, asked, self._answers.predictions(rows or self.whole))
+
+    def exact_predictions(self) -> dict[Address, ExactPredictions]:
+        """h of all rows in 8-byte numbers, as the blocks stand, and their penalties: one exchange.
+
+        What follows in lbfgs is exact too, until residuals come in 4-byte numbers again.
+        """
+        asked = {
+            address: SendExactPredictions(self._problem.run, members.slot)
+            for members in self._problem.slots
+            for address in members.addresses
+        }
+        return ask(self._channel, asked, self._answers.exact_predictions(self.whole))
+
+    def slopes(self, values: Array) -> list[Array]:
+        """Norms of the gradient of each slot's block, Y from `values` (N, d_c): as `Slope` has
+        them. One exchange, and for shared slots one more."""
+        requests: dict[Address, Message] = {
+            address: SendSlope(self._problem.run, address[1], aggregate)
+            for address, aggregate in self.whole.scatter(values).items()
+        }
+        replies: dict[Address, Slope] = self._settle(requests, self._answers.slopes())
+        return [replies[members.addresses[0]].squares for members in self._problem.slots]
+
+    def share_grams(self) -> None:
+        """Second moments of shared slots, summed; no exchange where there are none."""
+        shared = [members for members in self._problem.slots if members.shared]
+        if not shared:
+            return
+        run = self._problem.run
+        asked = {a: SendGram(run, members.slot) for members in shared for a in members.addresses}
+        replies = ask(self._channel, asked, self._answers.gram)
+        sums: dict[Address, SetGram] = {}
+        for members in shared:
+            total = sum_grams([replies[address] for address in members.addresses])
+            sums |= dict.fromkeys(members.addresses, total)
+        ask(self._channel, sums, self._answers.ready)
+
+    def step(
+        self,
+        rows: JoinedRows,
+        values: Array,
+        residuals: Callable[[Address, Array], Residuals],
+        following: JoinedRows | None = None,
+        *,
+        exact: bool = False,
+    ) -> dict[Address, Predictions]:
+        """Every block's step from the joined rows' `values` (N or B, d_c).
+
+        residuals: the method's message to a client, from its rows' sums of values.
+        `rows` are those of the last predictions, `following` those to be predicted next. One
+        exchange, and for shared slots one more (consensus: one per inner round). `exact`: in
+        8-byte numbers, there and back.
+        """
+        requests: dict[Address, Message] = {
+            address: residuals(address, aggregate)
+            for address, aggregate in rows.scatter(values, exact=exact).items()
+        }
+        return self._settle(requests, self._answers.step(following or self.whole, exact=exact))
+
+    def probe(self, values: Array) -> Array:
+        """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed.
+
+        With weights the operator is that of the rows times √share, which is symmetric.
+        """
+        shares = self._problem.shares
+        roots = None if shares is None else np.sqrt(shares)[:, None]
+        sent = values if roots is None else values * roots
+        requests: dict[Address, Message] = {
+            address: Probe(self._problem.run, address[1], aggregate)
+            for address, aggregate in self.whole.scatter(sent).items()
+        }
+        image = self.whole.gather(self._settle(requests, self._answers.probe(self.whole)))
+        return image if roots is None else image * roots
+
+    def _settle(
+        self, requests: Mapping[Address, Message], answers: Sequence[Expect]
+    ) -> dict[Address, Any]:
+        """Merges what the clients of shared slots send until every client has given the last of
+        these answers."""
+        found: dict[Address, Any] = {}
+        for expected in answers:
+            if not requests:
+                break
+            replies = ask(self._channel, requests, expected)
+            following: dict[Address, Message] = {}
+            for members in self._problem.slots:
+                parts = [replies[a] for a in members.addresses if a in replies]
+                merged = _merged(parts)
+                if merged is None:
+                    found |= {a: replies[a] for a in members.addresses if a in replies}
+                else:
+                    following |= dict.fromkeys(members.addresses, merged)
+            requests = following
+        return found
+
+    def products(self, replies: Mapping[Address, Predictions]) -> Array:
+        """What each slot's first client sent of its block: float64 (slots, k)."""
+        return np.array([replies[m.addresses[0]].products for m in self._problem.slots], np.float64)
+
+
+def _tower(problem: Problem, number: int) -> TowerOptions | None:
+    if not problem.hidden:
+        return None
+    return TowerOptions(
+        hidden=problem.hidden,
+        activation=str(problem.options.get("activation") or ACTIVATION),
+        dropout=problem.dropout,
+        seed=problem.seed,
+        number=number,
+        device=str(problem.options.get("device") or "auto"),
+    )
+
+
+def _merged(parts: Sequence[Message]) -> SumGradient | ConsensusAverage | None:
+    """What goes back to the clients of a slot; None where they have predicted."""
+    gradients = [part for part in parts if isinstance(part, PartialGradient)]
+    if gradients:
+        total = sum_gradients([part.values for part in gradients])
+        return SumGradient(gradients[0].run, gradients[0].slot, total)
+    shares = [part for part in parts if isinstance(part, ConsensusPart)]
+    if shares:
+        mean = average([part.values for part in shares])
+        return ConsensusAverage(shares[0].run, shares[0].slot, mean)
+    return None

@@ -1,0 +1,221 @@
+"""What is to be minimised, and what the coordinator's part of every method is like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.lou import Members
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.endings import Ending
+from sqlfl.errors import InternalError
+from sqlfl.messages.replies import Channel
+from sqlfl.methods import part_of
+from sqlfl.models.losses import Loss
+from sqlfl.options.training import EMBEDDING
+from sqlfl.privacy.specification import TrainingPrivacy
+
+MOMENTUM = 0.9
+ACTIVATION = "relu"
+"""Defaults of options of the same names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be minimised: Σ w_j ℓ(H_j; y_j) / Σ w_j + l2/2 Σ‖θ_i‖².
+
+    A weight of 2 is the row twice. A row of weight 0, as all rows for validation are, takes part in
+    no sum; its scores are kept up to date.
+    """
+
+    run: str
+    mapping: TableMapping
+    """An entry per slot with features, in the order of `slots`."""
+    slots: tuple[Members, ...]
+    loss: Loss
+    targets: Array
+    """(N,): numbers, or class codes."""
+    outputs: int
+    """d_c"""
+    l2: float
+    options: Mapping[str, object]
+    weights: Array | None = None
+    """w (N,): not negative, some of them positive; None for 1 of each row."""
+    warm: bool = False
+    """The clients' blocks start from those of a model, not from 0."""
+    seed: int = 0
+    """Of batches, of power rounds and of the first parameters of towers and of a head."""
+    head: Array | None = None
+    """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
+    privacy: TrainingPrivacy | None = None
+    """None where features are not protected."""
+    trace: float = 0.0
+    """Where they are, a bound of Σ share ‖x̃‖²/N over all slots, from names and types alone."""
+    centred: bool = True
+    """The encoded columns have the mean 0 over the joined rows."""
+
+    @property
+    def blind(self) -> bool:
+        """Predictions are exact, and the parameters alone promised to hide them: nothing that is
+        seen in the scores may decide what becomes of these, or whether there are any."""
+        return self.privacy is not None and self.privacy.intercept_clip > 0.0
+
+    @cached_property
+    def noise(self) -> float:
+        """Standard deviation of the noise in each number of E; 0 where predictions are exact."""
+        rounds = {} if self.privacy is None else self.privacy.rounds
+        return float(np.linalg.norm([own.prediction_noise for own in rounds.values()]))
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the towers' hidden layers; () where blocks are linear."""
+        found = self.options.get("hidden")
+        return tuple(found) if isinstance(found, (tuple, list)) else ()
+
+    @property
+    def embedding(self) -> int:
+        """Values that a client sends per row: d_c, or P where a linear head follows."""
+        if self.linear_head:
+            return int(self.number("embedding", EMBEDDING))
+        return self.outputs
+
+    @property
+    def linear_head(self) -> bool:
+        return self.options.get("head") == "linear"
+
+    @property
+    def optimizer(self) -> str:
+        """'plain', 'momentum' or 'adam': of sgd."""
+        return str(self.options.get("optimizer") or ("adam" if self.hidden else "plain"))
+
+    @property
+    def momentum(self) -> float:
+        """Of the optimizer 'momentum'."""
+        return self.number("momentum", MOMENTUM)
+
+    @property
+    def dropout(self) -> float:
+        return self.number("dropout", 0.0)
+
+    @cached_property
+    def total(self) -> float:
+        """Σ w: what the clients' counts, and so their second moments, add up to."""
+        return float(self.mapping.total if self.weights is None else self.weights.sum())
+
+    @cached_property
+    def shares(self) -> Array | None:
+        """w scaled to a mean of 1, as sums over rows carry it: their divisor is N for any scale."""
+        if self.weights is None:
+            return None
+        largest = self.weights.max()
+        scaled = self.weights / largest
+        shares: Array = scaled * (len(scaled) / scaled.sum())
+        return shares
+
+    @cached_property
+    def training(self) -> Array | None:
+        """The joined rows that weigh something; None for all."""
+        return None if self.shares is None else np.flatnonzero(self.shares)
+
+    @cached_property
+    def reach(self) -> float:
+        """The largest |target|; 1 where that is less, and for classes."""
+        if self.targets.dtype.kind != "f":
+            return 1.0
+        return max(1.0, float(np.abs(self.targets).max(initial=0.0)))
+
+    @cached_property
+    def class_shares(self) -> tuple[float, ...]:
+        """Probabilities of the best constant scores of a softmax over several classes; () of other
+        losses."""
+        if self.outputs < 2:
+            return ()
+        constant = self.loss.initial_intercept(self.targets, self.shares)
+        return tuple(float(p) for p in self.loss.predict(constant[None, :])[0])
+
+    def value(self, scores: Array) -> float:
+        """The (weighted) mean loss."""
+        return self.loss.value(scores, self.targets, self.shares)
+
+    def residuals(self, scores: Array) -> Array:
+        """∂ of N times the mean loss by each row's scores: (N, d_c)."""
+        return self.loss.gradient(scores, self.targets, self.shares)
+
+    def weighted(self, values: Array) -> Array:
+        """Each joined row of (N, c) times its share."""
+        return values if self.shares is None else values * self.shares[:, None]
+
+    def norm(self, values: Array) -> float:
+        """√ Σ share ‖values_j‖², of (N, c)."""
+        if self.shares is None:
+            return float(np.linalg.norm(values))
+        return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
+
+    def number(self, name: str, default: float) -> float:
+        """An option, or `default` where it is not given."""
+        value = self.options.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, (int, float)):
+            raise InternalError(f"option {name} is no number: {value!r}")
+        return float(value)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One epoch (lbfgs: one iteration)."""
+
+    epoch: int
+    """From 1."""
+    objective: float
+    """Mean loss and penalty at the parameters that the clients hold now."""
+    loss: float
+    """Mean loss."""
+    gradient: float | None = None
+    """‖∂objective/∂θ‖ over all blocks, where the method has it."""
+    ending: Ending | None = None
+    """Of the last step: why there is no further one."""
+
+    @property
+    def converged(self) -> bool:
+        """The gradient proves that this is the optimum."""
+        return self.ending is not None and self.ending.converged
+
+
+class Algorithm(Protocol):
+    """The coordinator's part of one method.
+
+    `steps` yields after each epoch, at most `epochs` times; it may be closed in between. Intercept
+    (d_c,), head and scores H (N, d_c) belong to the parameters that the clients hold.
+    """
+
+    @property
+    def intercept(self) -> Array: ...
+
+    @property
+    def head(self) -> Array | None:
+        """W₀ (P, d_c) of a linear head; None without."""
+        ...
+
+    @property
+    def scores(self) -> Array: ...
+
+    @property
+    def first(self) -> float:
+        """The objective before the first step, once `steps` has begun."""
+        ...
+
+    def start(self) -> None: ...
+
+    def steps(self) -> Iterator[Step]: ...
+
+
+def coordinator_of(method: str) -> Callable[[Problem, Channel], Algorithm]:
+    """What runs the method's rounds. Raises InternalError for a method that is not known."""
+    part: Callable[[Problem, Channel], Algorithm] = part_of(method, "coordinator")
+    return part

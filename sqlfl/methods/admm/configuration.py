@@ -1,0 +1,40 @@
+"""What clients are told of sharing ADMM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlfl.methods.configuration import Configuration
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """The clients' own steps in the θ-update of towers."""
+
+    epochs: int
+    """Passes over a client's own rows."""
+    batch: int
+    """Own rows per step."""
+    rate: float
+    """Step length of Adam."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmmConfiguration(Configuration):
+    method = "admm"
+    rho: float = 0.0
+    """ρ of the power rounds."""
+    consensus: bool = False
+    """Where several clients have the slot: rounds of consensus, not summed second moments."""
+    inner_rounds: int = 0
+    """Of consensus, in each step."""
+    local: LocalSteps | None = None
+    """Of towers; None for linear blocks."""
+
+    @property
+    def averagings(self) -> int:
+        return max(self.inner_rounds, 1) if self.consensus and self.shared else 0
+
+    @property
+    def metric(self) -> bool:
+        return not self.averagings

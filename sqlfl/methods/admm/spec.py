@@ -1,0 +1,107 @@
+"""Sharing ADMM, of linear blocks and of towers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlfl import messages as ms
+from sqlfl.methods.admm.messages import AdmmResiduals
+from sqlfl.methods.spec import MethodSpec, Training, Words, has_head, summed
+from sqlfl.planner.protocol import rounds
+from sqlfl.planner.protocol import symbols as sym
+from sqlfl.planner.protocol.amounts import Content, content
+from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.privacy.schedule import Counts, Part
+from sqlfl.schema import Client
+
+INNER_ROUNDS = 10
+LOCAL_EPOCHS = 1
+"""Defaults of the options of the same names; in private runs."""
+
+
+def _exchanges(run: Run) -> list[Exchange]:
+    """Towers have neither second moments nor a curvature that power rounds could tell."""
+    consensus = run.options.get("union") == "consensus" and bool(rounds.shared(run))
+    found = [rounds.start(run), *rounds.first_predictions(run)]
+    if run.tower is None:
+        found += [] if consensus else rounds.grams(run)
+        found += rounds.probes(run, consensus) if len(run.towers) > 1 and not run.protected else []
+
+    def sent(slot: Slot, client: Client) -> Content:
+        return content(AdmmResiduals, rows=rounds.active(slot, client), outputs=run.outputs)
+
+    def answer(slot: Slot, client: Client) -> Content:
+        return rounds.predicted(run, slot, client, f"{rounds.outputs_of(run)} of active rows")
+
+    def measured(slot: Slot) -> bool:
+        return len(slot.clients) == 1 or not consensus
+
+    if consensus:
+        found += _consensus_epochs(run, sent, answer)
+    else:
+        found += rounds.step(run, "epoch", sym.ROUNDS, sent, answer)
+    return [*found, *rounds.proof(run, measured)]
+
+
+def _consensus_epochs(
+    run: Run, sent: Callable[[Slot, Client], Content], answer: Callable[[Slot, Client], Content]
+) -> list[Exchange]:
+    """Eq. 22-24: per epoch inner_rounds averages of shared slots, the last one answered by h."""
+    inner = int(str(run.options.get("inner_rounds") or INNER_ROUNDS))
+    first, between, last = [], [], []
+    for slot in run.towers:
+        size = run.parameters(slot)
+        own = ", by clipped and noised gradients (Gaussian)" if run.protected else ""
+        what = f"θ + u of its own rows{own}"
+        part = content(ms.ConsensusPart, what, parameters=size, outputs=1)
+        average = content(ms.ConsensusAverage, parameters=size, outputs=1)
+        for client in slot.clients:
+            request, answered = sent(slot, client), answer(slot, client)
+            if len(slot.clients) == 1:
+                first.append(Call(client, slot.index, request, answered))
+                continue
+            first.append(Call(client, slot.index, request, part))
+            between.append(Call(client, slot.index, average, part))
+            last.append(Call(client, slot.index, average, answered))
+    return [
+        exchange("epoch", sym.ROUNDS, first),
+        *([exchange("epoch", sym.ROUNDS * (inner - 1), between)] if inner > 1 else []),
+        exchange("epoch", sym.ROUNDS, last),
+    ]
+
+
+def _words(plan: Training) -> Words:
+    join = (
+        "gather H = b + Σ A_i h_i; z- and λ-update per joined row; intercept; "
+        "scatter Y_i = A_iᵀ (λ + ρ (H − z))"
+    )
+    if has_head(plan):
+        join = (
+            "gather E = Σ A_i h_i; z- and λ-update per joined row, for scores H = z W0 + b; head "
+            "W0 and b fitted to E; scatter Y_i = A_iᵀ (λ + ρ (E − z))"
+        )
+    client = "θ-update by a factorised ridge system; predictions h = X θ"
+    near = "own θ by a ridge system with θ near w − u; u ← u + θ − w; predictions h = X θ"
+    if plan.tower is not None:
+        often = plan.options.get("local_epochs")
+        by = f"by {often} pass{'es' * (often != 1)} of Adam over its own rows in batches"
+        client = f"θ-update {by}; predictions h of the tower"
+        near = f"own θ near w − u {by}; u ← u + θ − w; predictions h of the tower"
+    mean = "w = mean of the clients' θ + u, back to each of them"
+    return Words("epoch", join, client, summed(plan, "Xᵀ Y"), (near, mean))
+
+
+def _private(part: Part) -> Counts:
+    """A sum and a prediction an epoch. Of towers, a pass over the client's rows sums each row's
+    gradient once, in whatever batches; one client makes local_epochs passes an epoch, several make
+    ⌈local_epochs/inner_rounds⌉ in each inner round."""
+    gradients = part.epochs
+    if part.tower:
+        passes = part.integer("local_epochs", LOCAL_EPOCHS)
+        inner = part.integer("inner_rounds", INNER_ROUNDS) if part.clients > 1 else 1
+        gradients *= inner * -(-passes // inner)
+    return Counts(gradients, part.epochs, part.epochs)
+
+
+SPEC = MethodSpec("admm", _exchanges, _words, _private, moments=True)

@@ -1,0 +1,29 @@
+"""What a step of L-BFGS needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlfl.messages.forms import array
+from sqlfl.messages.training import Residuals
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class LbfgsResiduals(Residuals):
+    of_method = "lbfgs"
+    coefficients: Array = field(metadata=array("float64", "coefficients"))
+    """The step, in the block's basis: of P g, of the m s and of the m P y."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactLbfgsResiduals(LbfgsResiduals):
+    """The same in 8-byte numbers, where columns of several tables nearly cancel."""
+
+    kind = "exact_residuals"
+    words = f"{LbfgsResiduals.words}, in 8 bytes"
+    exact = True
+    values: Array = field(metadata=array("float64", "rows", "outputs", finite=False))

@@ -1,0 +1,63 @@
+"""Block-preconditioned, vector-free L-BFGS, of linear blocks that are not protected."""
+
+from __future__ import annotations
+
+from sqlfl import messages as ms
+from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
+from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
+from sqlfl.methods.spec import MethodSpec, Training, Words, summed
+from sqlfl.planner.protocol import rounds
+from sqlfl.planner.protocol import symbols as sym
+from sqlfl.planner.protocol.amounts import Content, content
+from sqlfl.planner.protocol.exchanges import Exchange, Run
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.schema import Client
+
+
+def _exchanges(run: Run) -> list[Exchange]:
+    def sent(slot: Slot, client: Client) -> Content:
+        return _residuals(LbfgsResiduals, slot, client)
+
+    def answer(slot: Slot, client: Client) -> Content:
+        what = "X P g of active rows"
+        what += "; inner products of the block" if client == slot.clients[0] else ""
+        return rounds.predictions(slot, client, what, products_length())
+
+    found = [rounds.start(run), *rounds.first_predictions(run), *rounds.grams(run)]
+    found += rounds.step(run, "iteration", sym.ROUNDS + 1 + -1 * sym.EXACT, sent, answer)
+    return [*found, *_exact_iterations(run), *rounds.proof(run, lambda slot: True, exact=False)]
+
+
+def _exact_iterations(run: Run) -> list[Exchange]:
+    """Where 4-byte numbers do not do."""
+
+    def sent(slot: Slot, client: Client) -> Content:
+        return _residuals(ExactLbfgsResiduals, slot, client)
+
+    def answer(slot: Slot, client: Client) -> Content:
+        what = "X P g of active rows, in 8 bytes"
+        what += "; inner products of the block" if client == slot.clients[0] else ""
+        return rounds.predictions(slot, client, what, products_length(), kind=ms.ExactPredictions)
+
+    times = sym.EXACT + sym.RENEWALS
+    renewed = rounds.scores(run, "renewal", sym.RENEWALS)
+    return [renewed, *rounds.step(run, "renewal", times, sent, answer)]
+
+
+def _residuals(kind: type[LbfgsResiduals], slot: Slot, client: Client) -> Content:
+    rows, length = rounds.active(slot, client), coefficients_length()
+    return content(kind, rows=rows, outputs=sym.OUTPUTS, coefficients=length)
+
+
+def _words(plan: Training) -> Words:
+    return Words(
+        every="iteration",
+        join="gather H = b + Σ A_i h_i along the direction; exact search by block; "
+        "scatter Y_i = A_iᵀ ∂ℓ/∂H; coefficients of the next direction",
+        client="gradient g = Xᵀ Y / N + l2 θ; preconditioned P g; predictions X P g; inner "
+        "products",
+        union=summed(plan),
+    )
+
+
+SPEC = MethodSpec("lbfgs", _exchanges, _words)

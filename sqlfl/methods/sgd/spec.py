@@ -1,0 +1,112 @@
+"""Gradient descent on all joined rows or on batches, of linear blocks and of towers."""
+
+from __future__ import annotations
+
+import math
+
+from sqlfl import messages as ms
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.methods.spec import MethodSpec, Training, Words, has_head, summed
+from sqlfl.planner.protocol import rounds
+from sqlfl.planner.protocol import symbols as sym
+from sqlfl.planner.protocol.amounts import Content, content
+from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.privacy.schedule import Counts, Part
+from sqlfl.schema import Client
+
+STEPS = {
+    "plain": "θ ← θ − η ∂ℓ/∂θ",
+    "momentum": "v ← m v + ∂ℓ/∂θ, θ ← θ − η v, m the momentum",
+    "adam": "a step of Adam",
+}
+
+
+def _exchanges(run: Run) -> list[Exchange]:
+    """All rows travel once an epoch, around its end; between, those of the batches.
+
+    Where units drop, the first batch of an epoch is predicted anew, and only its rows' residuals go
+    down.
+    """
+    drops = run.tower is not None and run.tower.dropout > 0.0
+    outputs = rounds.outputs_of(run)
+
+    def first(slot: Slot, client: Client) -> Content:
+        rows = sym.of_client("first_batch" if drops else "active", slot, client)
+        return content(SgdResiduals, rows=rows, outputs=run.outputs, batch=0)
+
+    def all_rows(slot: Slot, client: Client) -> Content:
+        return rounds.predicted(run, slot, client, outputs)
+
+    def next_batch(slot: Slot, client: Client) -> Content:
+        rows = sym.of_client("batch", slot, client)
+        what = f"{SgdResiduals.words}; rows of the next batch"
+        return content(SgdResiduals, what, rows=rows, outputs=run.outputs, batch=rows)
+
+    def batch_rows(slot: Slot, client: Client) -> Content:
+        return rounds.predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
+
+    found = [rounds.start(run), *rounds.first_predictions(run)]
+    if not run.options.get("learning_rate") and not run.protected:
+        found += rounds.probes(run, consensus=False)
+    if drops:
+        found.append(_dropping(run))
+    found += rounds.step(run, "epoch", sym.ROUNDS, first, all_rows)
+    if run.options.get("batch_size") or (run.tower is not None and not run.protected):
+        between = sym.STEPS + -1 * sym.ROUNDS
+        found += rounds.step(run, "batch", between, next_batch, batch_rows)
+    return [
+        *found,
+        *rounds.proof(run, lambda slot: len(slot.clients) == 1 and run.options["l2"] == 0.0),
+    ]
+
+
+def _dropping(run: Run) -> Exchange:
+    """Predictions of an epoch's first batch with the units left out that its step leaves out."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            rows = sym.of_client("first_batch", slot, client)
+            listed = sym.of_client("first_listed", slot, client)
+            request = content(ms.SendPredictions, "rows of the first batch", batch=listed)
+            reply = rounds.predicted(run, slot, client, rounds.outputs_of(run), rows)
+            calls.append(Call(client, slot.index, request, reply))
+    return exchange("epoch", sym.ROUNDS, calls)
+
+
+def _words(plan: Training) -> Words:
+    join = "gather H = b + Σ A_i h_i; step of the intercept; scatter Y_i = A_iᵀ ∂ℓ/∂H"
+    if has_head(plan):
+        join = (
+            "gather E = Σ A_i h_i; scores H = E W0 + b; step of the head W0 and b; "
+            "scatter Y_i = A_iᵀ ∂ℓ/∂E"
+        )
+    privacy = plan.privacy
+    if privacy is not None and privacy.features and privacy.predictions == "none":
+        noised = "gradient of the intercept, each row's clipped, the sum noised; its step"
+        join = join.replace("step of the intercept", noised)
+    optimizer = str(plan.options.get("optimizer") or "plain")
+    client = f"∂θ = Xᵀ Y / B + l2 θ, B the batch's rows; {STEPS[optimizer]}; predictions h = X θ"
+    if plan.tower is not None:
+        client = "∂θ by backpropagation of Y / B, B the batch's rows; "
+        client += f"{STEPS[optimizer]}; predictions h of the tower"
+    elif optimizer == "plain":
+        client = "θ ← θ − η (Xᵀ Y / B + l2 θ), B the batch's rows; predictions h = X θ"
+    return Words("step", join, client, summed(plan))
+
+
+def _private(part: Part) -> Counts:
+    """N rows in S = ⌈N/B⌉ batches: in an epoch a row is in at most min(F, S) batches, each of which
+    sums its gradient once. It is predicted at the end of an epoch and for each batch that it is in,
+    but for the first one, whose predictions are the last epoch's; with dropout for the first one
+    too. All rows at once: S = 1."""
+    batches = math.ceil(part.joined / part.integer("batch_size", part.joined))
+    asked = batches if part.options.get("dropout") else batches - 1
+    return Counts(
+        gradients=part.epochs * min(part.copies, batches),
+        predictions=part.epochs * (1 + min(part.copies, asked)),
+        steps=part.epochs * batches,
+    )
+
+
+SPEC = MethodSpec("sgd", _exchanges, _words, _private)

@@ -1,0 +1,108 @@
+"""Which operator trains a slot's block: the client's part of the method, linear or of towers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.messages import Message
+from sqlfl.methods import part_of
+from sqlfl.methods.configuration import Configuration
+from sqlfl.models.towers import TowerShape
+from sqlfl.party.client import Build, ClientOperator
+from sqlfl.party.guard import Guard
+from sqlfl.party.steps import Engine
+
+_LOADING = threading.Lock()
+"""Threads that load torch at once would get in each other's way where it is missing."""
+
+
+class Operator(Protocol):
+    """Training of one slot's block at one client, linear or neural."""
+
+    @property
+    def shape(self) -> TowerShape | None:
+        """None for a linear block."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        """θ alone, or W₁, b₁, …, W_out of a tower."""
+        ...
+
+    @property
+    def guard(self) -> Guard | None:
+        """What clips, noises and counts releases; None where features are not protected."""
+        ...
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters as they were `back` epochs ago."""
+        ...
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message."""
+        ...
+
+
+BuildTower: TypeAlias = Callable[..., Operator]
+"""Of an engine, a method's configuration, the run, the slot and parameters to start from."""
+
+
+@dataclass(frozen=True)
+class ClientPart:
+    """What a method is at a client: `CLIENT` of its module `client`."""
+
+    configuration: type[Configuration]
+    step: Build
+    tower: Callable[[], BuildTower] | None = None
+    """Loads what trains towers, and torch with it; None where the method trains none."""
+
+    def operator(
+        self,
+        engine: Engine,
+        configuration: Configuration,
+        run: str,
+        slot: int,
+        parameters: Sequence[Array] | None = None,
+    ) -> Operator:
+        """The operator of a linear block or, where `configuration` has hidden layers, of a tower.
+
+        `parameters`: where training starts, as `Operator.parameters`. Raises ModelError where a
+        tower is to be trained without torch, privately without opacus, or without the device that
+        is asked for.
+        """
+        if configuration.tower is None:
+            theta = None
+            if parameters is not None:
+                (theta,) = parameters
+            return ClientOperator(engine, configuration, self.step, run, slot, theta)
+        if self.tower is None:
+            raise InternalError(f"towers are not trained by {configuration.method!r}")
+        with _LOADING:
+            build = self.tower()
+            if configuration.privacy is not None:
+                import sqlfl.models.per_row  # noqa: F401  # loads opacus
+
+        return build(engine, configuration, run, slot, parameters)
+
+
+def client_of(method: str) -> ClientPart:
+    """Raises InternalError for a method that is not known here."""
+    part: ClientPart = part_of(method, "client")
+    return part
+
+
+def check_device(name: str, *, private: bool = False) -> None:
+    """Raise ModelError where no tower can be trained: without torch, or without this device; and
+    where it is to be private, without opacus."""
+    with _LOADING:
+        from sqlfl.models.neural import device_of  # loads torch
+
+        if private:
+            import sqlfl.models.per_row  # noqa: F401  # loads opacus
+
+    device_of(name)

@@ -1,0 +1,30 @@
+"""Each method does what holds for all."""
+
+from __future__ import annotations
+
+from tests.methods.conformance import MethodConformance
+
+
+class TestLbfgs(MethodConformance):
+    algorithm = "lbfgs"
+    private = False
+
+
+class TestSgd(MethodConformance):
+    algorithm = "sgd"
+    options = {"learning_rate": 0.3}  # noqa: RUF012
+
+
+class TestBatches(MethodConformance):
+    algorithm = "sgd"
+    options = {"batch_size": 50, "learning_rate": 0.1, "seed": 3}  # noqa: RUF012
+
+
+class TestAdmm(MethodConformance):
+    algorithm = "admm"
+
+
+class TestConsensus(MethodConformance):
+    exact = False
+    algorithm = "admm"
+    options = {"union": "consensus", "inner_rounds": 3}  # noqa: RUF012
