@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TypeAlias
 
 from sqlfl.errors import InternalError
@@ -65,10 +67,7 @@ class _Sizes:
             raise self._error(f"has no {min(told.keys() - known)}")
 
     def amount(self) -> Amount:
-        found = NOTHING
-        for name, form in self._kind.forms().items():
-            found = found + self._field(name, form)
-        return found
+        return _sum(self._field(name, form) for name, form in self._kind.forms().items())
 
     def _field(self, name: str, form: forms.Form) -> Amount:
         told = self._told.get(name)
@@ -78,37 +77,24 @@ class _Sizes:
             case forms.Number():
                 return NUMBER
             case forms.Text():
-                return self._texts([self._of(name)])
+                return self._text(self._of(name))
             case forms.Texts():
                 texts = self._of(name)
-                if not isinstance(texts, tuple):
-                    raise self._error(f"has several texts as {name}, told is {texts}")
-                return self._texts(texts)
+                if isinstance(texts, tuple):
+                    return _sum(map(self._text, texts))
+                raise self._error(f"has several texts as {name}, told is {texts}")
             case forms.Numbers():
                 return self._array(form, form.types[0] if len(form.types) == 1 else self._of(name))
             case forms.Several():
-                return self._several(form)
+                items = range(self._number(form.count).evaluate({}))
+                return _sum(self._array(form.item, form.item.types[0], item) for item in items)
             case forms.Columns():
                 values = self._number(form.count) * self._number(form.rows)
                 return Amount(values, self._size(self._of(name), name))
 
-    def _texts(self, texts: Iterable[Told]) -> Amount:
-        found = NOTHING
-        for text in texts:
-            length = len(text.encode()) if isinstance(text, str) else text
-            found = found + Amount(Size(1), self._size(length, "text"))
-        return found
-
-    def _several(self, form: forms.Several) -> Amount:
-        kind = form.item.types[0]
-        count = self._number(form.count)
-        if not any(isinstance(axis, str) and axis.endswith(forms.ITEM) for axis in form.item.shape):
-            one = self._array(form.item, kind)
-            return Amount(count * one.count, count * one.bytes)
-        found = NOTHING
-        for item in range(count.evaluate({})):
-            found = found + self._array(form.item, kind, item)
-        return found
+    def _text(self, told: Told) -> Amount:
+        length = len(told.encode()) if isinstance(told, str) else told
+        return Amount(Size(1), self._size(length, "text"))
 
     def _array(self, form: forms.Numbers, kind: Told, item: int = 0) -> Amount:
         """An axis of a fixed length is part of the value: of a tag, 16 bytes are one."""
@@ -148,6 +134,10 @@ class _Sizes:
 
     def _error(self, what: str) -> InternalError:
         return InternalError(f"message {self._kind.kind} {what}")
+
+
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    return reduce(add, amounts, NOTHING)
 
 
 def _tells(told: Told | None, form: forms.Form) -> bool:

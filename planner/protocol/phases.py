@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.methods.spec import spec_of
@@ -12,9 +13,13 @@ from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
 from sqlfl.planner.protocol.rounds import ENCODED
+from sqlfl.planner.protocol.rounds import active as active_rows
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.schema import Client, specifications_to_json
+
+Asked: TypeAlias = tuple[Content, Content]
+"""A request and its reply."""
 
 
 def protocol(run: Run) -> tuple[Exchange, ...]:
@@ -106,50 +111,48 @@ def snapshot(run: Run) -> Exchange:
 
 
 def keys(run: Run) -> Exchange:
-    calls = []
-    for slot in run.ucq.slots:
-        for client in slot.clients if slot.keys else ():
-            rows = sym.of_client("rows", slot, client)
-            several = sum(1 for f in slot.fragments if f.client == client) > 1
-            what = "keyed hashes of join keys, one code a row"
-            what += "; the row's fragment" if several else ""
-            tags = tuple(sym.of_client("tags", slot, client, k, f"key{k}") for k in slot.keys)
-            left_out = {} if several else {"fragment": NOTHING}
-            reply = content(ms.JoinKeys, what, rows=rows, keys=len(tags), tags=tags, **left_out)
-            calls.append(Call(client, slot.index, content(ms.SendKeys), reply))
-    return exchange("join keys", 1, calls)
+    return over(run, "join keys", [slot for slot in run.ucq.slots if slot.keys], join_keys)
+
+
+def join_keys(run: Run, slot: Slot, client: Client) -> Asked:
+    several = sum(1 for f in slot.fragments if f.client == client) > 1
+    what = "keyed hashes of join keys, one code a row"
+    what += "; the row's fragment" if several else ""
+    rows = sym.of_client("rows", slot, client)
+    tags = tuple(sym.of_client("tags", slot, client, k, f"key{k}") for k in slot.keys)
+    left_out = {} if several else {"fragment": NOTHING}
+    reply = content(ms.JoinKeys, what, rows=rows, keys=len(tags), tags=tags, **left_out)
+    return content(ms.SendKeys), reply
 
 
 def activation(run: Run) -> Exchange:
-    calls = []
-    for slot in run.active:
-        for client in slot.clients:
-            request = content(ms.Activate, active=sym.of_client("active", slot, client))
-            reply = content(ms.Ready)
-            if run.merged(client, slot.index) and not run.weighted:
-                reply = own_statistics(run, slot, client)
-            calls.append(Call(client, slot.index, request, reply))
-    return exchange("active rows", 1, calls)
+    def activate(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.Activate, active=active_rows(slot, client))
+        return request, content(ms.Ready) if run.weighted else counted(run, slot, client)
+
+    return over(run, "active rows", run.active, activate)
+
+
+def counted(run: Run, slot: Slot, client: Client) -> Content:
+    """The reply of a client that knows what its rows count from now on."""
+    if run.merged(client, slot.index):
+        return own_statistics(run, slot, client)
+    return content(ms.Ready)
 
 
 def weights(run: Run) -> Exchange:
-    calls = []
-    for slot in run.ucq.slots:
-        for client in slot.clients if slot.weight else ():
-            active = sym.of_client("active", slot, client)
-            what = f"weights in clear: {run.ucq.weight}"
-            reply = content(ms.Weights, what, active=active)
-            calls.append(Call(client, slot.index, content(ms.SendWeights), reply))
-    return exchange("weights", 1, calls)
+    def weigh(run: Run, slot: Slot, client: Client) -> Asked:
+        what = f"weights in clear: {run.ucq.weight}"
+        return content(ms.SendWeights), content(ms.Weights, what, active=active_rows(slot, client))
+
+    return over(run, "weights", [slot for slot in run.ucq.slots if slot.weight], weigh)
 
 
 def split(run: Run) -> Exchange:
-    calls = []
-    for slot in run.ucq.slots:
-        for client in slot.clients if slot.split else ():
-            reply = content(ms.Split, active=sym.of_client("active", slot, client))
-            calls.append(Call(client, slot.index, content(ms.SendSplit), reply))
-    return exchange("validation rows", 1, calls)
+    def draw(run: Run, slot: Slot, client: Client) -> Asked:
+        return content(ms.SendSplit), content(ms.Split, active=active_rows(slot, client))
+
+    return over(run, "validation rows", [slot for slot in run.ucq.slots if slot.split], draw)
 
 
 def weighing(run: Run) -> Exchange:
@@ -157,15 +160,12 @@ def weighing(run: Run) -> Exchange:
     what += ", and the sum of all"
     if run.training.class_weight is not None:
         what += ", which may tell their classes"
-    calls = []
-    for slot in run.towers:
-        for client in slot.clients:
-            request = content(ms.Weigh, what, active=sym.of_client("active", slot, client))
-            reply = content(ms.Ready)
-            if run.merged(client, slot.index):
-                reply = own_statistics(run, slot, client)
-            calls.append(Call(client, slot.index, request, reply))
-    return exchange("what rows count", 1, calls)
+
+    def weigh(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.Weigh, what, active=active_rows(slot, client))
+        return request, counted(run, slot, client)
+
+    return over(run, "what rows count", run.towers, weigh)
 
 
 def own_statistics(run: Run, slot: Slot, client: Client) -> Content:
@@ -181,13 +181,12 @@ def own_statistics(run: Run, slot: Slot, client: Client) -> Content:
 
 
 def encoding(run: Run) -> Exchange:
-    calls = []
-    for slot in run.towers:
-        if run.merged(slot.clients[0], slot.index):
-            request = content(ms.SetEncoding, **encoded(run, slot, None))
-            reply = content(ms.Ready, ENCODED)
-            calls += [Call(client, slot.index, request, reply) for client in slot.clients]
-    return exchange("encoding", 1, calls)
+    def encode(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.SetEncoding, **encoded(run, slot, None))
+        return request, content(ms.Ready, ENCODED)
+
+    merged = [slot for slot in run.towers if run.merged(slot.clients[0], slot.index)]
+    return over(run, "encoding", merged, encode)
 
 
 def encoded(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tuple[Size, ...]]:
@@ -221,18 +220,17 @@ def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Si
 
 
 def labels(run: Run) -> Exchange:
-    calls = []
-    for slot in run.ucq.slots:
-        for client in slot.clients if slot.target else ():
-            active = sym.of_client("active", slot, client)
-            reply = targets("targets in clear", active)
-            if run.specification(client, slot.index).classes:
-                names = sym.of_client("classes", slot, client)
-                classes = Amount(names, sym.of_client("class_text", slot, client))
-                reply = coded("targets in clear: class names, one code a row", active, classes)
-            reply = noised_labels(run, slot, client) or reply
-            calls.append(Call(client, slot.index, content(ms.SendLabels), reply))
-    return exchange("labels", 1, calls)
+    return over(run, "labels", [slot for slot in run.ucq.slots if slot.target], own_labels)
+
+
+def own_labels(run: Run, slot: Slot, client: Client) -> Asked:
+    active = active_rows(slot, client)
+    reply = targets("targets in clear", active)
+    if run.specification(client, slot.index).classes:
+        names = sym.of_client("classes", slot, client)
+        classes = Amount(names, sym.of_client("class_text", slot, client))
+        reply = coded("targets in clear: class names, one code a row", active, classes)
+    return content(ms.SendLabels), noised_labels(run, slot, client) or reply
 
 
 def targets(what: str, active: Size) -> Content:
@@ -258,56 +256,51 @@ def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
 
 def releases(run: Run) -> Exchange:
     """What each client says that it has released, before its block is saved."""
-    calls = [
-        Call(client, slot.index, content(ms.SendReleases), content(ms.Releases))
-        for slot in run.ucq.slots
-        if slot.features or slot.target
-        for client in slot.clients
-    ]
-    return exchange("releases", 1, calls)
+    request, reply = content(ms.SendReleases), content(ms.Releases)
+    slots = [slot for slot in run.ucq.slots if slot.features or slot.target]
+    return over(run, "releases", slots, lambda run, slot, client: (request, reply))
 
 
-def findings(run: Run, slot: Slot, client: Client) -> Call:
+def findings(run: Run, slot: Slot, client: Client) -> Asked:
     what = "which features are NULL in every row"
     if run.purpose == "train":
         what += ", the same in every row, or a text for nearly every row"
     elif any(f.kind == CATEGORY for f in slot.features):
         what += "; how many joined rows have a category that training did not"
-    reply = content(ms.Findings, what, features=len(slot.features))
-    return Call(client, slot.index, content(ms.SendFindings), reply)
+    return content(ms.SendFindings), content(ms.Findings, what, features=len(slot.features))
 
 
-def save(run: Run, slot: Slot, client: Client) -> Call:
-    request = content(ms.Save, model=sym.RUN, name=run.model)
-    return Call(client, slot.index, request, content(ms.Saved))
+def save(run: Run, slot: Slot, client: Client) -> Asked:
+    return content(ms.Save, model=sym.RUN, name=run.model), content(ms.Saved)
 
 
-def score(run: Run, slot: Slot, client: Client) -> Call:
+def score(run: Run, slot: Slot, client: Client) -> Asked:
     what = "X θ" if run.tower is None else "h, outputs of the tower,"
     reply = content(
         ms.Predictions,
         f"partial predictions {what} of active rows",
-        rows=sym.of_client("active", slot, client),
+        rows=active_rows(slot, client),
         outputs=run.outputs,
         products=0,
     )
-    return Call(client, slot.index, content(ms.Score, model=sym.RUN), reply)
+    return content(ms.Score, model=sym.RUN), reply
 
 
 def identifiers(run: Run) -> Exchange:
-    calls = []
-    for slot in run.ucq.slots:
-        names = ", ".join(run.ucq.identifiers[i].name for i in slot.identifiers)
-        for client in slot.clients if slot.identifiers else ():
-            reply = content(
-                ms.Identifiers,
-                f"identifiers in clear: {names}",
-                identifiers=len(slot.identifiers),
-                active=sym.of_client("active", slot, client),
-                columns=sym.of_client("identifiers", slot, client),
-            )
-            calls.append(Call(client, slot.index, content(ms.SendIdentifiers), reply))
-    return exchange("identifiers", 1, calls)
+    slots = [slot for slot in run.ucq.slots if slot.identifiers]
+    return over(run, "identifiers", slots, own_identifiers)
+
+
+def own_identifiers(run: Run, slot: Slot, client: Client) -> Asked:
+    names = ", ".join(run.ucq.identifiers[i].name for i in slot.identifiers)
+    reply = content(
+        ms.Identifiers,
+        f"identifiers in clear: {names}",
+        identifiers=len(slot.identifiers),
+        active=active_rows(slot, client),
+        columns=sym.of_client("identifiers", slot, client),
+    )
+    return content(ms.SendIdentifiers), reply
 
 
 def writing(run: Run, into: Into) -> Exchange:
@@ -344,5 +337,13 @@ def finish(run: Run) -> Exchange:
     return exchange("finish", 1, [Call(client, WHOLE, request, reply) for client in run.clients])
 
 
-def over_towers(run: Run, phase: str, call: Callable[[Run, Slot, Client], Call]) -> Exchange:
-    return exchange(phase, 1, [call(run, s, c) for s in run.towers for c in s.clients])
+def over_towers(run: Run, phase: str, asked: Callable[[Run, Slot, Client], Asked]) -> Exchange:
+    return over(run, phase, run.towers, asked)
+
+
+def over(
+    run: Run, phase: str, slots: Iterable[Slot], asked: Callable[[Run, Slot, Client], Asked]
+) -> Exchange:
+    """Once, at each client of these slots."""
+    calls = [Call(c, slot.index, *asked(run, slot, c)) for slot in slots for c in slot.clients]
+    return exchange(phase, 1, calls)
