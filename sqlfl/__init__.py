@@ -21,14 +21,13 @@ from sqlfl.errors import (
     PrivacyError,
     Warning,
 )
+from sqlfl.version import __version__
 
 if TYPE_CHECKING:
     from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.result import Result
     from sqlfl.session import Federation, connect
     from sqlfl.store.registry import Model
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Error",

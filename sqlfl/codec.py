@@ -1,23 +1,31 @@
-"""JSON of others, read strictly: into values of the types that dataclasses declare, or not at all.
+"""JSON of dataclasses, read strictly: into values of the types that they declare, or not at all.
 
 What is read may come from another party or from a damaged file. It is bounded before it is parsed,
-and every value of it is of the type that its field has; ValueError says which is not. Writing needs
-nothing of this: `json.dumps(asdict(...))`.
+and every value of it is of the type that its field has; ValueError says which is not.
+
+Bytes are written in hexadecimal, times as ISO 8601 has them, arrays as lists, row after row.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
+from sqlfl.errors import InternalError
+
 T = TypeVar("T")
+
+LEFT_OUT = types.MappingProxyType({"left out": True})
+"""Metadata of a field that is None or False by default, and is not written where it is."""
 
 DEEPEST = 64
 """Levels of lists and objects."""
@@ -38,22 +46,35 @@ def loads(text: str, *, finite: bool = True) -> Any:
         raise ValueError("JSON that is nested too deeply") from None
 
 
-def parse(kind: type[T], text: str, *, finite: bool = True, strict: bool = True) -> T:
-    """The JSON of a value of this type.
+def to_json(value: object, *, ascii: bool = True) -> str:
+    """A value of a type that `from_json` reads, without spaces; floats keep all their bits."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=ascii, default=_written)
 
+
+def from_json(kind: type[T], text: str, *, finite: bool = True, strict: bool = True) -> T:
+    """The value of the type `kind` that the text is of. Raises ValueError for anything else.
+
+    Types: None, bool, int, float, str, bytes, datetime, object and Any, arrays of numbers, tuples,
+    mappings from str, unions, and dataclasses of these, whose missing fields take their defaults.
     `strict`: a field that the type does not have is an error, and not left alone.
     """
-    found: T = read(kind, loads(text, finite=finite), finite=finite, strict=strict)
+    found: T = _Reader(finite, strict).read(kind, loads(text, finite=finite), "")
     return found
 
 
-def read(kind: Any, value: Any, *, finite: bool = True, strict: bool = True) -> Any:
-    """`value`, parsed JSON, as a value of the type `kind`.
-
-    Types: None, bool, int, float, str, object and Any, tuples, mappings from str, unions, and
-    dataclasses of these, whose missing fields take their defaults. Raises ValueError.
-    """
-    return _Reader(finite, strict).read(kind, value, "")
+def _written(value: Any) -> Any:
+    """What json does not know."""
+    if is_dataclass(value):
+        return {
+            spec.name: getattr(value, spec.name)
+            for spec in fields(value)
+            if spec.metadata != LEFT_OUT or getattr(value, spec.name) is not spec.default
+        }
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, dt.datetime) else value.tolist()
 
 
 class _Reader:
@@ -66,6 +87,8 @@ class _Reader:
             return value
         if kind in _PLAIN:
             return self._plain(kind, value, path)
+        if kind in _TEXTS:
+            return self._text(kind, value, path)
         origin = typing.get_origin(kind)
         if origin in (types.UnionType, typing.Union):
             return self._union(kind, value, path)
@@ -75,6 +98,8 @@ class _Reader:
             return self._mapping(typing.get_args(kind)[1], value, path)
         if is_dataclass(kind):
             return self._dataclass(kind, value, path)
+        if getattr(origin, "__name__", "") == "ndarray":
+            return self._array(typing.get_args(typing.get_args(kind)[1])[0], value, path)
         raise TypeError(f"JSON is not read into {kind}")
 
     def _plain(self, kind: Any, value: Any, path: str) -> Any:
@@ -90,6 +115,31 @@ class _Reader:
             _fail(path, _PLAIN[kind], value)
         return value
 
+    def _text(self, kind: Any, value: Any, path: str) -> Any:
+        wanted, made = _TEXTS[kind]
+        text = self._plain(str, value, path)
+        try:
+            return made(text)
+        except ValueError:
+            _fail(path, wanted, value)
+
+    def _array(self, element: Any, value: Any, path: str) -> Any:
+        """Looked at in few steps: it may be long."""
+        import numpy as np
+
+        flat = value
+        while isinstance(flat, list) and set(map(type, flat)) == {list}:
+            flat = list(chain.from_iterable(flat))
+        if not isinstance(flat, list) or not set(map(type, flat)) <= {int, float}:
+            _fail(path, "an array of numbers", value)
+        try:
+            found = np.array(value, element)
+        except (ValueError, OverflowError):
+            _fail(path, "an array of numbers", value)
+        if self._finite and not np.isfinite(found).all():
+            _fail(path, "an array of finite numbers", value)
+        return found
+
     def _union(self, kind: Any, value: Any, path: str) -> Any:
         problem: ValueError | None = None
         for choice in typing.get_args(kind):
@@ -104,6 +154,8 @@ class _Reader:
         if not isinstance(value, list):
             _fail(path, "a list", value)
         if len(kinds) == 2 and kinds[1] is Ellipsis:
+            if kinds[0] in _EXACT and set(map(type, value)) <= {kinds[0]}:
+                return tuple(value)
             kinds = (kinds[0],) * len(value)
         if len(value) != len(kinds):
             _fail(path, f"a list of {len(kinds)}", value)
@@ -129,7 +181,10 @@ class _Reader:
                 found[name] = self.read(hint, value[name], f"{path}.{name}" if path else name)
             elif name in _required(kind):
                 _fail(path, f"with a field {name}", value)
-        return kind(**found)
+        try:
+            return kind(**found)
+        except InternalError as error:  # of values that do not go together
+            raise ValueError(error.message) from error
 
 
 _PLAIN = {
@@ -139,6 +194,13 @@ _PLAIN = {
     float: "a number",
     str: "text",
 }
+_EXACT = {int, str}
+"""Types that many values are held to at once."""
+_TEXTS: dict[Any, tuple[str, Callable[[str], Any]]] = {
+    bytes: ("bytes in hexadecimal", bytes.fromhex),
+    dt.datetime: ("a time", dt.datetime.fromisoformat),
+}
+"""What is written as text."""
 
 
 @cache

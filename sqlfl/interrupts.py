@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
@@ -19,6 +20,10 @@ T = TypeVar("T")
 
 AGAIN = 0.02
 """Seconds after which work that is to stop is told so again: between two queries nothing hears."""
+
+HEARD = 0.1
+"""Seconds after which a signal is heard at the latest: one that comes just before the main thread
+begins to wait does not end the wait."""
 
 _here = threading.local()
 
@@ -85,16 +90,66 @@ def checkpoint() -> None:
         raise Stopped("its work was interrupted")
 
 
-def stop_all(work: Collection[Future[T]], stop: Callable[[], None]) -> None:
-    """Call `stop`, again and again, until all of the work is done. Ctrl-C changes nothing."""
-    while True:
+@contextmanager
+def caught() -> Iterator[SimpleQueue[object]]:
+    """Turn the Ctrl-C that would interrupt the block into an item of a queue: KeyboardInterrupt.
+
+    Raised anywhere, it may leave a lock of a future held for ever. What is noted only, or waits for
+    the end of a block further out, still is. Elsewhere than in the main thread no signal comes.
+    """
+    events: SimpleQueue[object] = SimpleQueue()
+    previous = signal.getsignal(signal.SIGINT)
+    if not callable(previous) or threading.current_thread() is not threading.main_thread():
+        yield events
+        return
+
+    def put(signum: int, frame: FrameType | None) -> None:
         try:
-            if all(future.done() for future in work):
-                return
-            stop()
-            wait(work, timeout=AGAIN)
-        except KeyboardInterrupt:
-            continue
+            previous(signum, frame)
+        except KeyboardInterrupt as interrupt:
+            events.put(interrupt)
+
+    signal.signal(signal.SIGINT, put)
+    try:
+        yield events
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def finish(
+    begin: Callable[[list[Future[T]]], None], stop: Callable[[], None]
+) -> tuple[Future[T], ...]:
+    """The work that `begin` has put into its list, once all of it is done.
+
+    After a Ctrl-C, or where `begin` fails, `stop` is called, again and again, until all of the work
+    has ended; then that is raised.
+    """
+    work: list[Future[T]] = []
+    failure: BaseException | None = None
+    with caught() as events:
+        try:
+            begin(work)
+        except BaseException as error:
+            failure = error
+        for future in work:
+            future.add_done_callback(events.put)
+        left = len(work)
+        while left:
+            if failure is not None:
+                stop()
+            try:
+                item = events.get(timeout=AGAIN if failure else HEARD)
+            except Empty:
+                continue
+            if isinstance(item, KeyboardInterrupt):
+                failure = failure or item
+            else:
+                left -= 1
+        if failure is None and not events.empty():
+            failure = KeyboardInterrupt()
+    if failure is not None:
+        raise failure
+    return tuple(work)
 
 
 def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
@@ -113,13 +168,9 @@ def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    thread = threading.Thread(target=run, name="sqlfl query")
-    try:
-        with deferred():
-            thread.start()
-        wait([done])
-    except BaseException:
-        if thread.ident is not None:
-            stop_all([done], stop)
-        raise
+    def begin(futures: list[Future[T]]) -> None:
+        threading.Thread(target=run, name="sqlfl query").start()
+        futures.append(done)
+
+    finish(begin, stop)
     return done.result()

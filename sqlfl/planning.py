@@ -8,7 +8,8 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
-from sqlfl.models.kinds import ANY_CLASSES, CLASSIFIERS, other
+from sqlfl.fragment_columns import ROW
+from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
 from sqlfl.options import training as option_table
 from sqlfl.options.privacy import check_training, resolve_privacy
 from sqlfl.options.types import shown
@@ -278,7 +279,7 @@ def _check_towers(statement: TrainModel, options: Mapping[str, object]) -> None:
 
 def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
     """A regression's target is a number, known from the type before anything runs."""
-    if kind in CLASSIFIERS or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
+    if kind_of(kind).classifies or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
         return
     raise PlanError(
         f"the target of {kind} must be a number, and {ucq.target} is {ucq.target_type}",
@@ -312,7 +313,7 @@ def _picked(slot: Slot, places: list[int]) -> Slot:
         select = fragment.select.copy()
         items = select.expressions
         found = [items[place] for place in places] + items[len(slot.features) :]
-        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), "sqlfl_row")])
+        select.set("expressions", found or [exp.alias_(exp.Literal.number(1), ROW)])
         fragments.append(replace(fragment, select=select))
     features = tuple(slot.features[place] for place in places)
     return replace(slot, features=features, fragments=tuple(fragments))

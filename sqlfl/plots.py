@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from sqlfl.errors import Error
-from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.models.kinds import kind_of
 
 try:
     from matplotlib.axes import Axes
@@ -20,9 +21,6 @@ except ModuleNotFoundError as missing:
         "plots need matplotlib, which is not installed", hint="pip install 'sqlfl[plot]'"
     ) from missing
 
-if TYPE_CHECKING:
-    from sqlfl.store.registry import Model
-
 AXES = ("epoch", "bytes", "comm_seconds", "seconds")
 """What the horizontal axis can be."""
 MARKED = 30
@@ -32,6 +30,23 @@ _WIDTH, _HEIGHT = 4.6, 3.2
 _DPI = 144
 """Twice what a notebook shows, for screens of high resolution."""
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+
+
+class Trained(Protocol):
+    """What is drawn of a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def history(self) -> pa.Table: ...
 
 
 class TrainingFigure(Figure):
@@ -47,7 +62,7 @@ class TrainingFigure(Figure):
         return buffer.getvalue(), {"width": width, "height": height, "alt": self.description}
 
 
-def training_figure(model: Model, x: str = "epoch") -> TrainingFigure:
+def training_figure(model: Trained, x: str = "epoch") -> TrainingFigure:
     """The objective and the metric of a model along its training, as two panels.
 
     x : 'epoch', 'bytes' (sent in both directions so far), 'comm_seconds' (what that takes by the
@@ -108,7 +123,7 @@ def _drawn(history: dict[str, Any], kind: str, suffix: str) -> bool:
     return values is not None and bool(np.isfinite(values).any())
 
 
-def _kept(model: Model, history: dict[str, Any]) -> int | None:
+def _kept(model: Trained, history: dict[str, Any]) -> int | None:
     """The row of the epoch whose parameters were kept, where it is not the last."""
     places = np.flatnonzero(history["epoch"] == model.epoch)
     return None if not len(places) or places[0] == len(history["epoch"]) - 1 else int(places[0])
@@ -130,12 +145,11 @@ def _horizontal(
     return total / size, f"sent so far, both directions ({unit})", False
 
 
-def _names(model: Model) -> tuple[str, str]:
+def _names(model: Trained) -> tuple[str, str]:
     """Labels of the two vertical axes, with their units."""
-    if model.kind not in CLASSIFIERS:
-        unit = f"units of {model.target}"
-        return f"objective (½ squared error, {unit}²)", f"RMSE ({unit})"
-    return "objective (log-loss, nats per row)", "accuracy (share of rows)"
+    kind, unit = kind_of(model.kind), f"units of {model.target}"
+    objective, metric = (text.format(unit=unit) for text in (kind.objective, kind.headline))
+    return f"objective ({objective})", metric
 
 
 def _floats(column: Any) -> npt.NDArray[np.float64]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from sqlfl.codec import DEEPEST, loads, read
+from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.privacy.specification import SlotPrivacy
 
@@ -160,34 +159,29 @@ class SlotSpecification:
     """The slot's, under which its block is kept."""
     seed: int | None = None
     """Row ids are to be the same in every run of this seed over the same rows; None: random."""
-    device: str | None = None
+    device: str | None = field(default=None, metadata=LEFT_OUT)
     """Where the slot's tower is to be trained, 'auto', 'cpu' or 'cuda'; None where none is."""
-    base: bool = False
+    base: bool = field(default=False, metadata=LEFT_OUT)
     """The fragments have `sqlfl_base`, the whole row of the label's table: to draw by."""
-    privacy: SlotPrivacy | None = None
+    privacy: SlotPrivacy | None = field(default=None, metadata=LEFT_OUT)
     """None where nothing of the slot is noised."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
-    found = [asdict(slot) for slot in slots]
-    for item in found:
-        for name in ("device", "base", "privacy"):
-            if not item[name]:
-                del item[name]
-    return json.dumps(found, separators=(",", ":"))
+    return to_json(slots)
 
 
 def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
     """What `specifications_to_json` wrote. Raises InternalError for anything else."""
     try:
-        found = read(tuple[SlotSpecification, ...], loads(text))
+        found = from_json(tuple[SlotSpecification, ...], text)
         for item in found:
             _check_specification(item)
         if len({item.slot for item in found}) < len(found):
             raise ValueError("a slot is specified twice")
     except ValueError as error:
         raise InternalError(f"the specification of a snapshot is none: {error}") from None
-    return tuple(found)
+    return found
 
 
 def _check_specification(item: SlotSpecification) -> None:
@@ -213,26 +207,17 @@ def _check_specification(item: SlotSpecification) -> None:
 
 def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleeting: str = "") -> str:
     """For the `Tables` message of sqlfl.messages. `fleeting`: see `Catalog.fleeting`."""
-    listing = {
-        "fleeting": fleeting,
-        "places": [[p.catalog, p.schema, p.writable, p.database] for p in places],
-        "tables": [
-            {
-                "schema": t.schema,
-                "name": t.name,
-                "columns": [[c.name, c.type] for c in t.columns],
-                "rows": t.rows,
-                "catalog": t.catalog,
-            }
-            for t in tables
-        ],
-    }
-    return json.dumps(listing, separators=(",", ":"))
+    listed = tuple(
+        _ListedTable(t.schema, t.name, [(c.name, c.type) for c in t.columns], t.rows, t.catalog)
+        for t in tables
+    )
+    open_ = tuple((p.catalog, p.schema, p.writable, p.database) for p in places)
+    return to_json(_Listing(fleeting, open_, listed))
 
 
 def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
     """What `tables_to_json` wrote. Raises ValueError for anything else."""
-    listing = read(_Listing, loads(text))
+    listing = from_json(_Listing, text)
     places = tuple(Place(*place) for place in listing.places)
     tables = tuple(
         Table(item.schema, item.name, _columns(item.columns), item.rows, item.catalog)

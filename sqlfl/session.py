@@ -13,7 +13,6 @@ from types import TracebackType
 
 import pyarrow as pa
 
-import sqlfl
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
@@ -39,8 +38,9 @@ from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.store.saving import Saving, model_of
 from sqlfl.transport.base import Audit, Channel, Transport
-from sqlfl.transport.local import LocalTransport
+from sqlfl.transport.named import LOCAL, factory_of
 from sqlfl.transport.network import Network
+from sqlfl.version import __version__
 
 log = logging.getLogger("sqlfl.session")
 
@@ -57,10 +57,12 @@ class Federation:
     progress : show progress of long statements; None: only in a terminal and in a notebook.
     at : the party that the coordinator is at: what goes between it and that party's clients crosses
         no border. None: it is with none of the parties.
+    transport : what carries messages: 'local', all parties being in this process, or one that
+        another package offers (`sqlfl.transport.named` says how).
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
-    written by a newer sqlfl, and where `at` is no identifier.
+    written by a newer sqlfl, where `at` is no identifier, and where there is no such transport.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class Federation:
         *,
         progress: bool | None = None,
         at: str | None = None,
+        transport: str = LOCAL,
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
         if at is not None:
             check_name(at, "at")
+        carrier = factory_of(transport)
         self._progress = progress
         self._at = at
         self._state = threading.Condition()
@@ -80,10 +84,10 @@ class Federation:
         """The threads that run statements, once for each."""
         self._closed = False
         self._released = False
-        self._file = None if path is None else CoordinatorFile(path, sqlfl.__version__)
+        self._file = None if path is None else CoordinatorFile(path, __version__)
         self._parties = Parties(self._file)
-        self._local = LocalTransport(self._parties.handlers, self._parties.interrupts)
-        self._transport: Transport = self._local if wrap is None else wrap(self._local)
+        self._carrier = carrier(self._parties.handlers, self._parties.interrupts)
+        self._transport: Transport = self._carrier if wrap is None else wrap(self._carrier)
         try:
             self._audit = Audit(self._file, at)
             self._registry = Registry(self._file)
@@ -215,7 +219,7 @@ class Federation:
                 stack.callback(self._file.close)
                 stack.callback(self._audit.flush)
             stack.callback(self._parties.close)
-            stack.callback(self._local.close)
+            stack.callback(self._carrier.close)
 
     def __enter__(self) -> Federation:
         return self
@@ -412,6 +416,7 @@ def connect(
     *,
     progress: bool | None = None,
     at: str | None = None,
+    transport: str = LOCAL,
 ) -> Federation:
     """A federation whose coordinator lives in this process.
 
@@ -421,13 +426,14 @@ def connect(
     at : the party that the coordinator is at; None: it is with none of them. What goes between it
         and that party's clients crosses no border, so that the labels of that party leave nobody.
         `fed.audit()` records these messages too, and says so; sums of bytes leave them out.
+    transport : what carries messages: 'local', or a transport that another package offers.
 
     >>> import sqlfl
     >>> with sqlfl.connect(at="clinic") as fed:
     ...     print(fed)
     <sqlfl federation at clinic: parties: none; models: none>
     """
-    return Federation(path, progress=progress, at=at)
+    return Federation(path, progress=progress, at=at, transport=transport)
 
 
 TOO_DEEP = "the statement is nested too deeply"

@@ -36,14 +36,15 @@ def trainable(case: Case, databases: Databases, l2: float = oracle.L2) -> Centra
         databases.whole, case.identified_query(), case.kind, case.target, case.row_ids, l2
     )
     assume(len(data.y) > 0)
-    assume(case.kind == "linear_regression" or len(data.classes) > 1)
+    assume(case.kind in oracle.NUMBERS or len(data.classes) > 1)
+    assume(case.kind != "poisson_regression" or data.y.any())
     return data
 
 
 def probabilities(table: pa.Table, kind: str) -> np.ndarray:
-    """(n, classes) of a PREDICT's result, (n, 1) for regression."""
+    """(n, classes) of a PREDICT's result, (n, 1) where it gives numbers."""
     names = [n for n in table.column_names if n.startswith("probability_")]
-    if kind == "linear_regression":
+    if kind in oracle.NUMBERS:
         assert not names
         names = ["prediction"]
     return np.column_stack([table.column(n).to_numpy() for n in names])
@@ -71,7 +72,7 @@ def assert_predictions_equal(
         for mine, central in zip(given, known, strict=True):
             np.testing.assert_array_equal(mine[theirs], central[ours])
         assert_close(found[theirs], expected[ours], atol)
-        if case.kind != "linear_regression":
+        if case.kind not in oracle.NUMBERS:
             assert_classes(result.arrow(), data, found)
     else:
         assert_close(np.sort(found, axis=0), np.sort(expected, axis=0), atol)

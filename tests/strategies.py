@@ -20,6 +20,9 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 LINEAR, LOGISTIC, SOFTMAX = "linear_regression", "logistic_regression", "softmax_regression"
+POISSON = "poisson_regression"
+BOUNDED = (LINEAR, LOGISTIC, SOFTMAX)
+"""Kinds whose loss has bounded curvature: those of towers, and those that PRIVACY takes."""
 
 KEY_TYPES = (
     ("INTEGER", "INTEGER"),
@@ -283,7 +286,7 @@ def predict_sql(model: str, query: str, identifiers: tuple[str, ...] = ()) -> st
 def cases(
     draw: st.DrawFn,
     *,
-    kinds: tuple[str, ...] = (LINEAR, LOGISTIC, SOFTMAX),
+    kinds: tuple[str, ...] = (*BOUNDED, POISSON),
     max_slots: int = 4,
     unions: bool = True,
     self_joins: bool = True,
@@ -452,6 +455,9 @@ class _Builder:
         if kind == LINEAR:
             values: list[object] = np.round(self.rng.normal(3, 2, rows), 3).tolist()
             column, expression = "DOUBLE", self.draw(st.sampled_from(("{c}", "{c} * 2 + 1")))
+        elif kind == POISSON:
+            values = self.rng.poisson(self.rng.choice((0.7, 3.0, 40.0)), rows).tolist()
+            column, expression = "INTEGER", self.draw(st.sampled_from(("{c}", "{c} / 2")))
         elif kind == LOGISTIC:
             values = self.rng.integers(0, 2, rows).tolist()
             column = "INTEGER"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sqlfl.codec import DEEPEST, loads, parse
+from sqlfl.arrays import Float
+from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, loads, to_json
 from sqlfl.errors import InternalError
 from sqlfl.party.steps import ClientConfiguration
 from sqlfl.schema import (
@@ -41,11 +44,73 @@ class Outer:
 WHOLE = Outer("a", 1.5, Inner(True, (1, "x")), (Inner(False, (2, "y")),), {"k": 3}, 2.5)
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Types that JSON has not."""
+
+    values: Float
+    rows: tuple[Float, ...]
+    key: bytes | None
+    at: dt.datetime
+    limits: Float | None = field(default=None, metadata=LEFT_OUT)
+    sure: bool = field(default=False, metadata=LEFT_OUT)
+
+    def __post_init__(self) -> None:
+        if len(self.values) > 3:
+            raise InternalError("values without end")
+
+
+NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
+MEASURED = Measured(np.array([0.1, 1e-300, -0.0]), (np.ones(2), np.zeros(0)), b"\x00\xff", NOON)
+
+
 def test_what_was_written_is_read() -> None:
-    assert parse(Outer, json.dumps(asdict(WHOLE))) == WHOLE
-    found = parse(Outer, json.dumps(asdict(WHOLE) | {"size": 3, "either": 4}))
+    assert to_json(WHOLE) == json.dumps(asdict(WHOLE), separators=(",", ":"))
+    assert from_json(Outer, to_json(WHOLE)) == WHOLE
+    found = from_json(Outer, json.dumps(asdict(WHOLE) | {"size": 3, "either": 4}))
     assert (type(found.size), type(found.either)) == (float, int)
-    assert parse(Outer, json.dumps(asdict(WHOLE) | {"more": 1}), strict=False) == WHOLE
+    assert from_json(Outer, json.dumps(asdict(WHOLE) | {"more": 1}), strict=False) == WHOLE
+
+
+def test_arrays_bytes_and_times_keep_all_their_bits() -> None:
+    text = to_json(MEASURED)
+    assert json.loads(text).keys() == {"values", "rows", "key", "at"}
+    found = from_json(Measured, text)
+    assert found.values.tobytes() == MEASURED.values.tobytes()
+    assert [row.tolist() for row in found.rows] == [[1.0, 1.0], []]
+    assert (found.key, found.at, found.limits, found.sure) == (b"\x00\xff", NOON, None, False)
+    wide = replace(MEASURED, limits=np.array([[1.0, 2.0], [3.0, 4.0]]), key=None, sure=True)
+    back = from_json(Measured, to_json(wide))
+    assert back.limits is not None
+    assert back.limits.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert (back.key, back.sure) == (None, True)
+    endless = to_json(replace(MEASURED, values=np.array([np.inf])))
+    assert from_json(Measured, endless, finite=False).values[0] == np.inf
+    with pytest.raises(ValueError, match="Infinity"):
+        from_json(Measured, endless)
+
+
+NO_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "text among numbers": ({"values": [1.0, "2"]}, "values must be an array of numbers"),
+    "a truth among numbers": ({"values": [True]}, "values must be an array of numbers"),
+    "nothing among numbers": ({"values": [None]}, "values must be an array of numbers"),
+    "rows of several lengths": ({"values": [[1.0], [1.0, 2.0]]}, "values must be an array"),
+    "a row among numbers": ({"values": [1.0, [2.0]]}, "values must be an array of numbers"),
+    "a number that is too large": ({"values": [10**400]}, "values must be an array of numbers"),
+    "an object": ({"values": {"a": 1}}, "values must be an array of numbers, got dict"),
+    "an array of arrays": ({"rows": [[1.0], 2.0]}, r"rows\[1\] must be an array of numbers"),
+    "no hexadecimal": ({"key": "0g"}, "key must be bytes in hexadecimal, got '0g'"),
+    "no time": ({"at": "noon"}, "at must be a time, got 'noon'"),
+    "a number for a time": ({"at": 5}, "at must be text, got 5"),
+    "values that the class refuses": ({"values": [1, 2, 3, 4]}, "values without end"),
+}
+
+
+@pytest.mark.parametrize("case", NO_ARRAYS)
+def test_arrays_bytes_and_times_that_are_none(case: str) -> None:
+    changed, text = NO_ARRAYS[case]
+    with pytest.raises(ValueError, match=text):
+        from_json(Measured, json.dumps(json.loads(to_json(MEASURED)) | changed))
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -69,12 +134,12 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_not_as_declared_is_refused(case: str) -> None:
     changed, text = OTHERS[case]
     with pytest.raises(ValueError, match=text):
-        parse(Outer, json.dumps(asdict(WHOLE) | changed))
+        from_json(Outer, json.dumps(asdict(WHOLE) | changed))
 
 
 def test_a_field_that_is_missing() -> None:
     with pytest.raises(ValueError, match="must be with a field name"):
-        parse(Outer, "{}")
+        from_json(Outer, "{}")
 
 
 @pytest.mark.parametrize("text", ["[" * 10**6, "[" * 65 + "]" * 65, '{"a":' * 70 + "1" + "}" * 70,
@@ -94,7 +159,7 @@ def test_depth_is_not_counted_in_text() -> None:
 @pytest.mark.parametrize("text", ["", "{", "nul", '{"a":1,}', "1e999", "[1] 2", '"\\ud800'])
 def test_what_is_no_json(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        parse(Outer, text)
+        from_json(Outer, text)
 
 
 # -- what a client is told -------------------------------------------------------------------------

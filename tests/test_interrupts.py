@@ -8,15 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import duckdb
+import pyarrow as pa
 import pytest
 
-from sqlfl.interrupts import Stopped, checkpoint, interruptible, stop_all, stoppable
+from sqlfl.interrupts import Stopped, checkpoint, finish, interruptible, stoppable
+from sqlfl.schema import Client
+from sqlfl.transport.local import LocalTransport
 from tests.conftest import Open
+from tests.depth import SEED
 
 ROOT = Path(__file__).parent.parent
 FOREVER = "SELECT sum(p.range * q.range) FROM range(100000000000) p, range(100000000000) q"
@@ -140,7 +147,50 @@ def test_work_is_told_to_stop_until_it_has(database: Open) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
-        future: Future[None] = pool.submit(work)
-        stop_all([future], stop)
-    assert future.done()
+
+        def begin(futures: list[Future[None]]) -> None:
+            futures.append(pool.submit(work))
+            raise MemoryError("the second could not be begun")
+
+        with pytest.raises(MemoryError):
+            finish(begin, stop)
     assert len(told) >= 3
+
+
+def test_a_ctrl_c_at_any_moment_ends_an_exchange() -> None:
+    """While requests are handed out, while the main thread begins to wait, while replies come."""
+    ended, lost = threading.Event(), threading.Event()
+    clients = [Client("bank", number) for number in range(4)]
+
+    def work(data: pa.Buffer) -> pa.Buffer:
+        if not ended.wait(20):
+            lost.set()
+        return data
+
+    transport = LocalTransport(dict.fromkeys(clients, work), dict.fromkeys(clients, ended.set))
+
+    def exchange(begun: threading.Event) -> None:
+        begun.set()
+        transport.exchange([(client, pa.py_buffer(b"")) for client in clients])
+        while not lost.wait(0.01):
+            continue
+
+    draws = Random(SEED)
+    for _ in range(100):
+        ended.clear()
+        begun = threading.Event()
+        thread = signalled(partial(_passed, begun, draws.uniform(0.0, 4e-4)))
+        with pytest.raises(KeyboardInterrupt):
+            exchange(begun)
+        thread.join()
+        assert not lost.is_set()
+    transport.close()
+
+
+def _passed(begun: threading.Event, delay: float) -> bool:
+    """So long after it has begun."""
+    begun.wait()
+    end = time.perf_counter() + delay
+    while time.perf_counter() < end:
+        pass
+    return True

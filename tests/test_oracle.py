@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
 from tests import oracle, strategies
 from tests.depth import examples
@@ -25,6 +25,8 @@ def made(kind: str, classes: int, rows: int = 80) -> Central:
     )
     encoder = Encoder.fit(table)
     y = rng.normal(size=rows) if not classes else rng.integers(0, classes, rows)
+    if kind == "poisson_regression":
+        y = rng.poisson(2.0, rows).astype(float)
     return Central(
         kind, table, 0, encoder, encoder.transform(table), y, tuple(range(classes)), l2=0.01
     )
@@ -32,7 +34,12 @@ def made(kind: str, classes: int, rows: int = 80) -> Central:
 
 @pytest.mark.parametrize(
     ("kind", "classes"),
-    [("linear_regression", 0), ("logistic_regression", 2), ("softmax_regression", 3)],
+    [
+        ("linear_regression", 0),
+        ("poisson_regression", 0),
+        ("logistic_regression", 2),
+        ("softmax_regression", 3),
+    ],
 )
 def test_the_optimum_has_no_gradient_and_agrees_with_scikit_learn(kind: str, classes: int) -> None:
     data = made(kind, classes)
@@ -43,6 +50,9 @@ def test_the_optimum_has_no_gradient_and_agrees_with_scikit_learn(kind: str, cla
     strength = data.l2 * len(data.y)
     if kind == "linear_regression":
         expected = Ridge(alpha=strength).fit(data.x, data.y).predict(data.x)[:, None]
+    elif kind == "poisson_regression":
+        poisson = PoissonRegressor(alpha=data.l2, tol=1e-10, max_iter=10_000)
+        expected = poisson.fit(data.x, data.y).predict(data.x)[:, None]
     else:
         model = LogisticRegression(C=1 / strength, tol=1e-10, max_iter=10_000)
         expected = model.fit(data.x, data.y).predict_proba(data.x)
@@ -51,7 +61,12 @@ def test_the_optimum_has_no_gradient_and_agrees_with_scikit_learn(kind: str, cla
 
 @pytest.mark.parametrize(
     ("kind", "classes"),
-    [("linear_regression", 0), ("logistic_regression", 2), ("softmax_regression", 3)],
+    [
+        ("linear_regression", 0),
+        ("poisson_regression", 0),
+        ("logistic_regression", 2),
+        ("softmax_regression", 3),
+    ],
 )
 def test_the_gradient_is_that_of_the_objective(kind: str, classes: int) -> None:
     data = made(kind, classes)

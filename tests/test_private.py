@@ -20,7 +20,7 @@ from tests.conftest import Open
 from tests.depth import examples
 from tests.federations import assert_predictions_equal, federation, trainable
 from tests.oracle.private import clipped_steps, tables_of
-from tests.strategies import LINEAR, Case, cases
+from tests.strategies import BOUNDED, LINEAR, Case, cases
 from tests.test_border import assert_disclosed, tapped
 
 ENGINES = st.sampled_from(("sql", "arrays"))
@@ -38,7 +38,7 @@ def blocks_of(fed: sqlfl.Federation) -> dict[int, tuple[str, ...]]:
 
 
 @given(
-    cases(unions=False, max_slots=3),
+    cases(kinds=BOUNDED, unions=False, max_slots=3),
     CLIENTS,
     ENGINES,
     st.sampled_from((0.05, 3.0, None)),
@@ -66,7 +66,7 @@ def test_gradients_are_clipped_per_table_row(
         assert_predictions_equal(case, databases, data, stepped, fed.sql(case.predict()), atol=1e-4)
 
 
-@given(cases(unions=False, max_slots=3), CLIENTS, ENGINES)
+@given(cases(kinds=BOUNDED, unions=False, max_slots=3), CLIENTS, ENGINES)
 @examples(1)
 def test_hardly_noised_labels_are_the_labels(case: Case, clients: int, engine: str) -> None:
     with case.open(clients) as databases, federation(databases) as fed:

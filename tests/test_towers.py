@@ -21,7 +21,7 @@ from tests.conftest import Open
 from tests.depth import examples
 from tests.federations import Parties, assert_close, federation, probabilities
 from tests.oracle.neural import CentralNetwork, Start
-from tests.strategies import LINEAR, SOFTMAX, Case, Databases, cases, train_sql
+from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, Databases, cases, train_sql
 
 ENGINES = st.sampled_from(("sql", "arrays"))
 CLIENTS = st.integers(1, 3)
@@ -82,7 +82,7 @@ def start_of(fed: sqlfl.Federation, name: str, data: oracle.Central) -> CentralN
 
 
 @given(
-    cases(),
+    cases(kinds=BOUNDED),
     CLIENTS,
     ENGINES,
     st.sampled_from(OPTIMIZERS),
@@ -117,7 +117,7 @@ def test_steps_are_those_of_torch_on_the_materialised_join(
         assert_close(np.sort(values, axis=0), np.sort(expected, axis=0), 1e-4)
 
 
-@given(cases(), st.sampled_from(SHAPES), st.integers(2, 3))
+@given(cases(kinds=BOUNDED), st.sampled_from(SHAPES), st.integers(2, 3))
 @examples(1)
 def test_neither_clients_nor_engines_change_the_result(
     case: Case, shape: dict[str, object], clients: int

@@ -14,6 +14,7 @@ from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import examples
 from tests.federations import Parties, trainable
+from tests.oracle import NUMBERS
 from tests.strategies import Case, cases, train_sql
 from tests.test_border import ALGORITHMS, assert_disclosed, tapped
 
@@ -37,7 +38,7 @@ def test_the_traffic_of_a_split_is_what_explain_says(
 ) -> None:
     with case.open(clients) as databases, tapped(dict(databases.parties)) as (fed, tap):
         data = trainable(case, databases)
-        if case.kind != "linear_regression":
+        if case.kind not in NUMBERS:
             options = options | {"class_weight": "balanced"}
         statement = case.train(**options, engine=engine, validation_fraction=fraction)
         plan = fed.explain(statement)

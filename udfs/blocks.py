@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sqlfl.arrays import Float
-from sqlfl.codec import loads
+from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
 from sqlfl.store.stored_arrow import read_numbers
@@ -64,11 +63,11 @@ class SavedBlock:
         """
         metadata = {
             b"encoding": self.encoding.to_bytes(),
-            b"shape": json.dumps(self.theta.shape).encode(),
+            b"shape": to_json(self.theta.shape).encode(),
             b"name": self.name.encode(),
         }
         if self.tower is not None:
-            metadata[b"tower"] = self.tower.to_json().encode()
+            metadata[b"tower"] = to_json(self.tower).encode()
         flat = [np.ascontiguousarray(p, np.float64).reshape(-1) for p in self.parameters]
         values = pa.array(np.concatenate(flat))
         batch = pa.record_batch([values], names=["theta"]).replace_schema_metadata(metadata)
@@ -86,9 +85,9 @@ class SavedBlock:
         encoding = Encoding.from_bytes(metadata[b"encoding"])
         name = metadata[b"name"].decode()
         if b"tower" not in metadata:
-            theta = np.array(values, np.float64).reshape(loads(metadata[b"shape"].decode()))
-            return cls(encoding, theta, name)
-        tower = TowerShape.from_json(metadata[b"tower"].decode())
+            shape = from_json(tuple[int, ...], metadata[b"shape"].decode())
+            return cls(encoding, np.array(values, np.float64).reshape(shape), name)
+        tower = from_json(TowerShape, metadata[b"tower"].decode())
         if len(values) != tower.size:
             raise ValueError(f"{len(values)} parameters for a tower of {tower.size}")
         theta, *upper = tower.unpack(np.array(values, np.float64))

@@ -7,16 +7,15 @@ one-hot columns of every category feature, which are centred by `Encoding.centre
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from sqlglot import exp
 
 from sqlfl.arrays import Float
-from sqlfl.codec import loads
+from sqlfl.codec import LEFT_OUT, from_json, to_json
 from sqlfl.errors import ModelError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.schema import FeatureSpecification
@@ -49,7 +48,7 @@ class Encoding:
     vocabulary_key: bytes | None
     """The secret that the clients of a shared slot hash categories with; None for one client, and
     where the categories are public."""
-    limits: Float | None = None
+    limits: Float | None = field(default=None, metadata=LEFT_OUT)
     """(2, numeric): public bounds that values are clipped to; None where there are none."""
 
     @cached_property
@@ -119,38 +118,13 @@ class Encoding:
         return values if self.limits is None else np.clip(values, *self.limits)
 
     def to_bytes(self) -> bytes:
-        """JSON; floats keep all their bits. Without limits an older sqlfl reads it."""
-        key = self.vocabulary_key
-        fields = {
-            "features": [asdict(feature) for feature in self.features],
-            "mean": self.mean.tolist(),
-            "scale": self.scale.tolist(),
-            "missing": self.missing.tolist(),
-            "vocabularies": self.vocabularies,
-            "counts": [counts.tolist() for counts in self.counts],
-            "total": self.total,
-            "vocabulary_key": None if key is None else key.hex(),
-        }
-        if self.limits is not None:
-            fields["limits"] = self.limits.tolist()
-        return json.dumps(fields, separators=(",", ":")).encode()
+        """JSON. Without limits an older sqlfl reads it."""
+        return to_json(self).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoding:
-        """What `to_bytes` wrote."""
-        fields = loads(data.decode(), finite=False)
-        key = fields["vocabulary_key"]
-        return cls(
-            features=tuple(FeatureSpecification(**feature) for feature in fields["features"]),
-            mean=np.array(fields["mean"], np.float64),
-            scale=np.array(fields["scale"], np.float64),
-            missing=np.array(fields["missing"], np.float64),
-            vocabularies=tuple(tuple(vocabulary) for vocabulary in fields["vocabularies"]),
-            counts=tuple(np.array(counts, np.float64) for counts in fields["counts"]),
-            total=fields["total"],
-            vocabulary_key=None if key is None else bytes.fromhex(key),
-            limits=np.array(fields["limits"], np.float64) if "limits" in fields else None,
-        )
+        """What `to_bytes` wrote. Raises ValueError for anything else."""
+        return from_json(cls, data.decode(), finite=False, strict=False)
 
 
 def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from sqlfl.errors import ModelError
+from sqlfl.fragment_columns import fragment_columns
 from sqlfl.schema import Column, FeatureSpecification, SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.describe import describe
@@ -22,19 +23,14 @@ def converted(
 ) -> exp.Select:
     """One fragment with the columns of `raw`, each in the form that encoding needs.
 
-    With `link` it is two fragments, whose rows the column `sqlfl_kept` tells apart.
+    With `link` it is two fragments, whose rows the column KEPT tells apart.
 
     The fragment's columns are taken by position: DuckDB would not tell "a" from "A", and describes
     `A AS a` as "A". Where rows are drawn for validation, the query takes the parameters
     `keys.pads(key)` of the draws' key.
     """
     described = describe(con, text)
-    expected = [f.name for f in spec.features]
-    expected += ["sqlfl_target"] * spec.target + ["sqlfl_weight"] * spec.weight
-    expected += ["sqlfl_base"] * spec.base + [f"sqlfl_id_{k}" for k in spec.identifiers]
-    expected += [f"sqlfl_key_{k.index}_{p}" for k in spec.keys for p in range(len(k.types))]
-    expected += ["sqlfl_kept"] * (link is not None)
-    expected = expected or ["sqlfl_row"]
+    expected = fragment_columns(spec, linked=link is not None)
     if [c.name.lower() for c in described] != [name.lower() for name in expected]:
         raise ModelError(
             f"fragment {index} of slot {spec.slot} has columns "

@@ -14,18 +14,19 @@ without a store its secret goes with the session.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import duckdb
 from sqlglot import exp
 
+from sqlfl.codec import from_json, to_json
 from sqlfl.errors import Error
 from sqlfl.files import Identity, may_be_written, private_log
 from sqlfl.schema import Client
@@ -128,6 +129,13 @@ def label_secret(
     return LabelSecret(places, home, source.reason or "is read-only")
 
 
+@dataclass(frozen=True)
+class _Content:
+    """Of a file beside a database."""
+
+    label_secret: bytes
+
+
 class BesideFile:
     """A file of its own beside the database's, for its owner only, which appears whole."""
 
@@ -148,13 +156,13 @@ class BesideFile:
         except (OSError, UnicodeDecodeError) as error:
             raise self._damaged(f"cannot be read: {error}") from error
         try:
-            return _checked(bytes.fromhex(json.loads(text)["label_secret"]))
-        except (ValueError, KeyError, TypeError) as error:
+            return _checked(from_json(_Content, text, strict=False).label_secret)
+        except ValueError as error:
             raise self._damaged("is damaged") from error
 
     def keep(self, secret: bytes) -> bytes:
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}.new")
-        text = json.dumps({"label_secret": secret.hex()}) + "\n"
+        text = to_json(_Content(secret)) + "\n"
         try:
             try:
                 _write(draft, text)

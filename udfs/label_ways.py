@@ -21,10 +21,10 @@ from typing import Any, TypeAlias
 
 from sqlglot import exp
 
+from sqlfl.fragment_columns import TARGET
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import describe
 
-TARGET = "sqlfl_target"
 Node: TypeAlias = "Mapping[str, Any]"
 """Of DuckDB's syntax tree, as JSON."""
 Form: TypeAlias = "tuple[Any, ...]"

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from sqlfl.errors import InternalError
-from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.towers import Tower, tower_of
@@ -89,7 +89,7 @@ class FederatedPlan:
     @property
     def regression(self) -> bool:
         """The target is a number, not a class."""
-        return self.kind not in CLASSIFIERS
+        return not kind_of(self.kind).classifies
 
     @property
     def weighted(self) -> bool:
@@ -187,7 +187,7 @@ def plan(
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
     tower = tower_of(kind, options)
     engines = choose_engines(ucq, options, tower)
-    classes = kind in CLASSIFIERS and purpose != PREDICT
+    classes = kind_of(kind).classifies and purpose != PREDICT
     weighted = purpose == TRAIN and _weighted(ucq, options)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
     specifications = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sqlfl.models.kinds import NEURAL
+from sqlfl.models.kinds import kind_of
 from sqlfl.planner.protocol.sizes import Size
 
 
@@ -33,7 +33,7 @@ class Tower:
 
 def tower_of(kind: str, options: Mapping[str, object]) -> Tower | None:
     """None for a linear model; `options` may have been read from a file, as lists."""
-    if kind not in NEURAL:
+    if not kind_of(kind).towers:
         return None
     hidden = options["hidden"]
     assert isinstance(hidden, (tuple, list))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sqlfl.messages import CLIENT
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.towers import Tower, tower_of
 from sqlfl.planner.protocol import symbols as sym
+from sqlfl.planner.protocol.amounts import Content
 from sqlfl.planner.protocol.sizes import Size, Symbol, size
 from sqlfl.planner.query.ucq import Slot, Ucq
 from sqlfl.privacy.protection import UNPROTECTED, Protection
@@ -16,32 +18,8 @@ from sqlfl.schema import Client, SlotSpecification
 COORDINATOR = "coordinator"
 UP = "up"
 DOWN = "down"
-WHOLE = -1
+WHOLE = CLIENT
 """The slot of a message that concerns a client as a whole."""
-
-
-@dataclass(frozen=True)
-class Amount:
-    """How much a message carries: values, and their bytes."""
-
-    count: Size
-    bytes: Size
-
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.count + other.count, self.bytes + other.bytes)
-
-
-NOTHING = Amount(Size(), Size())
-
-
-def numbers(count: Size | int, width: int) -> Amount:
-    """`count` numbers of `width` bytes."""
-    return Amount(size(count), size(count) * width)
-
-
-def text(length: Size | str) -> Amount:
-    """One text, of that many bytes of UTF-8."""
-    return Amount(Size(1), Size(len(length.encode())) if isinstance(length, str) else length)
 
 
 @dataclass(frozen=True)
@@ -174,29 +152,23 @@ class Call:
 
     client: Client
     slot: int
-    request: str
-    sent: str
-    down: Amount
-    reply: str
-    answered: str
-    up: Amount
+    request: Content
+    reply: Content
 
-    @property
-    def sends(self) -> tuple[Send, Send]:
-        here, at, slot = str(self.client), self.client, self.slot
-        down = Send(
-            COORDINATOR, here, at, slot, self.request, self.sent, self.down.count, self.down.bytes
-        )
-        up = Send(
-            here, COORDINATOR, at, slot, self.reply, self.answered, self.up.count, self.up.bytes
-        )
-        return down, up
+    def send(self, direction: str) -> Send:
+        ends = (COORDINATOR, str(self.client))
+        sender, receiver = ends if direction == DOWN else ends[::-1]
+        own = self.request if direction == DOWN else self.reply
+        return Send(
+            sender, receiver, self.client, self.slot,
+            own.kind, own.words, own.amount.count, own.amount.bytes,
+        )  # fmt: skip
 
 
 def exchange(phase: str, times: Size | int, calls: list[Call]) -> Exchange:
     """All requests, then all replies."""
-    pairs = [call.sends for call in calls]
-    return Exchange(phase, size(times), tuple(d for d, _ in pairs) + tuple(u for _, u in pairs))
+    sends = [call.send(direction) for direction in (DOWN, UP) for call in calls]
+    return Exchange(phase, size(times), tuple(sends))
 
 
 def disclosures(

@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from sqlfl import messages as ms
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
-from sqlfl.planner.protocol.exchanges import (
-    NOTHING,
-    WHOLE,
-    Amount,
-    Call,
-    Exchange,
-    Run,
-    exchange,
-    numbers,
-    text,
-)
-from sqlfl.planner.protocol.rounds import ROUNDS, Reply
+from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
+from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
+from sqlfl.planner.protocol.rounds import ENCODED, ROUNDS
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.schema import Client, specifications_to_json
-
-TAG_BYTES = 16
-READY = numbers(1, 8)
-RELEASES = numbers(11, 8)
 
 
 def protocol(run: Run) -> tuple[Exchange, ...]:
@@ -82,47 +70,37 @@ def weighted_encoding(run: Run) -> list[Exchange]:
 def planning(run: Run) -> list[Exchange]:
     """What the coordinator asks before there is a plan: names and types, never values."""
     several = Counter(client.party for client in run.clients)
-    listed = [
-        Call(
-            client, WHOLE,
-            "list_tables", "", NOTHING,
-            "tables",
-            "names of schemas, tables and columns, types, estimated rows; whether noise lasts"
-            + (", which databases are the same" if several[client.party] > 1 else ""),
-            text(sym.of_database("schema_text", client)),
-        )
-        for client in run.clients
-    ]  # fmt: skip
-    exchanges = [exchange("plan", 1, listed)]
+    listed = []
     for client in run.clients:
-        columns = Amount(
-            2 * sym.of_database("column_names", client), sym.of_database("column_text", client)
-        )
-        call = Call(
-            client, WHOLE,
-            "describe", "a SELECT to bind, not to run",
-            text(sym.of_database("select_text", client)),
-            "columns", "names and types of its columns", columns,
-        )  # fmt: skip
-        exchanges.append(exchange("plan", sym.of_database("described", client), [call]))
-    return exchanges
+        what = "names of schemas, tables and columns, types, estimated rows; whether noise lasts"
+        what += ", which databases are the same" if several[client.party] > 1 else ""
+        reply = content(ms.Tables, what, tables=sym.of_database("schema_text", client))
+        listed.append(Call(client, WHOLE, content(ms.ListTables), reply))
+    described = [
+        exchange("plan", sym.of_database("described", client), [describing(client)])
+        for client in run.clients
+    ]
+    return [exchange("plan", 1, listed), *described]
+
+
+def describing(client: Client) -> Call:
+    columns, text = sym.of_database("column_names", client), sym.of_database("column_text", client)
+    return Call(
+        client,
+        WHOLE,
+        content(ms.Describe, select=sym.of_database("select_text", client)),
+        content(ms.Columns, names=Amount(columns, text), types=Amount(columns, Size())),
+    )
 
 
 def snapshot(run: Run) -> Exchange:
     calls = []
     for client in run.clients:
-        specifications, fragments = run.specifications[client], run.fragments[client]
-        sent = text(specifications_to_json(specifications))
-        for fragment in fragments:
-            sent = sent + text(fragment)
-        calls.append(
-            Call(
-                client, WHOLE,
-                "prepare", "the fragments' SQL", sent,
-                "prepared", "rows per fragment, rows without a label",
-                numbers(2 * len(fragments), 8),
-            )
-        )  # fmt: skip
+        specification = specifications_to_json(run.specifications[client])
+        fragments = run.fragments[client]
+        request = content(ms.Prepare, specification=specification, fragments=fragments)
+        reply = content(ms.Prepared, fragments=len(fragments))
+        calls.append(Call(client, WHOLE, request, reply))
     return exchange("snapshot", 1, calls)
 
 
@@ -132,15 +110,12 @@ def keys(run: Run) -> Exchange:
         for client in slot.clients if slot.keys else ():
             rows = sym.of_client("rows", slot, client)
             several = sum(1 for f in slot.fragments if f.client == client) > 1
-            amount = numbers(rows, 2) if several else NOTHING
-            for key in slot.keys:
-                tags = sym.of_client("tags", slot, client, key, f"key{key}")
-                amount = amount + Amount(tags, TAG_BYTES * tags) + numbers(rows, 4)
             what = "keyed hashes of join keys, one code a row"
             what += "; the row's fragment" if several else ""
-            calls.append(
-                Call(client, slot.index, "send_keys", "", NOTHING, "join_keys", what, amount)
-            )
+            tags = tuple(sym.of_client("tags", slot, client, k, f"key{k}") for k in slot.keys)
+            left_out = {} if several else {"fragment": NOTHING}
+            reply = content(ms.JoinKeys, what, rows=rows, keys=len(tags), tags=tags, **left_out)
+            calls.append(Call(client, slot.index, content(ms.SendKeys), reply))
     return exchange("join keys", 1, calls)
 
 
@@ -148,60 +123,52 @@ def activation(run: Run) -> Exchange:
     calls = []
     for slot in run.active:
         for client in slot.clients:
-            active = sym.of_client("active", slot, client)
-            down = numbers(2 * active, 4) + numbers(1, 8)
-            sent = "rows that occur in the join, how often, and N"
-            reply, what, up = "ready", "acknowledgement", READY
+            request = content(ms.Activate, active=sym.of_client("active", slot, client))
+            reply = content(ms.Ready)
             if run.merged(client, slot.index) and not run.weighted:
-                reply, what, up = own_statistics(run, slot, client)
-            calls.append(Call(client, slot.index, "activate", sent, down, reply, what, up))
+                reply = own_statistics(run, slot, client)
+            calls.append(Call(client, slot.index, request, reply))
     return exchange("active rows", 1, calls)
 
 
 def weights(run: Run) -> Exchange:
-    calls = [
-        Call(
-            client, slot.index, "send_weights", "", NOTHING,
-            "weights", f"weights in clear: {run.ucq.weight}",
-            numbers(sym.of_client("active", slot, client), 8),
-        )
-        for slot in run.ucq.slots
-        for client in (slot.clients if slot.weight else ())
-    ]  # fmt: skip
+    calls = []
+    for slot in run.ucq.slots:
+        for client in slot.clients if slot.weight else ():
+            active = sym.of_client("active", slot, client)
+            what = f"weights in clear: {run.ucq.weight}"
+            reply = content(ms.Weights, what, active=active)
+            calls.append(Call(client, slot.index, content(ms.SendWeights), reply))
     return exchange("weights", 1, calls)
 
 
 def split(run: Run) -> Exchange:
-    calls = [
-        Call(
-            client, slot.index, "send_split", "", NOTHING,
-            "split", "which active rows are for validation, drawn by the client",
-            numbers(sym.of_client("active", slot, client), 1),
-        )
-        for slot in run.ucq.slots
-        for client in (slot.clients if slot.split else ())
-    ]  # fmt: skip
+    calls = []
+    for slot in run.ucq.slots:
+        for client in slot.clients if slot.split else ():
+            reply = content(ms.Split, active=sym.of_client("active", slot, client))
+            calls.append(Call(client, slot.index, content(ms.SendSplit), reply))
     return exchange("validation rows", 1, calls)
 
 
 def weighing(run: Run) -> Exchange:
-    sent = "what each active row counts in training: the weights of its joined rows, summed"
-    sent += ", and the sum of all"
+    what = "what each active row counts in training: the weights of its joined rows, summed"
+    what += ", and the sum of all"
     if run.options.get("class_weight") is not None:
-        sent += ", which may tell their classes"
+        what += ", which may tell their classes"
     calls = []
     for slot in run.towers:
         for client in slot.clients:
-            down = numbers(sym.of_client("active", slot, client) + 1, 8)
-            reply: Reply = ("ready", "acknowledgement", READY)
+            request = content(ms.Weigh, what, active=sym.of_client("active", slot, client))
+            reply = content(ms.Ready)
             if run.merged(client, slot.index):
                 reply = own_statistics(run, slot, client)
-            calls.append(Call(client, slot.index, "weigh", sent, down, *reply))
+            calls.append(Call(client, slot.index, request, reply))
     return exchange("what rows count", 1, calls)
 
 
-def own_statistics(run: Run, slot: Slot, client: Client) -> Reply:
-    what = "weighted statistics; hashed categories"
+def own_statistics(run: Run, slot: Slot, client: Client) -> Content:
+    what = ms.Statistics.words
     if run.specification(client, slot.index).warm and any(
         f.kind == CATEGORY for f in slot.features
     ):
@@ -209,38 +176,33 @@ def own_statistics(run: Run, slot: Slot, client: Client) -> Reply:
     own = run.specification(client, slot.index).privacy
     if own is not None and own.statistics == "noised":
         what = "noised statistics within public bounds; hashed categories that are not rare"
-    return "statistics", what, statistics(run, slot, client, 3)
+    return content(ms.Statistics, what, **encoded(run, slot, client))
 
 
 def encoding(run: Run) -> Exchange:
     calls = []
     for slot in run.towers:
         if run.merged(slot.clients[0], slot.index):
-            down = statistics(run, slot, None, 2) + numbers(1, 8)
-            sent = "merged statistics and hashed categories, and N"
-            calls += [
-                Call(
-                    client, slot.index,
-                    "set_encoding", sent, down,
-                    "ready", "number of encoded columns", READY,
-                )
-                for client in slot.clients
-            ]  # fmt: skip
+            request = content(ms.SetEncoding, **encoded(run, slot, None))
+            reply = content(ms.Ready, ENCODED)
+            calls += [Call(client, slot.index, request, reply) for client in slot.clients]
     return exchange("encoding", 1, calls)
 
 
-def statistics(run: Run, slot: Slot, client: Client | None, moments: int) -> Amount:
-    """`moments` numbers per value column, missing values per feature, categories and counts.
-
-    Of one client, or merged over all of them.
-    """
+def encoded(run: Run, slot: Slot, client: Client | None) -> dict[str, int | tuple[Size, ...]]:
+    """Sizes of the slot's statistics, of one client or merged over all of them."""
     numeric = [f for f in slot.features if f.kind != CATEGORY]
-    amount = numbers(moments * sum(f.width for f in numeric) + len(numeric), 8)
-    for position, feature in enumerate(slot.features):
-        if feature.kind == CATEGORY:
-            found = vocabulary(run, slot, position, client)
-            amount = amount + Amount(found, TAG_BYTES * found) + numbers(found, 8)
-    return amount
+    entries = tuple(
+        vocabulary(run, slot, position, client)
+        for position, feature in enumerate(slot.features)
+        if feature.kind == CATEGORY
+    )
+    return {
+        "numeric": sum(f.width for f in numeric),
+        "features": len(numeric),
+        "categories": len(entries),
+        "entries": entries,
+    }
 
 
 def vocabulary(run: Run, slot: Slot, position: int, client: Client | None) -> Size:
@@ -262,20 +224,25 @@ def labels(run: Run) -> Exchange:
     for slot in run.ucq.slots:
         for client in slot.clients if slot.target else ():
             active = sym.of_client("active", slot, client)
-            what, amount = "targets in clear", numbers(active, 8)
+            reply = targets("targets in clear", active)
             if run.specification(client, slot.index).classes:
                 names = sym.of_client("classes", slot, client)
-                what = "targets in clear: class names, one code a row"
-                amount = Amount(names, sym.of_client("class_text", slot, client))
-                amount = amount + numbers(active, 4)
-            what, amount = noised_labels(run, slot, client) or (what, amount)
-            calls.append(
-                Call(client, slot.index, "send_labels", "", NOTHING, "labels", what, amount)
-            )
+                classes = Amount(names, sym.of_client("class_text", slot, client))
+                reply = coded("targets in clear: class names, one code a row", active, classes)
+            reply = noised_labels(run, slot, client) or reply
+            calls.append(Call(client, slot.index, content(ms.SendLabels), reply))
     return exchange("labels", 1, calls)
 
 
-def noised_labels(run: Run, slot: Slot, client: Client) -> tuple[str, Amount] | None:
+def targets(what: str, active: Size) -> Content:
+    return content(ms.Labels, what, active=active, classes=NOTHING, codes=NOTHING)
+
+
+def coded(what: str, active: Size, classes: Amount | tuple[str, ...]) -> Content:
+    return content(ms.Labels, what, active=active, values=NOTHING, classes=classes)
+
+
+def noised_labels(run: Run, slot: Slot, client: Client) -> Content | None:
     """All public classes travel, whichever occur."""
     own = run.specification(client, slot.index).privacy
     if own is None or own.label is None:
@@ -283,19 +250,15 @@ def noised_labels(run: Run, slot: Slot, client: Client) -> tuple[str, Amount] | 
     label, active = own.label, sym.of_client("active", slot, client)
     what = f"targets, noised: {label.words}, once per row"
     if label.bounds is not None:
-        return what, numbers(active, 8)
+        return targets(what, active)
     what += f"; all {len(label.classes)} classes, one code a row"
-    names = NOTHING
-    for name in label.classes:
-        names = names + text(name)
-    return what, names + numbers(active, 4)
+    return coded(what, active, label.classes)
 
 
 def releases(run: Run) -> Exchange:
     """What each client says that it has released, before its block is saved."""
-    what = "how what left of the slot was noised, and how often"
     calls = [
-        Call(client, slot.index, "send_releases", "", NOTHING, "releases", what, RELEASES)
+        Call(client, slot.index, content(ms.SendReleases), content(ms.Releases))
         for slot in run.ucq.slots
         if slot.features or slot.target
         for client in slot.clients
@@ -304,34 +267,30 @@ def releases(run: Run) -> Exchange:
 
 
 def findings(run: Run, slot: Slot, client: Client) -> Call:
-    """A flag of each kind and a count, for each feature."""
     what = "which features are NULL in every row"
     if run.purpose == "train":
         what += ", the same in every row, or a text for nearly every row"
     elif any(f.kind == CATEGORY for f in slot.features):
         what += "; how many joined rows have a category that training did not"
-    number = len(slot.features)
-    amount = numbers(3 * number, 1) + numbers(number, 8)
-    return Call(client, slot.index, "send_findings", "", NOTHING, "findings", what, amount)
+    reply = content(ms.Findings, what, features=len(slot.features))
+    return Call(client, slot.index, content(ms.SendFindings), reply)
 
 
 def save(run: Run, slot: Slot, client: Client) -> Call:
-    sent = "names of run and model under which to keep the block, and of which epoch"
-    down = text(sym.RUN) + text(run.model) + numbers(1, 8)
-    return Call(
-        client, slot.index, "save", sent, down, "saved", "whether it outlives the federation", READY
-    )
+    request = content(ms.Save, model=sym.RUN, name=run.model)
+    return Call(client, slot.index, request, content(ms.Saved))
 
 
 def score(run: Run, slot: Slot, client: Client) -> Call:
-    down = text(sym.RUN) + numbers(1, 8)
-    amount = numbers(sym.of_client("active", slot, client) * run.outputs, 4)
     what = "X θ" if run.tower is None else "h, outputs of the tower,"
-    return Call(
-        client, slot.index,
-        "score", "name of the block", down,
-        "predictions", f"partial predictions {what} of active rows", amount,
-    )  # fmt: skip
+    reply = content(
+        ms.Predictions,
+        f"partial predictions {what} of active rows",
+        rows=sym.of_client("active", slot, client),
+        outputs=run.outputs,
+        products=0,
+    )
+    return Call(client, slot.index, content(ms.Score, model=sym.RUN), reply)
 
 
 def identifiers(run: Run) -> Exchange:
@@ -339,52 +298,49 @@ def identifiers(run: Run) -> Exchange:
     for slot in run.ucq.slots:
         names = ", ".join(run.ucq.identifiers[i].name for i in slot.identifiers)
         for client in slot.clients if slot.identifiers else ():
-            rows = sym.of_client("active", slot, client) * len(slot.identifiers)
-            amount = Amount(rows, sym.of_client("identifiers", slot, client))
-            what = f"identifiers in clear: {names}"
-            calls.append(
-                Call(
-                    client, slot.index, "send_identifiers", "", NOTHING, "identifiers", what, amount
-                )
+            reply = content(
+                ms.Identifiers,
+                f"identifiers in clear: {names}",
+                identifiers=len(slot.identifiers),
+                active=sym.of_client("active", slot, client),
+                columns=sym.of_client("identifiers", slot, client),
             )
+            calls.append(Call(client, slot.index, content(ms.SendIdentifiers), reply))
     return exchange("identifiers", 1, calls)
 
 
 def writing(run: Run, into: Into) -> Exchange:
+    what = "predictions" + (" and probabilities" if into.classes else "")
+    what += ", the active rows that they are of; names of the table and its columns"
+    what += ", which may take the place of another" if into.replace else ""
     calls = []
     for client, table in into.tables:
         rows = sym.JOINED
         if len(into.tables) > 1:
             rows = sym.of_client("written", run.ucq.slots[into.slots[0]], client)
-        down = numbers(len(into.slots), 4)
-        for item in (*table, *into.names, *into.classes, into.type):
-            down = down + text(item)
-        down = down + numbers(len(into.slots) * rows, 4)
-        down = down + numbers(rows, 4 if into.classes else 8)
-        down = down + numbers(len(into.classes) * rows, 8) + numbers(1, 8)
-        what = "predictions" + (" and probabilities" if into.classes else "")
-        sent = f"{what}, the active rows that they are of; names of the table and its columns"
-        sent += ", which may take the place of another" if into.replace else ""
-        calls.append(
-            Call(client, WHOLE, "write", sent, down, "written", "rows of the table", READY)
+        request = content(
+            ms.Write,
+            what,
+            table=table,
+            names=into.names,
+            slots=len(into.slots),
+            written=rows,
+            prediction="uint32" if into.classes else "float64",
+            classes=into.classes,
+            type=into.type,
         )
+        calls.append(Call(client, WHOLE, request, content(ms.Written)))
     return exchange("write", 1, calls)
 
 
 def commit(into: Into) -> Exchange:
-    calls = [
-        Call(client, WHOLE, "commit", "", NOTHING, "ready", "acknowledgement", READY)
-        for client in into.clients
-    ]
-    return exchange("commit", 1, calls)
+    request, reply = content(ms.Commit), content(ms.Ready)
+    return exchange("commit", 1, [Call(client, WHOLE, request, reply) for client in into.clients])
 
 
 def finish(run: Run) -> Exchange:
-    calls = [
-        Call(client, WHOLE, "finish", "", NOTHING, "ready", "acknowledgement", READY)
-        for client in run.clients
-    ]
-    return exchange("finish", 1, calls)
+    request, reply = content(ms.Finish), content(ms.Ready)
+    return exchange("finish", 1, [Call(client, WHOLE, request, reply) for client in run.clients])
 
 
 def over_towers(run: Run, phase: str, call: Callable[[Run, Slot, Client], Call]) -> Exchange:

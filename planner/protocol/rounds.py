@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from sqlfl import messages as ms
 from sqlfl.planner.protocol import symbols as sym
-from sqlfl.planner.protocol.exchanges import (
-    NOTHING,
-    Amount,
-    Call,
-    Exchange,
-    Run,
-    exchange,
-    numbers,
-    text,
-)
+from sqlfl.planner.protocol.amounts import Content, content
+from sqlfl.planner.protocol.exchanges import Call, Exchange, Run, exchange
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.schema import Client
 
-READY = numbers(1, 8)
 HISTORY = 10
 """m, the pairs that L-BFGS remembers."""
 LBFGS_PRODUCTS = 6 * (3 + 3 * HISTORY)
@@ -30,20 +21,16 @@ SGD_COEFFICIENTS = 3
 PENALTY = 1
 INNER_ROUNDS = 10
 
-Reply = tuple[str, str, Amount]
-"""Kind, words and size of a reply."""
+ENCODED = "number of encoded columns"
 
 
 def start(run: Run) -> Exchange:
-    calls = [
-        Call(
-            client, slot.index,
-            "start", "options of training", text(sym.of_client("configuration", slot, client)),
-            "ready", "number of encoded columns", READY,
-        )
-        for slot in run.towers
-        for client in slot.clients
-    ]  # fmt: skip
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            options = sym.of_client("configuration", slot, client)
+            request = content(ms.Start, configuration=options)
+            calls.append(Call(client, slot.index, request, content(ms.Ready, ENCODED)))
     return exchange("start", 1, calls)
 
 
@@ -59,27 +46,23 @@ def first_predictions(run: Run) -> list[Exchange]:
                 reply = predicted(
                     run, slot, client, f"{outputs_of(run)} of active rows, by {start}"
                 )
-                calls.append(asked(slot, client, "which rows: all", NOTHING, reply))
+                calls.append(Call(client, slot.index, ALL_ROWS, reply))
     return [exchange(phase, 1, calls)]
 
 
-def asked(slot: Slot, client: Client, what: str, rows: Amount, reply: Reply) -> Call:
-    """Predictions without a step: whether units drop, and whether of all rows."""
-    down = numbers(2, 8) + rows
-    return replied(Call(client, slot.index, "send_predictions", what, down, "", "", NOTHING), reply)
+ALL_ROWS = content(ms.SendPredictions, "which rows: all", batch=0)
 
 
 def outputs_of(run: Run) -> str:
     return "h = X θ" if run.tower is None else "h, outputs of the tower"
 
 
-def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Reply:
+def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Content:
     """The block's outputs of so many rows (all active ones by default), and its penalty."""
     noise = run.protection.predictions
     what += f", {noise.told}" if noise else ""
     what += "; penalty of the block" if client == slot.clients[0] else ""
-    count = sym.of_client("active", slot, client) if rows is None else rows
-    return predictions(slot, client, what, numbers(count * run.outputs, 4), PENALTY)
+    return predictions(slot, client, what, PENALTY, outputs=run.outputs, rows=rows)
 
 
 def grams(run: Run) -> list[Exchange]:
@@ -89,109 +72,103 @@ def grams(run: Run) -> list[Exchange]:
         for client in slot.clients:
             what = "second moments Σ cnt x xᵀ of the encoded columns"
             stored = sym.of_client("stored", slot, client)
-            merged_stored = sym.of_slot("merged_stored", slot)
+            merged = sym.of_slot("merged_stored", slot)
             if run.protection.features:
                 what += ": of numbers, and of categories the diagonal; rows clipped, all noised"
-                stored = merged_stored = sym.of_slot("onehot", slot)
-            amount = second_moments(slot, stored)
-            up.append(Call(client, slot.index, "send_gram", "", NOTHING, "gram", what, amount))
-            merged = second_moments(slot, merged_stored)
-            what = "second moments summed over the slot's clients"
-            down.append(
-                Call(
-                    client,
-                    slot.index,
-                    "set_gram",
-                    what,
-                    merged,
-                    "ready",
-                    "number of encoded columns",
-                    READY,
-                )
-            )
+                stored = merged = sym.of_slot("onehot", slot)
+            reply = content(ms.Gram, what, **moments(slot, stored))
+            up.append(Call(client, slot.index, content(ms.SendGram), reply))
+            summed = content(ms.SetGram, **moments(slot, merged))
+            down.append(Call(client, slot.index, summed, content(ms.Ready, ENCODED)))
     return [exchange("second moments", 1, up), exchange("second moments", 1, down)]
 
 
-def second_moments(slot: Slot, stored: Size) -> Amount:
+def moments(slot: Slot, stored: Size) -> dict[str, Size]:
+    """Sizes of a slot's second moments."""
     p, q = sym.of_slot("numeric", slot), sym.of_slot("onehot", slot)
-    return numbers(p * p + q * p + p + q + 1, 8) + numbers(2 * stored, 4) + numbers(stored, 8)
+    return {"numeric": p, "onehot": q, "columns": p + q, "stored": stored}
 
 
 def shared(run: Run) -> tuple[Slot, ...]:
     return tuple(slot for slot in run.towers if len(slot.clients) > 1)
 
 
-def vectors(slot: Slot, client: Client, outputs: Size | int = sym.OUTPUTS) -> Amount:
-    """A 4-byte number per active row and output."""
-    return numbers(sym.of_client("active", slot, client) * outputs, 4)
+def active(slot: Slot, client: Client) -> Size:
+    return sym.of_client("active", slot, client)
 
 
-def exact_vectors(slot: Slot, client: Client) -> Amount:
-    """An 8-byte number per active row and output."""
-    return numbers(sym.of_client("active", slot, client) * sym.OUTPUTS, 8)
-
-
-def partial(run: Run, parameters: Size) -> Reply:
+def partial(run: Run, parameters: Size) -> Content:
     what = "Xᵀ Y" if run.tower is None else "of all parameters"
     what = f"partial gradient {what} of its own rows"
     if run.protection.features:
         what += ", each clipped; the sum noised (Gaussian)"
-    return "partial_gradient", what, numbers(parameters, 8)
+    return content(ms.PartialGradient, what, parameters=parameters, outputs=1)
 
 
 def step(
     run: Run,
     phase: str,
     times: Size,
-    sent: Callable[[Slot, Client], Call],
-    answer: Callable[[Slot, Client], Reply],
+    sent: Callable[[Slot, Client], Content],
+    answer: Callable[[Slot, Client], Content],
     parameters: Callable[[Slot], Size] | None = None,
 ) -> list[Exchange]:
     """One step of every block: an exchange, and one more to sum the gradients of shared slots.
 
-    `sent` gives the request, its reply left open; `answer` the predictions; `parameters` how many
-    numbers a gradient has (the block's).
+    `sent` gives the request; `answer` the predictions; `parameters` how many numbers a gradient has
+    (the block's).
     """
     first, second = [], []
     for slot in run.towers:
         for client in slot.clients:
-            call = sent(slot, client)
+            request, last = sent(slot, client), answer(slot, client)
             if len(slot.clients) == 1:
-                first.append(replied(call, answer(slot, client)))
+                first.append(Call(client, slot.index, request, last))
                 continue
             size = (parameters or run.parameters)(slot)
-            first.append(replied(call, partial(run, size)))
-            what = "sum of the clients' partial gradients"
-            down = Call(client, slot.index, "sum_gradient", what, numbers(size, 8), "", "", NOTHING)
-            second.append(replied(down, answer(slot, client)))
+            summed = content(ms.SumGradient, parameters=size, outputs=1)
+            first.append(Call(client, slot.index, request, partial(run, size)))
+            second.append(Call(client, slot.index, summed, last))
     return [exchange(phase, times, first), exchange(phase, times, second)]
 
 
-def replied(call: Call, reply: Reply) -> Call:
-    return replace(call, reply=reply[0], answered=reply[1], up=reply[2])
+def residuals(
+    slot: Slot,
+    client: Client,
+    coefficients: int,
+    *,
+    kind: type[ms.Residuals] = ms.Residuals,
+    outputs: Size = sym.OUTPUTS,
+) -> Content:
+    """Of all active rows."""
+    rows = active(slot, client)
+    return content(kind, rows=rows, outputs=outputs, coefficients=coefficients, batch=0)
 
 
-def residuals(slot: Slot, client: Client, amount: Amount, coefficients: int) -> Call:
-    what = "Y, the residuals summed per row; scalars of the step"
-    sent = amount + numbers(coefficients, 8)
-    return Call(client, slot.index, "residuals", what, sent, "", "", NOTHING)
-
-
-def predictions(slot: Slot, client: Client, what: str, amount: Amount, products: int) -> Reply:
-    """`products` numbers come from the slot's first client only."""
-    if client == slot.clients[0]:
-        return "predictions", what, amount + numbers(products, 8)
-    return "predictions", what, amount
+def predictions(
+    slot: Slot,
+    client: Client,
+    what: str,
+    products: int,
+    *,
+    kind: type[ms.Predictions] = ms.Predictions,
+    outputs: Size | int = sym.OUTPUTS,
+    rows: Size | None = None,
+) -> Content:
+    """Of all active rows by default; `products` numbers come from the slot's first client only."""
+    rows = active(slot, client) if rows is None else rows
+    own = products if client == slot.clients[0] else 0
+    return content(kind, what, rows=rows, outputs=outputs, products=own)
 
 
 def lbfgs(run: Run) -> list[Exchange]:
-    def sent(slot: Slot, client: Client) -> Call:
-        return residuals(slot, client, vectors(slot, client), LBFGS_COEFFICIENTS)
+    def sent(slot: Slot, client: Client) -> Content:
+        return residuals(slot, client, LBFGS_COEFFICIENTS)
 
-    def answer(slot: Slot, client: Client) -> Reply:
+    def answer(slot: Slot, client: Client) -> Content:
         what = "X P g of active rows"
         what += "; inner products of the block" if client == slot.clients[0] else ""
-        return predictions(slot, client, what, vectors(slot, client), LBFGS_PRODUCTS)
+        return predictions(slot, client, what, LBFGS_PRODUCTS)
 
     found = [start(run), *first_predictions(run), *grams(run)]
     found += step(run, "iteration", sym.ROUNDS + 1 + -1 * sym.EXACT, sent, answer)
@@ -201,15 +178,13 @@ def lbfgs(run: Run) -> list[Exchange]:
 def exact_iterations(run: Run) -> list[Exchange]:
     """What lbfgs exchanges where 4-byte numbers do not do."""
 
-    def sent(slot: Slot, client: Client) -> Call:
-        call = residuals(slot, client, exact_vectors(slot, client), LBFGS_COEFFICIENTS)
-        return replace(call, request="exact_residuals", sent=f"{call.sent}, in 8 bytes")
+    def sent(slot: Slot, client: Client) -> Content:
+        return residuals(slot, client, LBFGS_COEFFICIENTS, kind=ms.ExactResiduals)
 
-    def answer(slot: Slot, client: Client) -> Reply:
+    def answer(slot: Slot, client: Client) -> Content:
         what = "X P g of active rows, in 8 bytes"
         what += "; inner products of the block" if client == slot.clients[0] else ""
-        reply = predictions(slot, client, what, exact_vectors(slot, client), LBFGS_PRODUCTS)
-        return ("exact_predictions", *reply[1:])
+        return predictions(slot, client, what, LBFGS_PRODUCTS, kind=ms.ExactPredictions)
 
     times = sym.EXACT + sym.RENEWALS
     return [scores(run, "renewal", sym.RENEWALS), *step(run, "renewal", times, sent, answer)]
@@ -222,13 +197,12 @@ def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange
         for client in slot.clients:
             if not exact:
                 reply = predicted(run, slot, client, f"{outputs_of(run)} of active rows")
-                calls.append(asked(slot, client, "which rows: all", NOTHING, reply))
+                calls.append(Call(client, slot.index, ALL_ROWS, reply))
                 continue
             what = f"{outputs_of(run)} of active rows, in 8 bytes"
             what += "; penalty of the block" if client == slot.clients[0] else ""
-            reply = predictions(slot, client, what, exact_vectors(slot, client), PENALTY)
-            bare = Call(client, slot.index, "send_exact_predictions", "", NOTHING, "", "", NOTHING)
-            calls.append(replied(bare, ("exact_predictions", *reply[1:])))
+            reply = predictions(slot, client, what, PENALTY, kind=ms.ExactPredictions)
+            calls.append(Call(client, slot.index, content(ms.SendExactPredictions), reply))
     return exchange(phase, times, calls)
 
 
@@ -238,18 +212,17 @@ def proof(run: Run, *, exact: bool = True) -> list[Exchange]:
     if run.tower is not None or run.protection.features:
         return []
 
-    def sent(slot: Slot, client: Client) -> Call:
-        what = "Y, the residuals summed per row"
-        amount = vectors(slot, client)
-        return Call(client, slot.index, "send_slope", what, amount, "", "", NOTHING)
+    def sent(slot: Slot, client: Client) -> Content:
+        return content(ms.SendSlope, rows=active(slot, client), outputs=sym.OUTPUTS)
 
-    def answer(slot: Slot, client: Client) -> Reply:
+    def answer(slot: Slot, client: Client) -> Content:
         if client != slot.clients[0]:
-            return "slope", "", NOTHING
-        what, count = "norm of the objective's gradient by the block", 1
+            return content(ms.Slope, squares=0)
+        what = "norm of the objective's gradient by the block"
         if measured(run, slot):
-            what, count = f"{what}, as it is and by its second moments", 2
-        return "slope", what, numbers(count, 8)
+            what = f"{what}, as it is and by its second moments"
+            return content(ms.Slope, what, squares=2)
+        return content(ms.Slope, what, squares=1)
 
     refreshed = scores(run, "proof", sym.PROOFS, exact=exact)
     return [refreshed, *step(run, "proof", sym.PROOFS, sent, answer)]
@@ -272,10 +245,10 @@ def admm(run: Run) -> list[Exchange]:
             probes(run, consensus) if len(run.towers) > 1 and not run.protection.features else []
         )
 
-    def sent(slot: Slot, client: Client) -> Call:
-        return residuals(slot, client, vectors(slot, client, run.outputs), ADMM_COEFFICIENTS)
+    def sent(slot: Slot, client: Client) -> Content:
+        return residuals(slot, client, ADMM_COEFFICIENTS, outputs=run.outputs)
 
-    def answer(slot: Slot, client: Client) -> Reply:
+    def answer(slot: Slot, client: Client) -> Content:
         return predicted(run, slot, client, f"{outputs_of(run)} of active rows")
 
     if not consensus:
@@ -284,24 +257,25 @@ def admm(run: Run) -> list[Exchange]:
 
 
 def consensus_epochs(
-    run: Run, sent: Callable[[Slot, Client], Call], answer: Callable[[Slot, Client], Reply]
+    run: Run, sent: Callable[[Slot, Client], Content], answer: Callable[[Slot, Client], Content]
 ) -> list[Exchange]:
     """Eq. 22-24: per epoch inner_rounds averages of shared slots, the last one answered by h."""
     inner = int(str(run.options.get("inner_rounds") or INNER_ROUNDS))
     first, between, last = [], [], []
     for slot in run.towers:
-        size = numbers(run.parameters(slot), 8)
+        size = run.parameters(slot)
         own = ", by clipped and noised gradients (Gaussian)" if run.protection.features else ""
-        part = ("consensus_part", f"θ + u of its own rows{own}", size)
+        what = f"θ + u of its own rows{own}"
+        part = content(ms.ConsensusPart, what, parameters=size, outputs=1)
+        average = content(ms.ConsensusAverage, parameters=size, outputs=1)
         for client in slot.clients:
+            request, answered = sent(slot, client), answer(slot, client)
             if len(slot.clients) == 1:
-                first.append(replied(sent(slot, client), answer(slot, client)))
+                first.append(Call(client, slot.index, request, answered))
                 continue
-            first.append(replied(sent(slot, client), part))
-            what = "w, the average of the clients' θ + u"
-            down = Call(client, slot.index, "consensus_average", what, size, "", "", NOTHING)
-            between.append(replied(down, part))
-            last.append(replied(down, answer(slot, client)))
+            first.append(Call(client, slot.index, request, part))
+            between.append(Call(client, slot.index, average, part))
+            last.append(Call(client, slot.index, average, answered))
     return [
         exchange("epoch", sym.ROUNDS, first),
         *([exchange("epoch", sym.ROUNDS * (inner - 1), between)] if inner > 1 else []),
@@ -312,16 +286,18 @@ def consensus_epochs(
 def probes(run: Run, consensus: bool) -> list[Exchange]:
     """Power rounds of the curvature estimate, on one vector."""
 
-    def sent(slot: Slot, client: Client) -> Call:
-        what = "a vector of the curvature estimate"
-        return Call(client, slot.index, "probe", what, vectors(slot, client, 1), "", "", NOTHING)
+    def sent(slot: Slot, client: Client) -> Content:
+        return content(ms.Probe, rows=active(slot, client))
 
-    def answer(slot: Slot, client: Client) -> Reply:
-        what = "its image, per active row"
-        return predictions(slot, client, what, vectors(slot, client, 1), 0)
+    def answer(slot: Slot, client: Client) -> Content:
+        return predictions(slot, client, "its image, per active row", 0, outputs=1)
 
     if consensus:
-        calls = [replied(sent(s, c), answer(s, c)) for s in run.towers for c in s.clients]
+        calls = [
+            Call(c, slot.index, sent(slot, c), answer(slot, c))
+            for slot in run.towers
+            for c in slot.clients
+        ]
         return [exchange("curvature", sym.PROBES, calls)]
     return step(
         run, "curvature", sym.PROBES, sent, answer, lambda slot: sym.of_slot("columns", slot)
@@ -336,21 +312,21 @@ def sgd(run: Run) -> list[Exchange]:
     """
     drops = run.tower is not None and run.tower.dropout > 0.0
     outputs = outputs_of(run)
+    scalars: dict[str, Size | int] = {"outputs": run.outputs, "coefficients": SGD_COEFFICIENTS}
 
-    def first(slot: Slot, client: Client) -> Call:
+    def first(slot: Slot, client: Client) -> Content:
         rows = sym.of_client("first_batch" if drops else "active", slot, client)
-        return residuals(slot, client, numbers(rows * run.outputs, 4), SGD_COEFFICIENTS)
+        return content(ms.Residuals, rows=rows, batch=0, **scalars)
 
-    def all_rows(slot: Slot, client: Client) -> Reply:
+    def all_rows(slot: Slot, client: Client) -> Content:
         return predicted(run, slot, client, outputs)
 
-    def next_batch(slot: Slot, client: Client) -> Call:
+    def next_batch(slot: Slot, client: Client) -> Content:
         rows = sym.of_client("batch", slot, client)
-        call = residuals(slot, client, numbers(rows * run.outputs, 4), SGD_COEFFICIENTS)
-        sent = f"{call.sent}; rows of the next batch"
-        return replace(call, sent=sent, down=call.down + numbers(rows, 4))
+        what = f"{ms.Residuals.words}; rows of the next batch"
+        return content(ms.Residuals, what, rows=rows, batch=rows, **scalars)
 
-    def batch_rows(slot: Slot, client: Client) -> Reply:
+    def batch_rows(slot: Slot, client: Client) -> Content:
         return predicted(run, slot, client, outputs, sym.of_client("batch", slot, client))
 
     found = [start(run), *first_predictions(run)]
@@ -371,9 +347,10 @@ def dropping(run: Run) -> Exchange:
     for slot in run.towers:
         for client in slot.clients:
             rows = sym.of_client("first_batch", slot, client)
-            listed = numbers(sym.of_client("first_listed", slot, client), 4)
+            listed = sym.of_client("first_listed", slot, client)
+            request = content(ms.SendPredictions, "rows of the first batch", batch=listed)
             reply = predicted(run, slot, client, outputs_of(run), rows)
-            calls.append(asked(slot, client, "rows of the first batch", listed, reply))
+            calls.append(Call(client, slot.index, request, reply))
     return exchange("epoch", sym.ROUNDS, calls)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import PlanError
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.parsing import is_from, joins_of
 from sqlfl.planner.grammar.refusals import (
     HINTS,
@@ -342,7 +343,7 @@ class Binder:
         return [self.sources.table(node)]
 
     def _recursive_cte(self, node: exp.Table, known: Environment) -> State:
-        query = exp.select("*").from_(exp.Table(this=emit.identifier(node.name)))
+        query = exp.select("*").from_(exp.Table(this=build.identifier(node.name)))
         client = self.pusher.only_client(query, known)
         if client is None:
             raise plan_error(

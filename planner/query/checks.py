@@ -7,6 +7,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import PlanError
+from sqlfl.fragment_columns import RESERVED, identifier
 from sqlfl.planner.grammar.refusals import CONNECTION, function_name, is_volatile
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.statements import Path
@@ -15,8 +16,6 @@ from sqlfl.planner.query.bind import Binder
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.names import nearest
 from sqlfl.planner.query.relations import Block, Branch, Output, Relation, Source, Term, column
-
-RESERVED = "sqlfl_"
 
 
 def refuse_parameters(draft: Draft) -> Draft:
@@ -186,7 +185,7 @@ def _no_identifier(draft: Draft, block: Block, path: Path, why: str) -> PlanErro
 
 
 def _hidden(number: int) -> str:
-    return f"{RESERVED}id_{number}"
+    return identifier(number)
 
 
 def _expression(branch: Branch, path: Path) -> exp.Expr | None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import PlanError
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import span_of
-from sqlfl.planner.query import emit, types
+from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.equalities import Equal, conjuncts
 from sqlfl.planner.query.equalities import equality as equality_of
@@ -177,10 +178,10 @@ class _Placing:
             Term(exp.Is(this=operand(s.expression.copy()), expression=exp.Null()), s.span)
             for s in sides
         ]
-        constant = emit.cast(exp.Literal.string(types.neutral(type_)), type_)
+        constant = build.cast(exp.Literal.string(types.neutral(type_)), type_)
         filled = [
             Term(
-                exp.Coalesce(this=emit.cast(s.expression, type_), expressions=[constant.copy()]),
+                exp.Coalesce(this=build.cast(s.expression, type_), expressions=[constant.copy()]),
                 s.span,
             )
             for s in sides

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query import emit
 from sqlfl.schema import folded
 
 _INSTANT = "TIMESTAMP WITH TIME ZONE"
@@ -64,10 +64,10 @@ class Clock:
 
     def _as(self, type_: str) -> exp.Expr:
         if type_ == "TIME":
-            return emit.cast(self._as("TIMESTAMP"), "TIME")
+            return build.cast(self._as("TIMESTAMP"), "TIME")
         text = self.now.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
-        instant = emit.cast(exp.Literal.string(text), _INSTANT)
-        return instant if type_ == _INSTANT else emit.cast(instant, type_)
+        instant = build.cast(exp.Literal.string(text), _INSTANT)
+        return instant if type_ == _INSTANT else build.cast(instant, type_)
 
 
 def _type_of_call(call: exp.Anonymous) -> str | None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error
-from sqlfl.planner.query import emit, types
+from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.relations import Block, Output, Term
 from sqlfl.schema import Catalog, folded
@@ -112,7 +113,7 @@ def _settled(output: Output) -> Output:
 
 
 def _cast(output: Output, type_: str) -> Output:
-    term = Term(emit.cast(output.term.expression, type_), output.term.span)
+    term = Term(build.cast(output.term.expression, type_), output.term.span)
     return replace(output, term=term)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from sqlfl.fragment_columns import BASE, KEPT, ROW, TARGET, WEIGHT, identifier, key_part
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
 from sqlfl.planner.query.draft import Draft
@@ -121,7 +123,7 @@ class Writer:
             types_ = self.shared.keys[index].types
             key = self._own(index)
             for part, type_ in enumerate(types_):
-                name = f"sqlfl_key_{index}_{part}"
+                name = key_part(index, part)
                 if key is None:
                     projections.append((_constant(type_), name))
                     continue
@@ -132,7 +134,7 @@ class Writer:
                     filters.append(_present(value))
         if kept:
             test = operand(_all(placed(substituted(t, branch).expression, t.span) for t in kept))
-            projections.append((exp.Is(this=test, expression=exp.true()), "sqlfl_kept"))
+            projections.append((exp.Is(this=test, expression=exp.true()), KEPT))
         return emit.fragment_select(branch.sources, _or_row(projections), filters)
 
     def _virtual(self, branch: Branch, kept: Sequence[Term]) -> exp.Select:
@@ -145,7 +147,7 @@ class Writer:
                 value: exp.Expr = _constant(type_)
                 if key is not None and key.left == self._slot:
                     value = self._as(branch, nulls, key.terms(self.at)[part], type_)
-                projections.append((value, f"sqlfl_key_{index}_{part}"))
+                projections.append((value, key_part(index, part)))
         tests = [substituted(term, nulls).expression for term in kept]
         return emit.fragment_select(branch.sources, _or_row(projections), tests, virtual=True)
 
@@ -161,8 +163,8 @@ class Writer:
     def _columns(self, branch: Branch, over: Branch) -> list[tuple[exp.Expr, str]]:
         names = [o.name for o in self.draft.blocks[0].outputs]
         special = {
-            self.draft.target_position: "sqlfl_target",
-            self.draft.weight_position: "sqlfl_weight",
+            self.draft.target_position: TARGET,
+            self.draft.weight_position: WEIGHT,
         }
         columns: list[tuple[exp.Expr, str]] = []
         last: dict[str, exp.Expr] = {}
@@ -174,13 +176,13 @@ class Writer:
                 else:
                     columns.append((expression, names[place]))
         if self.base:
-            last["sqlfl_base"] = emit.whole_row(branch.sources)
-        for name in ("sqlfl_target", "sqlfl_weight", "sqlfl_base"):
+            last[BASE] = emit.whole_row(branch.sources)
+        for name in (TARGET, WEIGHT, BASE):
             if name in last:
                 columns.append((last[name], name))
         for number, output in enumerate(self._block.identifiers):
             if output.relation == self.at:
-                columns.append((substituted(output.term, over).expression, f"sqlfl_id_{number}"))
+                columns.append((substituted(output.term, over).expression, identifier(number)))
         return columns
 
     def _implied(self, branch: Branch) -> list[exp.Expr]:
@@ -198,7 +200,7 @@ class Writer:
         own = self.draft.types(whole, [term])[0][0]
         expression = substituted(term, over).expression
         same = types.normal(own) == types.normal(type_)
-        return expression if same else emit.cast(expression, type_)
+        return expression if same else build.cast(expression, type_)
 
 
 def _over_nulls(branch: Branch) -> dict[tuple[str, str], exp.Expr]:
@@ -216,11 +218,11 @@ def _over_nulls(branch: Branch) -> dict[tuple[str, str], exp.Expr]:
 
 
 def _constant(type_: str) -> exp.Expr:
-    return emit.cast(exp.Literal.string(types.neutral(type_)), type_)
+    return build.cast(exp.Literal.string(types.neutral(type_)), type_)
 
 
 def _or_row(projections: list[tuple[exp.Expr, str]]) -> list[tuple[exp.Expr, str]]:
-    return projections or [(exp.Literal.number(1), "sqlfl_row")]
+    return projections or [(exp.Literal.number(1), ROW)]
 
 
 def _all(tests: Iterator[exp.Expr]) -> exp.Expr:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -12,6 +11,7 @@ from sqlfl.planner.grammar.parsing import COMMA
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.columns import with_column_aliases
+from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import nearest
 from sqlfl.planner.query.nulls import is_null_over_nulls
 from sqlfl.planner.query.push import Pusher
@@ -30,10 +30,6 @@ from sqlfl.planner.query.relations import (
 )
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.schema import folded
-
-if TYPE_CHECKING:
-    from sqlfl.planner.query.ctes import Environment
-
 
 CONDITION = "JOIN ... ON a.x = b.y, or USING (column); each row with every row: CROSS JOIN"
 

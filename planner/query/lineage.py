@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
+from sqlfl import fragment_columns
+from sqlfl.fragment_columns import KEPT, TARGET
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 
@@ -24,7 +26,7 @@ KEY = "key"
 CONDITION = "condition"
 """What a `Use` is."""
 ALL = "*"
-_SPECIAL = {"sqlfl_target": LABEL, "sqlfl_weight": WEIGHT}
+_SPECIAL = {TARGET: LABEL, fragment_columns.WEIGHT: WEIGHT}
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _of_fragment(slot: Slot, fragment: Fragment) -> Iterator[tuple[str, str, Ori
             yield _SPECIAL[name], "", scope.read(output)
         elif name in features:
             yield FEATURE, features[name], scope.read(output)
-        elif name.startswith("sqlfl_key_"):
+        elif name.startswith(fragment_columns.KEY):
             keys.append(to_sql(output.unalias()))
             yield KEY, "", scope.read(output)
     for condition in _conditions(select):
@@ -114,7 +116,7 @@ def _conditions(select: exp.Select) -> Iterator[exp.Expr]:
     """Which rows there are, and which of them count; each part of an AND for itself."""
     clauses = (select.args.get(name) for name in ("where", "having", "qualify"))
     found = [clause.this for clause in clauses if clause is not None]
-    found += [e.unalias() for e in select.expressions if e.alias_or_name.lower() == "sqlfl_kept"]
+    found += [e.unalias() for e in select.expressions if e.alias_or_name.lower() == KEPT]
     for part in found:
         yield from part.flatten() if isinstance(part, exp.And) else [part]
     for name in ("group", "distinct", "order", "limit", "offset", "sample"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from sqlfl.planner.query import emit
+from sqlfl.planner.grammar import build
 from sqlfl.planner.query.ctes import Cte, Environment, local_names, tables_of
 from sqlfl.planner.query.frames import Outputs
 from sqlfl.planner.query.names import Tables
@@ -74,7 +74,7 @@ class Located:
         self.taken.add(folded(name))
         self._names[cte] = name
         node = cte.node.copy()
-        node.args["alias"].set("this", emit.identifier(name))
+        node.args["alias"].set("this", build.identifier(name))
         self.taken |= local_names(node.this)
         self.read(node.this, cte.inside)
         self.hoisted[cte] = Hoisted(name, node)
@@ -116,7 +116,7 @@ def _rename(table: exp.Table, name: str) -> None:
     if folded(table.name) != folded(name):
         if not table.alias:
             table.set("alias", exp.TableAlias(this=table.this.copy()))
-        table.set("this", emit.identifier(name))
+        table.set("this", build.identifier(name))
 
 
 def set_path(table: exp.Table, parts: Sequence[exp.Expr]) -> None:

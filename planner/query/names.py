@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from sqlfl.errors import nearest as nearest_name
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.query import emit
 from sqlfl.schema import Catalog, Client, Place, Table, folded
 
 
@@ -170,7 +170,7 @@ class Tables:
         schema = current.schema if located and table.schema is None else table.schema
         if catalog is None and any(_same(p.catalog, schema or "") for p in places):
             catalog = current.catalog
-        return emit.table(table.name, schema, catalog)
+        return build.table(table.name, schema, catalog)
 
     def schemas(self, clients: Iterable[Client]) -> frozenset[str]:
         """Names of the schemas and databases of clients, in lower case."""

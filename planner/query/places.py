@@ -7,14 +7,15 @@ from typing import TypeVar
 
 from sqlglot import exp
 
+from sqlfl.fragment_columns import IDENTIFIER, KEPT, KEY, TARGET, WEIGHT
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.ucq import Ucq
 
 PLACE = "sqlfl_place"
 """Key in the meta of an expression: the span that it was written at."""
 _AT = re.compile(r"([0-9]{1,6}) ([0-9]{1,6}) ([0-9]{1,6})")
-_SPECIAL = {"sqlfl_target": "the target", "sqlfl_weight": "the weight"}
-_KINDS = {"sqlfl_key_": "a join key", "sqlfl_id_": "an identifier", "sqlfl_kept": "a condition"}
+_SPECIAL = {TARGET: "the target", WEIGHT: "the weight"}
+_KINDS = {KEY: "a join key", IDENTIFIER: "an identifier", KEPT: "a condition"}
 
 Node = TypeVar("Node", bound=exp.Expr)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -11,27 +10,19 @@ from sqlfl.planner.grammar.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.chains import Chain, chain_of, with_links
-from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Cte, Environment, Nameless, tables_of
-from sqlfl.planner.query.names import Tables
-from sqlfl.planner.query.relations import CLIENT_MARK, Term, fitted
+from sqlfl.planner.query.relations import CLIENT_MARK, Term
+from sqlfl.planner.query.scopes import Scope
 from sqlfl.planner.query.subqueries import localized
 from sqlfl.schema import Client, folded
 
-if TYPE_CHECKING:
-    from sqlfl.planner.query.scopes import Scope
-
-SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
 FILES = (".parquet", ".csv", ".csv.gz", ".tsv", ".json", ".jsonl", ".ndjson")
 """How names end that DuckDB reads as files."""
 
 
 @dataclass(frozen=True)
-class Pusher:
-    tables: Tables
-    sql: str
-    clock: Clock
-
+class Pusher(Context):
     # -- which clients -----------------------------------------------------------------------------
 
     def clients(self, node: exp.Expr, known: Environment) -> tuple[Client, ...]:
@@ -95,40 +86,6 @@ class Pusher:
         holder = exp.Paren(this=node.copy())
         _Expression(self, scope, known, node).resolve(holder, frozenset())
         return Term(holder.this, span_of(node, self.sql))
-
-    def placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
-        """What a name stands for, to be put in its place."""
-        place = span_of(original, self.sql)
-        for node in found.walk():
-            node.meta.pop("start", None)
-            node.meta.pop("end", None)
-        if place is not None:
-            found.meta.update(start=place[0], end=place[1] - 1)
-        return fitted(found, original.parent)
-
-    def is_schema(self, chain: Chain) -> bool:
-        """Whether the words before a call name a schema, or a database and a schema."""
-        schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
-        return all(folded(part) in schemas for part in chain.parts)
-
-    def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
-        """Where DuckDB takes what stands before a call for something else than the column."""
-        call = chain.links[0]
-        name = call.name if isinstance(call, exp.Anonymous) else "function"
-        if len(chain.words) > 2:
-            raise plan_error(
-                f"{chain.written}.{name}(): DuckDB reads two words before a call, table.column",
-                self.sql,
-                original,
-                f"write {name}({chain.written})",
-            )
-        if self.is_schema(chain):
-            raise plan_error(
-                f"{chain.written}.{name}() may be a function of the schema {chain.written}",
-                self.sql,
-                original,
-                f"write {name}({chain.written})",
-            )
 
 
 @dataclass(frozen=True)

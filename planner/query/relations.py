@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.planner.query.emit import identifier
 from sqlfl.schema import Client, folded
 
 CLIENT_MARK = "sqlfl_client"

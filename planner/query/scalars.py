@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from sqlfl.errors import PartyError, ReplyError
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.nodes import Infix, Prefix
 from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
 from sqlfl.planner.grammar.writing import to_sql
@@ -181,7 +182,7 @@ class Asker:
             one = substituted(Term(node, None), branch).expression
             found = self.columns(branch.client, branch.sources, [one], ())[0].type
             type_ = "VARCHAR" if found.startswith("ENUM") else found
-            shown.append(exp.alias_(emit.cast(exp.null(), type_), f"c{number}"))
+            shown.append(exp.alias_(build.cast(exp.null(), type_), f"c{number}"))
             node.replace(column(f"c{number}", _TYPED))
         names = frozenset(node.alias for node in shown)
         source = Source(_TYPED, exp.select(*shown).subquery(), "typed", (), None, names)

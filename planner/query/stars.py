@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.names import nearest
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import Item, Output, Term
 from sqlfl.planner.query.scopes import Scope, Shown
 from sqlfl.schema import folded
-
-if TYPE_CHECKING:
-    from sqlfl.planner.query.ctes import Environment
 
 
 def is_star(node: exp.Expr) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from sqlglot import exp
 
@@ -16,6 +16,7 @@ from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.chains import Chain, chain_of, column_of, with_links
+from sqlfl.planner.query.context import Context
 from sqlfl.planner.query.ctes import Environment, local_names
 from sqlfl.planner.query.emit import NAMES_MARK
 from sqlfl.planner.query.frames import (
@@ -35,9 +36,6 @@ from sqlfl.planner.query.located import Located, set_path
 from sqlfl.planner.query.scopes import Scope
 from sqlfl.schema import Column, folded
 
-if TYPE_CHECKING:
-    from sqlfl.planner.query.push import Pusher
-
 _WITHOUT = ("qualify", "limit", "offset")
 """Clauses in which names of outside go before outputs of the SELECT."""
 _OUTSIDE = "sqlfl_outside"
@@ -47,7 +45,7 @@ Local: TypeAlias = Mapping[str, Outputs]
 
 
 def localized(
-    pusher: Pusher, query: exp.Query, known: Environment, outer: Scope | None
+    context: Context, query: exp.Query, known: Environment, outer: Scope | None
 ) -> exp.Query:
     """The query as its one client runs it: without party names, with the CTEs that it reads.
 
@@ -58,10 +56,10 @@ def localized(
     own = query.copy()
     if isinstance(own, exp.Subquery) and not own.args.get("with_") and not own.alias:
         own = own.this
-    tables = Located(pusher.tables, set(local_names(own)))
+    tables = Located(context.tables, set(local_names(own)))
     tables.read(own, known)
     tables.rename()
-    names = _Names(pusher, tables)
+    names = _Names(context, tables)
     for hoisted in tables.hoisted.values():
         hoisted.outputs = names.query(hoisted.node.this, {}, None)
     names.query(own, {}, outer)
@@ -75,7 +73,7 @@ def localized(
 
 @dataclass(frozen=True, eq=False)
 class _Names:
-    pusher: Pusher
+    context: Context
     tables: Located
 
     def query(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Outputs:
@@ -141,7 +139,7 @@ class _Names:
                 raise plan_error(
                     "an aggregate over columns of outside is none of the subquery, but of the "
                     "query around it",
-                    self.pusher.sql,
+                    self.context.sql,
                     part,
                     "aggregate a column of the subquery's own tables",
                 )
@@ -245,7 +243,7 @@ class _Names:
         names = [folded(placed.table.name) for placed in found]
         for placed, name in zip(found, names, strict=True):
             if names.count(name) > 1:
-                emitted = self.pusher.tables.emitted(placed.client, placed.table, located=True)
+                emitted = self.context.tables.emitted(placed.client, placed.table, located=True)
                 set_path(placed.node, emitted.parts)
 
     def _all(self, item: exp.Expr) -> Outputs:
@@ -279,7 +277,7 @@ class _Names:
             if isinstance(own, exp.Query):
                 self.tables.hoist(own)
             try:
-                return tuple(self.pusher.tables.catalog.describe(client, to_sql(own)))
+                return tuple(self.context.tables.catalog.describe(client, to_sql(own)))
             except ReplyError:
                 raise
             except PartyError:
@@ -331,7 +329,7 @@ class _Names:
         first = folded(chain.parts[0])
         if first in bound and len(chain.words) == 1 and not chain.is_method:
             return
-        word = self.pusher.clock.word(chain.parts[0]) if len(chain.words) == 1 else None
+        word = self.context.clock.word(chain.parts[0]) if len(chain.words) == 1 else None
         at: Frame | Scope | None = frame
         while isinstance(at, Frame):
             match = at.find(chain.parts)
@@ -343,7 +341,7 @@ class _Names:
             if match is not None:
                 if match.item is not None and match.words > 1:
                     if chain.is_method:
-                        self.pusher.refuse_method(chain, child)
+                        self.context.refuse_method(chain, child)
                     words = [*match.item.native, *chain.words[match.words :]]
                     child.replace(_linked(column_of(words), chain.links))
                 return
@@ -359,7 +357,7 @@ class _Names:
         if found is None:
             return  # a function's schema, or nothing: its database will tell
         if chain.is_method:
-            self.pusher.refuse_method(chain, child)
+            self.context.refuse_method(chain, child)
         self._place(child, with_links(found, chain.links), chain)
 
     def _place(self, child: exp.Expr, found: exp.Expr, chain: Chain) -> None:
@@ -367,7 +365,7 @@ class _Names:
         whole = child
         while isinstance(whole.parent, exp.Paren):
             whole = whole.parent
-        placed = self.pusher.placed(found, child)
+        placed = self.context.placed(found, child)
         placed.meta[_OUTSIDE] = True
         child.replace(placed)
         if isinstance(whole.parent, exp.Select) and not chain.is_method:
@@ -408,7 +406,7 @@ class _Names:
         if at is not None and at.lookup(chain, child) is not None:
             raise plan_error(
                 f"it cannot be told whether {chain.written} is a column of the subquery's own FROM",
-                self.pusher.sql,
+                self.context.sql,
                 child,
                 "give its tables aliases with columns, AS t(a, b), and write alias.column",
             )

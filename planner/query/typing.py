@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query import emit, types
+from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import Groups
 from sqlfl.planner.query.relations import Block, Branch, Equality, Output, Relation, Term, ids_of
@@ -57,7 +58,7 @@ def _unified_relation(
             )
         for columns, own in zip(casts, branch_types, strict=True):
             if types.normal(own) != types.normal(wanted) and own != types.NULL_TYPE:
-                columns[key] = emit.cast(columns[key], wanted)
+                columns[key] = build.cast(columns[key], wanted)
     branches: list[Branch] = [
         replace(b, columns=c) for b, c in zip(relation.branches, casts, strict=True)
     ]
@@ -211,7 +212,7 @@ def _column(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
     return [
         o
         if types.normal(o.type) == types.normal(wanted) or o.type == types.NULL_TYPE
-        else replace(o, type=wanted, term=Term(emit.cast(o.term.expression, wanted), o.term.span))
+        else replace(o, type=wanted, term=Term(build.cast(o.term.expression, wanted), o.term.span))
         for o in (replace(o, type=wanted) if o.type == types.NULL_TYPE else o for o in outputs)
     ]
 

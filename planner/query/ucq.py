@@ -50,14 +50,9 @@ class Identifier:
 class Fragment:
     """What one client evaluates for one slot: a single SELECT on its own database.
 
-    Its columns, in this order: each feature under its own name; `sqlfl_target` where the slot
-    holds the target; `sqlfl_weight` where it holds the weight; `sqlfl_base`, the whole row of its
-    sources, where validation rows or the noise of labels are drawn from it; `sqlfl_id_<k>` for
-    identifier k;
-    `sqlfl_key_<j>_<p>` for part p of key j, cast to the key's type. Rows with a NULL in a part of a
-    key that is not among the slot's `nullable` are filtered out. Keys of the slot that the fragment
-    takes no part in are constants. Of two fragments that are evaluated as one, `sqlfl_kept` tells
-    their rows apart. A fragment without any column has `sqlfl_row`.
+    Its columns are those of `sqlfl.fragment_columns`, keys cast to the key's type. Rows with a NULL
+    in a part of a key that is not among the slot's `nullable` are filtered out. Keys of the slot
+    that the fragment takes no part in are constants.
     """
 
     index: int

@@ -9,11 +9,12 @@ from sqlglot import exp
 
 from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
 from sqlfl.errors import ModelError
+from sqlfl.fragment_columns import KEY
 from sqlfl.options.training import LARGEST_JOIN, MAX_JOINED_ROWS
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query import emit
 from sqlfl.planner.query.ucq import Slot
 
 FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
@@ -134,12 +135,12 @@ def _written(slot: Slot, key: int) -> str:
     parts = [
         item.this.copy()
         for item in select.expressions
-        if item.alias_or_name.startswith(f"sqlfl_key_{key}_")
+        if item.alias_or_name.startswith(f"{KEY}{key}_")
     ]
     source = select.args["from_"].this.alias_or_name
     alone = not select.args.get("joins")
     for column in [c for part in parts for c in part.find_all(exp.Column)]:
         if alone and column.table == source:  # an alias of the planner's
-            column.set("table", emit.identifier(slot.name))
+            column.set("table", build.identifier(slot.name))
     named = [to_sql(part) for part in parts]
     return named[0] if len(named) == 1 else f"({', '.join(named)})"

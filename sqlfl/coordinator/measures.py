@@ -13,9 +13,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
 from sqlfl.models.losses import Loss
-from sqlfl.models.metrics import accuracy, classification_metrics, regression_metrics, rmse
-
-Metrics = dict[str, float | None]
+from sqlfl.models.metrics import Metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,20 +75,19 @@ class Measures:
         """None where only classes of weight 0 are held out."""
         if self._held is None or not self._held.any():
             return None
-        return self._loss.value(part.of(scores), part.of(self._target.values), self._held)
+        y, loss = part.of(self._target.values), self._loss
+        return loss.value(part.of(scores), y, self._held) + loss.floor(y, self._held)
 
     def _headline(self, part: Part, scores: Array) -> float:
-        """The metric of the history: accuracy of a classifier, rmse of a regression."""
-        prediction, y = self._loss.predict(part.of(scores)), part.of(self._target.values)
-        if self._target.classes is None:
-            return rmse(prediction[:, 0], y, part.samples)
-        return accuracy(prediction, y, part.samples)
+        return self._loss.headline(*self._compared(part, scores))
 
     def _all(self, part: Part, scores: Array) -> Metrics:
-        prediction, y = self._loss.predict(part.of(scores)), part.of(self._target.values)
-        if self._target.classes is None:
-            return regression_metrics(prediction[:, 0], y, part.samples)
-        return classification_metrics(prediction, y, part.samples)
+        return self._loss.metrics(*self._compared(part, scores))
+
+    def _compared(self, part: Part, scores: Array) -> tuple[Array, Array, Array | None]:
+        """Prediction, target and weights of the part."""
+        prediction = self._loss.predict(part.of(scores))
+        return prediction, part.of(self._target.values), part.samples
 
 
 def _part(rows: Array, samples: Array, plain: bool) -> Part:

@@ -26,6 +26,7 @@ from sqlfl.messages import (
     Statistics,
 )
 from sqlfl.messages.replies import Channel, ask
+from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
@@ -349,6 +350,13 @@ def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> 
                 f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
                 "the 4-byte numbers of messages",
                 hint="divide the target by a power of ten",
+            )
+        least = kind_of(plan.kind).least
+        if least is not None and numbers.min(initial=least) < least:
+            raise ModelError(
+                f"target {plan.ucq.target} has values below {least:g}, which a {plan.kind} does "
+                "not take",
+                hint="correct them, or leave their rows out with WHERE",
             )
         return Targets(numbers[slot.rows], None)
     classes, codes = merge_classes(parts, type_)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.preparation import Joined, prepare, targets, told
+from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets, told
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
@@ -20,8 +20,7 @@ from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Score, SendIdentifiers
 from sqlfl.messages.replies import Channel, ask, refused
 from sqlfl.models.head import Head
-from sqlfl.models.losses import loss_of
-from sqlfl.models.metrics import classification_metrics, regression_metrics
+from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.into import class_type
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import line, listed
@@ -108,22 +107,9 @@ def evaluate(
     said.tell("scoring")
     prediction = _score(plan, model, joined, channel, run)
     remark_on_features(plan, joined, channel, run, said.remark)
-    y = target.values
-    if model.classes is None or target.classes is None:
-        metrics = regression_metrics(prediction[:, 0], y, weights)
-        squares = 0.5 * (prediction[:, 0] - y) ** 2
-        value: float | None = float(np.average(squares, weights=weights))
-    else:
-        unknown = [text for text in target.classes if text not in model.classes]
-        if unknown:
-            raise ModelError(
-                f"target {model.target} has classes that model {model.name} was not trained on: "
-                + listed(unknown),
-                hint=f"the model knows {listed(model.classes)}",
-            )
-        known = np.array([model.classes.index(text) for text in target.classes])
-        metrics = classification_metrics(prediction, known[y], weights)
-        value = metrics["log_loss"]
+    loss, y = _loss(model), _known(model, target)
+    metrics = loss.metrics(prediction, y, weights)
+    value = loss.of_prediction(prediction, y, weights)
     row: dict[str, object] = {"rows": joined.total, "loss": value, **metrics}
     kinds = {"rows": pa.int64(), "labels": pa.string()}
     if plan.privacy is not None:
@@ -135,6 +121,26 @@ def evaluate(
         row["labels"] = f"noised, ε = {upwards(true_label_epsilon(plan.privacy))}"
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in row])
     return pa.Table.from_pylist([row], schema=schema)
+
+
+def _loss(model: Model) -> Loss:
+    return loss_of(model.kind, 1 if model.classes is None else len(model.classes))
+
+
+def _known(model: Model, target: Targets) -> Array:
+    """The targets, classes as the model numbers them: (N,)."""
+    if model.classes is None or target.classes is None:
+        return target.values
+    unknown = [text for text in target.classes if text not in model.classes]
+    if unknown:
+        raise ModelError(
+            f"target {model.target} has classes that model {model.name} was not trained on: "
+            + listed(unknown),
+            hint=f"the model knows {listed(model.classes)}",
+        )
+    known = np.array([model.classes.index(text) for text in target.classes])
+    codes: Array = known[target.values]
+    return codes
 
 
 def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str) -> Array:
@@ -149,8 +155,7 @@ def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, 
     for slot in plan.blocks:
         parts = [replies[address].values for address in joined.slots[slot].addresses]
         embedding += np.concatenate(parts)[joined.slots[slot].rows]
-    loss = loss_of(model.kind, 1 if model.classes is None else len(model.classes))
-    return loss.predict(head.scores(embedding))
+    return _loss(model).predict(head.scores(embedding))
 
 
 def _identifiers(

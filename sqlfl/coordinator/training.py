@@ -162,6 +162,7 @@ def train(
     algorithm = ALGORITHMS[plan.algorithm](problem, watched)
     measures = Measures(loss, target, joined.weighting)
     patience = int(problem.number("patience", 0))
+    floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []
     step: Step | None = None
     kept: Candidate | None = None
@@ -174,7 +175,7 @@ def train(
                 {
                     "epoch": step.epoch,
                     "rounds": channel.rounds,
-                    "train_loss": step.objective,
+                    "train_loss": step.objective + floor,
                     **measured,
                     "bytes_up": channel.bytes_up,
                     "bytes_down": channel.bytes_down,
@@ -183,7 +184,7 @@ def train(
                     "gradient_norm": step.gradient,
                 }
             )
-            progress.epoch(step.epoch, step.objective)
+            progress.epoch(step.epoch, step.objective + floor)
             if not math.isfinite(step.objective):
                 raise ModelError(
                     f"training with {plan.algorithm} diverged in epoch {step.epoch}",
@@ -227,8 +228,8 @@ def train(
             "unjoined": joined.unjoined,
             **{f"unjoined_{plan.ucq.slots[slot].name}": n for slot, n in joined.unmatched.items()},
             **({} if not _limited(plan) else {"dropped": joined.dropped}),
-            "objective": kept.step.objective,
-            "loss": kept.step.loss,
+            "objective": kept.step.objective + floor,
+            "loss": kept.step.loss + floor,
             **measures.final(kept.scores),
         },
         interrupted=interrupt.is_set(),
@@ -263,18 +264,19 @@ def _problem(
     protection: Protection | None,
 ) -> Problem:
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
+    weights = None if joined.weighting is None else joined.weighting.weights
     return Problem(
         run=run,
         mapping=TableMapping(
             tuple(slot.rows for slot in slots), tuple(int(slot.offsets[-1]) for slot in slots)
         ),
         slots=tuple(Members(slot.slot, slot.addresses, slot.offsets) for slot in slots),
-        loss=loss,
+        loss=loss.fitted(target.values, weights),
         targets=target.values,
         outputs=loss.outputs,
         l2=float(str(plan.options["l2"])),
         options=plan.options,
-        weights=None if joined.weighting is None else joined.weighting.weights,
+        weights=weights,
         warm=start is not None,
         seed=_seed(plan.options.get("seed")),
         head=None if start is None else start.head,

@@ -13,7 +13,7 @@ from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Commit, Ready, Write
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.planner.federated.into import Into
-from sqlfl.planner.query import emit
+from sqlfl.planner.grammar import build
 from sqlfl.schema import Client
 
 
@@ -36,7 +36,7 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
     for client, table in into.tables:
         reply = written[client, CLIENT]
         catalog, schema, last = table
-        name = emit.table(last, schema, catalog).sql(dialect="duckdb")
+        name = build.table(last, schema, catalog).sql(dialect="duckdb")
         rows.append(
             {"party": client.party, "client": str(client), "table": name, "rows": reply.rows}
         )

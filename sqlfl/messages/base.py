@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-
 from sqlfl.errors import InternalError
-from sqlfl.messages.forms import FORM, Form
+from sqlfl.messages.forms import FORM, Columns, Form, Number, Numbers, Several, Text, Texts, names
 
 CLIENT = -1
 """The slot of a message that concerns a client as a whole."""
@@ -35,18 +34,30 @@ class Message:
     number: int = field(default=0, kw_only=True)
     """Drawn for each request by who sends it; a reply has that of its request."""
     kind: ClassVar[str]
+    words: ClassVar[str] = ""
+    """What is in it, where that is always the same; empty for a bare request."""
 
     def __init_subclass__(cls) -> None:
         if KINDS.setdefault(cls.kind, cls).__qualname__ != cls.__qualname__:
             raise InternalError(f"two messages are of the kind {cls.kind}")
 
     @classmethod
+    @cache
     def forms(cls) -> Mapping[str, Form]:
         """Of all fields but the envelope's, in order."""
-        found = _FORMS.get(cls)
-        if found is None:
-            found = _FORMS[cls] = MappingProxyType(_forms(cls))
-        return found
+        own = [spec for spec in fields(cls) if spec.name not in ENVELOPE]
+        for spec in own:
+            if FORM not in spec.metadata:
+                raise InternalError(
+                    f"field {spec.name} of message {cls.kind} does not say its form"
+                )
+        return MappingProxyType({spec.name: spec.metadata[FORM] for spec in own})
+
+    @classmethod
+    @cache
+    def sizes(cls) -> frozenset[str]:
+        """The names of sizes in its forms; of `name[k]` the name."""
+        return frozenset(name for form in cls.forms().values() for name in names(form))
 
     def fault(self) -> str | None:
         """What is wrong where the fields fit their forms, but not each other."""
@@ -55,43 +66,36 @@ class Message:
     @property
     def nbytes(self) -> int:
         """Bytes of the values: buffers of arrays, UTF-8 of text, 8 for a number."""
-        return sum(_size(value) for value in self._payload())
+        return sum(_size(getattr(self, name), form) for name, form in self.forms().items())
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the largest array; (0, 0) where there is none."""
-        shapes = [_shape(value) for value in self._payload()]
-        return max(shapes, key=lambda s: s[0] * s[1], default=(0, 0))
-
-    def _payload(self) -> list[Any]:
-        values: list[Any] = []
-        for name in self.forms():
-            value = getattr(self, name)
-            values.extend(value if isinstance(value, tuple) else (value,))
-        return values
+        found = (_shapes(getattr(self, name), form) for name, form in self.forms().items())
+        return max(chain(*found), key=lambda s: s[0] * s[1], default=(0, 0))
 
 
-_FORMS: dict[type[Message], Mapping[str, Form]] = {}
+def _size(value: Any, form: Form) -> int:
+    match form:
+        case Number():
+            return 8
+        case Text():
+            return len(value.encode())
+        case Texts():
+            return sum(len(item.encode()) for item in value)
+        case Numbers():
+            return int(value.nbytes)
+        case Several() | Columns():
+            return sum(int(item.nbytes) for item in value)
 
 
-def _forms(cls: type[Message]) -> dict[str, Form]:
-    found: dict[str, Form] = {}
-    for spec in fields(cls):
-        if spec.name in ENVELOPE:
-            continue
-        if FORM not in spec.metadata:
-            raise InternalError(f"field {spec.name} of message {cls.kind} does not say its form")
-        found[spec.name] = spec.metadata[FORM]
-    return found
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, (np.ndarray, pa.Array)):
-        return int(value.nbytes)
-    return len(value.encode()) if isinstance(value, str) else 8
-
-
-def _shape(value: Any) -> tuple[int, int]:
-    if isinstance(value, np.ndarray):
-        return (value.shape[0], value.shape[1]) if value.ndim == 2 else (value.shape[0], 1)
-    return (len(value), 1) if isinstance(value, pa.Array) else (0, 0)
+def _shapes(value: Any, form: Form) -> list[tuple[int, int]]:
+    """Of its arrays."""
+    match form:
+        case Numbers():
+            return [(value.shape[0], value.shape[1] if value.ndim == 2 else 1)]
+        case Several():
+            return [shape for item in value for shape in _shapes(item, form.item)]
+        case Columns():
+            return [(len(item), 1) for item in value]
+    return []

@@ -18,6 +18,7 @@ from sqlfl.arrays import Array
 from sqlfl.errors import WireError
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import (
+    ITEM,
     LARGEST_NUMBER,
     Columns,
     Form,
@@ -33,7 +34,6 @@ from sqlfl.messages.forms import (
 Sizes = dict[str, int]
 MOST = 2**31 - 1
 """Of an axis: rows of a table beyond that cannot be joined."""
-ITEM = "[k]"
 
 
 def sizes_of(message: Message) -> Sizes:

@@ -19,6 +19,8 @@ Size: TypeAlias = int | str
 LONGEST_TEXT = 1 << 24
 """Bytes of one text in UTF-8."""
 LARGEST_NUMBER = 2**63 - 1
+ITEM = "[k]"
+"""The end of a size that each item of a field has of its own."""
 FORM = "form"
 """The key of a field's metadata."""
 
@@ -87,6 +89,31 @@ class Columns:
 
 Form: TypeAlias = Number | Text | Texts | Numbers | Several | Columns
 Metadata: TypeAlias = Mapping[Any, Any]
+
+
+def names(form: Form) -> set[str]:
+    """Of the sizes that it has; of `name[k]` the name."""
+    match form:
+        case Number() | Text():
+            sizes: tuple[Size, ...] = ()
+        case Texts():
+            sizes = (form.count,)
+        case Numbers():
+            sizes = form.shape
+        case Several():
+            sizes = (form.count, *form.item.shape)
+        case Columns():
+            sizes = (form.count, form.rows)
+    return {size.removesuffix(ITEM) for size in sizes if isinstance(size, str)}
+
+
+def item_bytes(kind: str) -> int:
+    """Of one element of an array, by numpy's name of its type.
+
+    >>> item_bytes("float32"), item_bytes("uint8")
+    (4, 1)
+    """
+    return int("".join(filter(str.isdigit, kind))) // 8
 
 
 def integer(least: int = 0, most: int = LARGEST_NUMBER) -> Metadata:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from sqlfl.arrays import Array
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, columns, integer, text, texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from sqlfl.arrays import Array
 
 LONGEST_FAILURE = 4000
 """Characters of what is told of a failure."""
@@ -19,6 +22,7 @@ class Save(Message):
     """Coordinator to client: hold this run's block of this slot as (model, slot)."""
 
     kind = "save"
+    words = "names of run and model under which to keep the block, and of which epoch"
     model: str = field(metadata=text())
     """The run's id."""
     name: str = field(metadata=text())
@@ -32,6 +36,7 @@ class Saved(Message):
     """Client to coordinator: the block is held; `lasting`: 1 where it outlives the federation."""
 
     kind = "saved"
+    words = "whether it outlives the federation"
     lasting: int = field(metadata=integer(most=1))
 
 
@@ -74,6 +79,7 @@ class Score(Message):
     """Coordinator to client: predictions of the active rows by a saved block."""
 
     kind = "score"
+    words = "name of the block"
     model: str = field(metadata=text())
     block: int = field(metadata=integer())
     """The slot of the model."""
@@ -134,6 +140,7 @@ class Written(Message):
     """Client to coordinator: the table is there, for the run's transaction only."""
 
     kind = "written"
+    words = "rows of the table"
     rows: int = field(metadata=integer())
 
 

@@ -28,11 +28,13 @@ class Describe(Message):
     """Coordinator to client: which columns has this SELECT? It is bound, not run."""
 
     kind = "describe"
+    words = "a SELECT to bind, not to run"
     select: str = field(metadata=text())
 
 
 @dataclass(frozen=True, eq=False)
 class Columns(Message):
     kind = "columns"
+    words = "names and types of its columns"
     names: tuple[str, ...] = field(metadata=texts("columns"))
     types: tuple[str, ...] = field(metadata=texts("columns"))

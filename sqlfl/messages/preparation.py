@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sqlfl.arrays import Array
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, real, text, texts
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -14,6 +17,7 @@ class Prepare(Message):
     """Coordinator to client: take a snapshot of all your fragments, in one transaction."""
 
     kind = "prepare"
+    words = "the fragments' SQL"
     specification: str = field(metadata=text())
     """JSON of `SlotSpecification`s, one per slot of this client (sqlfl.schema)."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
@@ -23,6 +27,7 @@ class Prepare(Message):
 @dataclass(frozen=True, eq=False)
 class Prepared(Message):
     kind = "prepared"
+    words = "rows per fragment, rows without a label"
     rows: Array = field(metadata=array("int64", "fragments", least=0))
     """Rows of each fragment's snapshot."""
     null_targets: Array = field(metadata=array("int64", "fragments", least=0))
@@ -52,6 +57,7 @@ class Activate(Message):
     """Coordinator to client: the rows that occur in the join, and how often."""
 
     kind = "activate"
+    words = "rows that occur in the join, how often, and N"
     rows: Array = field(metadata=array("uint32", "active", ascending=True))
     """Row ids. All later messages are in this order."""
     counts: Array = field(metadata=array("uint32", "active", least=1))
@@ -77,6 +83,7 @@ class Ready(Message):
     """Client to coordinator: done. `width` is the number of encoded columns, or 0."""
 
     kind = "ready"
+    words = "acknowledgement"
     width: int = field(default=0, metadata=integer())
 
 
@@ -90,6 +97,7 @@ class Statistics(Message):
     """
 
     kind = "statistics"
+    words = "weighted statistics; hashed categories"
     weight: Array = field(metadata=array("float64", "numeric"))
     """Σ cnt over present values."""
     mean: Array = field(metadata=array("float64", "numeric"))
@@ -113,6 +121,7 @@ class SetEncoding(Message):
     """
 
     kind = "set_encoding"
+    words = "merged statistics and hashed categories, and N"
     mean: Array = field(metadata=array("float64", "numeric"))
     scale: Array = field(metadata=array("float64", "numeric", least=0))
     """Of the imputed column; 1 where it is constant."""
@@ -174,6 +183,7 @@ class Split(Message):
     """Client to coordinator: which of the active rows are for validation."""
 
     kind = "split"
+    words = "which active rows are for validation, drawn by the client"
     validation: Array = field(metadata=array("uint8", "active", most=1))
     """1 for validation."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from sqlfl.errors import PartyError, ReplyError
+from sqlfl.errors import InternalError, PartyError, ReplyError
 from sqlfl.messages import Message
 from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.schema import Address, Client
@@ -37,6 +37,10 @@ class Expected(Generic[Reply]):
     """Numbers that the names of its sizes stand for; others may be any."""
     fault: Callable[[Reply], str | None] = lambda reply: None
     """What else is wrong with it, to follow 'its reply to prepare'; None where nothing is."""
+
+    def __post_init__(self) -> None:
+        if unknown := {name.partition("[")[0] for name in self.sizes} - self.kind.sizes():
+            raise InternalError(f"message {self.kind.kind} has no size {min(unknown)}")
 
 
 def ask(

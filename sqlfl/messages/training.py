@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from sqlfl.arrays import Array
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
+
+
+def no_rows() -> Array:
+    """The batch where none is named."""
+    import numpy as np
+
+    return np.zeros(0, np.uint32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,6 +24,7 @@ class Start(Message):
     """Coordinator to client: begin training; `configuration` is JSON (ClientConfiguration)."""
 
     kind = "start"
+    words = "options of training"
     configuration: str = field(metadata=text())
 
 
@@ -47,7 +56,7 @@ class Gram(Message):
     def fault(self) -> str | None:
         if len(self.moments) != len(self.numeric) + len(self.cross):
             return f"{len(self.moments)} moments of {len(self.numeric)} + {len(self.cross)} columns"
-        if np.any(self.rows > self.columns):
+        if (self.rows > self.columns).any():
             return "stored values below the diagonal"
         return None
 
@@ -55,6 +64,7 @@ class Gram(Message):
 @dataclass(frozen=True, eq=False)
 class SetGram(Gram):
     kind = "set_gram"
+    words = "second moments summed over the slot's clients"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +72,12 @@ class Residuals(Message):
     """Coordinator to client: what the coordinator aggregated per row, and the step to take."""
 
     kind = "residuals"
+    words = "Y, the residuals summed per row; scalars of the step"
     values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
     """Y of the active rows, or of those of the last batch."""
     coefficients: Array = field(metadata=array("float64", "coefficients"))
     """Scalars of the algorithm (direction, step length)."""
-    batch: Array = field(
-        default_factory=lambda: np.zeros(0, np.uint32),
-        metadata=array("uint32", "batch", ascending=True),
-    )
+    batch: Array = field(default_factory=no_rows, metadata=array("uint32", "batch", ascending=True))
     """Active rows of the next batch (mini-batches only)."""
 
 
@@ -90,6 +98,7 @@ class SumGradient(Message):
     """Coordinator to the clients of a slot: the sum of their partial gradients."""
 
     kind = "sum_gradient"
+    words = "sum of the clients' partial gradients"
     values: Array = field(metadata=array("float64", "parameters", "outputs", finite=False))
 
 
@@ -111,6 +120,7 @@ class ExactResiduals(Residuals):
     """
 
     kind = "exact_residuals"
+    words = "Y, the residuals summed per row; scalars of the step, in 8 bytes"
     values: Array = field(metadata=array("float64", "rows", "outputs", finite=False))
 
 
@@ -134,6 +144,7 @@ class SendSlope(Message):
     """Coordinator to client: how large is the objective's gradient by the block as it stands?"""
 
     kind = "send_slope"
+    words = "Y, the residuals summed per row"
     values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
     """Y of all active rows, at the predictions that the client sent last."""
 
@@ -158,10 +169,7 @@ class SendPredictions(Message):
     kind = "send_predictions"
     training: int = field(default=0, metadata=integer(most=1))
     """1: with dropout, the residuals of these predictions being what comes next."""
-    batch: Array = field(
-        default_factory=lambda: np.zeros(0, np.uint32),
-        metadata=array("uint32", "batch", ascending=True),
-    )
+    batch: Array = field(default_factory=no_rows, metadata=array("uint32", "batch", ascending=True))
     """Active rows; empty for all of them where `whole`."""
     whole: int = field(default=1, metadata=integer(most=1))
     """1 for all active rows."""
@@ -172,6 +180,7 @@ class Probe(Message):
     """Coordinator to client: one power round of the curvature estimate."""
 
     kind = "probe"
+    words = "a vector of the curvature estimate"
     values: Array = field(metadata=array("float32", "rows", 1, finite=False))
 
 
@@ -189,6 +198,7 @@ class ConsensusAverage(Message):
     """Coordinator to the clients of a slot: w_i."""
 
     kind = "consensus_average"
+    words = "w, the average of the clients' θ + u"
     values: Array = field(metadata=array("float64", "parameters", "outputs", finite=False))
 
 
@@ -208,6 +218,7 @@ class Releases(Message):
     """
 
     kind = "releases"
+    words = "how what left of the slot was noised, and how often"
     labels: float = field(metadata=real(least=0))
     """The nominal ε of the labels."""
     statistics: float = field(metadata=real(least=0))

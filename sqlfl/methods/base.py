@@ -147,10 +147,7 @@ class Problem:
 
     @cached_property
     def reach(self) -> float:
-        """The largest |target|; 1 where that is less, and for classes."""
-        if self.targets.dtype.kind != "f":
-            return 1.0
-        return max(1.0, float(np.abs(self.targets).max(initial=0.0)))
+        return self.loss.reach(self.targets)
 
     @cached_property
     def class_shares(self) -> tuple[float, ...]:

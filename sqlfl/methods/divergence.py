@@ -10,13 +10,11 @@ from sqlfl.methods.base import Problem
 
 LARGEST = 1e12
 """Times the largest target, or 1: scores beyond it count as divergent."""
-LARGEST_OF_ALL = 1e34
-"""The same, whatever the target: sums of so large residuals still fit the float32 of messages."""
 GROWTH = 1e6
 """By how much the objective may exceed that before the first step, or 1 where that is less."""
 WORSE = 2.0
 """By how much the objective of a model that is kept may exceed that of where training began, or of
-the best constant; of classifiers half the entropy of a blind guess comes on top."""
+the best constant; the loss's `slack` comes on top."""
 
 
 def check_scores(
@@ -31,7 +29,7 @@ def check_scores(
     if problem.blind:
         return
     reach = max(problem.reach, problem.noise * float(np.sqrt(stretch)))
-    limit = min(LARGEST * reach, LARGEST_OF_ALL)
+    limit = min(LARGEST * reach, problem.loss.largest_score)
     if not np.abs(scores).max(initial=0.0) < limit:
         raise ModelError(f"{what} diverge: scores exceed {limit:.3g}", hint=hint)
 
@@ -63,10 +61,7 @@ def check_kept(problem: Problem, objective: float, first: float, hint: str) -> N
         return
     constant = problem.loss.initial_intercept(problem.targets, problem.shares)
     alone = problem.value(np.tile(constant, (problem.mapping.total, 1)))
-    guess = 0.0
-    if problem.targets.dtype.kind != "f":
-        guess = 0.5 * float(np.log(max(problem.outputs, 2)))
-    if not objective <= WORSE * max(alone, first) + guess:
+    if not objective <= WORSE * max(alone, first) + problem.loss.slack:
         raise ModelError(
             f"the steps diverge: the objective ended at {objective:.3g}, and the best constant has "
             f"{alone:.3g}",

@@ -191,15 +191,6 @@ def _basis(values: Array, *, centre: bool = True) -> Array:
 
 
 def _separable(problem: Problem, scores: Array) -> bool:
-    """Every row that counts has its own class's score above all others: then so has any multiple of
-    the scores, and their loss falls to 0."""
-    if problem.targets.dtype.kind == "f":
-        return False
+    """Of the rows that count."""
     rows = slice(None) if problem.training is None else problem.training
-    found, codes = scores[rows], problem.targets[rows].astype(np.intp)
-    if problem.outputs == 1:
-        return bool(np.all(np.where(codes == 1, found[:, 0], -found[:, 0]) > 0.0))
-    own = found[np.arange(len(codes)), codes]
-    others = np.array(found)
-    others[np.arange(len(codes)), codes] = -np.inf
-    return bool(np.all(own > others.max(axis=1)))
+    return problem.loss.separates(scores[rows], problem.targets[rows])

@@ -59,8 +59,7 @@ def public_rates(problem: Problem, steps: int) -> Rates:
     factor, curvature = 1.0, problem.loss.curvature
     if problem.optimizer == "momentum":
         factor = min(1.0, 2.0 * (1.0 - problem.momentum))
-    classes = problem.targets.dtype.kind != "f"
-    if problem.noise > (1.0 if classes else float(problem.targets.std())):
+    if problem.noise > problem.loss.spread(problem.targets):
         reach = BLIND_STEPS
         if problem.optimizer == "momentum":
             reach *= (1.0 - problem.momentum) / factor

@@ -73,6 +73,8 @@ class Sgd:
         usual = neural_batch(total) if some else total
         self._batch = min(int(problem.number("batch_size", usual)), total)
         self._rates = usual_rates(problem) or Rates(0.0, 0.0)
+        self._estimated = False
+        """Step lengths come from the curvature, and follow it where that changes."""
         self._begin = cold(problem)
         self._head, self._embedding = self._begin.head, self._begin.embedding
         self._scores: Array = self._begin.scores
@@ -116,6 +118,7 @@ class Sgd:
         if known is None:
             counting = self._counting() if self._some else None
             known = estimated_rates(problem, self._conversation, self._generator, counting)
+            self._estimated = True
         self._rates = known
 
     @property
@@ -199,15 +202,16 @@ class Sgd:
         penalty = 0.0
         for number, joined in enumerate(batches):
             slopes = self._slopes(embedding, joined)
+            pace = factor * self._flatness(embedding, joined)
             values = self._head.pulled_back(slopes)
             if len(values) < rows.total:
                 values = _spread(values, joined, total)
-            self._step_head(embedding, slopes, factor * self._rates.head)
+            self._step_head(embedding, slopes, pace * self._rates.head)
             following = whole
             if number + 1 < len(batches):
                 following = batch_of(whole, batches[number + 1])
             coefficients = np.array(
-                [factor * self._rates.blocks, len(joined), float(following is whole)]
+                [pace * self._rates.blocks, len(joined), float(following is whole)]
             )
             replies = conversation.step(rows, values, coefficients, following)
             rows, embedding = following, following.gather(replies)
@@ -237,6 +241,14 @@ class Sgd:
             return self._drowned.slopes(embedding, problem.targets[joined], shares)
         scores = self._head.scores(embedding)
         return problem.loss.gradient(scores, problem.targets[joined], shares)
+
+    def _flatness(self, embedding: Array, joined: Array) -> float:
+        """The curvature that steps were estimated for, over that of a batch's E (B, P)."""
+        problem = self._problem
+        if not self._estimated:
+            return 1.0
+        shares = None if problem.shares is None else problem.shares[joined]
+        return problem.loss.flatness(self._head.scores(embedding), problem.targets[joined], shares)
 
     def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
         if self._drowned is not None:

@@ -18,20 +18,45 @@ class Kind:
     """NUMBER, TWO_CLASSES or ANY_CLASSES."""
     loss: str
     """One of `sqlfl.models.losses.LOSSES`."""
+    objective: str
+    """The loss of a row and its unit, as an axis has it; '{unit}' is that of the target."""
+    headline: str
+    """The metric of the history, likewise."""
     towers: bool = False
     """Each table position has a network instead of a linear map."""
+    least: float | None = None
+    """The smallest target that there may be."""
+    no_label_noise: str = ""
+    """Why PRIVACY does not noise its labels; empty where it does."""
+    no_feature_noise: str = ""
+    """Why PRIVACY does not protect its features; empty where it does."""
 
     @property
     def classifies(self) -> bool:
         return self.target != NUMBER
 
 
+_SQUARED = ("squared", "½ squared error, {unit}²", "RMSE ({unit})")
+_CLASSES = ("log-loss, nats per row", "accuracy (share of rows)")
+
 _KINDS = (
-    Kind("linear_regression", NUMBER, "squared"),
-    Kind("logistic_regression", TWO_CLASSES, "logistic"),
-    Kind("softmax_regression", ANY_CLASSES, "softmax"),
-    Kind("mlp_regressor", NUMBER, "squared", towers=True),
-    Kind("mlp_classifier", ANY_CLASSES, "softmax", towers=True),
+    Kind("linear_regression", NUMBER, *_SQUARED),
+    Kind("logistic_regression", TWO_CLASSES, "logistic", *_CLASSES),
+    Kind("softmax_regression", ANY_CLASSES, "softmax", *_CLASSES),
+    Kind(
+        "poisson_regression",
+        NUMBER,
+        "poisson",
+        "Poisson loss, nats per row",
+        "RMSE ({unit})",
+        least=0.0,
+        no_label_noise="noised counts may be below 0, of which the loss has no minimum, and cut "
+        "off at 0 they would be too large on average",
+        no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
+        "large on average, and no public bound of them says how long steps may be",
+    ),
+    Kind("mlp_regressor", NUMBER, *_SQUARED, towers=True),
+    Kind("mlp_classifier", ANY_CLASSES, "softmax", *_CLASSES, towers=True),
 )
 BUILT_KINDS = tuple(kind.name for kind in _KINDS)
 LATER_KINDS = ("lasso",)

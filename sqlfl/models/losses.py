@@ -1,9 +1,9 @@
 """Losses of generalised linear models: values, derivatives, proximal steps and links.
 
-Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), 0 or 1 (logistic), class codes
-(softmax). Means are over the N rows, or Σ w_j · / Σ w_j where there are weights w (N,), of any
-scale, not negative, some of them positive: a row of weight 2 counts as two rows, one of weight 0 as
-none.
+Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), numbers from 0 up (poisson), 0
+or 1 (logistic), class codes (softmax). Means are over the N rows, or Σ w_j · / Σ w_j where there
+are weights w (N,), of any scale, not negative, some of them positive: a row of weight 2 counts as
+two rows, one of weight 0 as none.
 """
 
 from __future__ import annotations
@@ -16,12 +16,25 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.models.kinds import kind_of
+from sqlfl.models.metrics import Metrics
+from sqlfl.models.poisson import Poisson
 from sqlfl.models.proximal import (
     log_sum,
     logistic_proximal,
     picked,
     sigmoid,
     softmax_proximal,
+)
+from sqlfl.models.targets import OfClasses, OfNumbers
+from sqlfl.models.weighted import (
+    NO_CURVATURE,
+    inner_products,
+    mean_of,
+    moved_along,
+    rows_times,
+    second_moments,
+    times,
+    total_of,
 )
 
 
@@ -31,7 +44,8 @@ class Loss(Protocol):
 
     @property
     def curvature(self) -> float:
-        """Upper bound of the eigenvalues of ∂²ℓ/∂H²: 1, ¼, ½."""
+        """Upper bound of the eigenvalues of ∂²ℓ/∂H²: 1, ¼, ½; of a loss that has none, the mean at
+        the best constant score of the targets that it was `fitted` to."""
         ...
 
     @property
@@ -84,13 +98,60 @@ class Loss(Protocol):
         """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature`."""
         ...
 
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        """`curvature` over what it is at these scores, and on the way down from them."""
+        ...
+
     def predict(self, scores: Array) -> Array:
-        """Numbers (N, 1) for squared loss, else probabilities (N, classes)."""
+        """By the inverse link: a number (N, 1), or probabilities (N, classes)."""
+        ...
+
+    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        """The metric of the history, of what `predict` gave."""
+        ...
+
+    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
+        """All metrics, of what `predict` gave."""
+        ...
+
+    def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        """The mean loss, of what `predict` gave: `value` and `floor` of the scores."""
+        ...
+
+    def fitted(self, targets: Array, weights: Array | None) -> Loss:
+        """As it is used to learn these targets. Raises ModelError where nothing can be learnt."""
+        ...
+
+    def floor(self, targets: Array, weights: Array | None) -> float:
+        """What `value` leaves out of the mean loss, so that it is never below 0."""
+        ...
+
+    @property
+    def largest_score(self) -> float:
+        """Scores beyond it count as divergent, whatever the targets."""
+        ...
+
+    @property
+    def slack(self) -> float:
+        """What a model that is no worse than none may have above twice the best constant's loss."""
+        ...
+
+    def reach(self, targets: Array) -> float:
+        """How large targets are, at least 1: the largest, or 1 of classes."""
+        ...
+
+    def spread(self, targets: Array) -> float:
+        """Standard deviation of the targets; 1 of classes."""
+        ...
+
+    def separates(self, scores: Array, targets: Array) -> bool:
+        """The loss falls to 0 with multiples of the scores: each row has its own class's score
+        above all others."""
         ...
 
 
 @dataclass(frozen=True)
-class Squared:
+class Squared(OfNumbers):
     """½(H − y)²."""
 
     outputs: int = 1
@@ -99,10 +160,10 @@ class Squared:
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         residual = scores[:, 0] - targets
-        return 0.5 * float(_times(residual, weights) @ residual) / _total(residual, weights)
+        return 0.5 * float(times(residual, weights) @ residual) / total_of(residual, weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
-        return _rows_times(scores - targets[:, None], weights)
+        return rows_times(scores - targets[:, None], weights)
 
     def along(
         self,
@@ -115,11 +176,11 @@ class Squared:
         bend: bool = True,
     ) -> tuple[float, Array, Array]:
         ways = directions[:, 0]
-        residual = _moved(scores[:, 0], ways, steps) - targets
-        n = _total(residual, weights)
-        pulled = _times(residual, weights)
-        slope = _against(ways, pulled, len(steps)) / n
-        curvature = _second_moments(ways, weights, len(steps)) / n if bend else NO_CURVATURE
+        residual = moved_along(scores[:, 0], ways, steps) - targets
+        n = total_of(residual, weights)
+        pulled = times(residual, weights)
+        slope = inner_products(ways, pulled, len(steps)) / n
+        curvature = second_moments(ways, weights, len(steps)) / n if bend else NO_CURVATURE
         return 0.5 * float(pulled @ residual) / n, slope, curvature
 
     @property
@@ -130,7 +191,7 @@ class Squared:
         return (targets[:, None] + rho * points) / (1.0 + rho)
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
-        return np.array([_mean(targets, weights)])
+        return np.array([mean_of(targets, weights)])
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         return 1.0
@@ -138,9 +199,13 @@ class Squared:
     def predict(self, scores: Array) -> Array:
         return scores.copy()
 
+    def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        squares = 0.5 * (prediction[:, 0] - targets) ** 2
+        return float(np.average(squares, weights=weights))
+
 
 @dataclass(frozen=True)
-class Logistic:
+class Logistic(OfClasses):
     """log(1 + exp(H)) − y H, with y in {0, 1}."""
 
     outputs: int = 1
@@ -152,7 +217,7 @@ class Logistic:
         return _logistic_value(h, _softplus(h)[0], targets, weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
-        return _rows_times(sigmoid(scores) - targets[:, None], weights)
+        return rows_times(sigmoid(scores) - targets[:, None], weights)
 
     def along(
         self,
@@ -165,15 +230,15 @@ class Logistic:
         bend: bool = True,
     ) -> tuple[float, Array, Array]:
         ways = directions[:, 0]
-        h = _moved(scores[:, 0], ways, steps)
+        h = moved_along(scores[:, 0], ways, steps)
         bent, p = _softplus(h)
-        n = _total(h, weights)
+        n = total_of(h, weights)
         value = _logistic_value(h, bent, targets, weights)
-        slope = _against(ways, _times(p - targets, weights), len(steps)) / n
+        slope = inner_products(ways, times(p - targets, weights), len(steps)) / n
         if not bend:
             return value, slope, NO_CURVATURE
         p *= 1.0 - p
-        return value, slope, _second_moments(ways, _times(p, weights), len(steps)) / n
+        return value, slope, second_moments(ways, times(p, weights), len(steps)) / n
 
     @property
     def quadratic(self) -> bool:
@@ -196,7 +261,7 @@ class Logistic:
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         p = sigmoid(scores[:, 0])
-        return float(_times(p, weights) @ (1.0 - p)) / _total(p, weights)
+        return float(times(p, weights) @ (1.0 - p)) / total_of(p, weights)
 
     def predict(self, scores: Array) -> Array:
         found = np.empty((len(scores), 2))
@@ -207,7 +272,7 @@ class Logistic:
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(OfClasses):
     """log Σ_k exp(H_k) − H_y, with y a class code."""
 
     outputs: int
@@ -216,12 +281,12 @@ class Softmax:
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         logarithm, _ = log_sum(scores.T)
-        return _mean(logarithm - picked(scores.T, targets), weights)
+        return mean_of(logarithm - picked(scores.T, targets), weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
         _, p = log_sum(scores.T)
         p[targets.astype(np.intp), np.arange(len(scores))] -= 1.0
-        return _times(p, weights).T
+        return times(p, weights).T
 
     def along(
         self,
@@ -235,16 +300,16 @@ class Softmax:
     ) -> tuple[float, Array, Array]:
         count, classes, rows = len(directions), self.outputs, len(scores)
         ways = directions.reshape(count, classes * rows)
-        n = _total(scores, weights)
+        n = total_of(scores, weights)
         h = (steps[:count] @ ways).reshape(classes, rows) + scores.T
         constants = len(steps) > count
         if constants:
             h += steps[count:, None]
         logarithm, p = log_sum(h)
-        value = _mean(logarithm - picked(h, targets), weights)
+        value = mean_of(logarithm - picked(h, targets), weights)
         pulled = np.array(p)
         pulled[targets.astype(np.intp), np.arange(rows)] -= 1.0
-        pulled = _times(pulled, weights)
+        pulled = times(pulled, weights)
         slope = ways @ pulled.reshape(-1)
         if constants:
             slope = np.concatenate([slope, pulled.sum(axis=1)])
@@ -252,12 +317,12 @@ class Softmax:
             return value, slope / n, NO_CURVATURE
         shares = directions * p
         mean = shares.sum(axis=1)
-        weighted = _times(mean, weights)
-        own = _times(shares, weights).reshape(ways.shape) @ ways.T - weighted @ mean.T
+        weighted = times(mean, weights)
+        own = times(shares, weights).reshape(ways.shape) @ ways.T - weighted @ mean.T
         if not constants:
             return value, slope / n, own / n
-        chances = _times(p, weights)
-        cross = _times(shares, weights).sum(axis=2) - weighted @ p.T
+        chances = times(p, weights)
+        cross = times(shares, weights).sum(axis=2) - weighted @ p.T
         free = np.diag(chances.sum(axis=1)) - chances @ p.T
         return value, slope / n, np.block([[own, cross], [cross.T, free]]) / n
 
@@ -286,7 +351,7 @@ class Softmax:
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
         _, p = log_sum(scores.T)
-        square = np.vdot(p, _times(p, weights)) / _total(scores, weights)
+        square = np.vdot(p, times(p, weights)) / total_of(scores, weights)
         return float(1.0 - square) / max(self.outputs - 1, 1)
 
     def predict(self, scores: Array) -> Array:
@@ -297,59 +362,10 @@ CHUNK = 1 << 14
 """Scores in one piece of a proximal step: few enough for the processor's cache."""
 
 
-NO_CURVATURE = np.zeros((0, 0))
-
-
-def _moved(scores: Array, ways: Array, steps: Array) -> Array:
-    """Scores (n,) after `steps` along `ways` (j, n), and by a constant where there is one more."""
-    moved: Array = scores + steps[: len(ways)] @ ways
-    if len(steps) > len(ways):
-        moved += steps[-1]
-    return moved
-
-
-def _against(ways: Array, values: Array, size: int) -> Array:
-    """Inner products of `ways` (j, n), and of the constant 1 where `size` is more, with (n,)."""
-    found: Array = ways @ values
-    return found if size == len(ways) else np.append(found, values.sum())
-
-
-def _second_moments(ways: Array, weights: Array | None, size: int) -> Array:
-    """Those of `ways`, and of the constant 1 where `size` is more: (size, size)."""
-    weighted = _times(ways, weights)
-    own: Array = weighted @ ways.T
-    if size == len(ways):
-        return own
-    cross = weighted.sum(axis=1)[:, None]
-    total = np.array([[_total(ways.T, weights)]])
-    return np.block([[own, cross], [cross.T, total]])
-
-
-def _times(values: Array, weights: Array | None) -> Array:
-    """Rows in the last axis, each times its weight."""
-    return values if weights is None else values * weights
-
-
-def _rows_times(values: Array, weights: Array | None) -> Array:
-    """(N, d_c), each row times its weight."""
-    return values if weights is None else values * weights[:, None]
-
-
-def _total(rows: Array, weights: Array | None) -> float:
-    return len(rows) if weights is None else float(weights.sum())
-
-
-def _mean(values: Array, weights: Array | None) -> float:
-    """Of (N,) values."""
-    if weights is None:
-        return float(np.mean(values))
-    return float(weights @ values / weights.sum())
-
-
 def _logistic_value(h: Array, bent: Array, targets: Array, weights: Array | None) -> float:
     """`bent`: log(1 + exp(−|h|)), to which a score of the wrong sign adds its size."""
     wrong = np.maximum(np.where(targets > 0, -h, h), 0.0)
-    return _mean(bent + wrong, weights)
+    return mean_of(bent + wrong, weights)
 
 
 def _class_sums(targets: Array, weights: Array, classes: int) -> Array:
@@ -385,6 +401,7 @@ def loss_of(kind: str, classes: int) -> Loss:
 
 LOSSES: Mapping[str, Callable[[int], Loss]] = {
     "squared": lambda classes: Squared(),
+    "poisson": lambda classes: Poisson(),
     "logistic": lambda classes: Logistic(),
     "softmax": Softmax,
 }

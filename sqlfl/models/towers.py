@@ -7,9 +7,8 @@ to an engine, so that one-hot columns stay sparse.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +17,6 @@ import numpy as np
 from scipy.special import erf
 
 from sqlfl.arrays import Array
-from sqlfl.codec import parse
 from sqlfl.errors import InternalError
 
 Values: TypeAlias = Any
@@ -74,14 +72,6 @@ class TowerShape:
         for bias, weights in zip(parameters[1::2], parameters[2::2], strict=True):
             values = activate(self.activation, values + bias) @ weights
         return values
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> TowerShape:
-        """What `to_json` wrote. Raises ValueError for anything else."""
-        return parse(cls, text)
 
 
 class TowerPass(Protocol):

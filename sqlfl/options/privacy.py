@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError
-from sqlfl.models.kinds import ANY_CLASSES, CLASSIFIERS, TWO_CLASSES, kind_of, other
+from sqlfl.models.kinds import ANY_CLASSES, CLASSIFIERS, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.options import training
 from sqlfl.options.training import Given
 from sqlfl.options.types import OptionType, choice, integer, meant, number, shown
@@ -250,6 +250,7 @@ def resolve_privacy(kind: str, given: Iterable[Given], sql: str | None = None) -
             raise _error(message, option, sql, hint=entry.type.advise(option.value))
         values[entry.name] = value
     _check_asked(written, sql)
+    _check_kind(kind, written, sql)
     for name, option in written.items():
         _check_needs(_BY_NAME[name], values, option, sql)
     _check_labels(kind, values, written, sql)
@@ -275,6 +276,17 @@ def _check_asked(written: Mapping[str, Given], sql: str | None) -> None:
         message = "PRIVACY options epsilon and noise_multiplier exclude each other"
         hint = "give one of them: the other follows from it"
         raise _error(message, written["noise_multiplier"], sql, hint=hint, name=True)
+
+
+def _check_kind(kind: str, written: Mapping[str, Given], sql: str | None) -> None:
+    """What is asked for exists for models of this kind."""
+    found = kind_of(kind)
+    for names, why in ((LABELS, found.no_label_noise), (FEATURES, found.no_feature_noise)):
+        for name in names:
+            if why and name in written:
+                message = f"PRIVACY option {name} does not go with {kind}: {why}"
+                hint = f"leave {name} out, or USING {other(kind, NUMBER)}"
+                raise _error(message, written[name], sql, hint=hint, name=True)
 
 
 def _check_needs(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, TypeAlias
 
@@ -12,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from sqlfl.arrays import Array
-from sqlfl.codec import parse
+from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.models.basis import MEMORY, Basis
 from sqlfl.models.class_solver import ClassSolver
@@ -138,13 +137,13 @@ class ClientConfiguration:
         return TowerShape(width, self.hidden, self.outputs, self.activation)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> ClientConfiguration:
         """What `to_json` wrote. Raises InternalError for anything else."""
         try:
-            return parse(cls, text)
+            return from_json(cls, text)
         except ValueError as error:
             raise InternalError(f"the options of training are none: {error}") from None
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlfl.errors import OptionError
-from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.models.kinds import kind_of
 from sqlfl.options.privacy import resolve_privacy
 from sqlfl.options.training import Given
 from sqlfl.options.types import shown
@@ -52,7 +52,7 @@ def settled_evaluation(privacy: Privacy, model: Model, ucq: Ucq, clause: Clause)
     """
     boolean = types.kind(ucq.target_type or "") == BOOLEAN
     public = "labels" in model.privacy.noised and not boolean
-    if model.kind in CLASSIFIERS and privacy.label_classes is None and public:
+    if kind_of(model.kind).classifies and privacy.label_classes is None and public:
         privacy = replace(privacy, label_classes=model.classes)
     privacy = settled(privacy, model.kind, ucq, clause)
     unknown = [c for c in privacy.label_classes or () if c not in (model.classes or ())]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError, PlanError, PrivacyError, nearest
-from sqlfl.models.kinds import CLASSIFIERS, NEURAL, TWO_CLASSES, kind_of
+from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.options.privacy import AUTO
 from sqlfl.options.training import Given
 from sqlfl.options.types import shown
@@ -47,7 +47,7 @@ def settled(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> Privacy:
 
     Raises OptionError and PlanError where bounds or classes do not fit the columns, or are missing.
     """
-    if privacy.labels and kind in CLASSIFIERS:
+    if privacy.labels and kind_of(kind).classifies:
         privacy = replace(privacy, label_classes=_classes(privacy, kind, ucq, clause))
     if not privacy.features:
         return privacy
@@ -87,7 +87,7 @@ def _check_bounds(name: str, bounds: Bounds, kind: str, ucq: Ucq, clause: Clause
         near = nearest(name, [feature.name for feature in features.values()])
         hint = f"did you mean {near}?" if near else f"the features are {', '.join(features)}"
         if name == (ucq.target or "").lower():
-            own = "label_classes" if kind in CLASSIFIERS else "label_bounds"
+            own = "label_classes" if kind_of(kind).classifies else "label_bounds"
             hint = f"{name} is the target, no feature; {own} goes with label_epsilon"
         elif name == (ucq.weight or "").lower():
             hint = f"{name} is the column of WEIGHT, no feature: leave it out"
@@ -201,7 +201,7 @@ def check_budget(
     if not privacy.features:
         return
     slots = [slot for slot in ucq.slots if slot.features]
-    moments = kind not in NEURAL and options["algorithm"] == "admm"
+    moments = not kind_of(kind).towers and options["algorithm"] == "admm"
     least = [
         SlotRounds(
             slot=slot.index,
@@ -217,8 +217,10 @@ def check_budget(
             whole=True,
             epochs=1,
             row_bound=float(moments),
-            one_sided=frozenset(s.index for s in slots if s is not slot and kind in CLASSIFIERS),
-            one_sided_slopes=kind in CLASSIFIERS,
+            one_sided=frozenset(
+                s.index for s in slots if s is not slot and kind_of(kind).classifies
+            ),
+            one_sided_slopes=kind_of(kind).classifies,
         )
         for slot in slots
     ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from textwrap import wrap
 
 from sqlfl import printing
-from sqlfl.codec import parse
+from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.planner.explain.render import Document, Notes, Section, Table
 
@@ -105,7 +104,7 @@ class PrivacyReport:
         return Document("", self.sections)._repr_html_()
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+        return to_json(self, ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> PrivacyReport:
@@ -113,10 +112,7 @@ class PrivacyReport:
 
         Raises ValueError where it is nothing of the kind.
         """
-        try:
-            return parse(cls, text, finite=False, strict=False)
-        except InternalError as error:
-            raise ValueError(error.message) from error
+        return from_json(cls, text, finite=False, strict=False)
 
 
 def upwards(value: float) -> str:

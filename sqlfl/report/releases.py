@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from sqlfl.models.kinds import CLASSIFIERS
+from sqlfl.models.kinds import kind_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.privacy.protection import PublicBounds
@@ -178,7 +178,7 @@ def _gradient(own: Setting, slot: Slot) -> str:
         clip = f"{noise.clip or 0.0:g}"
         if noise.clip is None:
             clip = "its number of joined rows on average"
-            if own.plan.kind not in CLASSIFIERS:
+            if not kind_of(own.plan.kind).classifies:
                 clip += ", times the standard deviation of the labels"
         z = noise.multiplier
         size = "" if z is None else f" of {z:g} times that"

@@ -7,15 +7,15 @@ that a model has, or not at all.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sqlfl.codec import parse
+from sqlfl.arrays import Float
+from sqlfl.codec import from_json, to_json
 from sqlfl.endings import (
     BEFORE,
     EARLY,
@@ -50,7 +50,7 @@ class _Document:
     sql: str
     run: str
     blocks: tuple[ModelBlock, ...]
-    intercept: tuple[float, ...]
+    intercept: Float
     classes: tuple[str, ...] | None
     metrics: Mapping[str, int | float | None]
     privacy: str
@@ -59,39 +59,29 @@ class _Document:
     converged: bool
     stopped_early: bool
     epoch: int
-    created_at: str
+    created_at: dt.datetime
     versions: Mapping[str, str]
-    head: tuple[tuple[float, ...], ...] | None = None
-    privacy_report: object = None
+    head: Float | None = None
+    privacy_report: PrivacyReport | None = None
+    """Files of before, and their readers, have its text only."""
     ending: Ending | None = None
     databases: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 
+_SAME = {spec.name for spec in fields(_Document)} - {"privacy", "privacy_report", "converged"}
+"""What a document has as a model has it."""
+
+
 def model_to_json(model: Model) -> str:
-    own = {name: getattr(model, name) for name in _Document.__dataclass_fields__ if name in _PLAIN}
-    own |= {
-        "options": dict(model.options),
-        "blocks": [asdict(block) for block in model.blocks],
-        "intercept": model.intercept.tolist(),
-        "head": None if model.head is None else model.head.tolist(),
-        "privacy": str(model.privacy),
-        "privacy_report": json.loads(model.privacy.to_json()),
-        "cost": asdict(model.cost),
-        "ending": asdict(model.ending),
-        "created_at": model.created_at.isoformat(),
-        "versions": dict(model.versions),
-        "databases": dict(model.databases),
-    }
-    return json.dumps(own, separators=(",", ":"))
-
-
-_PLAIN = {
-    "name", "kind", "target", "target_type", "weight", "features", "algorithm", "given", "sql",
-    "run", "classes", "metrics", "interrupted", "converged", "stopped_early", "epoch",
-    "remarks",
-}  # fmt: skip
-"""Fields that JSON takes as they are."""
+    same: dict[str, Any] = {name: getattr(model, name) for name in _SAME}
+    document = _Document(
+        **same,
+        privacy=str(model.privacy),
+        privacy_report=model.privacy,
+        converged=model.converged,
+    )
+    return to_json(document)
 
 
 def history_to_bytes(history: pa.Table) -> bytes:
@@ -105,30 +95,22 @@ def model_from(document: object, history: object, kept: str) -> Model:
     """What `model_to_json` and `history_to_bytes` wrote. Raises ValueError for anything else."""
     if not isinstance(document, str):
         raise ValueError("no document")
-    found = parse(_Document, document, finite=False, strict=False)
-    own: dict[str, Any] = {name: getattr(found, name) for name in _PLAIN if name != "converged"}
+    found = from_json(_Document, document, finite=False, strict=False)
+    same: dict[str, Any] = {name: getattr(found, name) for name in _SAME}
     table = read_numbers(history)
-    created = dt.datetime.fromisoformat(found.created_at)
     if "epoch" not in table.column_names or not table.num_rows:
         raise ValueError("a history without epochs")
-    if created.tzinfo is None or found.kind not in BUILT_KINDS:
-        raise ValueError(f"a model of kind {found.kind!r:.40}, made at {found.created_at!r:.40}")
-    return Model(
-        **own | {"metrics": dict(found.metrics)},
-        options={name: _tuples(value) for name, value in found.options.items()},
-        blocks=found.blocks,
-        intercept=_numbers(found.intercept),
-        head=None if found.head is None else _numbers(found.head),
-        privacy=_report(found),
-        ending=_ending(found),
-        cost=found.cost,
-        created_at=created,
-        versions=found.versions,
-        databases=found.databases,
-        history=table,
-        lasting=True,
-        kept=kept,
-    )
+    if found.created_at.tzinfo is None or found.kind not in BUILT_KINDS:
+        raise ValueError(f"a model of kind {found.kind!r:.40}, made at {found.created_at}")
+    _check_parameters(found.intercept, 1)
+    if found.head is not None:
+        _check_parameters(found.head, 2)
+    changed = {
+        "options": {name: _tuples(value) for name, value in found.options.items()},
+        "privacy": found.privacy_report or PrivacyReport((), (found.privacy,)),
+        "ending": _ending(found),
+    }
+    return Model(**same | changed, history=table, lasting=True, kept=kept)
 
 
 def _ending(found: _Document) -> Ending:
@@ -142,19 +124,10 @@ def _ending(found: _Document) -> Ending:
     return untold(STILL if found.converged else LIMIT, BEFORE)
 
 
-def _report(found: _Document) -> PrivacyReport:
-    """Files of before, and their readers, have its text only."""
-    if found.privacy_report is None:
-        return PrivacyReport((), (found.privacy,))
-    return PrivacyReport.from_json(json.dumps(found.privacy_report))
-
-
-def _numbers(values: tuple[Any, ...]) -> Any:
-    """Raises ValueError for rows of several lengths, and for numbers that are not finite."""
-    array = np.array(values, np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError("parameters that are not finite")
-    return array
+def _check_parameters(values: Float, axes: int) -> None:
+    """Raises ValueError for another shape, and for numbers that are not finite."""
+    if values.ndim != axes or not np.isfinite(values).all():
+        raise ValueError(f"parameters of {values.ndim} axes, or not finite")
 
 
 def _tuples(value: Any) -> Any:

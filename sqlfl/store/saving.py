@@ -18,7 +18,6 @@ from contextlib import contextmanager
 import duckdb
 from sqlglot import exp
 
-import sqlfl
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.training import Trained
 from sqlfl.errors import Error, ModelError, PartyError
@@ -33,6 +32,7 @@ from sqlfl.report.units import tables_of
 from sqlfl.schema import Client
 from sqlfl.store.registry import Cost, Model, ModelBlock, Registry
 from sqlfl.transport.base import Audit, Channel, Transport
+from sqlfl.version import __version__
 
 log = logging.getLogger("sqlfl.saving")
 
@@ -253,7 +253,7 @@ def model_of(
         stopped_early=trained.stopped_early,
         epoch=trained.epoch,
         created_at=dt.datetime.now(dt.UTC),
-        versions={"sqlfl": sqlfl.__version__, "duckdb": duckdb.__version__},
+        versions={"sqlfl": __version__, "duckdb": duckdb.__version__},
         lasting=lasting,
         kept=kept,
     )

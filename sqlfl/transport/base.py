@@ -201,17 +201,8 @@ class Channel:
             return {}
         if self._check is not None:
             self._check()
-        sizes = {client: 0 for client, _ in requests if self._audit.crosses(client)}
-        asked: dict[Address, Message] = {}
-        for (client, slot), message in requests.items():
-            if message.slot != slot:
-                raise InternalError(f"{message.kind} for slot {message.slot} sent to slot {slot}")
-            self._audit.add(client, "down", message)
-            # nobody who does not see the request knows it, and it tells of no other request
-            asked[client, slot] = replace(message, number=secrets.randbits(63))
-            if client in sizes:
-                sizes[client] += message.nbytes
-                self.bytes_down += message.nbytes
+        crossed = {client: 0 for client, _ in requests if self._audit.crosses(client)}
+        asked = {a: self._asked(a, message, crossed) for a, message in requests.items()}
         answers = self._transport.exchange(
             [(client, encode(message)) for (client, _), message in asked.items()]
         )
@@ -219,37 +210,53 @@ class Channel:
         replies: dict[Address, Message] = {}
         problems: list[PartyError] = []
         for (address, request), data in zip(asked.items(), answers, strict=True):
-            client = address[0]
             try:
-                reply = received(data)
-            except WireError as error:
-                self._audit.add_unreadable(client, request.run, len(data))
-                problems.append(refused(client, request, f"cannot be read: {error.message}"))
-                continue
-            self._audit.add(client, "up", reply)
-            if client in sizes:
-                sizes[client] += reply.nbytes
-                self.bytes_up += reply.nbytes
-            problem = _problem(client, request, reply)
-            if problem is not None:
-                problems.append(problem)
-            replies[address] = reply
+                replies[address] = self._answered(address[0], request, data, crossed)
+            except PartyError as error:
+                problems.append(error)
         if self._network is not None and self.comm_seconds is not None:
-            self.comm_seconds += self._network.seconds(sizes.values())
+            self.comm_seconds += self._network.seconds(crossed.values())
         if problems:
             raise problems[0]
         return replies
 
+    def _asked(self, address: Address, message: Message, crossed: dict[Client, int]) -> Message:
+        """The request under its number, in the audit; `crossed`: bytes of each client's line."""
+        client, slot = address
+        if message.slot != slot:
+            raise InternalError(f"{message.kind} for slot {message.slot} sent to slot {slot}")
+        self._audit.add(client, "down", message)
+        if client in crossed:
+            crossed[client] += message.nbytes
+            self.bytes_down += message.nbytes
+        # nobody who does not see the request knows it, and it tells of no other request
+        return replace(message, number=secrets.randbits(63))
 
-def _problem(client: Client, request: Message, reply: Message) -> PartyError | None:
-    """Why a reply is none to this request."""
+    def _answered(
+        self, client: Client, request: Message, data: pa.Buffer, crossed: dict[Client, int]
+    ) -> Message:
+        """The reply, in the audit whatever it is. Raises PartyError where it is none."""
+        try:
+            reply = received(data)
+        except WireError as error:
+            self._audit.add_unreadable(client, request.run, len(data))
+            raise refused(client, request, f"cannot be read: {error.message}") from None
+        self._audit.add(client, "up", reply)
+        if client in crossed:
+            crossed[client] += reply.nbytes
+            self.bytes_up += reply.nbytes
+        _check(client, request, reply)
+        return reply
+
+
+def _check(client: Client, request: Message, reply: Message) -> None:
+    """Raises PartyError where it is no reply to this request."""
     if isinstance(reply, Failure):
-        return PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
+        raise PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
     for name in ENVELOPE:
         if getattr(reply, name) != getattr(request, name):
             what = "exchange" if name == "number" else name
-            return refused(client, request, f"is one of another {what}")
-    return None
+            raise refused(client, request, f"is one of another {what}")
 
 
 Handler: TypeAlias = Callable[[pa.Buffer], pa.Buffer]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
 from sqlfl.errors import PartyError
-from sqlfl.interrupts import deferred, stop_all
+from sqlfl.interrupts import finish
 from sqlfl.schema import Client
 from sqlfl.transport.base import Handler
 
@@ -37,27 +37,26 @@ class LocalTransport:
             if client not in self._handlers:
                 raise PartyError(str(client), "it is not attached")
             work.setdefault(client, []).append(position)
-        futures: dict[Client, Future[list[pa.Buffer]]] = {}
+        done: dict[Client, Future[list[pa.Buffer]]] = {}
 
-        def stop() -> None:
-            for client, future in futures.items():
-                if not future.done() and client in self._interrupts:
-                    self._interrupts[client]()
-
-        try:
-            with deferred(), self._lock:  # no other thread is to replace the pool meanwhile
+        def begin(futures: list[Future[list[pa.Buffer]]]) -> None:
+            with self._lock:  # no other thread is to replace the pool meanwhile
                 pool = self._threads(len(work))
                 for client, positions in work.items():
                     data = [requests[p][1] for p in positions]
-                    futures[client] = pool.submit(self._serve, client, data)
-            wait(futures.values())
-        except BaseException:
-            stop_all(futures.values(), stop)  # no client is left at work when the error is seen
-            raise
+                    done[client] = pool.submit(self._serve, client, data)
+                    futures.append(done[client])
+
+        def stop() -> None:
+            for client, future in done.items():
+                if not future.done() and client in self._interrupts:
+                    self._interrupts[client]()
+
+        finish(begin, stop)  # no client is left at work when an error is seen
         answers = {
             position: answer
             for client, positions in work.items()
-            for position, answer in zip(positions, futures[client].result(), strict=True)
+            for position, answer in zip(positions, done[client].result(), strict=True)
         }
         return [answers[position] for position in range(len(requests))]
 

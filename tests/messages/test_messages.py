@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, WireError
 from sqlfl.messages import (
     ENVELOPE,
@@ -220,7 +221,7 @@ def test_the_kinds_are_their_own_names() -> None:
     for kind, cls in KINDS.items():
         assert cls.kind == kind
         assert cls.__doc__
-        assert typing.get_type_hints(cls)
+        assert typing.get_type_hints(cls, localns={"Array": Array, "pa": pa})
 
 
 def test_unknown_kinds_and_versions_are_refused() -> None:

@@ -7,10 +7,12 @@ import pytest
 from scipy import optimize
 from scipy.special import log_softmax
 
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, ModelError
 from sqlfl.models.losses import CHUNK, Logistic, Loss, Softmax, Squared, loss_of
+from sqlfl.models.poisson import Poisson
 
-LOSSES = [Squared(), Logistic(), Softmax(4)]
+LOSSES = [Squared(), Poisson(), Logistic(), Softmax(4)]
+BOUNDED = [loss for loss in LOSSES if loss.name != "poisson"]
 
 
 def sample(loss: Loss, rows: int = 30, size: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -18,6 +20,8 @@ def sample(loss: Loss, rows: int = 30, size: float = 2.0) -> tuple[np.ndarray, n
     scores = size * rng.normal(size=(rows, loss.outputs))
     if loss.name == "squared":
         return scores, rng.normal(size=rows)
+    if loss.name == "poisson":
+        return scores, rng.poisson(3.0, rows).astype(float)
     return scores, rng.integers(0, max(2, loss.outputs), rows)
 
 
@@ -45,7 +49,9 @@ def test_derivatives_along_directions(loss: Loss) -> None:
         assert slope[k] == pytest.approx((ahead[0] - back[0]) / 2e-5, rel=1e-6, abs=1e-9)
         expected = (ahead[1] - back[1]) / 2e-5
         np.testing.assert_allclose(curvature[k], expected, rtol=1e-6, atol=1e-9)
-        assert curvature[k, k] <= loss.curvature * np.mean(np.sum(ways[k] ** 2, axis=0)) + 1e-12
+        if loss in BOUNDED:
+            most = loss.curvature * np.mean(np.sum(ways[k] ** 2, axis=0))
+            assert curvature[k, k] <= most + 1e-12
     flat = loss.along(scores, ways, y, steps, bend=False)
     assert flat[0] == value
     np.testing.assert_array_equal(flat[1], slope)
@@ -76,6 +82,18 @@ def test_the_proximal_step_is_stationary(loss: Loss, rho: float, size: float) ->
     z = loss.prox(points, y, rho)
     slope = loss.gradient(z, y) + rho * (z - points)
     np.testing.assert_allclose(slope, 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("rho", [1e-4, 1.0, 1e4])
+def test_the_proximal_step_of_any_count_and_score(rho: float) -> None:
+    """To the rounding of ρ (z − v), and of exp(z), which the rounding of z makes."""
+    points = np.array([[-700.0], [-30.0], [0.0], [50.0], [1e4], [1e6]])
+    for count in (0.0, 1.0, 1e30):
+        y = np.full(len(points), count)
+        z = Poisson().prox(points, y, rho)
+        slope = Poisson().gradient(z, y) + rho * (z - points)
+        size = np.exp(z) * (1.0 + np.abs(z)) + count + rho * (np.abs(z) + np.abs(points))
+        assert (np.abs(slope) <= 1e-14 * size).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -158,6 +176,7 @@ def test_the_loss_of_scores_that_are_right_by_far_vanishes() -> None:
 def test_links() -> None:
     scores = np.array([[0.3], [-20.0]])
     np.testing.assert_array_equal(Squared().predict(scores), scores)
+    np.testing.assert_array_equal(Poisson().predict(scores), np.exp(scores))
     probability = Logistic().predict(scores)
     np.testing.assert_allclose(probability[:, 1], 1 / (1 + np.exp(-scores[:, 0])))
     np.testing.assert_allclose(probability.sum(axis=1), 1.0)
@@ -165,7 +184,46 @@ def test_links() -> None:
     np.testing.assert_allclose(Softmax(3).predict(three), np.exp(log_softmax(three, axis=1)))
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_poisson_loss_is_exact_where_counts_are_large() -> None:
+    """What is minimised is what lies above the least loss of each row."""
+    y = np.array([1e12, 0.0, 7.0])
+    scores = np.log(np.array([[1e12], [1e-9], [7.0]])) + np.array([[1e-5], [0.0], [0.0]])
+    loss = Poisson().fitted(y, None)
+    assert loss.curvature == y.mean()
+    assert loss.value(scores, y) == pytest.approx((1e12 * 0.5e-10 + 1e-9) / 3, rel=1e-4)
+    whole = np.mean(np.exp(scores[:, 0]) - y * scores[:, 0])
+    assert loss.value(scores, y) + loss.floor(y, None) == pytest.approx(whole, rel=1e-12)
+    of_prediction = loss.of_prediction(loss.predict(scores), y, None)
+    assert of_prediction == pytest.approx(whole, rel=1e-12)
+
+
+def test_means_beyond_all_numbers_are_an_error() -> None:
+    scores = np.array([[709.0], [710.0], [np.nan]])
+    assert Poisson().value(scores[:2], np.ones(2)) == np.inf
+    with pytest.raises(ModelError, match="the means of 2 joined rows"):
+        Poisson().predict(scores)
+
+
+def test_counts_of_zero_alone_have_no_best_constant() -> None:
+    with pytest.raises(ModelError, match="0 in all rows that train"):
+        Poisson().fitted(np.array([0.0, 5.0]), np.array([2.0, 0.0]))
+
+
+def test_steps_are_shorter_where_means_are_large() -> None:
+    y = np.array([1.0, 2.0, 3.0, 0.0])
+    loss = Poisson().fitted(y, None)
+    constant = np.full((4, 1), np.log(1.5))
+    assert loss.flatness(constant, y, None) == pytest.approx(1.5 / np.mean([1.5, 2.0, 3.0, 1.5]))
+    far = constant + np.array([[5.0], [0.0], [0.0], [0.0]])
+    bent = 1.5 * np.exp(5.0)
+    # the scores' own direction is nearly that row alone: (3/4)² of the square of their spread
+    assert loss.flatness(far, y, None) == pytest.approx(
+        1.5 / ((9 * bent + 2.0 + 3.0 + 1.5) / 12), rel=1e-12
+    )
+    assert Squared().flatness(far, y, None) == 1.0
+
+
+@pytest.mark.parametrize("loss", BOUNDED, ids=lambda loss: loss.name)
 def test_mean_curvature_is_below_the_bound(loss: Loss) -> None:
     scores, _ = sample(loss)
     assert 0.0 < loss.mean_curvature(scores) <= loss.curvature
@@ -175,6 +233,7 @@ def test_mean_curvature_is_below_the_bound(loss: Loss) -> None:
 
 def test_loss_of_a_kind() -> None:
     assert loss_of("linear_regression", 1) == Squared()
+    assert loss_of("poisson_regression", 1) == Poisson()
     assert loss_of("logistic_regression", 2) == Logistic()
     assert loss_of("softmax_regression", 5) == Softmax(5)
     with pytest.raises(InternalError, match="lasso"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape, activate, first_parameters, weights_of
 
@@ -33,7 +34,7 @@ def test_packing_is_undone_by_unpacking(shape: TowerShape) -> None:
         np.testing.assert_array_equal(given, found)
     with pytest.raises(InternalError, match=f"tower of {shape.size}"):
         shape.unpack(np.append(column, 0.0))
-    assert TowerShape.from_json(shape.to_json()) == shape
+    assert from_json(TowerShape, to_json(shape)) == shape
 
 
 @pytest.mark.parametrize("shape", SHAPES)

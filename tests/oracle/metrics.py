@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import xlogy
 from sklearn import metrics
 
 
@@ -12,6 +13,16 @@ def regression_metrics(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]
         "rmse": float(np.sqrt(metrics.mean_squared_error(y, predicted))),
         "mae": float(metrics.mean_absolute_error(y, predicted)),
         "r2": float(metrics.r2_score(y, predicted)),
+    }
+
+
+def poisson_metrics(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """`y` (n,) counts, `predicted` (n,) means."""
+    return {
+        "loss": float(np.mean(predicted - xlogy(y, predicted))),
+        "deviance": float(metrics.mean_poisson_deviance(y, predicted)),
+        "rmse": float(np.sqrt(metrics.mean_squared_error(y, predicted))),
+        "mae": float(metrics.mean_absolute_error(y, predicted)),
     }
 
 

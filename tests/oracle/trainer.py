@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import duckdb
 import numpy as np
 import pyarrow as pa
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import expit, log_softmax, softmax, xlogy
 
 from tests.oracle.encoder import Encoder
 
 L2 = 1e-4
+NUMBERS = ("linear_regression", "poisson_regression")
+"""Kinds whose target is a number."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class Central:
     def objective(self, fitted: Fitted) -> float:
         return self.loss(fitted) + self.l2 / 2 * float((fitted.weights**2).sum())
 
+    @property
+    def floor(self) -> float:
+        """The loss of scores that are right in all rows."""
+        if self.kind == "poisson_regression":
+            return float(np.mean(self.y - xlogy(self.y, self.y)))
+        return 0.0
+
     def gradient(self, fitted: Fitted) -> tuple[np.ndarray, np.ndarray]:
         residual = self._residual(self.scores(fitted)) / len(self.y)
         return self.x.T @ residual + self.l2 * fitted.weights, residual.sum(axis=0)
@@ -59,6 +68,8 @@ class Central:
         weights = np.zeros((self.x.shape[1], self.outputs))
         if self.kind == "linear_regression":
             return Fitted(weights, np.array([self.y.mean()]))
+        if self.kind == "poisson_regression":
+            return Fitted(weights, np.log([self.y.mean()]))
         share = np.bincount(self.y, minlength=len(self.classes)) / len(self.y)
         if self.kind == "logistic_regression":
             return Fitted(weights, np.array([np.log(share[1] / share[0])]))
@@ -80,6 +91,8 @@ class Central:
         """(n, classes) for classifiers, (n, 1) predictions otherwise."""
         if self.kind == "linear_regression":
             return scores
+        if self.kind == "poisson_regression":
+            return np.exp(scores)
         if self.kind == "logistic_regression":
             positive = expit(scores[:, 0])
             return np.column_stack([1 - positive, positive])
@@ -92,6 +105,8 @@ class Central:
     def _losses(self, scores: np.ndarray) -> np.ndarray:
         if self.kind == "linear_regression":
             return (scores[:, 0] - self.y) ** 2 / 2
+        if self.kind == "poisson_regression":
+            return np.exp(scores[:, 0]) - self.y * scores[:, 0]
         if self.kind == "logistic_regression":
             return np.logaddexp(0.0, scores[:, 0]) - self.y * scores[:, 0]
         return -log_softmax(scores, axis=1)[np.arange(len(self.y)), self.y]
@@ -99,6 +114,8 @@ class Central:
     def _residual(self, scores: np.ndarray) -> np.ndarray:
         if self.kind == "linear_regression":
             return scores - self.y[:, None]
+        if self.kind == "poisson_regression":
+            return np.exp(scores) - self.y[:, None]
         if self.kind == "logistic_regression":
             return expit(scores) - self.y[:, None]
         return softmax(scores, axis=1) - np.eye(len(self.classes))[self.y]
@@ -128,7 +145,9 @@ class Central:
         n, columns = design.shape
         outputs = self.outputs
         scores = self.scores(fitted)
-        if outputs == 1:
+        if self.kind == "poisson_regression":
+            curvature = np.exp(scores)[:, :, None]
+        elif outputs == 1:
             p = expit(scores[:, 0])
             curvature = (p * (1 - p))[:, None, None]
         else:
@@ -191,7 +210,7 @@ def materialised(con: duckdb.DuckDBPyConnection, query: str) -> pa.Table:
 
 
 def _targets(label: pa.Array, kind: str) -> tuple[np.ndarray, tuple[object, ...]]:
-    if kind == "linear_regression":
+    if kind in NUMBERS:
         if pa.types.is_boolean(label.type):
             label = label.cast(pa.int8())
         return np.array(label.cast(pa.float64(), safe=False), dtype=float), ()

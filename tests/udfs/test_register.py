@@ -51,6 +51,7 @@ ARGUMENTS = ("x", "odd name", "c", "e", "v", "h")
 CALL = 'x, "odd name", c, e, v, h'
 TARGETS = {
     "linear_regression": "y",
+    "poisson_regression": "late",
     "logistic_regression": "late",
     "softmax_regression": "c3",
     "mlp_regressor": "y",
@@ -91,6 +92,8 @@ def link(score: np.ndarray, kind: str) -> np.ndarray:
     """Numbers, or probabilities, of scores (n, d_c)."""
     if kind in ("linear_regression", "mlp_regressor"):
         return score
+    if kind == "poisson_regression":
+        return np.exp(score)
     if kind == "logistic_regression":
         positive = 1 / (1 + np.exp(-score))
         return np.hstack([1 - positive, positive])

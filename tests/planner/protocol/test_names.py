@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sqlfl.messages import CLIENT, KINDS
+from sqlfl.messages import KINDS
 from sqlfl.methods import ALGORITHMS, admm
 from sqlfl.models.basis import MEMORY, coefficients_length, products_length
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.plan import plan as planned
 from sqlfl.planner.protocol import rounds
-from sqlfl.planner.protocol.exchanges import WHOLE
 from sqlfl.privacy.specification import Privacy
 from tests.planner import plans
 
@@ -57,4 +56,3 @@ def test_lengths_are_those_of_the_algorithms() -> None:
     assert products_length() == rounds.LBFGS_PRODUCTS
     assert coefficients_length() == rounds.LBFGS_COEFFICIENTS
     assert rounds.INNER_ROUNDS == admm.INNER_ROUNDS
-    assert WHOLE == CLIENT

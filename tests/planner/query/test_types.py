@@ -11,9 +11,9 @@ import duckdb
 import pytest
 from sqlglot import exp
 
-from sqlfl.planner.grammar import refusals
+from sqlfl.planner.grammar import build, refusals
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.planner.query import emit, types
+from sqlfl.planner.query import types
 
 NUMBERS = (
     "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER",
@@ -70,7 +70,7 @@ def test_keys_can_be_cast_and_have_a_neutral_value(
     con: duckdb.DuckDBPyConnection, name: str
 ) -> None:
     type_ = "VARCHAR" if types.is_text(name) else name
-    value = emit.cast(exp.Literal.string(types.neutral(type_)), type_)
+    value = build.cast(exp.Literal.string(types.neutral(type_)), type_)
     found = con.execute(f"SELECT typeof(x), x IS NULL FROM (SELECT {value.sql('duckdb')} AS x)")
     assert found.fetchone() == (type_, False)
 
@@ -139,7 +139,7 @@ def test_names_that_spare_a_question_are_duckdbs(con: duckdb.DuckDBPyConnection)
 
 @pytest.mark.parametrize("word", ["select", "Order", "carrier", "two words", "9a", "date", "row"])
 def test_identifiers_are_quoted_where_needed(con: duckdb.DuckDBPyConnection, word: str) -> None:
-    name = to_sql(emit.identifier(word))
+    name = to_sql(build.identifier(word))
     found = con.execute(f"SELECT {name} FROM (SELECT 1 AS {name})")
     assert found.description[0][0] == word
 
@@ -147,5 +147,5 @@ def test_identifiers_are_quoted_where_needed(con: duckdb.DuckDBPyConnection, wor
 def test_every_keyword_that_needs_quotes_has_them(con: duckdb.DuckDBPyConnection) -> None:
     rows = con.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
     for (word,) in rows:
-        name = to_sql(emit.identifier(word))
+        name = to_sql(build.identifier(word))
         con.execute(f"SELECT {name} AS {name} FROM (SELECT 1 AS {name}) WHERE {name} > 0")

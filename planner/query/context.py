@@ -1,0 +1,57 @@
+"""What every expression of a statement is read with: its tables, its text, its clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlfl.planner.grammar.spans import plan_error, span_of
+from sqlfl.planner.query.chains import Chain
+from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.relations import fitted
+from sqlfl.schema import folded
+
+SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
+
+
+@dataclass(frozen=True)
+class Context:
+    tables: Tables
+    sql: str
+    clock: Clock
+
+    def placed(self, found: exp.Expr, original: exp.Expr) -> exp.Expr:
+        """What a name stands for, to be put in its place."""
+        place = span_of(original, self.sql)
+        for node in found.walk():
+            node.meta.pop("start", None)
+            node.meta.pop("end", None)
+        if place is not None:
+            found.meta.update(start=place[0], end=place[1] - 1)
+        return fitted(found, original.parent)
+
+    def is_schema(self, chain: Chain) -> bool:
+        """Whether the words before a call name a schema, or a database and a schema."""
+        schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
+        return all(folded(part) in schemas for part in chain.parts)
+
+    def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
+        """Where DuckDB takes what stands before a call for something else than the column."""
+        call = chain.links[0]
+        name = call.name if isinstance(call, exp.Anonymous) else "function"
+        if len(chain.words) > 2:
+            raise plan_error(
+                f"{chain.written}.{name}(): DuckDB reads two words before a call, table.column",
+                self.sql,
+                original,
+                f"write {name}({chain.written})",
+            )
+        if self.is_schema(chain):
+            raise plan_error(
+                f"{chain.written}.{name}() may be a function of the schema {chain.written}",
+                self.sql,
+                original,
+                f"write {name}({chain.written})",
+            )

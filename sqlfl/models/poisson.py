@@ -1,0 +1,147 @@
+"""The Poisson loss of counts, with the logarithm as link: exp(H) − y H, y ≥ 0.
+
+It is least at H = log y, and there y − y log y, which `Poisson.floor` is the mean of: what is left,
+half the deviance, is what is minimised, for it is 0 where the scores are right, whatever the size
+of the counts. Its curvature exp(H) has no bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import wrightomega, xlogy
+
+from sqlfl.arrays import Array
+from sqlfl.errors import ModelError
+from sqlfl.models.metrics import Metrics, poisson_metrics
+from sqlfl.models.targets import LARGEST, OfNumbers
+from sqlfl.models.weighted import (
+    NO_CURVATURE,
+    inner_products,
+    mean_of,
+    moved_along,
+    rows_times,
+    second_moments,
+    times,
+)
+
+HIGHEST = float(np.log(np.finfo(np.float64).max))
+"""The score whose mean is the largest DOUBLE."""
+
+
+@dataclass(frozen=True)
+class Poisson(OfNumbers):
+    """exp(H) − y H, less its minimum over H."""
+
+    curvature: float = 1.0
+    outputs: int = 1
+    name: str = "poisson"
+    largest_score: float = float(np.log(LARGEST))
+
+    def fitted(self, targets: Array, weights: Array | None) -> Poisson:
+        mean = mean_of(targets, weights)
+        if not mean > 0.0:
+            raise ModelError(
+                "the target is 0 in all rows that train, so the best mean would be 0, whose "
+                "logarithm there is not",
+                hint="take rows that have counts",
+            )
+        return replace(self, curvature=mean)
+
+    @property
+    def slack(self) -> float:
+        """Rounding: exp(log y) need not be y."""
+        return 1e-14 * self.curvature
+
+    def floor(self, targets: Array, weights: Array | None) -> float:
+        return mean_of(targets - xlogy(targets, targets), weights)
+
+    def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
+        with np.errstate(over="ignore"):
+            return mean_of(_half_deviance(scores[:, 0], targets), weights)
+
+    def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
+        with np.errstate(over="ignore"):
+            return rows_times(np.exp(scores) - targets[:, None], weights)
+
+    def along(
+        self,
+        scores: Array,
+        directions: Array,
+        targets: Array,
+        steps: Array,
+        weights: Array | None = None,
+        *,
+        bend: bool = True,
+    ) -> tuple[float, Array, Array]:
+        ways = directions[:, 0]
+        h = moved_along(scores[:, 0], ways, steps)
+        n = len(h) if weights is None else float(weights.sum())
+        # where a trial goes too far the value is infinite, which is no descent
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.exp(h)
+            value = mean_of(_half_deviance(h, targets), weights)
+            slope = inner_products(ways, times(mean - targets, weights), len(steps)) / n
+            if not bend:
+                return value, slope, NO_CURVATURE
+            return value, slope, second_moments(ways, times(mean, weights), len(steps)) / n
+
+    @property
+    def quadratic(self) -> bool:
+        return False
+
+    def prox(self, points: Array, targets: Array, rho: float) -> Array:
+        """exp(z) + ρ z = ρ v + y: exp(z)/ρ is Wright's ω(a − log ρ), with a = v + y/ρ."""
+        a = points + targets[:, None] / rho
+        omega = wrightomega(a - np.log(rho))
+        small = omega < 1.0
+        z: Array = np.where(small, a - omega, np.log(rho * np.where(small, 1.0, omega)))
+        return z
+
+    def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
+        return np.array([np.log(mean_of(targets, weights))])
+
+    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+        with np.errstate(over="ignore"):
+            return mean_of(np.exp(scores[:, 0]), weights)
+
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        """Between a row's score and the one that it should have, the curvature is at most its mean
+        or its count. Of all directions, the scores' own is taken: it is where large means are.
+        """
+        h = scores[:, 0]
+        with np.errstate(over="ignore"):
+            bent = np.maximum(np.exp(h), targets)
+        square = (h - mean_of(h, weights)) ** 2
+        spread = mean_of(square, weights)
+        along = mean_of(bent * square, weights) / spread if spread > 0.0 else 0.0
+        return self.curvature / max(mean_of(bent, weights), along)
+
+    def predict(self, scores: Array) -> Array:
+        beyond = int(np.count_nonzero(~(scores <= HIGHEST)))
+        if beyond:
+            raise ModelError(
+                f"the means of {beyond} joined rows, exponentials of their scores, are beyond all "
+                "numbers",
+                hint="their features are far beyond those of training: compare the units",
+            )
+        return np.exp(scores)
+
+    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
+        return poisson_metrics(prediction[:, 0], targets, weights)
+
+    def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        mean = prediction[:, 0]
+        least = np.maximum(mean, np.finfo(np.float64).tiny)
+        return mean_of(mean - xlogy(targets, least), weights)
+
+
+def _half_deviance(h: Array, y: Array) -> Array:
+    """y (exp(u) − 1 − u), u = h − log y; exp(h) where y is 0: (n,)"""
+    some = y > 0.0
+    counts = np.where(some, y, 1.0)
+    u = h - np.log(counts)
+    grown = np.expm1(u)
+    found: Array = np.where(some, counts * (grown - u), grown + 1.0)
+    return found

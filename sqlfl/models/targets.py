@@ -1,0 +1,92 @@
+"""What losses of one kind of target have in common: of numbers, and of classes.
+
+Predictions are what the loss makes of scores: (N, 1) numbers, or (N, classes) probabilities.
+Targets y are (N,) numbers, or class codes. Weights are as in `sqlfl.models.losses`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.models.metrics import (
+    Metrics,
+    accuracy,
+    classification_metrics,
+    log_loss,
+    regression_metrics,
+    rmse,
+)
+
+LARGEST = 1e34
+"""Of scores and slopes: sums of more would not fit the 4-byte numbers of messages."""
+
+
+class OfTargets:
+    """What most losses are: bounded in curvature, and 0 where scores are right."""
+
+    largest_score: float = LARGEST
+
+    def fitted(self, targets: Array, weights: Array | None) -> Self:
+        return self
+
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        return 1.0
+
+    def floor(self, targets: Array, weights: Array | None) -> float:
+        return 0.0
+
+
+class OfNumbers(OfTargets):
+    @property
+    def slack(self) -> float:
+        return 0.0
+
+    def reach(self, targets: Array) -> float:
+        return max(1.0, float(np.abs(targets).max(initial=0.0)))
+
+    def spread(self, targets: Array) -> float:
+        return float(targets.std())
+
+    def separates(self, scores: Array, targets: Array) -> bool:
+        return False
+
+    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        return rmse(prediction[:, 0], targets, weights)
+
+    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
+        return regression_metrics(prediction[:, 0], targets, weights)
+
+
+class OfClasses(OfTargets):
+    outputs: int
+
+    @property
+    def slack(self) -> float:
+        return 0.5 * float(np.log(max(self.outputs, 2)))
+
+    def reach(self, targets: Array) -> float:
+        return 1.0
+
+    def spread(self, targets: Array) -> float:
+        return 1.0
+
+    def separates(self, scores: Array, targets: Array) -> bool:
+        codes = targets.astype(np.intp)
+        if self.outputs == 1:
+            return bool(np.all(np.where(codes == 1, scores[:, 0], -scores[:, 0]) > 0.0))
+        own = scores[np.arange(len(codes)), codes]
+        others = np.array(scores)
+        others[np.arange(len(codes)), codes] = -np.inf
+        return bool(np.all(own > others.max(axis=1)))
+
+    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        return accuracy(prediction, targets, weights)
+
+    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
+        return classification_metrics(prediction, targets, weights)
+
+    def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        return log_loss(prediction, targets, weights)
