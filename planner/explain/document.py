@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
-from sqlfl.options.batch import LEAST, MOST, Usual
-from sqlfl.options.privacy import Privacy
-from sqlfl.options.training import TowerOptions, TrainingOptions
-from sqlfl.options.types import shown
 from sqlfl.planner.explain.caveats import caveats, protects
+from sqlfl.planner.explain.joins import join, joins, slots
+from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
 from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
 from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
@@ -21,16 +18,8 @@ from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.protocol.symbols import ROLES
-from sqlfl.planner.query.ucq import ARRAY, Feature, Join, LeftJoin, Slot
 from sqlfl.report.card import PrivacyReport
-from sqlfl.transport.network import Network
 
-SCORING = ("engine", "memory_limit")
-"""The options that still matter where nothing is trained."""
-USUAL = (None, False, 0, "none", "auto")
-"""Values of options that change nothing, and are left to the details."""
-BOUNDS = ("max_joined_rows", "memory_limit")
-"""Options that what is trained does not depend on, for the details too."""
 WHERE = "in full: EXPLAIN (VERBOSE) ..., plan.details"
 
 
@@ -42,8 +31,8 @@ def summary(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
     sections = (
         *_leaving(plan),
         Section("What protects it", (Notes(_protection(plan, report)),)),
-        _join(plan),
-        _method(plan),
+        join(plan),
+        method(plan),
         Section("What is not protected", (Notes(caveats(plan)),)),
     )
     return Document(_title(plan), sections)
@@ -56,9 +45,9 @@ def details(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
     rest = tuple(note for note in caveats(plan) if note not in told)
     sections = (
         Section("Statement", (Code("", plan.sql.strip()),)),
-        _model(plan),
-        _slots(plan),
-        _joins(plan),
+        model(plan),
+        slots(plan),
+        joins(plan),
         _fragments(plan),
         Section(
             "Mapping query, at the coordinator, over hashed keys",
@@ -110,16 +99,16 @@ def _leaving(plan: FederatedPlan) -> Iterable[Section]:
     )
     if not rows:
         return
-    headers = ("party", "messages", "bytes, of rows", "other bytes, but for names and types")
+    headers = ("party", "messages", "bytes, of rows", "other bytes, names apart")
     sizes = (size for item in sums for size in (item.messages, item.of_rows, item.others))
     symbols = [symbol for size in sizes for symbol in size.symbols]
     symbols += [s for kind in kinds(plan, UP) for times in kind.times for s in times.symbols]
     yield Section(
         f"What leaves each party, to the coordinator{_place(plan)}, at most",
-        (Table(headers, rows), Notes((_legend(symbols),))),
+        (Table(headers, rows), Notes((_legend(plan, symbols),))),
     )
     yield Section("All that leaves, by messages", (_messages(plan, UP),))
-    yield Section("All that the coordinator sends", (_messages(plan, DOWN),))
+    yield Section("All that the coordinator sends", (_messages(plan, DOWN),), folded=True)
 
 
 def _messages(plan: FederatedPlan, direction: str) -> Table:
@@ -137,54 +126,18 @@ def _kind(kind: Kind, everyone: set[str]) -> tuple[str, ...]:
     return kind.kind, "; ".join(kind.what), parties, " or ".join(map(str, kind.times))
 
 
-def _legend(symbols: Iterable[Symbol]) -> str:
+def _legend(plan: FederatedPlan, symbols: Iterable[Symbol]) -> str:
     roles = {symbol.role for symbol in symbols}
     forms = [
-        f"{form.partition('[')[0]}: {re.split(SIDE, meaning)[0]}"
+        f"{form.partition('[')[0]}: {re.split(SIDE, meaning)[0]}{_known(plan, role)}"
         for role, (form, meaning) in ROLES.items()
         if role in roles
     ]
-    return f"Of all databases of the party together; {'; '.join(forms)}."
+    return f"Bytes are of values, of all databases of the party; {'; '.join(forms)}."
 
 
 SIDE = r": |; |, | \("
 """Behind this, the meaning of a symbol goes on with what details have."""
-
-
-def _join(plan: FederatedPlan) -> Section:
-    rows = tuple(
-        (
-            slot.name,
-            ", ".join(str(client) for client in slot.clients),
-            _estimate(slot),
-            ", ".join(feature.name for feature in slot.features) or "none",
-            plan.engines[slot.index].engine if slot.features else "none",
-        )
-        for slot in plan.ucq.slots
-    )
-    slots = Table(("slot", "clients", "rows, estimated", "features", "engine"), rows)
-    names = [slot.name for slot in plan.ucq.slots]
-    blocks = [
-        ", ".join(
-            [_equality(names, join) for join in block.joins]
-            + [_left_join(names, left) for left in block.lefts]
-        )
-        for block in plan.ucq.blocks
-    ]
-    parts = dict.fromkeys(text for text in blocks if text)
-    joined = (Notes(tuple(parts)),) if parts else ()
-    return Section("The join", (slots, *joined))
-
-
-def _method(plan: FederatedPlan) -> Section:
-    """Without what details have: options that change nothing, and blocks by their number."""
-    chosen = {
-        name: value
-        for name, value in _options(plan).items()
-        if value not in USUAL and name not in BOUNDS
-    }
-    rows = tuple(_properties(plan, chosen))
-    return Section("The model", (Table(("property", "value"), rows),) if rows else ())
 
 
 def _place(plan: FederatedPlan) -> str:
@@ -192,182 +145,6 @@ def _place(plan: FederatedPlan) -> str:
 
 
 # -- in full --------------------------------------------------------------------------------------
-
-
-def _model(plan: FederatedPlan) -> Section:
-    rows = _properties(plan, _options(plan))
-    started = plan.options.warm_start if isinstance(plan.options, TrainingOptions) else None
-    for slot_index, block in plan.blocks.items():
-        name = plan.ucq.slots[slot_index].name
-        does = "starts from" if plan.algorithm else "is scored by"
-        model = started or "the model"
-        rows.append(("block", f"slot {name} {does} block {block} of {model}"))
-    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
-
-
-def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tuple[str, str]]:
-    rows = []
-    for slot in plan.ucq.slots:
-        if slot.target:
-            held = ", ".join(str(client) for client in slot.clients)
-            type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
-            rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
-    if plan.at is not None:
-        clients = ", ".join(str(client) for client in plan.clients if not plan.crosses(client))
-        stays = f": what it exchanges with {clients} stays there" if clients else ""
-        rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
-    if plan.algorithm:
-        rows.append(("algorithm", plan.algorithm))
-    chosen = [f"{name} = {shown(value)}" for name, value in options.items() if value is not None]
-    if chosen:
-        rows.append(("options", ", ".join(chosen)))
-    if plan.privacy is not None:
-        rows.append(("privacy", _asked(plan.privacy)))
-    if plan.tower is not None:
-        rows += _towers(plan, plan.tower)
-    training = plan.options if isinstance(plan.options, TrainingOptions) else None
-    if training is not None and training.network is not None:
-        rows.append(("comm_seconds", _network(training.network)))
-    for identifier in plan.ucq.identifiers:
-        rows.append(("identifier", identifier.name))
-    if plan.into is not None:
-        held = ", ".join(str(client) for client in plan.into.clients)
-        rows.append(("into", f"{plan.into.path}, at {held}: {', '.join(plan.into.columns)}"))
-    return rows
-
-
-def _asked(privacy: Privacy) -> str:
-    """The clause as it is understood, defaults included."""
-    names = ["label_epsilon", "label_mechanism", "label_bounds", "label_classes"]
-    found = names if privacy.labels else []
-    if privacy.features:
-        found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
-        if privacy.predictions == "gaussian":
-            found += ["prediction_clip", "prediction_share"]
-        found += ["statistics"] + ["statistics_share"] * (privacy.statistics == "noised")
-        found += ["feature_bounds", "max_fan_out"]
-    values = {name: getattr(privacy, name) for name in found}
-    values["feature_bounds"] = dict(privacy.feature_bounds) or None
-    return ", ".join(f"{n} = {shown(v)}" for n, v in values.items() if v is not None)
-
-
-def _options(plan: FederatedPlan) -> dict[str, object]:
-    """Those that matter, but the algorithm."""
-    if not isinstance(plan.options, TrainingOptions):
-        return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
-    return {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
-
-
-def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
-    widths = " → ".join(str(width) for width in tower.hidden)
-    outputs = "d_c" if tower.outputs is None else str(tower.outputs)
-    shape = f"d columns → {widths} ({tower.activation}) → {outputs} outputs"
-    found = [("tower", f"of each slot with features: {shape}")]
-    if tower.outputs is not None:
-        shape = f"{tower.outputs} sums of outputs → d_c scores"
-        found.append(("head", f"at the coordinator, linear: {shape}"))
-    method = plan.options.method if isinstance(plan.options, TrainingOptions) else None
-    if isinstance(method, SgdOptions) and isinstance(method.batch_size, Usual):
-        usual = f"from {LEAST} to {MOST}"
-        found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
-    if plan.algorithm:
-        cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
-        device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}
-        found.append(("device", f"{tower.device}: {device[tower.device]}"))
-    return found
-
-
-def _network(line: Network) -> str:
-    """The formula of comm_seconds, in words."""
-    return (
-        f"of an exchange that crosses a border: {line.latency:g} s + 8 · bytes / "
-        f"{_speed(line.bandwidth)}, "
-        "bytes being those of the values that the busiest client gets and sends (each has a line "
-        "of its own); summed over the run's exchanges so far"
-    )
-
-
-def _speed(bandwidth: float) -> str:
-    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bandwidth >= size / 10:
-            return f"{bandwidth / size:g} {unit}"
-    return f"{bandwidth:g} bit/s"
-
-
-def _slots(plan: FederatedPlan) -> Section:
-    rows = []
-    for slot in plan.ucq.slots:
-        choice = plan.engines[slot.index]
-        rows.append(
-            (
-                f"{slot.index} {slot.name}",
-                ", ".join(str(client) for client in slot.clients),
-                _estimate(slot),
-                ", ".join(_feature(feature) for feature in slot.features) or "none",
-                f"{choice.engine}: {choice.reason}" if slot.features else "none",
-            )
-        )
-    headers = ("slot", "clients", "rows, estimated", "features", "engine")
-    return Section("Slots", (Table(headers, tuple(rows)),))
-
-
-def _joins(plan: FederatedPlan) -> Section:
-    ucq = plan.ucq
-    names = [slot.name for slot in ucq.slots]
-    blocks = []
-    for number, block in enumerate(ucq.blocks):
-        members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
-        joins = [_equality(names, j) for j in block.joins]
-        joins += [_left_join(names, left) for left in block.lefts]
-        blocks.append((str(number), ", ".join(members), ", ".join(joins) or "none"))
-    parts = [Table(("block", "slots", "joins"), tuple(blocks))]
-    keys = [
-        (
-            str(key.index),
-            ", ".join(key.types),
-            ", ".join(slot.name for slot in ucq.slots if key.index in slot.keys),
-            "16-byte keyed hash of the value"
-            + (f", its {len(key.types)} parts together" if len(key.types) > 1 else ""),
-        )
-        for key in ucq.keys
-    ]
-    if keys:
-        parts.append(Table(("key", "types", "slots", "sent as"), tuple(keys)))
-    added = [(names[slot], *_without_partner(plan, slot)) for slot in _optional(plan)]
-    if added:
-        headers = ("slot", "joined rows without partner get", "WHERE then drops")
-        parts.append(Table(headers, tuple(added)))
-    return Section("Joins", tuple(parts))
-
-
-def _equality(names: list[str], join: Join) -> str:
-    virtual = ", also where it has no partner" if join.virtual else ""
-    return f"{names[join.left]} = {names[join.right]} on key {join.key}{virtual}"
-
-
-def _left_join(names: list[str], left: LeftJoin) -> str:
-    inside = [names[slot] for slot in left.slots]
-    inside += [_equality(names, join) for join in left.joins]
-    inside += [_left_join(names, inner) for inner in left.lefts]
-    what = inside[0] if len(inside) == 1 else f"({', '.join(inside)})"
-    return f"LEFT JOIN {what}: {', '.join(_equality(names, join) for join in left.on) or 'all'}"
-
-
-def _optional(plan: FederatedPlan) -> list[int]:
-    return sorted({slot for block in plan.ucq.blocks for slot in block.optional})
-
-
-def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
-    """What joined rows get of a slot without a row for them, and which are dropped."""
-    slot = plan.ucq.slots[index]
-    virtual = [f for f in slot.fragments if f.virtual]
-    places = " and ".join(f"fragment {f.index} at {f.client}" for f in virtual)
-    links = [str(f.index) for f in slot.fragments if f.links]
-    dropped = "none"
-    if links:
-        dropped = f"rows of fragment{'s' * (len(links) > 1)} {', '.join(links)}"
-        dropped += "; those without partner, if that row is not there"
-    return f"the row of {places}", dropped
 
 
 def _fragments(plan: FederatedPlan) -> Section:
@@ -445,33 +222,13 @@ def _symbols(plan: FederatedPlan) -> Section:
     rows = []
     for role, (form, meaning) in ROLES.items():
         if role in used:
-            known = _known(plan) if role == "outputs" else ""
-            rows.append((form, meaning + known))
+            rows.append((form, meaning + _known(plan, role)))
     note = "Sizes are of values: 8 bytes a number, text as UTF-8; framing comes on top."
     return Section("Symbols", (Table(("symbol", "meaning"), tuple(rows)), Notes((note,))))
 
 
-def _known(plan: FederatedPlan) -> str:
+def _known(plan: FederatedPlan, role: str) -> str:
+    if role != "outputs":
+        return ""
     several = kind_of(plan.kind).target == ANY_CLASSES
-    return "; the number of classes" if several else "; 1 here"
-
-
-def _estimate(slot: Slot) -> str:
-    found = []
-    for client in slot.clients:
-        rows = [f.rows for f in slot.fragments if f.client == client and not f.virtual]
-        known = [r for r in rows if r is not None]
-        found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
-    return " + ".join(found)
-
-
-def _member(slot: Slot, fragments: tuple[int, ...]) -> str:
-    if fragments == tuple(f.index for f in slot.fragments if not f.virtual):
-        several = len(fragments) > 1
-        return f"{slot.name} (fragments {', '.join(map(str, fragments))})" if several else slot.name
-    return f"{slot.name} (fragments {', '.join(str(index) for index in fragments)})"
-
-
-def _feature(feature: Feature) -> str:
-    kind = f"{feature.kind}[{feature.width}]" if feature.kind == ARRAY else feature.kind
-    return f"{feature.name} {kind}"
+    return ", the number of classes" if several else ", 1 here"

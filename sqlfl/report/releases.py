@@ -12,7 +12,7 @@ from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.privacy.protection import PublicBounds
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
-from sqlfl.report.units import unit_of
+from sqlfl.report.units import features_of
 
 OTHERS = "other parties"
 CLIENTS = "other clients of the table"
@@ -74,7 +74,7 @@ def _labels(own: Setting) -> Iterator[Release]:
     def release(observer: str, through: str) -> Release:
         if epsilon is None:
             return _none("labels", observer, through or EXACT)
-        unit = f"the label of {own.labels}"
+        unit = str(own.label)
         if through:
             return Release("labels", observer, f"{through}, of the noised ones", unit, epsilon, 0.0)
         nominal = own.privacy.label_epsilon
@@ -242,7 +242,7 @@ def _of(
     slots = list(slots)
     claimed = own.claimed(slots) if own.together or alone else {}
     for claim, group in claimed.items():
-        unit = f"the features of {' or of '.join(unit_of(slot) for slot in group)}"
+        unit = str(features_of(group))
         words = _by_slot(group, mechanism)
         pending = claim.epsilon is None
         yield Release(kind, observer, words, unit, claim.epsilon, claim.delta, note, pending)

@@ -8,7 +8,7 @@ from sqlfl.privacy.protection import PublicBounds
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
-from sqlfl.report.units import derived, repeated, unit_of
+from sqlfl.report.units import Unit, derived, features_of, repeated, unit_of
 
 EVALUATED = (
     "EVALUATE sends the true labels, and the loss of one row tells its label; "
@@ -82,7 +82,7 @@ def _labels(own: Setting) -> Iterator[str]:
         return
     asked = own.privacy
     yield (
-        f"For changing the label of {own.labels} with {own.fixed('the features')} fixed, all that "
+        f"For changing {own.label} with {own.fixed('the features')} fixed, all that "
         f"leaves its client in {_doing(own)} is ({upwards(epsilon)}, 0)-DP, against "
         f"{own.readers()} together. The label is noised once, by its owner "
         f"({own.label_mechanism}), and all that is {'trained' if own.training else 'measured'} is "
@@ -134,7 +134,7 @@ def _features(own: Setting) -> Iterator[str]:
         )
         return
     for claim, slots in own.claimed(own.slots).items():
-        yield _of_features(own, claim, " or of ".join(unit_of(slot) for slot in slots))
+        yield _of_features(own, claim, features_of(slots))
     if not own.together:
         yield (
             "Against anyone who sees more than these: none for features. The coordinator "
@@ -144,8 +144,8 @@ def _features(own: Setting) -> Iterator[str]:
         )
 
 
-def _of_features(own: Setting, claim: Claim, units: str) -> str:
-    fixed = f"For changing the features of {units} with {own.fixed('the labels')} fixed"
+def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
+    fixed = f"For changing {unit} with {own.fixed('the labels')} fixed"
     held = _pair(claim)
     statistics = (
         "features are encoded by public bounds"
@@ -205,7 +205,7 @@ def summary(own: Setting) -> tuple[str, ...]:
 def _label_in_short(own: Setting) -> str:
     epsilon = own.label_epsilon
     if epsilon is not None:
-        return f"Labels: ({upwards(epsilon)}, 0)-DP for {own.labels}, against {own.readers()}."
+        return f"Labels: ({upwards(epsilon)}, 0)-DP for {own.label.alone}, against {own.readers()}."
     if own.elsewhere:
         return "Labels: none, the coordinator sees them in clear."
     return f"Labels: none, but they are sent to nobody: the coordinator is at {own.plan.at}."
@@ -217,7 +217,7 @@ def _features_in_short(own: Setting) -> Iterator[str]:
     elif not own.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
-        f"{_pair(claim)} for {' or '.join(unit_of(slot) for slot in slots)}"
+        f"{_pair(claim)} for {features_of(slots).alone}"
         for claim, slots in own.claimed(own.slots).items()
     )
     if held:

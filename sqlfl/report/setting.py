@@ -17,7 +17,7 @@ from sqlfl.privacy.events import Gaussian
 from sqlfl.privacy.protection import Protection
 from sqlfl.privacy.specification import RoundPrivacy
 from sqlfl.report.card import upwards
-from sqlfl.report.units import listed, unit_of
+from sqlfl.report.units import Unit, label_of, listed
 
 if TYPE_CHECKING:
     from sqlfl.privacy.calibration import Calibration
@@ -158,8 +158,8 @@ class Setting:
         return tuple(p for p in self.owners if at is None or p.lower() != at.lower())
 
     @property
-    def labels(self) -> str:
-        return " or of ".join(unit_of(slot) for slot in self.plan.ucq.slots if slot.target)
+    def label(self) -> Unit:
+        return label_of(self.plan.ucq.slots)
 
     @property
     def classes(self) -> int | None:

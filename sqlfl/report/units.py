@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
 from sqlglot import exp
 
 from sqlfl.planner.query.ucq import Slot
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Whose change an ε is about: a part of one row, of any of these."""
+
+    part: Literal["features", "label"]
+    rows: tuple[str, ...]
+    """Each as `unit_of` has it."""
+
+    def __str__(self) -> str:
+        return f"the {self.part} of {' or of '.join(self.rows)}"
+
+    @property
+    def alone(self) -> str:
+        """The rows, where the part is told before."""
+        return " or ".join(self.rows)
+
+
+def features_of(slots: Iterable[Slot]) -> Unit:
+    return Unit("features", tuple(unit_of(slot) for slot in slots))
+
+
+def label_of(slots: Iterable[Slot]) -> Unit:
+    """Of those of the slots that have one."""
+    return Unit("label", tuple(unit_of(slot) for slot in slots if slot.target))
 
 
 def tables_of(slot: Slot) -> tuple[str, ...]:

@@ -1,0 +1,129 @@
+"""The sections of EXPLAIN on the slots and how they are joined."""
+
+from __future__ import annotations
+
+from sqlfl.planner.explain.render import Notes, Section, Table
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import ARRAY, Block, Feature, Join, LeftJoin, Slot
+
+HEADERS = ("slot", "clients", "rows, estimated", "features", "engine")
+
+
+def join(plan: FederatedPlan) -> Section:
+    """In short: which tables, joined on what."""
+    rows = tuple(
+        (
+            slot.name,
+            ", ".join(str(client) for client in slot.clients),
+            _estimate(slot),
+            ", ".join(feature.name for feature in slot.features) or "none",
+            plan.engines[slot.index].engine if slot.features else "none",
+        )
+        for slot in plan.ucq.slots
+    )
+    table = Table(HEADERS, rows)
+    blocks = dict.fromkeys(_of_block(plan, block) for block in plan.ucq.blocks)
+    joined = tuple(text for text in blocks if text)
+    return Section("The join", (table, *([Notes(joined)] if joined else [])))
+
+
+def slots(plan: FederatedPlan) -> Section:
+    """With kinds of features, and why each has its engine."""
+    rows = []
+    for slot in plan.ucq.slots:
+        choice = plan.engines[slot.index]
+        rows.append(
+            (
+                f"{slot.index} {slot.name}",
+                ", ".join(str(client) for client in slot.clients),
+                _estimate(slot),
+                ", ".join(_feature(feature) for feature in slot.features) or "none",
+                f"{choice.engine}: {choice.reason}" if slot.features else "none",
+            )
+        )
+    return Section("Slots", (Table(HEADERS, tuple(rows)),))
+
+
+def joins(plan: FederatedPlan) -> Section:
+    """Block by block, with the keys and the rows of those without partner."""
+    ucq = plan.ucq
+    names = [slot.name for slot in ucq.slots]
+    blocks = []
+    for number, block in enumerate(ucq.blocks):
+        members = [_member(ucq.slots[slot], fragments) for slot, fragments in block.members]
+        blocks.append((str(number), ", ".join(members), _of_block(plan, block) or "none"))
+    parts = [Table(("block", "slots", "joins"), tuple(blocks))]
+    keys = [
+        (
+            str(key.index),
+            ", ".join(key.types),
+            ", ".join(slot.name for slot in ucq.slots if key.index in slot.keys),
+            "16-byte keyed hash of the value"
+            + (f", its {len(key.types)} parts together" if len(key.types) > 1 else ""),
+        )
+        for key in ucq.keys
+    ]
+    if keys:
+        parts.append(Table(("key", "types", "slots", "sent as"), tuple(keys)))
+    added = [(names[slot], *_without_partner(plan, slot)) for slot in _optional(plan)]
+    if added:
+        headers = ("slot", "joined rows without partner get", "WHERE then drops")
+        parts.append(Table(headers, tuple(added)))
+    return Section("Joins", tuple(parts))
+
+
+def _of_block(plan: FederatedPlan, block: Block) -> str:
+    names = [slot.name for slot in plan.ucq.slots]
+    inner = [_equality(names, item) for item in block.joins]
+    return ", ".join([*inner, *(_left_join(names, left) for left in block.lefts)])
+
+
+def _equality(names: list[str], join: Join) -> str:
+    virtual = ", also where it has no partner" if join.virtual else ""
+    return f"{names[join.left]} = {names[join.right]} on key {join.key}{virtual}"
+
+
+def _left_join(names: list[str], left: LeftJoin) -> str:
+    inside = [names[slot] for slot in left.slots]
+    inside += [_equality(names, join) for join in left.joins]
+    inside += [_left_join(names, inner) for inner in left.lefts]
+    what = inside[0] if len(inside) == 1 else f"({', '.join(inside)})"
+    return f"LEFT JOIN {what}: {', '.join(_equality(names, join) for join in left.on) or 'all'}"
+
+
+def _optional(plan: FederatedPlan) -> list[int]:
+    return sorted({slot for block in plan.ucq.blocks for slot in block.optional})
+
+
+def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
+    """What joined rows get of a slot without a row for them, and which are dropped."""
+    slot = plan.ucq.slots[index]
+    virtual = [f for f in slot.fragments if f.virtual]
+    places = " and ".join(f"fragment {f.index} at {f.client}" for f in virtual)
+    links = [str(f.index) for f in slot.fragments if f.links]
+    dropped = "none"
+    if links:
+        dropped = f"rows of fragment{'s' * (len(links) > 1)} {', '.join(links)}"
+        dropped += "; those without partner, if that row is not there"
+    return f"the row of {places}", dropped
+
+
+def _estimate(slot: Slot) -> str:
+    found = []
+    for client in slot.clients:
+        rows = [f.rows for f in slot.fragments if f.client == client and not f.virtual]
+        known = [r for r in rows if r is not None]
+        found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
+    return " + ".join(found)
+
+
+def _member(slot: Slot, fragments: tuple[int, ...]) -> str:
+    if fragments == tuple(f.index for f in slot.fragments if not f.virtual):
+        several = len(fragments) > 1
+        return f"{slot.name} (fragments {', '.join(map(str, fragments))})" if several else slot.name
+    return f"{slot.name} (fragments {', '.join(str(index) for index in fragments)})"
+
+
+def _feature(feature: Feature) -> str:
+    kind = f"{feature.kind}[{feature.width}]" if feature.kind == ARRAY else feature.kind
+    return f"{feature.name} {kind}"

@@ -1,0 +1,131 @@
+"""The sections of EXPLAIN on the model: target, method, options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlfl.options.batch import LEAST, MOST, Usual
+from sqlfl.options.privacy import Privacy
+from sqlfl.options.training import TowerOptions, TrainingOptions
+from sqlfl.options.types import shown
+from sqlfl.planner.explain.render import Section, Table
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.transport.network import Network
+
+BOUNDS = ("max_joined_rows", "memory_limit")
+"""Options that what is trained does not depend on, left to the details."""
+SHARES = ("dropout", "momentum", "validation_fraction")
+"""Options of which 0 is as good as none."""
+
+
+def method(plan: FederatedPlan) -> Section:
+    """Without what details have: options that change nothing, and blocks by their number."""
+    chosen = {name: value for name, value in _options(plan).items() if _matters(name, value)}
+    rows = tuple(_properties(plan, chosen))
+    return Section("The model", (Table(("property", "value"), rows),) if rows else ())
+
+
+def _matters(name: str, value: object) -> bool:
+    off = value is None or value is False or value in ("none", "auto")
+    return not (off or name in BOUNDS or (name in SHARES and value == 0))
+
+
+def model(plan: FederatedPlan) -> Section:
+    """With all options."""
+    rows = _properties(plan, _options(plan))
+    started = plan.options.warm_start if isinstance(plan.options, TrainingOptions) else None
+    for slot_index, block in plan.blocks.items():
+        name = plan.ucq.slots[slot_index].name
+        does = "starts from" if plan.algorithm else "is scored by"
+        model = started or "the model"
+        rows.append(("block", f"slot {name} {does} block {block} of {model}"))
+    return Section("Model", (Table(("property", "value"), tuple(rows)),) if rows else ())
+
+
+def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tuple[str, str]]:
+    rows = []
+    for slot in plan.ucq.slots:
+        if slot.target:
+            held = ", ".join(str(client) for client in slot.clients)
+            type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
+            rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
+    if plan.at is not None:
+        clients = ", ".join(str(client) for client in plan.clients if not plan.crosses(client))
+        stays = f": what it exchanges with {clients} stays there" if clients else ""
+        rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
+    if plan.algorithm:
+        rows.append(("algorithm", plan.algorithm))
+    chosen = [f"{name} = {shown(value)}" for name, value in options.items() if value is not None]
+    if chosen:
+        rows.append(("options", ", ".join(chosen)))
+    if plan.privacy is not None:
+        rows.append(("privacy", _asked(plan.privacy)))
+    if plan.tower is not None:
+        rows += _towers(plan, plan.tower)
+    training = plan.options if isinstance(plan.options, TrainingOptions) else None
+    if training is not None and training.network is not None:
+        rows.append(("comm_seconds", _network(training.network)))
+    for identifier in plan.ucq.identifiers:
+        rows.append(("identifier", identifier.name))
+    if plan.into is not None:
+        held = ", ".join(str(client) for client in plan.into.clients)
+        rows.append(("into", f"{plan.into.path}, at {held}: {', '.join(plan.into.columns)}"))
+    return rows
+
+
+def _asked(privacy: Privacy) -> str:
+    """The clause as it is understood, defaults included."""
+    names = ["label_epsilon", "label_mechanism", "label_bounds", "label_classes"]
+    found = names if privacy.labels else []
+    if privacy.features:
+        found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
+        if privacy.predictions == "gaussian":
+            found += ["prediction_clip", "prediction_share"]
+        found += ["statistics"] + ["statistics_share"] * (privacy.statistics == "noised")
+        found += ["feature_bounds", "max_fan_out"]
+    values = {name: getattr(privacy, name) for name in found}
+    values["feature_bounds"] = dict(privacy.feature_bounds) or None
+    return ", ".join(f"{n} = {shown(v)}" for n, v in values.items() if v is not None)
+
+
+def _options(plan: FederatedPlan) -> dict[str, object]:
+    """Those that matter, but the algorithm."""
+    if not isinstance(plan.options, TrainingOptions):
+        return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
+    return {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
+
+
+def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
+    widths = " → ".join(str(width) for width in tower.hidden)
+    outputs = "d_c" if tower.outputs is None else str(tower.outputs)
+    shape = f"d columns → {widths} ({tower.activation}) → {outputs} outputs"
+    found = [("tower", f"of each slot with features: {shape}")]
+    if tower.outputs is not None:
+        shape = f"{tower.outputs} sums of outputs → d_c scores"
+        found.append(("head", f"at the coordinator, linear: {shape}"))
+    method = plan.options.method if isinstance(plan.options, TrainingOptions) else None
+    if method is not None and any(isinstance(value, Usual) for value in vars(method).values()):
+        usual = f"from {LEAST} to {MOST}"
+        found.append(("batch_size", f"a twentieth of the joined rows, but {usual}"))
+    if plan.algorithm:
+        cuda = "CUDA in float32 at clients that have it, else the CPU in float64"
+        device = {"auto": cuda, "cuda": "CUDA in float32", "cpu": "the CPU, in float64"}
+        found.append(("device", f"{tower.device}: {device[tower.device]}"))
+    return found
+
+
+def _network(line: Network) -> str:
+    """The formula of comm_seconds, in words."""
+    return (
+        f"of an exchange that crosses a border: {line.latency:g} s + 8 · bytes / "
+        f"{_speed(line.bandwidth)}, "
+        "bytes being those of the values that the busiest client gets and sends (each has a line "
+        "of its own); summed over the run's exchanges so far"
+    )
+
+
+def _speed(bandwidth: float) -> str:
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bandwidth >= size / 10:
+            return f"{bandwidth / size:g} {unit}"
+    return f"{bandwidth:g} bit/s"
