@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 from sqlfl.codec import DEEPEST, loads, read
@@ -36,7 +37,7 @@ class Client:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    @property
+    @cached_property
     def _key(self) -> tuple[str, int]:
         return self.party.lower(), self.index
 
