@@ -147,7 +147,8 @@ def test_a_database_is_the_file_that_it_lies_in(tmp_path: Path, database: Open) 
     assert list(files(memory)) == ["b"]
     other = database("CREATE SCHEMA s", "USE s")
     with database().cursor() as empty:
-        assert not located(current_database(empty)).is_same(located(current_database(other)), one_instance=True)
+        found = [located(current_database(con)) for con in (empty, other)]
+        assert not found[0].is_same(found[1], one_instance=True)
 
 
 def test_a_closed_connection_is_not_idle(database: Open) -> None:
