@@ -6,7 +6,6 @@ import functools
 import html
 import itertools
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,6 +26,7 @@ from sqlfl.report.report import expected_report, report_of
 from sqlfl.report.setting import Claim, Setting
 from sqlfl.report.units import derived, repeated, unit_of
 from sqlfl.schema import Client
+from tests import goldens
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH
 from tests.planner import plans
@@ -359,7 +359,6 @@ def test_html_is_a_table_of_all_releases() -> None:
 
 @pytest.mark.parametrize("name", ["none", "parameters", "together"])
 def test_text(name: str) -> None:
-    """SQLFL_UPDATE_GOLDENS=1 rewrites it."""
     at, cards, done, privacy = {
         "none": ("bank", True, True, None),
         "parameters": (
@@ -385,9 +384,7 @@ def test_text(name: str) -> None:
     }[name]
     path = GOLDEN / f"{name}.txt"
     text = str(reported(plan_of(privacy, at, cards), done)) + "\n"
-    if os.environ.get("SQLFL_UPDATE_GOLDENS"):
-        path.write_text(text)
-    assert text == path.read_text()
+    goldens.check(path, text)
     assert max(map(len, text.splitlines())) <= 96
 
 

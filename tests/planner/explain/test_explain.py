@@ -1,4 +1,4 @@
-"""EXPLAIN against golden texts; `python -m tests.planner.explain.test_explain` writes them anew."""
+"""EXPLAIN against golden texts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from sqlfl.planner.explain.render import WIDTH, Document, Section, Table, to_text
 from sqlfl.planner.federated.plan import FederatedPlan, plan
 from sqlfl.privacy.specification import Bounds, Privacy
+from tests import goldens
 from tests.planner import plans
 
 GOLDEN = Path(__file__).parent.parent.parent / "fixtures" / "explain"
@@ -131,7 +132,7 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_golden(name: str) -> None:
-    assert str(PLANS[name]()) + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    goldens.check(GOLDEN / f"{name}.txt", f"{PLANS[name]()}\n")
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -303,12 +304,3 @@ def test_words_longer_than_a_line_are_broken() -> None:
     assert max(len(line) for line in lines) <= WIDTH
     assert sum(line.count("x") for line in lines) == 300
     assert sum(line.count("y") for line in lines) == 200
-
-
-def write() -> None:
-    for name, make in PLANS.items():
-        (GOLDEN / f"{name}.txt").write_text(f"{make()}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()
