@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlfl.result import Result
     from sqlfl.session import Federation, connect
     from sqlfl.store.registry import Model
+    from sqlfl.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "PolicyError",
     "PrivacyError",
     "Result",
+    "Trace",
     "Warning",
     "__version__",
     "connect",
@@ -54,6 +56,7 @@ _HOMES = {
     "Federation": "sqlfl.session",
     "Model": "sqlfl.store.registry",
     "Result": "sqlfl.result",
+    "Trace": "sqlfl.trace",
     "connect": "sqlfl.session",
 }
 
