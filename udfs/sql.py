@@ -12,12 +12,15 @@ from typing import Any, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 from sqlglot import exp, parse_one
+from sqlglot.dialects.dialect import Dialect
 
 from sqlfl.errors import Error, ModelError
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
 Found = TypeVar("Found")
+
+_DUCKDB = Dialect.get_or_raise("duckdb")
 
 Observer: TypeAlias = Callable[[str, float, "int | None"], None]
 """Told of a query that has run: its text, without the values of its parameters; seconds; and the
@@ -198,7 +201,9 @@ def constant(query: exp.Expr) -> exp.Var:
 
 
 def to_sql(query: exp.Expr) -> str:
-    return query.sql(dialect="duckdb")
+    # sqlglot would copy the tree, which takes as long as to write it, lest it changes something: of
+    # what is built here, it changes nothing
+    return _DUCKDB.generate(query, copy=False)
 
 
 def run(con: Connection, query: exp.Expr, parameters: Parameters | None = None) -> None:
