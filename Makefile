@@ -11,14 +11,17 @@ demo: .venv/demo.stamp
 notebook: .venv/notebook.stamp
 	cd examples && ../.venv/bin/python -m jupyterlab 01_quickstart.ipynb
 
-# pytest comes last, so that its closing line is the last line. Its workers share the cores, which
-# the threads of numpy's BLAS would take from each other
+# Workers share the cores, which the threads of numpy's BLAS would take from each other. Tests start
+# dozens of processes, each of which would compile all modules anew where it may not find them compiled
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(RUN) pytest -n auto
+
+# pytest comes last, so that its closing line is the last line
 test: lint types
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) pytest -n auto
+	$(PYTEST)
 
 # Everything at full depth: hundreds of random examples, all combinations, 200 kills; hours
 thorough: lint types
-	HYPOTHESIS_PROFILE=thorough OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) pytest -n auto
+	HYPOTHESIS_PROFILE=thorough $(PYTEST)
 
 lint: .venv/dev.stamp
 	$(RUN) ruff check .

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sqlfl.result import Result
     from sqlfl.session import Federation, connect
     from sqlfl.store.registry import Model
+    from sqlfl.trace import Trace
 
 __all__ = [
     "Error",
@@ -43,6 +44,7 @@ __all__ = [
     "PolicyError",
     "PrivacyError",
     "Result",
+    "Trace",
     "Warning",
     "__version__",
     "connect",
@@ -53,6 +55,7 @@ _HOMES = {
     "Federation": "sqlfl.session",
     "Model": "sqlfl.store.registry",
     "Result": "sqlfl.result",
+    "Trace": "sqlfl.trace",
     "connect": "sqlfl.session",
 }
 

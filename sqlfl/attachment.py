@@ -17,7 +17,7 @@ from sqlfl.files import Connection, may_be_written, open_or_make, open_source, t
 from sqlfl.schema import Client
 from sqlfl.sources import database_path, no_source
 from sqlfl.store.coordinator_file import CoordinatorFile
-from sqlfl.udfs.block_tables import blocks_of, current_database
+from sqlfl.udfs.block_tables import Database, blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
 from sqlfl.udfs.connection import (
     Located,
@@ -150,21 +150,26 @@ class Attachment:
         try:
             con = self._source(client, source, keeps=store is None)
             given = isinstance(source, duckdb.DuckDBPyConnection)
+            database = current_database(con)
+            here = located(database)
             if self._coordinator is None:
-                secret = label_secret(con, client, given=given)
-                return Place(client, con, MemoryBlocks(), secret, located(con))
+                secret = label_secret(con, client, given=given, source=database)
+                return Place(client, con, MemoryBlocks(), secret, here)
             if store is None:
-                self._refuse_coordinator(con, "the source")
-                own = blocks_of(con, self._coordinator.id, str(client))
-                secret = label_secret(con, client, keeps=own.lasting, given=given)
-                return Place(client, con, own, secret, located(con))
+                self._refuse_coordinator(database, "the source")
+                blocks = blocks_of(con, self._coordinator.id, str(client), database)
+                secret = label_secret(
+                    con, client, keeps=blocks.lasting, given=given, source=database
+                )
+                return Place(client, con, blocks, secret, here)
             kept = self._store(source, store)
-            self._refuse_coordinator(kept, "the store")
-            blocks = blocks_of(kept, self._coordinator.id, str(client))
+            stored = current_database(kept)
+            self._refuse_coordinator(stored, "the store")
+            blocks = blocks_of(kept, self._coordinator.id, str(client), stored)
             if not blocks.lasting:
                 raise Error(f"its store {blocks.reason}", hint="give a file that may be written")
-            secret = label_secret(con, client, kept, given=given)
-            return Place(client, con, blocks, secret, located(con))
+            secret = label_secret(con, client, kept, given=given, source=database, stored=stored)
+            return Place(client, con, blocks, secret, here)
         except duckdb.ConnectionException as error:
             raise PartyError(
                 str(client),
@@ -225,10 +230,9 @@ class Attachment:
         self._stack.push(leave)
         return con
 
-    def _refuse_coordinator(self, con: Connection, what: str) -> None:
-        found = current_database(con).path
-        if found is not None:
-            self._refuse_path(Path(os.path.realpath(found)), what)
+    def _refuse_coordinator(self, database: Database, what: str) -> None:
+        if database.path is not None:
+            self._refuse_path(Path(os.path.realpath(database.path)), what)
 
     def _refuse_path(self, path: Path, what: str) -> None:
         if self._coordinator is not None and path == self._coordinator.path:

@@ -14,6 +14,7 @@ from sqlfl.attachment import Attachment, Place, Source, Store
 from sqlfl.errors import Error, nearest
 from sqlfl.files import Connection
 from sqlfl.interrupts import deferred
+from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.remarks import Remarks
@@ -34,6 +35,7 @@ class Parties:
     handlers : what a transport serves the clients by; grows and shrinks.
     interrupts : what ends the request that a client is serving.
     servers : the clients' ends.
+    observers : who is told of what the clients run.
     """
 
     def __init__(self, file: CoordinatorFile | None) -> None:
@@ -49,6 +51,7 @@ class Parties:
         self.handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
         self.interrupts: dict[Client, Callable[[], None]] = {}
         self.servers: dict[Client, PartyClient] = {}
+        self.observers = Observers()
 
     def attach(
         self,
@@ -80,7 +83,13 @@ class Parties:
             places = {place.client: place for place in attachment.places}
             servers = {
                 client: PartyClient(
-                    client, place.con, own, place.blocks, place.labels, place.instance
+                    client,
+                    place.con,
+                    own,
+                    place.blocks,
+                    place.labels,
+                    place.instance,
+                    self.observers,
                 )
                 for client, place in places.items()
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
@@ -35,7 +36,7 @@ class Client:
     def __hash__(self) -> int:
         return hash(self._key)
 
-    @property
+    @cached_property
     def _key(self) -> tuple[str, int]:
         return self.party.lower(), self.index
 

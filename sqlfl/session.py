@@ -37,6 +37,7 @@ from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.store.saving import Saving, model_of
+from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
 from sqlfl.transport.network import Network
@@ -197,6 +198,31 @@ class Federation:
         {False}
         """
         return Result(self._audit.table())
+
+    @contextmanager
+    def trace(self) -> Iterator[Trace]:
+        """Collect the SQL that clients run in answer to messages, while the context is open.
+
+        A statement's text is as it is run, with what your own statements say in them; keys and the
+        like are parameters, of which it has the names. Of parties in this process: a client that is
+        elsewhere says nothing of what it runs. Not what `attach` asks a connection first, and not
+        the coordinator's own queries, which join hashed keys.
+
+        >>> import duckdb, sqlfl
+        >>> with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:
+        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        ...     fed.attach("clinic", con)
+        ...     text = "TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)"
+        ...     with fed.trace() as trace:
+        ...         _ = fed.sql(text)
+        >>> {ran.client for ran in trace}
+        {'clinic/0'}
+        >>> sorted({ran.message for ran in trace if "FROM t" in ran.sql})
+        ['describe', 'prepare']
+        """
+        collected = Trace()
+        with self._parties.observers.added(collected.add):
+            yield collected
 
     def close(self) -> None:
         """Forget temporary models; close the coordinator's file and what was attached by path.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -50,22 +51,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test marked `thinned(k)`, every k-th case is run, other ones with another seed; in the
-    profile thorough all are.
+    profile thorough all are. Of a module that is marked, every k-th of the tests without a mark of
+    their own.
 
-    With k prime to the numbers of its parameters' values, each value is still met.
+    With k prime to the numbers of its parameters' values, each value is still met. Where tests are
+    named, nothing is left out.
     """
-    if THOROUGH:
+    if THOROUGH or any("::" in argument for argument in config.args):
         return
     seen: Counter[str] = Counter()
     kept, left = [], []
     for item in items:
-        mark = item.get_closest_marker("thinned")
-        name = item.nodeid.partition("[")[0]
+        places = [(mark, node) for node, mark in item.iter_markers_with_node("thinned")]
+        mark, node = places[0] if places else (None, item)
+        name = item.nodeid.partition("[")[0] if node is item else node.nodeid
         number = seen[name]
         seen[name] += 1
         (left if mark is not None and (number + SEED) % mark.args[0] else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays to the end: the collector need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ import sqlfl
 from tests import lasting
 from tests.conftest import Open
 
+pytestmark = pytest.mark.thinned(2)
+
 QUERY = (
     "SELECT p.id, p.age, p.ill, l.value FROM clinic.patients p JOIN lab.results l USING (id) "
     "WHERE p.age > 3"

@@ -23,6 +23,8 @@ from tests.conftest import Open
 from tests.depth import SEED
 from tests.lasting import FILES, evaluate, is_free, kept_runs, train
 
+pytestmark = pytest.mark.thinned(2)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -26,6 +26,8 @@ from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, Databases, cases, predict_sql
 from tests.test_border import Tap, assert_disclosed
 
+pytestmark = pytest.mark.thinned(2)
+
 QUERY = "SELECT t.x, u.z, u.y FROM a.t JOIN b.u ON t.k = u.k"
 PREDICT = f"PREDICT MODEL m ID (a.t.id) FROM ({QUERY})"
 LEFT = """
@@ -112,7 +114,7 @@ def tables(con: duckdb.DuckDBPyConnection) -> list[tuple[str, ...]]:
 
 
 @given(data=st.data(), case=cases(), clients=st.integers(1, 2))
-@examples(2)
+@examples(1, 40)
 def test_into_equals_predict_joined_on_the_identifiers(
     data: st.DataObject, case: Case, clients: int
 ) -> None:

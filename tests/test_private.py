@@ -44,7 +44,7 @@ def blocks_of(fed: sqlfl.Federation) -> dict[int, tuple[str, ...]]:
     st.sampled_from((0.05, 3.0, None)),
     st.sampled_from(("none", "gaussian")),
 )
-@examples(2)
+@examples(1, 40)
 def test_gradients_are_clipped_per_table_row(
     case: Case, clients: int, engine: str, clip: float | None, predictions: str
 ) -> None:

@@ -404,7 +404,7 @@ def test_another_seed_or_none_trains_another(name: str) -> None:
     st.sampled_from(("sql", "arrays")),
     st.booleans().filter(bool),
 )
-@settings(max_examples=60 if THOROUGH else 2)
+@settings(max_examples=60 if THOROUGH else 1)
 @pytest.mark.slow
 def test_any_query_repeats_wherever_its_rows_are_stored(
     case: Case, clients: int, engine: str, simple: bool

@@ -12,6 +12,8 @@ import pytest
 import sqlfl
 from tests.conftest import Open
 
+pytestmark = pytest.mark.thinned(2)
+
 ROWS = "SELECT range AS id, range % 7 AS x, 3 * (range % 7) + range % 2 AS y FROM range(40)"
 OTHER = "SELECT range AS id, sin(range) AS z FROM range(40)"
 LABELS = f"CREATE TABLE labels AS SELECT id, y FROM ({ROWS})"

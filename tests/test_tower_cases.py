@@ -19,6 +19,8 @@ from tests.test_bad_input import disturbed, unchanged
 from tests.test_border import Tap, assert_disclosed
 from tests.test_towers import STILL, start_of
 
+pytestmark = pytest.mark.thinned(2)
+
 ROWS = (
     "SELECT i AS id, i % 7 AS k, sin(i) AS x, CASE WHEN i % 5 = 0 THEN NULL ELSE cos(i) END AS g, "
     "'c' || (i % 4) AS c, (i * i) % 5 + sin(i) * 2 AS y, 'l' || (i % 3) AS cl, (i // 3) % 3 AS w, "

@@ -23,6 +23,8 @@ from tests.federations import Parties, assert_close, federation, probabilities
 from tests.oracle.neural import CentralNetwork, Start
 from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, Databases, cases, train_sql
 
+pytestmark = pytest.mark.thinned(2)
+
 ENGINES = st.sampled_from(("sql", "arrays"))
 CLIENTS = st.integers(1, 3)
 STILL = 1e-30

@@ -34,7 +34,7 @@ def rate_of(data: oracle.Central) -> float:
 
 
 @given(cases(), CLIENTS, ENGINES)
-@examples(2, 500)
+@examples(1, 500)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
     """θ = −η∇ after one step from 0, so equal predictions are equal gradients."""
     with case.open(clients) as databases, federation(databases) as fed:
@@ -48,7 +48,7 @@ def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: 
 
 
 @given(cases(), CLIENTS, ENGINES, st.sampled_from((1e-4, 1e-2)))
-@examples(2, 200)
+@examples(1, 200)
 def test_lbfgs_reaches_the_central_optimum(
     case: Case, clients: int, engine: str, l2: float
 ) -> None:
@@ -89,7 +89,7 @@ OUTER = cases(outer=True)
 
 
 @given(OUTER, CLIENTS, ENGINES)
-@examples(2, 120)
+@examples(1, 120)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
     case: Case, clients: int, engine: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_full_batch_step_over_outer_joins_is_the_central_one(
 
 
 @given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
-@examples(2, 80)
+@examples(1, 80)
 def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_outer_joins_reach_the_central_optimum(
 
 
 @given(cases(), CLIENTS)
-@examples(2, 100)
+@examples(1, 100)
 def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: int) -> None:
     with case.open(clients) as databases, federation(databases) as fed:
         data = trainable(case, databases)
@@ -133,7 +133,7 @@ def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: in
 
 
 @given(cases(), CLIENTS, st.sampled_from(("exact", "consensus")))
-@examples(2, 100)
+@examples(1, 100)
 def test_admm_never_diverges_and_approaches_the_optimum(
     case: Case, clients: int, union: str
 ) -> None:

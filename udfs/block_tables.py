@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -265,9 +266,10 @@ class DatabaseBlocks(MemoryBlocks):
 
 @dataclass(frozen=True)
 class Database:
-    """A database of a connection."""
+    """The current database of a connection, and its current schema."""
 
     catalog: str
+    schema: str
     path: str | None
     """None in memory."""
     read_only: bool
@@ -286,19 +288,21 @@ class Database:
 
 def current_database(con: sql.Connection) -> Database:
     """The one that tables named without a database are of."""
-    catalog = current_place(con)[0]
-    wanted = ["path", "readonly", "type"]
-    query = (
-        exp.select(*(sql.column(name) for name in wanted))
-        .from_(exp.Table(this=sql.call("duckdb_databases")))
-        .where(sql.equal(sql.column("database_name"), sql.string(catalog)))
-    )
+    catalog, schema = current_place(con)
     cursor = sql.waiting(con.cursor)
     try:
-        ((path, read_only, kind),) = sql.fetch(cursor, query)
+        ((path, read_only, kind),) = sql.fetch(cursor, _one_database(), {"catalog": catalog})
     finally:
         cursor.close()
-    return Database(catalog, path or None, read_only, kind)
+    return Database(catalog, schema, path or None, read_only, kind)
+
+
+@lru_cache(maxsize=1)
+def _one_database() -> exp.Var:
+    source = exp.Table(this=sql.call("duckdb_databases"))
+    query = sql.select(source, [sql.column(name) for name in ("path", "readonly", "type")])
+    named = sql.equal(sql.column("database_name"), sql.parameter("catalog"))
+    return sql.constant(query.where(named))
 
 
 def own_tables(cursor: sql.Connection, catalog: str) -> dict[str, set[str]]:
@@ -309,9 +313,14 @@ def own_tables(cursor: sql.Connection, catalog: str) -> dict[str, set[str]]:
     return found
 
 
-def blocks_of(con: sql.Connection, coordinator: str, client: str) -> Blocks:
-    """Blocks in the current database of `con`; one that may not be written is read only."""
-    database = current_database(con)
+def blocks_of(
+    con: sql.Connection, coordinator: str, client: str, database: Database | None = None
+) -> Blocks:
+    """Blocks in the current database of `con`; one that may not be written is read only.
+
+    `database` is that database, where it has been asked for already.
+    """
+    database = database or current_database(con)
     if database.kind != "duckdb" or not database.path:
         return MemoryBlocks(database.reason)
     return DatabaseBlocks(

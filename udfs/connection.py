@@ -16,7 +16,7 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import current_place
+from sqlfl.udfs.block_tables import Database
 
 MEANING = (
     "Calendar", "TimeZone", "binary_as_string", "default_collation", "default_null_order",
@@ -53,11 +53,9 @@ class Located:
         return one_instance and self.catalog.lower() == other.catalog.lower()
 
 
-def located(con: sql.Connection) -> Located:
-    """Raises duckdb.ConnectionException where the connection is closed."""
-    catalog, schema = current_place(con)
-    with closing(sql.waiting(con.cursor)) as cursor:
-        return Located(catalog, schema, files(cursor).get(catalog, ""))
+def located(database: Database) -> Located:
+    file = _file(database.path, database.kind) if database.path else ""
+    return Located(database.catalog, database.schema, file)
 
 
 def files(con: sql.Connection) -> dict[str, str]:
@@ -144,13 +142,18 @@ def _same_instance(one: sql.Connection, other: sql.Connection) -> bool:
 
 def _shared(cursor: sql.Connection) -> dict[str, str | None]:
     """The values of `MEANING`, of those that there are: some come with extensions."""
-    wanted = exp.select(*(sql.text(sql.call("current_setting", sql.string(n))) for n in MEANING))
     try:
-        return dict(zip(MEANING, sql.fetch(cursor, wanted)[0], strict=True))
+        return dict(zip(MEANING, sql.fetch(cursor, _meaning())[0], strict=True))
     except duckdb.CatalogException:
         names = [sql.column("name"), sql.column("value")]
         listed = sql.select(exp.Table(this=sql.call("duckdb_settings")), names)
         return dict(sql.fetch(cursor, listed))
+
+
+@lru_cache(maxsize=1)
+def _meaning() -> exp.Var:
+    settings = (sql.text(sql.call("current_setting", sql.string(name))) for name in MEANING)
+    return sql.constant(exp.select(*settings))
 
 
 @lru_cache(maxsize=64)

@@ -107,13 +107,16 @@ def label_secret(
     *,
     keeps: bool = False,
     given: bool = True,
+    source: Database | None = None,
+    stored: Database | None = None,
 ) -> LabelSecret:
     """Of the client whose source is `con`.
 
     keeps : the source keeps blocks of models. given : the caller has opened the source, so that
-    read-only is what was asked for; else sqlfl has opened its path.
+    read-only is what was asked for; else sqlfl has opened its path. source, stored : the current
+    databases of `con` and of `store`, where they have been asked for already.
     """
-    source = current_database(con)
+    source = source or current_database(con)
     places: list[Place] = []
     home: Place | None = None
     if source.kind == "duckdb" and source.path:
@@ -124,7 +127,7 @@ def label_secret(
         elif beside.possible and not (given and source.read_only):
             home = beside
     if store is not None:
-        home = InDatabase(store, current_database(store), str(client).lower())
+        home = InDatabase(store, stored or current_database(store), str(client).lower())
         places.append(home)
     return LabelSecret(places, home, source.reason or "is read-only")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,20 @@ from typing import Any, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 from sqlglot import exp, parse_one
+from sqlglot.dialects.dialect import Dialect
 
 from sqlfl.errors import Error, ModelError
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
 Found = TypeVar("Found")
+
+_DUCKDB = Dialect.get_or_raise("duckdb")
+
+Observer: TypeAlias = Callable[[str, float, "int | None"], None]
+"""Told of a query that has run: its text, without the values of its parameters; seconds; and the
+rows of its result, None where these are not counted."""
+_here = threading.local()
 
 PATIENCE = 30.0
 """Seconds to wait for a connection that another thread is using."""
@@ -39,6 +48,18 @@ def waiting(work: Callable[[], Found]) -> Found:
                     hint="attach a connection that no other thread works on, such as con.cursor()",
                 ) from error
             time.sleep(0.002)
+
+
+@contextmanager
+def observed(observer: Observer | None) -> Iterator[None]:
+    """`observer` is told of what the functions below run in this thread, in the block; None: nobody
+    is."""
+    previous = getattr(_here, "observer", None)
+    _here.observer = observer
+    try:
+        yield
+    finally:
+        _here.observer = previous
 
 
 def column(name: str, table: str | None = None) -> exp.Column:
@@ -180,29 +201,55 @@ def constant(query: exp.Expr) -> exp.Var:
 
 
 def to_sql(query: exp.Expr) -> str:
-    return query.sql(dialect="duckdb")
+    # sqlglot would copy the tree, which takes as long as to write it, lest it changes something: of
+    # what is built here, it changes nothing
+    return _DUCKDB.generate(query, copy=False)
 
 
 def run(con: Connection, query: exp.Expr, parameters: Parameters | None = None) -> None:
-    con.execute(to_sql(query), dict(parameters) if parameters else None)
+    with _told(to_sql(query)) as (text, _):
+        con.execute(text, dict(parameters) if parameters else None)
 
 
 def fetch(
     con: Connection, query: exp.Expr, parameters: Parameters | None = None
 ) -> list[tuple[Any, ...]]:
-    return con.execute(to_sql(query), dict(parameters) if parameters else None).fetchall()
+    with _told(to_sql(query)) as (text, count):
+        rows = con.execute(text, dict(parameters) if parameters else None).fetchall()
+        count(len(rows))
+        return rows
 
 
 def columns(
     con: Connection, query: exp.Expr, parameters: Parameters | None = None
 ) -> dict[str, Any]:
     """The result as numpy arrays by name (masked arrays where there are NULLs)."""
-    return con.execute(to_sql(query), dict(parameters) if parameters else None).fetchnumpy()
+    with _told(to_sql(query)) as (text, count):
+        found = con.execute(text, dict(parameters) if parameters else None).fetchnumpy()
+        count(len(next(iter(found.values()), ())))
+        return found
 
 
 def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
-    return con.sql(to_sql(query)).to_arrow_reader(rows)
+    with _told(to_sql(query)) as (text, _):
+        return con.sql(text).to_arrow_reader(rows)
+
+
+@contextmanager
+def _told(text: str) -> Iterator[tuple[str, Callable[[int], None]]]:
+    """Of the query `text`, run in the block, the observer is told, also where it fails; the second
+    value is to be told the number of rows."""
+    observer: Observer | None = getattr(_here, "observer", None)
+    if observer is None:
+        yield text, lambda rows: None
+        return
+    counted: list[int] = []
+    start = time.perf_counter()
+    try:
+        yield text, counted.append
+    finally:
+        observer(text, time.perf_counter() - start, counted[0] if counted else None)
 
 
 def create(

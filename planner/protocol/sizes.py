@@ -29,6 +29,9 @@ class Symbol:
     part: int | None = None
     """The key's index in the query, or the feature's position in the slot."""
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 class Size:
     """A polynomial in symbols; immutable, compared by value.
@@ -47,9 +50,8 @@ class Size:
             terms[()] = value
         else:
             terms.update(value)
-        self._terms: dict[Monomial, int] = {
-            monomial: terms[monomial] for monomial in sorted(terms, key=_order) if terms[monomial]
-        }
+        order = terms if len(terms) < 2 else sorted(terms, key=_order)
+        self._terms: dict[Monomial, int] = {name: terms[name] for name in order if terms[name]}
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:

@@ -16,6 +16,7 @@ from sqlfl.interrupts import stoppable
 from sqlfl.party.client import predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed, safe_text
+from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
 from sqlfl.party.slot_state import SlotState, check_delta
 from sqlfl.printing import clipped, lines
@@ -63,7 +64,8 @@ class PartyClient:
 
     Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
     never used to run anything. `instance` tells its instance of DuckDB from those of the party's
-    other clients; None where there are none. Raises PartyError where `con` is closed.
+    other clients; None where there are none. `observers` are told of what is run. Raises PartyError
+    where `con` is closed.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class PartyClient:
         blocks: Blocks | None = None,
         labels: LabelSecret | None = None,
         instance: str | None = None,
+        observers: Observers | None = None,
     ) -> None:
         self.client = client
+        self._observers = Observers() if observers is None else observers
         self._secrets = secrets
         self._instance = instance
         self._runs: dict[str, RunState] = {}
@@ -121,7 +125,8 @@ class PartyClient:
             return encode(ms.Failure("", ms.CLIENT, "WireError", text))
         at = ""
         try:
-            with self._lock, stoppable(self._stop):
+            seen = self._observers.of(self.client, request.kind)
+            with self._lock, stoppable(self._stop), seen:
                 self._stop.clear()
                 reply = self._answer(request)
             return encode(replace(reply, number=request.number))

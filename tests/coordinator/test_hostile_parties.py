@@ -13,7 +13,7 @@ from tests.hostile import CASES, MODEL, STATEMENTS, Case, Twisting, opened
 
 
 @pytest.fixture(scope="module")
-def fed() -> Iterator[tuple[sqlfl.Federation, Twisting, Parties]]:
+def whole() -> Iterator[tuple[sqlfl.Federation, Twisting, Parties]]:
     """With a model m, at whose parties replies can be crafted."""
     held: list[Twisting] = []
 
@@ -30,21 +30,32 @@ def fed() -> Iterator[tuple[sqlfl.Federation, Twisting, Parties]]:
             con.close()
 
 
+@pytest.fixture
+def fed(
+    whole: tuple[sqlfl.Federation, Twisting, Parties],
+) -> Iterator[tuple[sqlfl.Federation, Twisting]]:
+    """One for all tests, from which each takes away what it has made, however it ends."""
+    federated, twisting, databases = whole
+    try:
+        yield federated, twisting
+    finally:
+        twisting.set(None)
+        federated.sql("DROP MODEL IF EXISTS n")
+        for con in databases["home"]:
+            con.execute("DROP TABLE IF EXISTS predicted")
+
+
 @pytest.mark.thinned(17)
 @pytest.mark.parametrize("name", CASES)
 def test_a_crafted_reply_is_an_error_of_its_party(
-    name: str, fed: tuple[sqlfl.Federation, Twisting, Parties]
+    name: str, fed: tuple[sqlfl.Federation, Twisting]
 ) -> None:
-    federated, twisting, databases = fed
+    federated, twisting = fed
     case = CASES[name]
     twisting.set(case)
-    try:
-        with pytest.raises(sqlfl.Error) as caught:
-            federated.sql(STATEMENTS[case.statement])
-    finally:
-        twisting.set(None)
-        for con in databases["home"]:
-            con.execute("DROP TABLE IF EXISTS predicted")
+    with pytest.raises(sqlfl.Error) as caught:
+        federated.sql(STATEMENTS[case.statement])
+    twisting.set(None)
     error = caught.value
     if case.kind == "columns":  # which the planner tells with the place in the statement
         assert isinstance(error, sqlfl.PlanError)
@@ -61,12 +72,8 @@ def test_a_crafted_reply_is_an_error_of_its_party(
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("statement", sorted({case.statement for case in CASES.values()}))
 def test_the_honest_replies_make_no_error(
-    statement: str, fed: tuple[sqlfl.Federation, Twisting, Parties]
+    statement: str, fed: tuple[sqlfl.Federation, Twisting]
 ) -> None:
-    federated, twisting, databases = fed
+    federated, twisting = fed
     twisting.set(Case(statement, "no such kind", lambda reply: b""))
     federated.sql(STATEMENTS[statement])
-    if "MODEL n" in STATEMENTS[statement]:
-        federated.sql("DROP MODEL n")
-    for con in databases["home"]:
-        con.execute("DROP TABLE IF EXISTS predicted")

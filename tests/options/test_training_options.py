@@ -20,6 +20,8 @@ import sqlfl
 from sqlfl.coordinator import training, weighting
 from sqlfl.coordinator.preparation import Targets, Weighting
 
+pytestmark = pytest.mark.thinned(2)
+
 L2 = 1e-2
 TARGETS = {
     "linear_regression": "y",

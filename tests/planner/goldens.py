@@ -1,15 +1,15 @@
 """Golden files: input and expected output in plain SQL.
 
 A case is `-- name`, a statement that ends in `;`, and the expected text in lines `--> ...`.
-SQLFL_UPDATE_GOLDENS=1 rewrites the expected text.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from tests.goldens import RENEWED
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "planner"
 MARK = "-->"
@@ -48,9 +48,9 @@ def cases(name: str) -> list[Case]:
 
 
 def check(name: str, case: Case, produce: Callable[[str], str]) -> None:
-    """Compare with the golden, or rewrite it where the environment asks for that."""
+    """Compare with the golden, or renew it where that is asked for."""
     found = "\n".join(line.rstrip() for line in produce(case.sql).split("\n"))
-    if os.environ.get("SQLFL_UPDATE_GOLDENS"):
+    if RENEWED:
         path = FIXTURES / name
         heading, known = read(path)
         changed = [replace(c, expected=found) if c.name == case.name else c for c in known]

@@ -34,6 +34,8 @@ from tests.lasting import (
     train,
 )
 
+pytestmark = pytest.mark.thinned(2)
+
 ROOT = Path(__file__).parent.parent.parent
 CLIENTS = ("census/0", "census/1", "geo/0")
 ONE_PARTY = (

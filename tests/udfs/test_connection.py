@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from sqlfl.udfs.block_tables import current_database
 from sqlfl.udfs.connection import (
     MEANING,
     files,
@@ -94,7 +95,7 @@ def test_nothing_ends_an_open_result(database: Open) -> None:
     assert result.fetchone() == (0,)
     assert session_settings(con)
     assert not has_open_transaction(con)
-    located(con)
+    located(current_database(con))
     instances([con, con])
     assert result.fetchone() == (1,)
 
@@ -136,17 +137,18 @@ def test_a_database_is_the_file_that_it_lies_in(tmp_path: Path, database: Open) 
     found = []
     for name in (path, link, hard):
         with duckdb.connect(str(name), read_only=True) as con:
-            found.append(located(con))
+            found.append(located(current_database(con)))
     memory = database(f"ATTACH '{path}' AS b (READ_ONLY)")
-    assert not located(memory).file
+    assert not located(current_database(memory)).file
     memory.execute("USE b")
-    found.append(located(memory))
+    found.append(located(current_database(memory)))
     assert len({place.file for place in found}) == 1
     assert all(place.is_same(found[0], one_instance=False) for place in found)
     assert list(files(memory)) == ["b"]
     other = database("CREATE SCHEMA s", "USE s")
     with database().cursor() as empty:
-        assert not located(empty).is_same(located(other), one_instance=True)
+        found = [located(current_database(con)) for con in (empty, other)]
+        assert not found[0].is_same(found[1], one_instance=True)
 
 
 def test_a_closed_connection_is_not_idle(database: Open) -> None:

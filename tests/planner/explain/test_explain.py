@@ -1,4 +1,4 @@
-"""EXPLAIN against golden texts; `python -m tests.planner.explain.test_explain` writes them anew.
+"""EXPLAIN against golden texts.
 
 Two whole ones, and of each section those plans in which it says something of its own.
 """
@@ -30,6 +30,7 @@ from sqlfl.planner.federated.plan import FederatedPlan, plan
 from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planning import explain
 from sqlfl.privacy.specification import Bounds
+from tests import goldens
 from tests.depth import SEED
 from tests.planner import plans
 
@@ -233,7 +234,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_golden(name: str) -> None:
-    assert TEXTS[name]() + "\n" == (GOLDEN / name).read_text(encoding="utf-8")
+    goldens.check(GOLDEN / name, f"{TEXTS[name]()}\n")
 
 
 def test_the_demo_fits_two_screens() -> None:
@@ -508,12 +509,3 @@ def test_words_longer_than_a_line_are_broken() -> None:
     assert max(len(line) for line in lines) <= WIDTH
     assert sum(line.count("x") for line in lines) == 300
     assert sum(line.count("y") for line in lines) == 200
-
-
-def write() -> None:
-    for name, text in TEXTS.items():
-        (GOLDEN / name).write_text(f"{text()}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()

@@ -18,7 +18,7 @@ from tests.planner.random.statements import made
 from tests.planner.random.truth import EQUAL, RARE, UNCLEAR, central, verdicts
 from tests.planner.random.world import WORLD, opened
 
-WORLDS = 20 if THOROUGH else 2
+WORLDS = 20 if THOROUGH else 1
 FIRST = SEED % 10_000 * WORLDS
 SELDOM = {"table macro", "subquery in subquery", "qualify", "by name"}
 """Kinds of things that not every hundred statements has."""
