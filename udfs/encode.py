@@ -25,20 +25,23 @@ def encode(snapshot: Snapshot, encoding: Encoding) -> exp.Select:
     features = snapshot.specification.features
     check_features(features, encoding.features)
     constants = _constants(encoding)
-    chosen = [sql.column("r", "t"), sql.column("cnt", "t")]
-    rows = exp.alias_(snapshot.active_table, "t", table=True)
-    query = sql.select(rows, [*chosen, *_encoded_numbers(encoding)])
     with sql.registered(snapshot.con, snapshot.name("given"), constants) as given:
-        snapshot.create("constants", exp.select(exp.Star()).from_(given))
-    query = query.join(snapshot.table("constants", "s"), join_type="cross", copy=False)
+        snapshot.create("constants", sql.query("SELECT * FROM $given", given=given))
+    query = sql.query(
+        "SELECT t.r, t.cnt, $numbers FROM $active AS t CROSS JOIN $constants AS s",
+        numbers=list(_encoded_numbers(encoding)),
+        active=snapshot.active_table,
+        constants=snapshot.table("constants"),
+    )
     for number, position in categories_of(features):
         _make_codes(snapshot, encoding, number, position)
-        match = sql.equal(sql.column(f"c{position}", "t"), sql.column("c", f"v{number}"))
-        code = sql.call(
-            "coalesce", sql.column("code", f"v{number}"), sql.cast(sql.number(-1), "INTEGER")
+        codes = f"v{number}"
+        code = sql.expression(
+            "coalesce($code, CAST(-1 AS INTEGER))", code=sql.column("code", codes)
         )
+        match = sql.equal(sql.column(f"c{position}", "t"), sql.column("c", codes))
         query = query.select(sql.named(code, f"k{number}"), copy=False).join(
-            snapshot.table(f"codes{number}", f"v{number}"), on=match, join_type="left", copy=False
+            snapshot.table(f"codes{number}", codes), on=match, join_type="left", copy=False
         )
     return query
 
@@ -90,9 +93,9 @@ def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
             if encoding.limits is not None:
                 low, high = (sql.column(f"{name}{numeric}", "s") for name in "lh")
                 value = sql.clipped(value, low, high)
+            imputed = "coalesce($standardised, CAST(0 AS DOUBLE))"
             standardised = _standardised(value, numeric)
-            imputed = sql.call("coalesce", standardised, sql.cast(sql.number(0), "DOUBLE"))
-            yield sql.named(imputed, f"x{numeric}")
+            yield sql.named(sql.expression(imputed, standardised=standardised), f"x{numeric}")
             numeric += 1
     for column, feature_number in enumerate(encoding.indicators, start=numeric):
         flag = sql.cast(conditions[feature_number], "DOUBLE")
@@ -100,8 +103,8 @@ def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
 
 
 def _standardised(value: exp.Expr, column: int) -> exp.Expr:
-    distance = sql.minus(value, sql.column(f"m{column}", "s"))
-    return sql.divide(distance, sql.column(f"s{column}", "s"))
+    mean, scale = sql.column(f"m{column}", "s"), sql.column(f"s{column}", "s")
+    return sql.expression("($value - $mean) / $scale", value=value, mean=mean, scale=scale)
 
 
 def _make_codes(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> None:
@@ -115,17 +118,17 @@ def _make_codes(snapshot: Snapshot, encoding: Encoding, number: int, position: i
     })  # fmt: skip
     text = sql.column(f"c{position}")
     entry = text if shared is None else keys.tag(text)
-    distinct = exp.select(text.copy()).distinct().from_(snapshot.active_table)
-    hashed = exp.select(sql.named(text.copy(), "c"), sql.named(entry, "entry"))
-    hashed = hashed.from_(distinct.subquery("d"))
     with sql.registered(snapshot.con, snapshot.name("given"), table) as given:
-        query = (
-            exp.select(sql.column("c", "h"), sql.column("code", "g"))
-            .from_(hashed.subquery("h"))
-            .join(
-                exp.alias_(given, "g", table=True),
-                on=sql.equal(sql.column("entry", "h"), sql.column("entry", "g")),
-            )
+        query = sql.query(
+            """SELECT h.c, g.code
+            FROM (
+              SELECT $text AS c, $entry AS entry FROM (SELECT DISTINCT $text FROM $active) AS d
+            ) AS h
+            JOIN $given AS g ON h.entry = g.entry""",
+            text=text,
+            entry=entry,
+            active=snapshot.active_table,
+            given=given,
         )
         parameters = None if shared is None else vocabulary_pads(shared, number)
         snapshot.create(f"codes{number}", query, parameters)

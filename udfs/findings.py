@@ -66,16 +66,13 @@ def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
     for position, feature in enumerate(features):
         value: exp.Expr = sql.column(f"x{numeric}")
         if feature.kind == "category":
-            value = sql.call("nullif", sql.column(f"c{position}"), sql.call("encode", _NULL_TEXT))
+            value = sql.expression("nullif($c, encode('n'))", c=sql.column(f"c{position}"))
         elif feature.kind == "array":
             value = sql.call("nullif", sql.column(f"m{position}"), exp.true())
         numeric += feature.width if feature.kind != "category" else 0
         present.append(sql.call("count", value))
     found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, present))[0]
     return (np.array(found) == 0).astype(np.uint8), unseen
-
-
-_NULL_TEXT = sql.string(NULL.decode())
 
 
 def _is_null(entry: str, key: bytes | None, number: int) -> bool:
@@ -96,41 +93,39 @@ def _constant(
         same = [_same(p, float(encoding.mean[p])) for p in columns]
         alike = sql.call("bool_and", exp.and_(*same) if len(same) > 1 else same[0])
         terms.append(sql.call("coalesce", alike, exp.true()))
-    counts = exp.GT(this=sql.column("cnt"), expression=sql.number(0))
-    query = sql.select(snapshot.active_table, terms).where(counts)
+    query = sql.query(
+        "SELECT $terms FROM $active WHERE cnt > 0", terms=terms, active=snapshot.active_table
+    )
     return np.array(sql.fetch(snapshot.con, query)[0], np.uint8)
 
 
 def _same(column: int, mean: float) -> exp.Expr:
-    given = sql.cast(sql.string(repr(mean)), "DOUBLE")
-    distance = sql.call("abs", sql.minus(sql.column(f"x{column}"), given))
-    largest = sql.cast(sql.string(repr(SAME * max(1.0, abs(mean)))), "DOUBLE")
-    return exp.LTE(this=distance, expression=largest)
+    return sql.expression(
+        "abs($value - CAST($mean AS DOUBLE)) <= CAST($most AS DOUBLE)",
+        value=sql.column(f"x{column}"),
+        mean=sql.string(repr(mean)),
+        most=sql.string(repr(SAME * max(1.0, abs(mean)))),
+    )
 
 
 def _unseen(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> int:
     """Σ cnt over the rows whose category is in no entry of the vocabulary."""
     key, vocabulary = encoding.vocabulary_key, encoding.vocabularies[number]
     entries = [e.encode() if key is None else bytes.fromhex(e) for e in vocabulary]
-    text = sql.column(f"c{position}")
-    groups = (
-        exp.select(sql.named(text, "c"), sql.named(sql.total(sql.column("cnt")), "n"))
-        .from_(snapshot.active_table)
-        .group_by(text.copy())
-        .subquery("g")
-    )
     entry = sql.column("c", "g") if key is None else keys.tag(sql.column("c", "g"))
     table = pa.table({"entry": pa.array(entries, pa.binary())})
     with sql.registered(snapshot.con, snapshot.name("known"), table) as known:
-        query = (
-            exp.select(sql.total(sql.column("n", "g")))
-            .from_(groups)
-            .join(
-                exp.alias_(known, "k", table=True),
-                on=sql.equal(entry, sql.column("entry", "k")),
-                join_type="left",
-            )
-            .where(sql.is_null(sql.column("entry", "k")))
+        query = sql.query(
+            """SELECT $total
+            FROM (SELECT $text AS c, $weight AS n FROM $active GROUP BY $text) AS g
+            LEFT JOIN $known AS k ON $entry = k.entry
+            WHERE k.entry IS NULL""",
+            total=sql.total(sql.column("n", "g")),
+            text=sql.column(f"c{position}"),
+            weight=sql.total(sql.column("cnt")),
+            active=snapshot.active_table,
+            known=known,
+            entry=entry,
         )
         given = None if key is None else vocabulary_pads(key, number)
         return round(float(sql.fetch(snapshot.con, query, given)[0][0]))

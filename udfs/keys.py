@@ -40,21 +40,13 @@ def derive(secret: bytes, *info: str) -> bytes:
 
 def install(con: sql.Connection) -> None:
     """Give the cursor the macro `sqlfl_hmac(ipad, opad, m)`: 16 bytes of HMAC-SHA256 of `m`."""
-    inner = _sha256(sql.join_text(sql.column("ipad"), sql.column("m")))
-    outer = _sha256(sql.join_text(sql.column("opad"), inner))
-    header = exp.UserDefinedFunction(
-        this=exp.table_(_HASH, db="main", catalog="temp"),
-        expressions=[exp.to_identifier(name) for name in ("ipad", "opad", "m")],
-        wrapped=True,
-    )
-    statement = exp.Create(
-        this=header,
-        kind="MACRO",
-        replace=True,
-        properties=exp.Properties(expressions=[exp.TemporaryProperty()]),
-        expression=sql.call("array_slice", outer, sql.number(1), sql.number(TAG_BYTES)),
-    )
-    sql.run(con, statement)
+    sql.run(con, sql.expression(_MACRO))
+
+
+_MACRO = f"""
+CREATE OR REPLACE TEMPORARY MACRO temp.main.{_HASH}(ipad, opad, m) AS
+array_slice(unhex(sha256(opad || unhex(sha256(ipad || m)))), 1, {TAG_BYTES})
+"""
 
 
 def pads(key: bytes) -> dict[str, bytes]:
@@ -70,8 +62,11 @@ def pads(key: bytes) -> dict[str, bytes]:
 
 def tag(message: exp.Expr) -> exp.Expr:
     """The tag of a BLOB expression; the query takes `pads(key)` as parameters."""
-    macro = sql.call(_HASH, sql.parameter("ipad"), sql.parameter("opad"), message)
-    return exp.Dot.build([exp.to_identifier("temp"), exp.to_identifier("main"), macro])
+    return sql.expression(f"temp.main.{_HASH}($ipad, $opad, $message)", message=message)
+
+
+def first_bytes(blob: exp.Expr, count: int) -> exp.Expr:
+    return sql.expression("array_slice($blob, 1, $count)", blob=blob, count=sql.number(count))
 
 
 def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
@@ -84,9 +79,8 @@ def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
     pieces: list[exp.Expr] = [sql.call("encode", sql.string(f"{len(domain)}:{domain}"))]
     for part, kind in zip(parts, key.types, strict=True):
         value = canonical_bytes(part, kind)
-        length = sql.text(sql.call("octet_length", value))
-        pieces.append(sql.call("encode", sql.join_text(length, sql.string(":"))))
-        pieces.append(value.copy())
+        length = "encode(CAST(octet_length($value) AS VARCHAR) || ':')"
+        pieces += [sql.expression(length, value=value), value]
     return sql.join_text(*pieces)
 
 
@@ -103,15 +97,17 @@ def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:
 def canonical_text(value: exp.Expr, kind: str) -> exp.Expr:
     """The same as text. ModelError for BLOBs and nested types."""
     if kind in ("FLOAT", "DOUBLE"):
-        return sql.when(
-            sql.call("isnan", value), sql.string("nan"), sql.text(positive_zero(value, kind))
+        return sql.expression(
+            "CASE WHEN isnan($value) THEN 'nan' ELSE CAST($positive AS VARCHAR) END",
+            value=value,
+            positive=positive_zero(value, kind),
         )
     if kind == "TIMESTAMP WITH TIME ZONE":
         # its text depends on the session's TimeZone, except that of the infinities
-        return sql.when(
-            sql.call("isinf", value),
-            sql.text(value),
-            sql.text(sql.call("epoch_us", value.copy())),
+        return sql.expression(
+            """CASE WHEN isinf($value) THEN CAST($value AS VARCHAR)
+            ELSE CAST(epoch_us($value) AS VARCHAR) END""",
+            value=value,
         )
     if kind == "INTERVAL":
         return sql.text(_interval_microseconds(value))
@@ -138,14 +134,10 @@ def _interval_microseconds(value: exp.Expr) -> exp.Expr:
         "minute": 60_000_000,
         "microsecond": 1,
     }
-    return sql.add([
-        sql.times(
-            sql.cast(sql.call("date_part", sql.string(unit), value.copy()), "HUGEINT"),
-            sql.number(size),
-        )
-        for unit, size in units.items()
-    ])  # fmt: skip
-
-
-def _sha256(message: exp.Expr) -> exp.Expr:
-    return sql.call("unhex", sql.call("sha256", message))
+    term = "CAST(date_part($unit, $value) AS HUGEINT) * $size"
+    return sql.add(
+        [
+            sql.expression(term, unit=sql.string(unit), value=value, size=sql.number(size))
+            for unit, size in units.items()
+        ]
+    )

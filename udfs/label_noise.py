@@ -21,7 +21,6 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from sqlglot import exp
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
@@ -63,18 +62,19 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
 def _words(snapshot: Snapshot, label: LabelPrivacy) -> npt.NDArray[np.uint64]:
     """uint64 (a, 2): uniform, per active row."""
     words = np.empty((snapshot.active, 2), np.uint64)
-    content = sql.call("encode", sql.text(sql.column("y")))
+    content = sql.expression("encode(CAST(y AS VARCHAR))")
     ways = [way_to_label(snapshot.con, fragment) for fragment in snapshot.fragments]
     pairs = sorted(zip(ways, snapshot.specification.fragments, strict=True))
     for way, members in groupby(pairs, key=lambda pair: pair[0]):
-        query = exp.select(
-            sql.column("r"), sql.named(snapshot.numbered(content.copy()), "noise")
-        ).from_(snapshot.active_table)
-        indices = [sql.number(index) for _, index in members]
-        query = query.where(exp.In(this=sql.column("fragment"), expressions=indices))
+        query = sql.query(
+            "SELECT r, $noise AS noise FROM $active WHERE fragment IN ($indices)",
+            noise=snapshot.numbered(content),
+            active=snapshot.active_table,
+            indices=[sql.number(index) for _, index in members],
+        )
         snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way)))
-        listing = exp.select(sql.column("r"), sql.column("noise"))
-        found = sql.reader(snapshot.con, listing.from_(snapshot.table("noise"))).read_all()
+        listing = sql.query("SELECT r, noise FROM $made", made=snapshot.table("noise"))
+        found = sql.reader(snapshot.con, listing).read_all()
         snapshot.drop_part("noise")
         words[found.column("r").to_numpy()] = tag_bytes(found.column("noise")).view("<u8")
     return words
@@ -94,18 +94,13 @@ def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:
         "name": pa.array([name.encode() for name in classes], pa.binary()),
         "code": pa.array(np.arange(len(classes), dtype=np.int64)),
     })  # fmt: skip
-    written = sql.call("encode", sql.text(sql.column("y", "t")))
-    code = sql.call("coalesce", sql.column("code", "g"), sql.number(-1))
     codes = np.empty(snapshot.active, np.int64)
     with sql.registered(snapshot.con, snapshot.name("given"), table) as given:
-        query = (
-            exp.select(sql.column("r", "t"), sql.named(code, "code"))
-            .from_(exp.alias_(snapshot.active_table, "t", table=True))
-            .join(
-                exp.alias_(given, "g", table=True),
-                on=sql.equal(written, sql.column("name", "g")),
-                join_type="left",
-            )
+        query = sql.query(
+            """SELECT t.r, coalesce(g.code, -1) AS code FROM $active AS t
+            LEFT JOIN $given AS g ON encode(CAST(t.y AS VARCHAR)) = g.name""",
+            active=snapshot.active_table,
+            given=given,
         )
         found = sql.columns(snapshot.con, query)
         codes[found["r"]] = found["code"]

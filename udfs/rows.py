@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +17,21 @@ from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
 from sqlfl.udfs.numbering import content_key, hash_keys, number_rows, tags_of
+from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
+
+_NUMERIC_TARGET = sql.expression("CAST(y AS DOUBLE)")
+_WRITTEN_TARGET = sql.expression("encode(CAST(y AS VARCHAR))")
 
 
 @dataclass
-class Snapshot:
+class Snapshot(SlotTables):
     """A client's rows of one slot, in temporary tables of its cursor.
 
     First `take`, then `keys`, then `activate`; labels, weights, split, identifiers, statistics and
     engines read the active rows, in the order that `activate` was given.
     """
 
-    con: sql.Connection
-    run: str
-    specification: SlotSpecification
     rows: tuple[int, ...] = ()
     """Rows of each fragment, without those whose target is NULL unless its rows only match."""
     null_targets: tuple[int, ...] = ()
@@ -48,8 +48,6 @@ class Snapshot:
     """The key of chance: random, or with a seed what follows from that and from the rows."""
     _rows: str = "active"
     """The part that holds the active rows."""
-    _tables: set[str] = field(default_factory=set)
-    _numbers: Iterator[int] = field(default_factory=count)
 
     @classmethod
     def take(
@@ -80,7 +78,7 @@ class Snapshot:
             snapshot._count()
             snapshot.salt = os.urandom(32) if seed is None else content_key(snapshot)
             hash_keys(snapshot, secret)
-            number_rows(snapshot)
+            number_rows(snapshot, snapshot.salt, sum(snapshot.rows))
         except BaseException:
             # in a failed transaction nothing can be dropped; its roll-back takes the tables along
             snapshot._tables.clear()
@@ -94,8 +92,10 @@ class Snapshot:
         uint8 (u, 16), sorted; per key the codes uint32 (n,), u where a part of the key is NULL.
         """
         names = [f"k{key}" for key in range(len(self.specification.keys))]
-        query = exp.select(*(sql.column(n) for n in ["row", "fragment", *names]))
-        found = sql.columns(self.con, query.from_(self.table("ids")))
+        codes_of = sql.columns_of(names)
+        wanted = "SELECT row, fragment, $codes FROM $ids"
+        query = sql.query(wanted, codes=codes_of, ids=self.table("ids"))
+        found = sql.columns(self.con, query)
         order = np.empty(len(found["row"]), np.int64)
         order[found["row"]] = np.arange(len(order))
         several = len(self.specification.fragments) > 1
@@ -124,22 +124,18 @@ class Snapshot:
             "cnt": counts.astype(np.uint32),
         })  # fmt: skip
         chosen = [
-            sql.column("r", "a"),
-            sql.column("cnt", "a"),
             *active_features(self.specification.features),
-            *(sql.column(name, "t") for name in self._plain_columns()),
+            *sql.columns_of(self._plain_columns(), "t"),
         ]
         with sql.registered(self.con, self.name("occurring"), table) as occurring:
-            query = (
-                sql.select(exp.alias_(occurring, "a", table=True), chosen)
-                .join(
-                    self.table("ids", "i"),
-                    on=sql.equal(sql.column("row", "a"), sql.column("row", "i")),
-                )
-                .join(
-                    self.table("raw", "t"),
-                    on=sql.equal(sql.column("pos", "i"), sql.column("pos", "t")),
-                )
+            query = sql.query(
+                """SELECT a.r, a.cnt, $chosen FROM $occurring AS a
+                JOIN $ids AS i ON a.row = i.row
+                JOIN $raw AS t ON i.pos = t.pos""",
+                chosen=chosen,
+                occurring=occurring,
+                ids=self.table("ids"),
+                raw=self.table("raw"),
             )
             self.create("active", query)
         self.active, self.weight = len(rows), float(counts.sum())
@@ -157,15 +153,13 @@ class Snapshot:
         table = pa.table({"r": np.arange(self.active, dtype=np.uint32), "cnt": counts})
         names = [item.alias_or_name for item in active_features(self.specification.features)]
         names += self._plain_columns()
-        chosen = [
-            sql.column("r", "t"),
-            sql.column("cnt", "a"),
-            *(sql.column(name, "t") for name in names),
-        ]
         before, part = self._rows, self.fresh("active")
         with sql.registered(self.con, self.name("weights"), table) as weights:
-            query = sql.select(exp.alias_(weights, "a", table=True), chosen).join(
-                self.table(before, "t"), on=sql.equal(sql.column("r", "a"), sql.column("r", "t"))
+            query = sql.query(
+                "SELECT t.r, a.cnt, $chosen FROM $weights AS a JOIN $before AS t ON a.r = t.r",
+                chosen=sql.columns_of(names, "t"),
+                weights=weights,
+                before=self.table(before),
             )
             self.create(part, query)
         self._rows, self.weight = part, float(counts.sum())
@@ -196,33 +190,25 @@ class Snapshot:
         if classes is None:
             classes = self.specification.classes
         if not classes:
-            query = exp.select(sql.column("r"), sql.named(self._numeric_target(), "y"))
-            found = sql.columns(self.con, query.from_(self.active_table))
-            values = np.empty(self.active, np.float64)
-            values[found["r"]] = found["y"]
+            values = self.of_active_rows(_NUMERIC_TARGET, None, np.float64)
             if not np.isfinite(values).all():
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
-        written = sql.call("encode", sql.text(sql.column("y")))
-        groups = (
-            exp.select(sql.named(written, "name"), sql.named(sql.call("min", sql.column("y")), "y"))
-            .from_(self.active_table)
-            .group_by(written.copy())
+        ordered = sql.query(
+            """SELECT name, row_number() OVER (ORDER BY y, name) - 1 AS code
+            FROM (SELECT $written AS name, min(y) AS y FROM $active GROUP BY $written) AS g""",
+            written=_WRITTEN_TARGET,
+            active=self.active_table,
         )
-        ordered = exp.select(
-            sql.column("name"),
-            sql.named(sql.row_number([sql.column("y"), sql.column("name")]), "code"),
-        ).from_(groups.subquery("g"))
         self.create("classes", ordered)
-        listing = exp.select(sql.column("name")).from_(self.table("classes"))
-        names = sql.fetch(self.con, listing.order_by(exp.Ordered(this=sql.column("code"))))
-        query = (
-            exp.select(sql.column("r"), sql.column("code"))
-            .from_(self.active_table)
-            .join(
-                self.table("classes", "g"),
-                on=sql.equal(written.copy(), sql.column("name")),
-            )
+        classes_of = self.table("classes")
+        listing = sql.query("SELECT name FROM $classes ORDER BY code", classes=classes_of)
+        names = sql.fetch(self.con, listing)
+        query = sql.query(
+            "SELECT r, code FROM $active JOIN $classes AS g ON $written = name",
+            active=self.active_table,
+            classes=classes_of,
+            written=_WRITTEN_TARGET,
         )
         found = sql.columns(self.con, query)
         self._forget(self.name("classes"))
@@ -254,12 +240,12 @@ class Snapshot:
         draw: exp.Expr = sql.column("draw")
         given: dict[str, object] = {"limit": limit}
         if self.specification.privacy is not None:
-            draw = sql.call("array_slice", self.numbered(), sql.number(1), sql.number(DRAW_BYTES))
+            draw = keys.first_bytes(self.numbered(), DRAW_BYTES)
             given |= keys.pads(keys.derive(self.draws, "numbered split"))
         elif self.specification.seed is not None:
-            draw = sql.call("array_slice", keys.tag(draw), sql.number(1), sql.number(DRAW_BYTES))
+            draw = keys.first_bytes(keys.tag(draw), DRAW_BYTES)
             given |= keys.pads(keys.derive(self.salt, "split"))
-        drawn = exp.LT(this=draw, expression=sql.parameter("limit"))
+        drawn = sql.expression("$draw < $limit", draw=draw)
         return self.of_active_rows(drawn, given, np.uint8)
 
     def identifiers(self) -> tuple[pa.Array, ...]:
@@ -279,9 +265,10 @@ class Snapshot:
 
     def _identifying(self, names: Sequence[str]) -> pa.Table:
         """r and the ID columns; as text where their type does not travel (UNION, BIGNUM)."""
-        columns: list[exp.Expr] = [sql.column(name) for name in names]
-        wanted = sql.select(self.active_table, [sql.column("r"), *columns])
-        reader = sql.reader(self.con, wanted)
+        columns: list[exp.Expr] = sql.columns_of(names)
+        wanted = "SELECT r, $columns FROM $active"
+        query = sql.query(wanted, columns=columns, active=self.active_table)
+        reader = sql.reader(self.con, query)
         odd = [not travels(reader.schema.field(name).type) for name in names]
         if any(odd):
             reader.close()
@@ -289,8 +276,8 @@ class Snapshot:
                 sql.named(sql.text(column), name) if as_text else column
                 for column, name, as_text in zip(columns, names, odd, strict=True)
             ]
-            wanted = sql.select(self.active_table, [sql.column("r"), *columns])
-            reader = sql.reader(self.con, wanted)
+            query = sql.query(wanted, columns=columns, active=self.active_table)
+            reader = sql.reader(self.con, query)
         return reader.read_all().combine_chunks()
 
     def numbered(self, *values: exp.Expr) -> exp.Expr:
@@ -301,24 +288,13 @@ class Snapshot:
         `keys.pads(key)` as parameters.
         """
         alike = [sql.column("draw"), *values]
-        number = sql.row_number([sql.column("fragment"), sql.column("r")], alike)
-        head = sql.call("encode", sql.join_text(sql.text(exp.paren(number)), sql.string(":")))
+        head = sql.expression(
+            """encode(CAST((
+              row_number() OVER (PARTITION BY $alike ORDER BY fragment, r) - 1
+            ) AS VARCHAR) || ':')""",
+            alike=alike,
+        )
         return keys.tag(sql.join_text(head, *(value.copy() for value in alike)))
-
-    def create(self, part: str, query: exp.Query, parameters: sql.Parameters | None = None) -> None:
-        """Make the temporary table `part` of this snapshot; `drop` removes it."""
-        sql.create(self.con, self.name(part), query, parameters)
-        self._tables.add(self.name(part))
-
-    def drop_part(self, part: str) -> None:
-        self._forget(self.name(part))
-
-    def fresh(self, part: str) -> str:
-        """A part's name that this snapshot has not used yet."""
-        return f"{part}{next(self._numbers)}"
-
-    def table(self, part: str, alias: str | None = None) -> exp.Table:
-        return sql.temp(self.name(part), alias)
 
     def drop(self) -> None:
         """Remove all temporary tables of the snapshot; it may be called again."""
@@ -343,18 +319,17 @@ class Snapshot:
         union: exp.Query = parts[0]
         for part in parts[1:]:
             union = exp.Union(this=union, expression=part, distinct=False)
-        position = exp.Sub(this=exp.Window(this=exp.RowNumber()), expression=sql.number(1))
-        query = exp.select(sql.named(position, "pos"), exp.Star()).from_(union.subquery("u"))
+        query = sql.query("SELECT row_number() OVER () - 1 AS pos, * FROM $rows AS u", rows=union)
         self.create("raw", query, keys.pads(draws) if self.specification.base else None)
 
     def _count(self) -> None:
-        query = exp.select(sql.column("fragment"), sql.call("count", exp.Star()))
-        query = query.from_(self.table("raw")).group_by(sql.column("fragment"))
+        query = sql.query(
+            "SELECT fragment, count(*) FROM $raw GROUP BY fragment", raw=self.table("raw")
+        )
         every = dict(sql.fetch(self.con, query))
         labelled = kept = every
         if self.specification.target:
-            present = exp.Not(this=sql.is_null(sql.column("y")))
-            labelled = dict(sql.fetch(self.con, query.where(present)))
+            labelled = dict(sql.fetch(self.con, query.where(sql.expression("NOT y IS NULL"))))
             kept = dict(sql.fetch(self.con, self.kept(query)))
         indices = self.specification.fragments
         self.rows = tuple(kept.get(i, 0) for i in indices)
@@ -372,31 +347,10 @@ class Snapshot:
         self, value: exp.Expr, parameters: sql.Parameters | None, kind: npt.DTypeLike
     ) -> Array:
         """One value per active row, which is never NULL."""
-        query = exp.select(sql.column("r"), sql.named(value, "value")).from_(self.active_table)
+        query = sql.query(
+            "SELECT r, $value AS value FROM $rows", value=value, rows=self.active_table
+        )
         found = sql.columns(self.con, query, parameters)
         values: Array = np.empty(self.active, kind)
         values[found["r"]] = found["value"]
         return values
-
-    def _numeric_target(self) -> exp.Expr:
-        return sql.cast(sql.column("y"), "DOUBLE")
-
-    def kept(self, query: exp.Select) -> exp.Select:
-        """Without the rows that have no target, unless they are there to match."""
-        if not self.specification.target:
-            return query
-        kept: exp.Expr = exp.Not(this=sql.is_null(sql.column("y")))
-        if self.specification.links:
-            links = [sql.number(link) for _, link in self.specification.links]
-            kept = exp.Or(
-                this=kept, expression=exp.In(this=sql.column("fragment"), expressions=links)
-            )
-        return query.where(kept)
-
-    def name(self, part: str) -> str:
-        """The name of the temporary table or view `part` of this snapshot."""
-        return f"sqlfl_{self.run}_{self.specification.slot}_{part}"
-
-    def _forget(self, *names: str) -> None:
-        sql.drop(self.con, *names)
-        self._tables -= set(names)

@@ -1,4 +1,14 @@
-"""Small builders of DuckDB queries as sqlglot trees, and the few ways to run them."""
+"""DuckDB queries as sqlglot trees, written as text or put together, and the few ways to run them.
+
+A query that has a shape is text, parsed once, in which `$name` holds the place of a table, a query,
+an expression, or of several in a list; what is given no place is a parameter of the statement:
+
+>>> found = query(
+...     "SELECT $columns, n + $more AS n FROM $rows AS t", columns=[column("a")], rows=temp("made")
+... )
+>>> to_sql(found)
+'SELECT "a", "n" + $more AS "n" FROM "temp"."main"."made" AS "t"'
+"""
 
 from __future__ import annotations
 
@@ -7,18 +17,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
 from sqlglot import exp, parse_one
 from sqlglot.dialects.dialect import Dialect
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.parsers.duckdb import DuckDBParser
 
-from sqlfl.errors import Error, ModelError
+from sqlfl.errors import Error, InternalError, ModelError
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
 Found = TypeVar("Found")
+Place: TypeAlias = exp.Expr | Sequence[exp.Expr]
 
 _DUCKDB = Dialect.get_or_raise("duckdb")
 
@@ -60,6 +73,83 @@ def observed(observer: Observer | None) -> Iterator[None]:
         yield
     finally:
         _here.observer = previous
+
+
+class Plain(DuckDB):
+    """DuckDB's grammar with functions as they are called: sqlglot is not to rewrite any."""
+
+    class Parser(DuckDBParser):
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: DuckDBParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST")
+        }
+        NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
+
+
+def query(text: str, /, **places: Place) -> exp.Select:
+    """The SELECT that `text` is, with these in the places that it names."""
+    found = _filled(text, places)
+    if not isinstance(found, exp.Select):
+        raise InternalError(f"no SELECT: {text}")
+    return found
+
+
+def expression(text: str, /, **places: Place) -> exp.Expr:
+    """As `query`, of an expression."""
+    return _filled(text, places)
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> exp.Expr:
+    tree = parse_one(text, dialect=Plain)
+    for identifier in tree.find_all(exp.Identifier):
+        identifier.set("quoted", True)
+    return tree
+
+
+def _filled(text: str, places: Mapping[str, Place]) -> exp.Expr:
+    tree = _parsed(text).copy()
+    holes = [hole for hole in tree.find_all(exp.Placeholder) if hole.name in places]
+    if {hole.name for hole in holes} != places.keys():
+        raise InternalError(f"not all of {', '.join(places)} have a place: {text}")
+    for hole in holes:
+        place, parent = places[hole.name], hole.parent
+        if isinstance(parent, exp.Table):
+            assert isinstance(place, exp.Expr)
+            parent.replace(_source(place.copy(), parent.alias))
+        elif isinstance(place, exp.Expr):
+            grouped = _group(place.copy()) if isinstance(parent, exp.Binary) else place.copy()
+            hole.replace(grouped)
+        else:
+            _fill_list(hole, place)
+    return tree
+
+
+def _source(place: exp.Expr, alias: str) -> exp.Expr:
+    if isinstance(place, exp.Query):
+        place = exp.Subquery(this=place)
+    if alias:
+        place.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+    return place
+
+
+def _fill_list(hole: exp.Placeholder, place: Sequence[exp.Expr]) -> None:
+    """In a list of the tree, of terms of ORDER BY too."""
+    values: list[exp.Expr] = [value.copy() for value in place]
+    held: exp.Expr = hole
+    if isinstance(hole.parent, exp.Ordered):
+        held = hole.parent
+        values = [exp.Ordered(this=value, desc=False) for value in values]
+    parent, key = held.parent, held.arg_key
+    assert parent is not None
+    assert key is not None
+    siblings = parent.args[key]
+    at = next(n for n, sibling in enumerate(siblings) if sibling is held)
+    parent.set(key, [*siblings[:at], *values, *siblings[at + 1 :]])
+
+
+def columns_of(names: Iterable[str], table: str | None = None) -> list[exp.Expr]:
+    return [column(name, table) for name in names]
 
 
 def column(name: str, table: str | None = None) -> exp.Column:

@@ -156,7 +156,9 @@ class Admm:
 
     def _usual_rho(self) -> float:
         loss, shares = self._problem.loss, self._problem.shares
-        return max(loss.mean_curvature(self._scores, shares), SMALLEST * loss.curvature)
+        mean = loss.mean_curvature(self._scores, shares)
+        # scores that overshoot at first may have any curvature, where the loss has no bound
+        return max(min(mean, loss.curvature), SMALLEST * loss.curvature)
 
     def _epoch(self) -> tuple[float, float]:
         """Returns mean ‖H − z‖² and the penalty."""
