@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 SCALE = 2e-4
-PATH = Path(__file__).parent.parent / "benchmarks" / "generators.py"
+PATH = Path(__file__).parent.parent.parent / "benchmarks" / "generators.py"
 WIDTHS = {
     "mimic": {"patients": 2, "admissions": 3, "stays": 2, "diagnoses": 25, "events": 717},
     "yelp": {"businesses": 3, "users": 4, "reviews": 775},

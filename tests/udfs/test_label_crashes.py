@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.crashing_labels import KEPT, WAYS
 from tests.depth import SEED, THOROUGH
+from tests.udfs.crashing_labels import KEPT, WAYS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 KILLS = 30 if THOROUGH else 3
 """Points of each way to attach the database."""
 CHOSEN = list(WAYS) if THOROUGH else [list(WAYS)[SEED % len(WAYS)]]
@@ -23,7 +23,7 @@ CHOSEN = list(WAYS) if THOROUGH else [list(WAYS)[SEED % len(WAYS)]]
 @pytest.mark.slow
 def test_labels_that_have_left_are_not_drawn_anew(tmp_path: Path) -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.crashing_labels", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.udfs.crashing_labels", str(tmp_path)]
     command += [str(KILLS), str(SEED), *CHOSEN]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False

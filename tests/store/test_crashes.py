@@ -12,7 +12,7 @@ import pytest
 
 from tests.depth import SEED, THOROUGH
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 SEEDS = (SEED, SEED + 1) if THOROUGH else (SEED,)
 """One process each, which work side by side."""
 KILLS, DELAYS = (34, 4) if THOROUGH else (1 + SEED % 2, 1 - SEED % 2)
@@ -26,7 +26,7 @@ def test_a_model_is_whole_wherever_its_process_is_killed(tmp_path: Path) -> None
     for seed in SEEDS:
         folder = tmp_path / str(seed)
         folder.mkdir()
-        command = [sys.executable, "-m", "tests.crashing", str(folder)]
+        command = [sys.executable, "-m", "tests.store.crashing", str(folder)]
         command += [str(seed), str(KILLS), str(DELAYS)]
         processes.append(
             subprocess.Popen(

@@ -31,7 +31,7 @@ from tests.lasting import FILES, Trained, evaluate, kept_runs, make_trained, ope
 
 pytestmark = pytest.mark.thinned(2)
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 REPLACE = "TRAIN OR REPLACE MODEL"
 
 

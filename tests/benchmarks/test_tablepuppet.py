@@ -17,7 +17,7 @@ import pytest
 
 from tests.depth import SEED, THOROUGH
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 USERS, MOVIES, RATINGS = 60, 80, 1500
 GENRES = ("Comedy", "Drama", "Horror", "Western")
 EPOCHS, BATCH, INNER = 3, 900, 10

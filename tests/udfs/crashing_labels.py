@@ -1,8 +1,8 @@
 """Kills processes while they noise labels, and looks at what leaves of later ones.
 
-A program of its own, so that it can fork: python -m tests.crashing_labels FOLDER KILLS SEED WAYS.
-For every point a child trains on noised labels over a fresh database, tells what labels leave as
-soon as they do, and dies at the k-th call or return of a function since it asked for its secret,
+A program of its own, so that it can fork: python -m tests.udfs.crashing_labels FOLDER KILLS SEED
+WAYS. For every point a child trains on noised labels over a fresh database, tells what labels leave
+as soon as they do, and dies at the k-th call or return of a function since it asked for its secret,
 or since it has it. Then another child trains. It prints a line of JSON for each point: {"way",
 "since", "k", "killed", "made", "left", "again", "error"}; made: the secret was there when the first
 one had died.
@@ -35,9 +35,9 @@ from sqlfl.schema import Client
 from sqlfl.transport.local import LocalTransport
 from sqlfl.udfs.label_secret import SUFFIX
 from sqlfl.wire import decode
-from tests.crashing import die, forked
 from tests.privacy import sessions
 from tests.privacy.sessions import by_row, session, train
+from tests.store.crashing import die, forked
 
 WATCHED = ("label_secret", "label_noise", "party", "sql", "slot_state", "rows", "local")
 FILE = "clinic.duckdb"

@@ -1,9 +1,9 @@
 """Kills processes in the midst of saving, replacing or dropping a model, and looks at what is left.
 
-A program of its own, so that it can fork: python -m tests.crashing FOLDER SEED KILLS DELAYS. It
-makes a federation with a model in FOLDER, copies it for every point, has a child do one operation
-and die at that point, and another process, which stays, open the files again. It prints a line of
-JSON for each point: {"operation", "k", "delay", "killed", "error"}.
+A program of its own, so that it can fork: python -m tests.store.crashing FOLDER SEED KILLS DELAYS.
+It makes a federation with a model in FOLDER, copies it for every point, has a child do one
+operation and die at that point, and another process, which stays, open the files again. It prints a
+line of JSON for each point: {"operation", "k", "delay", "killed", "error"}.
 
 A point is the k-th call or return of a function, Python's or C's, since the saving began (KILLS of
 them for each operation), or a time after the saving began, when DuckDB may be anywhere (DELAYS).
