@@ -97,11 +97,16 @@ def _filled(text: str, places: Mapping[str, Place]) -> exp.Expr:
             assert isinstance(place, exp.Expr)
             parent.replace(_source(place.copy(), parent.alias))
         elif isinstance(place, exp.Expr):
-            grouped = _group(place.copy()) if isinstance(parent, exp.Binary) else place.copy()
-            hole.replace(grouped)
+            value = _free(place)
+            hole.replace(_group(value) if isinstance(parent, exp.Binary) else value)
         else:
             _fill_list(hole, place)
     return tree
+
+
+def _free(value: exp.Expr) -> exp.Expr:
+    """Itself, or a copy where it is part of another tree: wide lists take long to copy."""
+    return value if value.parent is None else value.copy()
 
 
 def _source(place: exp.Expr, alias: str) -> exp.Expr:
@@ -114,7 +119,7 @@ def _source(place: exp.Expr, alias: str) -> exp.Expr:
 
 def _fill_list(hole: exp.Placeholder, place: Sequence[exp.Expr]) -> None:
     """In a list of the tree, of terms of ORDER BY too."""
-    values: list[exp.Expr] = [value.copy() for value in place]
+    values = [_free(value) for value in place]
     held: exp.Expr = hole
     if isinstance(hole.parent, exp.Ordered):
         held = hole.parent
