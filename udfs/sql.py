@@ -243,16 +243,6 @@ def total(expression: exp.Expr) -> exp.Expr:
     return call("coalesce", call("sum", cast(expression, "DOUBLE")), cast(number(0), "DOUBLE"))
 
 
-def row_number(order: Sequence[exp.Expr], partition: Sequence[exp.Expr] = ()) -> exp.Expr:
-    """Position from 0 in ascending order, among rows that are equal in `partition`."""
-    window = exp.Window(
-        this=exp.RowNumber(),
-        partition_by=list(partition),
-        order=exp.Order(expressions=[exp.Ordered(this=o, desc=False) for o in order]),
-    )
-    return exp.Sub(this=window, expression=number(1))
-
-
 def verbatim(con: Connection, select: str) -> exp.Var:
     """A query that came as text, to be put into a tree exactly as it came.
 
