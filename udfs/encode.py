@@ -93,9 +93,9 @@ def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
             if encoding.limits is not None:
                 low, high = (sql.column(f"{name}{numeric}", "s") for name in "lh")
                 value = sql.clipped(value, low, high)
-            imputed = "coalesce($standardised, CAST(0 AS DOUBLE))"
             standardised = _standardised(value, numeric)
-            yield sql.named(sql.expression(imputed, standardised=standardised), f"x{numeric}")
+            imputed = sql.call("coalesce", standardised, sql.cast(sql.number(0), "DOUBLE"))
+            yield sql.named(imputed, f"x{numeric}")
             numeric += 1
     for column, feature_number in enumerate(encoding.indicators, start=numeric):
         flag = sql.cast(conditions[feature_number], "DOUBLE")
@@ -103,8 +103,8 @@ def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
 
 
 def _standardised(value: exp.Expr, column: int) -> exp.Expr:
-    mean, scale = sql.column(f"m{column}", "s"), sql.column(f"s{column}", "s")
-    return sql.expression("($value - $mean) / $scale", value=value, mean=mean, scale=scale)
+    distance = sql.minus(value, sql.column(f"m{column}", "s"))
+    return sql.divide(distance, sql.column(f"s{column}", "s"))
 
 
 def _make_codes(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> None:

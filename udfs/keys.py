@@ -80,7 +80,7 @@ def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
     for part, kind in zip(parts, key.types, strict=True):
         value = canonical_bytes(part, kind)
         length = "encode(CAST(octet_length($value) AS VARCHAR) || ':')"
-        pieces += [sql.expression(length, value=value), value]
+        pieces += [sql.expression(length, value=value), value.copy()]
     return sql.join_text(*pieces)
 
 

@@ -95,7 +95,10 @@ def number_rows(tables: SlotTables, salt: bytes, rows: int) -> None:
         )
         for k, size in enumerate(sizes)
     ]
-    order = [_CHANCE, *sql.columns_of((f"n{place}" for place in range(1, len(drawn))), "t")]
+    order = [
+        sql.expression(_CHANCE),
+        *sql.columns_of((f"n{place}" for place in range(1, len(drawn))), "t"),
+    ]
     if not sizes:
         order.insert(0, sql.column("fragment", "t"))
     elif wanted.seed is None:
@@ -121,9 +124,7 @@ def number_rows(tables: SlotTables, salt: bytes, rows: int) -> None:
 
 
 # 12 bytes are kept inline by DuckDB's strings, and are enough to order any table
-_CHANCE = sql.expression(
-    "array_slice(unhex(sha256($salt || encode(CAST(t.n0 AS VARCHAR)))), 1, 12)"
-)
+_CHANCE = "array_slice(unhex(sha256($salt || encode(CAST(t.n0 AS VARCHAR)))), 1, 12)"
 
 
 def _size(tables: SlotTables, part: str) -> int:

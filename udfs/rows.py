@@ -20,9 +20,6 @@ from sqlfl.udfs.numbering import content_key, hash_keys, number_rows, tags_of
 from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
 
-_NUMERIC_TARGET = sql.expression("CAST(y AS DOUBLE)")
-_WRITTEN_TARGET = sql.expression("encode(CAST(y AS VARCHAR))")
-
 
 @dataclass
 class Snapshot(SlotTables):
@@ -190,14 +187,16 @@ class Snapshot(SlotTables):
         if classes is None:
             classes = self.specification.classes
         if not classes:
-            values = self.of_active_rows(_NUMERIC_TARGET, None, np.float64)
+            values = self.of_active_rows(sql.expression("CAST(y AS DOUBLE)"), None, np.float64)
             if not np.isfinite(values).all():
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
         ordered = sql.query(
             """SELECT name, row_number() OVER (ORDER BY y, name) - 1 AS code
-            FROM (SELECT $written AS name, min(y) AS y FROM $active GROUP BY $written) AS g""",
-            written=_WRITTEN_TARGET,
+            FROM (
+              SELECT encode(CAST(y AS VARCHAR)) AS name, min(y) AS y FROM $active
+              GROUP BY encode(CAST(y AS VARCHAR))
+            ) AS g""",
             active=self.active_table,
         )
         self.create("classes", ordered)
@@ -205,10 +204,10 @@ class Snapshot(SlotTables):
         listing = sql.query("SELECT name FROM $classes ORDER BY code", classes=classes_of)
         names = sql.fetch(self.con, listing)
         query = sql.query(
-            "SELECT r, code FROM $active JOIN $classes AS g ON $written = name",
+            """SELECT r, code FROM $active
+            JOIN $classes AS g ON encode(CAST(y AS VARCHAR)) = name""",
             active=self.active_table,
             classes=classes_of,
-            written=_WRITTEN_TARGET,
         )
         found = sql.columns(self.con, query)
         self._forget(self.name("classes"))

@@ -118,11 +118,16 @@ def _filled(text: str, places: Mapping[str, Place]) -> exp.Expr:
             assert isinstance(place, exp.Expr)
             parent.replace(_source(place.copy(), parent.alias))
         elif isinstance(place, exp.Expr):
-            grouped = _group(place.copy()) if isinstance(parent, exp.Binary) else place.copy()
-            hole.replace(grouped)
+            value = _free(place)
+            hole.replace(_group(value) if isinstance(parent, exp.Binary) else value)
         else:
             _fill_list(hole, place)
     return tree
+
+
+def _free(value: exp.Expr) -> exp.Expr:
+    """Itself, or a copy where it is part of another tree: wide lists take long to copy."""
+    return value if value.parent is None else value.copy()
 
 
 def _source(place: exp.Expr, alias: str) -> exp.Expr:
@@ -135,7 +140,7 @@ def _source(place: exp.Expr, alias: str) -> exp.Expr:
 
 def _fill_list(hole: exp.Placeholder, place: Sequence[exp.Expr]) -> None:
     """In a list of the tree, of terms of ORDER BY too."""
-    values: list[exp.Expr] = [value.copy() for value in place]
+    values = [_free(value) for value in place]
     held: exp.Expr = hole
     if isinstance(hole.parent, exp.Ordered):
         held = hole.parent
@@ -257,16 +262,6 @@ def add(terms: Sequence[exp.Expr]) -> exp.Expr:
 def total(expression: exp.Expr) -> exp.Expr:
     """SUM as DOUBLE, 0 over no rows."""
     return call("coalesce", call("sum", cast(expression, "DOUBLE")), cast(number(0), "DOUBLE"))
-
-
-def row_number(order: Sequence[exp.Expr], partition: Sequence[exp.Expr] = ()) -> exp.Expr:
-    """Position from 0 in ascending order, among rows that are equal in `partition`."""
-    window = exp.Window(
-        this=exp.RowNumber(),
-        partition_by=list(partition),
-        order=exp.Order(expressions=[exp.Ordered(this=o, desc=False) for o in order]),
-    )
-    return exp.Sub(this=window, expression=number(1))
 
 
 def verbatim(con: Connection, select: str) -> exp.Var:
