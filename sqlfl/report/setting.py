@@ -12,7 +12,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.privacy.events import Gaussian
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from sqlfl.report.beside import listed
 from sqlfl.report.card import upwards
 from sqlfl.report.units import unit_of
@@ -120,7 +120,7 @@ class Setting:
             for alike in found.values()
         }
 
-    def rounds(self, slot: Slot) -> RoundPrivacy | None:
+    def rounds(self, slot: Slot) -> RoundNoise | None:
         """None before the run."""
         return None if self.calibration is None else self.calibration.training.rounds[slot.index]
 
