@@ -37,7 +37,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.party.guard import Guard, releases_of
 from sqlfl.party.moments import majorant, noised_moments
 from sqlfl.party.requests import Held
-from sqlfl.party.steps import ClientStep, ConsensusStep, Engine, penalty
+from sqlfl.party.steps import Averaging, ClientStep, Engine, penalty
 from sqlfl.privacy.randomness import Entropy, system
 
 NOTHING = np.zeros(0)
@@ -45,7 +45,7 @@ NOTHING = np.zeros(0)
 ROUNDING = 1e-6
 """Beyond what rounding may take from the norm of a row whose columns are centred to about 0."""
 
-Build: TypeAlias = Callable[[Any, Engine, Array], ClientStep]
+Build: TypeAlias = Callable[[Any, Engine, Array], ClientStep[Any]]
 """Of a method's configuration, an engine and θ."""
 
 
@@ -86,7 +86,7 @@ class ClientOperator:
                 raise InternalError(f"a start of shape {theta.shape} for a block {start.shape}")
             start = np.array(theta, np.float64)
         self._step = step(own, engine, start)
-        self._averaging = cast("ConsensusStep", self._step) if own.averagings else None
+        self._averaging = cast("Averaging", self._step) if own.averagings else None
         self._kept: deque[Array] = deque(maxlen=own.keep + 1)
         """θ after each of the last epochs, where `keep` asks for it."""
         self._rows: Array | None = None

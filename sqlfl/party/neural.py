@@ -84,6 +84,10 @@ class TowerOperator(Generic[Own]):
         self._draws = 0
         self._kept: deque[Array] = deque(maxlen=own.keep + 1)
         """The parameters after each of the last epochs, where `keep` asks for it."""
+        self._prepare(engine)
+
+    def _prepare(self, engine: Engine) -> None:
+        """What the method holds beside."""
 
     @property
     def parameters(self) -> tuple[Array, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
 from scipy import sparse
 
 from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
 from sqlfl.messages import Residuals
-from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.configuration import Configuration, Own
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
 
@@ -54,43 +56,57 @@ class Engine(Protocol):
         ...
 
 
-class ClientStep(Protocol):
-    """One method at one block; θ is (d, d_c), and starts from what it is given."""
+class Metric(Protocol):
+    def solve(self, values: Array) -> Array: ...
 
-    needs_gram: bool
+
+class ClientStep(ABC, Generic[Own]):
+    """One method at one linear block; θ is (d, d_c), and starts from what it is given."""
+
+    takes: ClassVar[tuple[type[Residuals], ...]]
+    """The method's residuals."""
+    needs_gram: ClassVar[bool] = False
     """The method uses second moments: the slot's, or in consensus the client's own."""
 
-    @property
-    def takes(self) -> tuple[type[Residuals], ...]:
-        """The method's residuals."""
-        ...
+    def __init__(self, configuration: Own, engine: Engine, theta: Array) -> None:
+        self._configuration = configuration
+        self._centre = engine.centre
+        self._theta = theta
+        self._measure: Metric | None = None
+        """P⁻¹ = curvature/N X̃ᵀCX̃ + l2 I, in which the slope is measured."""
 
     @property
-    def theta(self) -> Array: ...
+    def theta(self) -> Array:
+        return self._theta
 
-    def set_gram(self, gram: GramMatrix) -> None: ...
+    def set_gram(self, gram: GramMatrix) -> None:
+        own = self._configuration
+        self._measure = BlockSolver(gram, self._centre, own.total, own.curvature, own.l2)
 
-    def begin(self, message: Any) -> None:
+    def begin(self, message: Any) -> None:  # there may be nothing to be told
         """What residuals that it `takes` say of the step; before the gradient."""
-        ...
 
+    @abstractmethod
     def advance(self, gradient: Array) -> tuple[Array, Array]:
         """From Σ_r x̃_r Y[r] over the slot: what to multiply with X̃, and the products."""
-        ...
 
     def probe(self, gradient: Array) -> Array:
         """One power round: (d, 1) -> (d, 1)."""
-        ...
+        raise InternalError(f"{self._configuration.method} has no power rounds")
 
     def slope(self, gradient: Array) -> Array:
         """Of Σ_r x̃_r Y[r] over the slot, Y the residuals at θ: ‖g‖², and gᵀP g where the step has
         the slot's second moments: (2,) or (1,)."""
-        ...
+        own = self._configuration
+        g = gradient / own.rows + own.l2 * self.theta
+        found = [float(np.vdot(g, g))]
+        if self._measure is not None:
+            found.append(float(np.vdot(g, self._measure.solve(g))))
+        return np.array(found)
 
 
-class ConsensusStep(ClientStep, Protocol):
-    """One whose clients average parameters instead of summing gradients: not `advance`, but these
-    for each step."""
+class Averaging(Protocol):
+    """A step whose clients average parameters instead of summing gradients: not `advance`."""
 
     def part(self, gradient: Array) -> Array:
         """The first inner round: what is to be averaged, (d, d_c)."""
@@ -103,29 +119,6 @@ class ConsensusStep(ClientStep, Protocol):
     def settle(self, mean: Array) -> tuple[Array, Array]:
         """The last one: as `advance`."""
         ...
-
-
-class Metric(Protocol):
-    def solve(self, values: Array) -> Array: ...
-
-
-def metric(own: Configuration, gram: GramMatrix, centre: Array) -> BlockSolver:
-    """P⁻¹ = curvature/N X̃ᵀCX̃ + l2 I: the metric in which blocks are measured."""
-    return BlockSolver(gram, centre, own.total, own.curvature, own.l2)
-
-
-def squares(
-    configuration: Configuration,
-    theta: Array,
-    gradient: Array,
-    solver: Metric | None,
-) -> Array:
-    """‖g‖² and, where there is a `solver`, gᵀP g of g = gradient/N + l2 θ."""
-    g = gradient / configuration.rows + configuration.l2 * theta
-    found = [float(np.vdot(g, g))]
-    if solver is not None:
-        found.append(float(np.vdot(g, solver.solve(g))))
-    return np.array(found)
 
 
 def penalty(theta: Array, configuration: Configuration) -> Array:

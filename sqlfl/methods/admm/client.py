@@ -13,10 +13,10 @@ from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
 from sqlfl.party.operator import BuildTower, ClientPart
-from sqlfl.party.steps import Engine, metric, penalty, squares
+from sqlfl.party.steps import ClientStep, Engine, penalty
 
 
-class AdmmStep:
+class AdmmStep(ClientStep[AdmmConfiguration]):
     """θ ← θ − K⁻¹ (X̃ᵀV / N + l2 θ), K = ρ r/N X̃ᵀCX̃ + l2 I (eq. 11 in increments, r ≥ 1).
 
     V[r] = Σ_{j∈G(r)} w_j (λ_j + ρ (H_j − z_j)), w having a mean of 1. In private
@@ -27,16 +27,10 @@ class AdmmStep:
     needs_gram = True
 
     def __init__(self, configuration: AdmmConfiguration, engine: Engine, theta: Array) -> None:
-        self._configuration = configuration
-        self._centre = engine.centre
-        self._theta = theta
+        super().__init__(configuration, engine, theta)
         self._gram: GramMatrix | None = None
         self._weight = configuration.rho
         self._solvers: dict[float, BlockSolver] = {}
-
-    @property
-    def theta(self) -> Array:
-        return self._theta
 
     def set_gram(self, gram: GramMatrix) -> None:
         self._gram = gram
@@ -55,11 +49,9 @@ class AdmmStep:
         return self._solver(own.rho).solve(gradient * (own.rho / own.rows))
 
     def slope(self, gradient: Array) -> Array:
-        own = self._configuration
-        solver = None
-        if own.metric and self._gram is not None:
-            solver = metric(own, self._gram, self._centre)
-        return squares(own, self._theta, gradient, solver)
+        if self._configuration.metric and self._gram is not None:
+            super().set_gram(self._gram)
+        return super().slope(gradient)
 
     def _ridge(self, weight: float) -> float | Array:
         return self._configuration.l2

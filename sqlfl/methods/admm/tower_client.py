@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,15 @@ from sqlfl.models.neural import seed_of
 from sqlfl.party.client import finite
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.steps import Engine
-from sqlfl.privacy.randomness import Entropy, system
 
 
 class AdmmTower(TowerOperator[AdmmConfiguration]):
     """By local steps: see `LocalUpdate`."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        configuration: AdmmConfiguration,
-        run: str,
-        slot: int,
-        parameters: Sequence[Array] | None = None,
-        *,
-        entropy: Entropy = system,
-    ) -> None:
-        super().__init__(engine, configuration, run, slot, parameters, entropy=entropy)
-        seed = seed_of(self._options.seed, slot, self._options.number, 1)
-        self._local = LocalUpdate(
-            self._network, configuration, engine, seed, self._guard, self._limit
-        )
+    def _prepare(self, engine: Engine) -> None:
+        own, options = self._configuration, self._options
+        seed = seed_of(options.seed, self._slot, options.number, 1)
+        self._local = LocalUpdate(self._network, own, engine, seed, self._guard, self._limit)
         self._inner = 0
 
     def _answer(self, message: Message) -> Message:

@@ -5,33 +5,20 @@ from __future__ import annotations
 from sqlfl.arrays import Array
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.models.gram import GramMatrix
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.party.operator import BuildTower, ClientPart
-from sqlfl.party.steps import Engine, Metric, metric, penalty, squares
+from sqlfl.party.steps import ClientStep, Engine, penalty
 
 
-class SgdStep:
+class SgdStep(ClientStep[SgdConfiguration]):
     """θ ← θ − η (X̃ᵀY / B + l2 θ), or the optimizer's step with that gradient."""
 
     takes = (SgdResiduals,)
-    needs_gram = False
 
     def __init__(self, configuration: SgdConfiguration, engine: Engine, theta: Array) -> None:
-        self._configuration = configuration
-        self._theta = theta
-        self._centre = engine.centre
-        self._solver: Metric | None = None
+        super().__init__(configuration, engine, theta)
         self._optimizer = optimizer_of(configuration.steps.optimizer, configuration.steps.momentum)
         self._rate, self._divisor = 0.0, 1
-
-    @property
-    def theta(self) -> Array:
-        return self._theta
-
-    def set_gram(self, gram: GramMatrix) -> None:
-        """For the slope alone."""
-        self._solver = metric(self._configuration, gram, self._centre)
 
     def begin(self, message: SgdResiduals) -> None:
         self._rate, self._divisor = message.rate, message.divisor
@@ -43,9 +30,6 @@ class SgdStep:
 
     def probe(self, gradient: Array) -> Array:
         return gradient / self._configuration.rows
-
-    def slope(self, gradient: Array) -> Array:
-        return squares(self._configuration, self._theta, gradient, self._solver)
 
 
 def _tower() -> BuildTower:

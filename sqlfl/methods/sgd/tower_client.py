@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from sqlfl.arrays import Array
@@ -15,25 +13,15 @@ from sqlfl.models.optimizers import optimizer_of
 from sqlfl.party.client import finite
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.steps import Engine
-from sqlfl.privacy.randomness import Entropy, system
 
 
 class SgdTower(TowerOperator[SgdConfiguration]):
     """A gradient is that of h·Y summed over the rows of the last predictions (eq. 14), and over the
     slot's clients (eq. 15); the optimizer's step is made from the sum, alike at each of them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        configuration: SgdConfiguration,
-        run: str,
-        slot: int,
-        parameters: Sequence[Array] | None = None,
-        *,
-        entropy: Entropy = system,
-    ) -> None:
-        super().__init__(engine, configuration, run, slot, parameters, entropy=entropy)
-        self._optimizer = optimizer_of(configuration.steps.optimizer, configuration.steps.momentum)
+    def _prepare(self, engine: Engine) -> None:
+        own = self._configuration.steps
+        self._optimizer = optimizer_of(own.optimizer, own.momentum)
         self._rate, self._divisor = 0.0, 1
         self._next: Array | None = None
 

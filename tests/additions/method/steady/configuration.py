@@ -1,0 +1,13 @@
+"""What clients are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlfl.methods.configuration import Configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyConfiguration(Configuration):
+    method = "steady"
+    rate: float
