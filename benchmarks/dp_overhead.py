@@ -36,7 +36,7 @@ from sqlfl.methods.configuration import TowerConfiguration
 from sqlfl.methods.sgd.client import CLIENT
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from sqlfl.schema import FeatureSpecification, SlotSpecification
 from sqlfl.udfs import keys
 from sqlfl.udfs.arrays import ArraysEngine
@@ -153,8 +153,8 @@ def client_steps(engine: ArraysEngine, hidden: tuple[int, ...]) -> dict[str, Ste
     """The client's part of a round, by the kind of privacy."""
     privacies = {
         "not private": None,
-        "private": RoundPrivacy(CLIP, NOISE),
-        "private, with predictions": RoundPrivacy(CLIP, NOISE, CLIP, NOISE),
+        "private": RoundNoise(CLIP, NOISE),
+        "private, with predictions": RoundNoise(CLIP, NOISE, CLIP, NOISE),
     }
     rng = np.random.default_rng(0)
     values = rng.normal(size=(engine.rows, 1)).astype(np.float32)

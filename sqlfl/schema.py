@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.errors import InternalError
-from sqlfl.privacy.specification import SlotPrivacy
+from sqlfl.privacy.specification import SnapshotPrivacy
 
 _FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -164,7 +164,7 @@ class SlotSpecification:
     """Where the slot's tower is to be trained, 'auto', 'cpu' or 'cuda'; None where none is."""
     base: bool = field(default=False, metadata=LEFT_OUT)
     """The fragments have `sqlfl_base`, the whole row of the label's table: to draw by."""
-    privacy: SlotPrivacy | None = field(default=None, metadata=LEFT_OUT)
+    privacy: SnapshotPrivacy | None = field(default=None, metadata=LEFT_OUT)
     """None where nothing of the slot is noised."""
 
 

@@ -26,7 +26,7 @@ from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.samplers import add_laplace, randomised_response
-from sqlfl.privacy.specification import LabelPrivacy
+from sqlfl.privacy.specification import LabelNoise
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.label_ways import way_to_label
 from sqlfl.udfs.numbering import tag_bytes
@@ -59,7 +59,7 @@ def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
     return np.zeros(0), label.classes, order[noised].astype(np.uint32)
 
 
-def _words(snapshot: Snapshot, label: LabelPrivacy) -> npt.NDArray[np.uint64]:
+def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
     """uint64 (a, 2): uniform, per active row."""
     words = np.empty((snapshot.active, 2), np.uint64)
     content = sql.expression("encode(CAST(y AS VARCHAR))")
@@ -80,7 +80,7 @@ def _words(snapshot: Snapshot, label: LabelPrivacy) -> npt.NDArray[np.uint64]:
     return words
 
 
-def _key(secret: bytes, label: LabelPrivacy, way: str) -> bytes:
+def _key(secret: bytes, label: LabelNoise, way: str) -> bytes:
     bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
     how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
     return keys.derive(secret, "labels", json.dumps(how), way)

@@ -20,7 +20,7 @@ from sqlfl.errors import InternalError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
-from sqlfl.privacy.specification import SlotPrivacy
+from sqlfl.privacy.specification import SnapshotPrivacy
 from sqlfl.privacy.statistics import deviation, settle, threshold
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
@@ -246,7 +246,7 @@ def _listed(wanted: SlotSpecification, position: int) -> tuple[str, ...] | None:
     return None if given is None else tuple(dict.fromkeys(f"v{name}" for name in given))
 
 
-def _privacy(wanted: SlotSpecification) -> SlotPrivacy:
+def _privacy(wanted: SlotSpecification) -> SnapshotPrivacy:
     if wanted.privacy is None or wanted.privacy.statistics == "none":
         raise InternalError(f"slot {wanted.slot} has no public bounds")
     return wanted.privacy

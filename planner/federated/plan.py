@@ -23,7 +23,7 @@ from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
-from sqlfl.privacy.specification import SlotPrivacy
+from sqlfl.privacy.specification import SnapshotPrivacy
 from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
 
 TRAIN = "train"
@@ -158,7 +158,7 @@ def plan(
     into: Into | None = None,
     at: str | None = None,
     privacy: Privacy | None = None,
-    slots: Mapping[int, SlotPrivacy] | None = None,
+    slots: Mapping[int, SnapshotPrivacy] | None = None,
     findings: bool = True,
     fleeting: Mapping[Client, str] | None = None,
     notes: tuple[str, ...] = (),

@@ -23,8 +23,8 @@ from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
-from sqlfl.privacy.schedule import slot_rounds
-from sqlfl.privacy.specification import SlotRounds
+from sqlfl.privacy.schedule import planned_releases
+from sqlfl.privacy.specification import PlannedReleases
 from sqlfl.schema import Address
 
 
@@ -33,7 +33,7 @@ class Protection:
     """The noise of a run, and what its clients' releases are checked against."""
 
     calibration: Calibration
-    most: Mapping[int, SlotRounds]
+    most: Mapping[int, PlannedReleases]
     """Slot -> its rounds with the virtual row counted: nobody's data, it may be in more batches
     than any row that is."""
 
@@ -60,8 +60,8 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
         for slot, part in parts.items()
         if _keeps_signs(plan, target) and _one_class(part, target, training)
     )
-    planned: list[SlotRounds] = []
-    most: dict[int, SlotRounds] = {}
+    planned: list[PlannedReleases] = []
+    most: dict[int, PlannedReleases] = {}
     for slot in slots:
         part = parts[slot.index]
         met: dict[int, int] = {}
@@ -116,8 +116,8 @@ def _rounds(
     one_sided: frozenset[int],
     classes: bool,
     often: int,
-) -> SlotRounds:
-    return slot_rounds(
+) -> PlannedReleases:
+    return planned_releases(
         plan.training,
         slot=slot.index,
         joined=len(part.rows),

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 from sqlfl.codec import from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.models.towers import TowerShape
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 
 Own = TypeVar("Own", bound="Configuration")
 
@@ -61,7 +61,7 @@ class Configuration:
     """Epochs to which `Save` may go back."""
     tower: TowerConfiguration | None = None
     """None for a linear block."""
-    privacy: RoundPrivacy | None = None
+    privacy: RoundNoise | None = None
     """What is clipped and noised; None where nothing is."""
 
     @property

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.options.entries import AUTO, Needs, Setting, Table, entries_of, markdown, option
 from sqlfl.options.types import OptionType, choice, integer, number, shown
-from sqlfl.privacy.specification import Bounds, LabelPrivacy
+from sqlfl.privacy.specification import Bounds, LabelNoise
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")
 LARGEST_BOUND = 1e30
@@ -238,12 +238,12 @@ class Privacy:
         return self.label_epsilon is not None
 
     @property
-    def label(self) -> LabelPrivacy | None:
+    def label(self) -> LabelNoise | None:
         """How labels are noised; None where they are not."""
         if self.label_epsilon is None:
             return None
         classes = () if self.label_bounds is not None else self.label_classes or ()
-        return LabelPrivacy(self.label_mechanism, self.label_epsilon, self.label_bounds, classes)
+        return LabelNoise(self.label_mechanism, self.label_epsilon, self.label_bounds, classes)
 
     @property
     def features(self) -> bool:

@@ -9,7 +9,7 @@ from sqlfl.errors import InternalError
 from sqlfl.messages import Releases
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 
 
 class Guard:
@@ -19,7 +19,7 @@ class Guard:
     of a run is checked against. `entropy` is for tests; noise comes from the system's generator.
     """
 
-    def __init__(self, privacy: RoundPrivacy, rows: int, entropy: Entropy = system) -> None:
+    def __init__(self, privacy: RoundNoise, rows: int, entropy: Entropy = system) -> None:
         self.privacy = privacy
         self._entropy = entropy
         self._gradients = np.zeros(rows, np.int64)

@@ -10,7 +10,7 @@ from sqlfl import messages as ms
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages.checks import mismatch, sizes_of
 from sqlfl.party.operator import Operator
-from sqlfl.privacy.specification import LabelPrivacy
+from sqlfl.privacy.specification import LabelNoise
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
@@ -144,7 +144,7 @@ class SlotState:
         return "none" if own is None else own.statistics
 
     @property
-    def _label(self) -> LabelPrivacy | None:
+    def _label(self) -> LabelNoise | None:
         own = self.specification.privacy
         return None if own is None else own.label
 

@@ -46,9 +46,9 @@ from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
 from sqlfl.privacy.specification import (
-    RoundPrivacy,
-    SlotRounds,
-    TrainingPrivacy,
+    PlannedReleases,
+    RoundNoise,
+    RunNoise,
 )
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class Calibration:
     """The noise of a run, and what it comes to."""
 
     privacy: Privacy
-    rounds: Mapping[int, SlotRounds]
+    rounds: Mapping[int, PlannedReleases]
     """Slot -> what was planned."""
-    training: TrainingPrivacy
+    training: RunNoise
     events: Mapping[int, tuple[Event, ...]]
     """Slot -> all releases that the features of one of its rows take part in."""
     epsilons: Mapping[int, float]
@@ -102,7 +102,7 @@ def statistics_delta(privacy: Privacy, categories_to_find: bool) -> float:
     return CATEGORIES_SHARE * privacy.delta
 
 
-def calibrate(privacy: Privacy, slots: Sequence[SlotRounds]) -> Calibration:
+def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration:
     """The noise of every slot, so that a run of these rounds has the ε asked for, or the noise
     multiplier.
 
@@ -116,7 +116,7 @@ def calibrate(privacy: Privacy, slots: Sequence[SlotRounds]) -> Calibration:
     statistics, rest = _statistics(privacy), _rest(privacy)
     spread = {} if together else {own.slot: _spread_of(own) for own in slots}
     common = 0.0 if together else _common(privacy, slots, spread, rest)
-    rounds: dict[int, RoundPrivacy] = {}
+    rounds: dict[int, RoundNoise] = {}
     found: dict[int, tuple[Event, ...]] = {}
     multipliers: dict[int, float] = {}
     of_predictions: dict[int, float] = {}
@@ -137,7 +137,7 @@ def calibrate(privacy: Privacy, slots: Sequence[SlotRounds]) -> Calibration:
         multipliers[own.slot] = z
         found[own.slot] = tuple(listed)
     exact = not together
-    training = TrainingPrivacy(
+    training = RunNoise(
         rounds=MappingProxyType(rounds),
         intercept_clip=INTERCEPT_CLIP if exact else 0.0,
         intercept_noise=common * INTERCEPT_CLIP * (1.0 + SLACK) if exact else 0.0,
@@ -187,7 +187,7 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
 _OF_GRADIENTS = ("clip", "noise")
 _OF_PREDICTIONS = ("prediction_clip", "prediction_noise")
 _OF_MOMENTS = ("row_bound", "moments_noise")
-"""Fields of RoundPrivacy, and of Releases."""
+"""Fields of RoundNoise, and of Releases."""
 
 
 def _agrees(got: float, expected: float, count: float) -> bool:
@@ -234,7 +234,7 @@ def _of_statistics(privacy: Privacy, multiplier: float) -> list[Event]:
     ]
 
 
-def _own(privacy: Privacy, own: SlotRounds, rest: float) -> tuple[float, float, float]:
+def _own(privacy: Privacy, own: PlannedReleases, rest: float) -> tuple[float, float, float]:
     """z, z_h and the multiplier of second moments (0 without) of a slot with noised predictions."""
     share = privacy.prediction_share
     moments = MOMENTS_SHARE if own.moments else 0.0
@@ -255,7 +255,7 @@ def _own(privacy: Privacy, own: SlotRounds, rest: float) -> tuple[float, float, 
 
 def _common(
     privacy: Privacy,
-    slots: Sequence[SlotRounds],
+    slots: Sequence[PlannedReleases],
     spread: Mapping[int, tuple[tuple[str, float, int], ...]],
     rest: float,
 ) -> float:
@@ -272,10 +272,12 @@ def _common(
     return z
 
 
-def _of_rounds(privacy: Privacy, own: SlotRounds, z: float, z_h: float, m: float) -> RoundPrivacy:
+def _of_rounds(
+    privacy: Privacy, own: PlannedReleases, z: float, z_h: float, m: float
+) -> RoundNoise:
     larger = 1.0 + SLACK
     bound = privacy.prediction_clip or PREDICTION_CLIP
-    return RoundPrivacy(
+    return RoundNoise(
         clip=own.clip,
         noise=z * own.clip * larger,
         prediction_clip=bound if z_h else 0.0,
@@ -285,7 +287,7 @@ def _of_rounds(privacy: Privacy, own: SlotRounds, z: float, z_h: float, m: float
     )
 
 
-def _spread_of(own: SlotRounds) -> tuple[tuple[str, float, int], ...]:
+def _spread_of(own: PlannedReleases) -> tuple[tuple[str, float, int], ...]:
     """Of exact predictions: what else a row moves, by how many times the clip in an epoch, and how
     many epochs there are."""
     epochs = own.steps if own.whole else own.epochs
@@ -307,7 +309,7 @@ def _apart(one_sided: bool) -> float:
     return 1.0 if one_sided else 2.0
 
 
-def _check(privacy: Privacy, slots: Sequence[SlotRounds]) -> None:
+def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
     if not slots:
         raise InternalError("no slot has rounds")
     if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
@@ -336,7 +338,11 @@ def _check(privacy: Privacy, slots: Sequence[SlotRounds]) -> None:
 
 
 def _check_noise(
-    privacy: Privacy, what: str, multiplier: float, own: SlotRounds | None = None, times: int = 0
+    privacy: Privacy,
+    what: str,
+    multiplier: float,
+    own: PlannedReleases | None = None,
+    times: int = 0,
 ) -> None:
     """Raises PrivacyError for more than LARGEST_MULTIPLIER; `times`: how often a row of the slot
     takes part in `what`."""

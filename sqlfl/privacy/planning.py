@@ -17,7 +17,7 @@ from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
 from sqlfl.privacy.calibration import calibrate, statistics_delta, statistics_noise
-from sqlfl.privacy.specification import Bounds, SlotPrivacy, SlotRounds
+from sqlfl.privacy.specification import Bounds, PlannedReleases, SnapshotPrivacy
 
 TRUTH = ("false", "true")
 """Classes of a BOOLEAN, as labels have them."""
@@ -154,7 +154,7 @@ def _unbounded(
     )
 
 
-def slots_of(privacy: Privacy, kind: str, ucq: Ucq) -> Mapping[int, SlotPrivacy]:
+def slots_of(privacy: Privacy, kind: str, ucq: Ucq) -> Mapping[int, SnapshotPrivacy]:
     """Slot -> what its clients are told, of the slots where anything is noised or bounded.
 
     `privacy` is settled. Raises PrivacyError where the noise of statistics would have to be beyond
@@ -168,12 +168,12 @@ def slots_of(privacy: Privacy, kind: str, ucq: Ucq) -> Mapping[int, SlotPrivacy]
     return MappingProxyType(found)
 
 
-def _slot(privacy: Privacy, kind: str, slot: Slot) -> SlotPrivacy:
+def _slot(privacy: Privacy, kind: str, slot: Slot) -> SnapshotPrivacy:
     label = privacy.label if slot.target else None
     if not (privacy.features and slot.features):
-        return SlotPrivacy(label, "none", (), 0.0, 0.0, None)
+        return SnapshotPrivacy(label, "none", (), 0.0, 0.0, None)
     noised = privacy.statistics == "noised"
-    return SlotPrivacy(
+    return SnapshotPrivacy(
         label=label,
         statistics=privacy.statistics,
         bounds=()
@@ -205,7 +205,7 @@ def check_budget(
     slots = [slot for slot in ucq.slots if slot.features]
     moments = not kind_of(kind).towers and spec_of(options.algorithm).moments
     least = [
-        SlotRounds(
+        PlannedReleases(
             slot=slot.index,
             gradients=1,
             predictions=1,

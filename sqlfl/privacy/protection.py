@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from sqlfl.options.privacy import Privacy
-from sqlfl.privacy.specification import LabelPrivacy
+from sqlfl.privacy.specification import LabelNoise
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ Statistics: TypeAlias = Exact | PublicBounds | NoisedStatistics
 class Protection:
     """All that a statement has protected; exact by default, as without PRIVACY."""
 
-    labels: LabelPrivacy | Exact = EXACT
+    labels: LabelNoise | Exact = EXACT
     features: NoisedGradients | Exact = EXACT
     predictions: NoisedPredictions | Exact = EXACT
     """Only where features are protected too: then all that is worked out from them is."""

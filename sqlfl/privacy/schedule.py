@@ -9,10 +9,10 @@ from sqlfl.errors import InternalError
 from sqlfl.methods.spec import spec_of
 from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.counts import Part
-from sqlfl.privacy.specification import SlotRounds
+from sqlfl.privacy.specification import PlannedReleases
 
 
-def slot_rounds(
+def planned_releases(
     options: TrainingOptions,
     *,
     slot: int,
@@ -26,13 +26,13 @@ def slot_rounds(
     largest: float = 0.0,
     one_sided: frozenset[int] = frozenset(),
     one_sided_slopes: bool = False,
-) -> SlotRounds:
+) -> PlannedReleases:
     """The plan of one slot, from the options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
-    these; `one_sided` and `one_sided_slopes` as SlotRounds has them. For second moments: `numeric`
-    encoded columns and `categories` features of the slot, and the `largest` count (sum of weights)
-    of a row. Towers predict once before the first step.
+    these; `one_sided` and `one_sided_slopes` as PlannedReleases has them. For second moments:
+    `numeric` encoded columns and `categories` features of the slot, and the `largest` count (sum of
+    weights) of a row. Towers predict once before the first step.
 
     InternalError for a method that cannot be private.
     """
@@ -44,7 +44,7 @@ def slot_rounds(
     part = Part(options, joined, max(copies, 1), clients)
     counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
-    return SlotRounds(
+    return PlannedReleases(
         slot=slot,
         gradients=counts.gradients,
         predictions=counts.predictions + int(tower),

@@ -1,4 +1,9 @@
-"""What each client is told of PRIVACY, and what is released in training: plain data."""
+"""What each client is told of PRIVACY, and what is released in training: plain data.
+
+`SnapshotPrivacy` goes to a client before it reads a row, with its `LabelNoise`. Once the join is
+known there are the `PlannedReleases` of each slot, and from these `RunNoise`: for each slot a
+`RoundNoise`, which goes to its clients. `sqlfl.options.privacy.Privacy` is what was asked.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ Bounds: TypeAlias = tuple[float, float] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class LabelPrivacy:
+class LabelNoise:
     """How the labels' owner noises them, once per row; it works out the probabilities itself."""
 
     mechanism: str
@@ -36,10 +41,10 @@ class LabelPrivacy:
 
 
 @dataclass(frozen=True)
-class SlotPrivacy:
+class SnapshotPrivacy:
     """What a client must know of the privacy of one slot before training; see SlotSpecification."""
 
-    label: LabelPrivacy | None
+    label: LabelNoise | None
     """Where the slot holds the target, and labels are noised."""
     statistics: str
     """'none', 'bounds' or 'noised'."""
@@ -55,7 +60,7 @@ class SlotPrivacy:
 
 
 @dataclass(frozen=True)
-class RoundPrivacy:
+class RoundNoise:
     """What a client does to what it releases in each round of training; travels in `Start`."""
 
     clip: float
@@ -73,10 +78,10 @@ class RoundPrivacy:
 
 
 @dataclass(frozen=True)
-class TrainingPrivacy:
+class RunNoise:
     """What the noise of a run is, once the join is known."""
 
-    rounds: Mapping[int, RoundPrivacy]
+    rounds: Mapping[int, RoundNoise]
     """Slot -> what each of its clients does."""
     intercept_clip: float = 0.0
     """Where predictions are exact: what a joined row's part of the intercept's gradient is clipped
@@ -86,7 +91,7 @@ class TrainingPrivacy:
 
 
 @dataclass(frozen=True)
-class SlotRounds:
+class PlannedReleases:
     """What is released of one slot in training, as far as its noise depends on it."""
 
     slot: int

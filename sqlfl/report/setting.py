@@ -15,7 +15,7 @@ from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import Gaussian
 from sqlfl.privacy.protection import Protection
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from sqlfl.report.card import upwards
 from sqlfl.report.units import Unit, label_of, listed
 
@@ -124,7 +124,7 @@ class Setting:
             for alike in found.values()
         }
 
-    def rounds(self, slot: Slot) -> RoundPrivacy | None:
+    def rounds(self, slot: Slot) -> RoundNoise | None:
         """None before the run."""
         return None if self.calibration is None else self.calibration.training.rounds[slot.index]
 

@@ -12,8 +12,8 @@ import pytest
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.messages import Gram, PartialGradient, Predictions, SendPredictions, Start
 from sqlfl.methods.spec import spec_of
-from sqlfl.privacy.schedule import slot_rounds
-from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
+from sqlfl.privacy.schedule import planned_releases
+from sqlfl.privacy.specification import RoundNoise, RunNoise
 from tests.conftest import Open
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.test_border import assert_disclosed, tapped
@@ -160,11 +160,11 @@ class MethodConformance:
             assert spec_of(self.algorithm).private is None
             return
         join = random_join("logistic_regression", clients=(1, 2, 1), total=240, sizes=(240, 24, 8))
-        noise = RoundPrivacy(1.0, 0.5, 1e6, 0.5, row_bound=1e3, moments_noise=1e-9)
+        noise = RoundNoise(1.0, 0.5, 1e6, 0.5, row_bound=1e3, moments_noise=1e-9)
         options = {"epochs": 3, "private": True, **self.options}
         problem = replace(
             join.problem(algorithm=self.algorithm, **options),
-            privacy=TrainingPrivacy(dict.fromkeys(range(3), noise)),
+            privacy=RunNoise(dict.fromkeys(range(3), noise)),
             trace=12.0,
         )
         channel = MemoryChannel(join.engines)
@@ -172,7 +172,7 @@ class MethodConformance:
         method.start()
         assert len(list(method.steps())) == 3
         for (_, slot), operator in channel.operators.items():
-            planned = slot_rounds(
+            planned = planned_releases(
                 problem.options,
                 slot=slot,
                 joined=240,

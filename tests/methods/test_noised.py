@@ -12,7 +12,7 @@ from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.methods.sgd.noised import BOUND, Drowned
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options
-from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
+from sqlfl.privacy.specification import RoundNoise, RunNoise
 from sqlfl.schema import Client
 from tests.conftest import Open
 
@@ -36,7 +36,7 @@ def problem(loss: Loss, noise: float, weights: np.ndarray | None = None) -> Prob
         outputs=loss.outputs,
         options=training_options("logistic_regression", {"algorithm": "sgd", "l2": 0.0}),
         weights=weights,
-        privacy=TrainingPrivacy({0: RoundPrivacy(1.0, 1.0, CLIP, noise)}),
+        privacy=RunNoise({0: RoundNoise(1.0, 1.0, CLIP, noise)}),
     )
 
 

@@ -15,8 +15,8 @@ from sqlfl.messages import SendSlope, Slope
 from sqlfl.methods.sgd.rates import public_rates
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
-from sqlfl.privacy.schedule import row_bound, slot_rounds
-from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
+from sqlfl.privacy.schedule import planned_releases, row_bound
+from sqlfl.privacy.specification import RoundNoise, RunNoise
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -27,7 +27,7 @@ TOWERS = {"hidden": (4,), "activation": "tanh", "learning_rate": 0.01}
 
 def around(noise: float, *, clip: float = HUGE, slots: int = 3, exact: bool = False):
     """The same at all slots; `exact` predictions, and then a noised intercept."""
-    own = RoundPrivacy(
+    own = RoundNoise(
         clip=clip,
         noise=noise,
         prediction_clip=0.0 if exact else HUGE,
@@ -36,7 +36,7 @@ def around(noise: float, *, clip: float = HUGE, slots: int = 3, exact: bool = Fa
         moments_noise=TINY,
     )
     bound = clip if exact else 0.0
-    return TrainingPrivacy(dict.fromkeys(range(slots), own), bound, noise if exact else 0.0)
+    return RunNoise(dict.fromkeys(range(slots), own), bound, noise if exact else 0.0)
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Run:
     options: TrainingOptions
 
 
-def run(join: Join, name: str, privacy: TrainingPrivacy, *, centred=True, **options) -> Run:
+def run(join: Join, name: str, privacy: RunNoise, *, centred=True, **options) -> Run:
     trace = float(
         sum(t.shape[1] - o + (o > 0) for t, o in zip(join.tables, join.onehots, strict=True))
     )
@@ -205,7 +205,7 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
     options = {"epochs": 3, "seed": 1, "batch_size": None} | options
     found = run(join, name, around(0.5, clip=1.0, exact=exact), **options)
     for (_, slot), operator in found.channel.operators.items():
-        planned = slot_rounds(
+        planned = planned_releases(
             found.options,
             slot=slot,
             joined=240,
@@ -233,8 +233,8 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
 def test_noise_alone_does_not_diverge(kind: str, name: str, options: dict) -> None:
     """All epochs are made at the largest noise there is."""
     join = random_join(kind, **SMALL)
-    own = RoundPrivacy(10.0, 1e4, 50.0, 5e4, row_bound(3), 1e3)
-    found = run(join, name, TrainingPrivacy(dict.fromkeys(range(3), own)), epochs=4, **options)
+    own = RoundNoise(10.0, 1e4, 50.0, 5e4, row_bound(3), 1e3)
+    found = run(join, name, RunNoise(dict.fromkeys(range(3), own)), epochs=4, **options)
     assert len(found.steps) == 4
 
 
@@ -266,10 +266,10 @@ def test_nothing_that_is_exact_ends_a_run_whose_parameters_alone_are_promised() 
 def test_the_intercept_of_exact_predictions_is_clipped_and_noised() -> None:
     join = random_join(total=240, sizes=(240,))
     join.targets = np.append(np.zeros(200), np.full(40, 90.0))
-    own = RoundPrivacy(1.0, 1e-6)
+    own = RoundNoise(1.0, 1e-6)
 
     def moved(clip: float, noise: float) -> float:
-        privacy = TrainingPrivacy({0: own}, clip, noise)
+        privacy = RunNoise({0: own}, clip, noise)
         found = run(join, "sgd", privacy, epochs=1, learning_rate=1.0)
         return float(found.algorithm.intercept[0] - join.targets.mean())
 

@@ -20,7 +20,7 @@ from sqlfl.models.per_row import RowLimit
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import DeviceLayer, EngineLayer
 from sqlfl.party.guard import Guard
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import FUNCTIONS, ROWS, dense, engine_of
 
@@ -32,7 +32,7 @@ class Factors:
     """min(1, C/norm), remembering the norms."""
 
     def __init__(self, clip: float = CLIP) -> None:
-        self._guard = Guard(RoundPrivacy(clip, 1.0), 1)
+        self._guard = Guard(RoundNoise(clip, 1.0), 1)
         self._norms: list[np.ndarray] = []
 
     def __call__(self, norms: np.ndarray) -> np.ndarray:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from types import MappingProxyType
 
 import pytest
 
-from sqlfl.errors import OptionError, ParseError
+from sqlfl.errors import ModelError, OptionError, ParseError
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.resolve import resolve_training
+from sqlfl.options.resolve import resolve_scoring, resolve_training, training_options
 from sqlfl.options.training import option_lines, options_markdown, with_options
 from sqlfl.options.types import shown
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planner.grammar.statements import Pairs, TrainModel
+from sqlfl.planner.grammar.statements import EvaluateModel, Pairs, TrainModel
 
 
 def resolved(options: str, kind: str = "linear_regression"):
@@ -418,3 +419,36 @@ def test_values_are_shown_as_they_are_written() -> None:
         assert shown(value) == text
     weights = MappingProxyType({"yes": 5, "no": 0.5})
     assert shown(weights) == "{'yes': 5, 'no': 0.5}"
+
+
+KEPT = {"engine": "sql", "memory_limit": None, "hidden": [8, 4], "head": "linear", "embedding": 3}
+"""Of a model, as its document has them; the others are of before there were more."""
+
+
+def test_scoring_takes_what_the_model_keeps_and_what_is_written() -> None:
+    statement = parse("EVALUATE MODEL m WITH (engine = 'arrays') FROM (SELECT 1)")
+    assert isinstance(statement, EvaluateModel)
+    found = resolve_scoring("mlp_regressor", KEPT, statement.options, statement.sql)
+    assert (found.engine, found.memory_limit, found.max_joined_rows) == ("arrays", None, 10**8)
+    assert found.tower is not None
+    assert (found.tower.hidden, found.tower.outputs) == ((8, 4), 3)
+    assert (found.tower.activation, found.tower.dropout) == ("relu", 0.0)
+    linear = resolve_scoring("linear_regression", KEPT)
+    assert (linear.engine, linear.tower) == ("sql", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hidden", [8, 0]), ("embedding", "3"), ("engine", "fast"), ("head", True)]
+)
+def test_options_of_a_damaged_model_are_refused(name: str, value: object) -> None:
+    message = f"the options of the model are damaged: {name} must be "
+    with pytest.raises(ModelError, match=message):
+        resolve_scoring("mlp_regressor", KEPT | {name: value})
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
+def test_what_is_listed_gives_the_same_options_again(kind: str, algorithm: str) -> None:
+    if (kind.startswith("mlp"), algorithm) != (True, "lbfgs"):
+        options = training_options(kind, {"algorithm": algorithm, "seed": 3, "network": "us-uk"})
+        assert training_options(kind, json.loads(json.dumps(options.listed()))) == options

@@ -12,7 +12,7 @@ from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.party.client import ClientOperator
 from sqlfl.party.guard import Guard
 from sqlfl.party.operator import client_of
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from tests.methods import harness
 from tests.methods.harness import DenseEngine
 
@@ -44,13 +44,13 @@ def entropy(seed: int) -> Callable[[int], bytes]:
 def configured(algorithm: str = "sgd", **values: Any) -> Configuration:
     privacy = {
         name: values.pop(name)
-        for name in RoundPrivacy.__dataclass_fields__
+        for name in RoundNoise.__dataclass_fields__
         if name in values
     }  # fmt: skip
     usual = {
         "outputs": 1, "rows": 100, "total": 100.0, "clients": 1, "leader": True,
         "l2": 0.0, "curvature": 1.0,
-        "privacy": RoundPrivacy(**{"clip": 1.0, "noise": TINY} | privacy),
+        "privacy": RoundNoise(**{"clip": 1.0, "noise": TINY} | privacy),
     }  # fmt: skip
     return harness.configured(algorithm, **(usual | values))
 

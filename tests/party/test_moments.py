@@ -20,7 +20,7 @@ from sqlfl.models.gram import GramMatrix
 from sqlfl.party import moments
 from sqlfl.party.guard import Guard
 from sqlfl.party.moments import clipped_moments, majorant, noised_moments
-from sqlfl.privacy.specification import RoundPrivacy, TrainingPrivacy
+from sqlfl.privacy.specification import RoundNoise, RunNoise
 from tests.methods.harness import Join, MemoryChannel, random_join
 from tests.party.private import TINY, Categories, entropy, operator
 
@@ -43,7 +43,7 @@ def table(seed: int, centred: str, rows: int = 40, numeric: int = 3) -> Categori
 
 
 def guarded(engine: Categories, noise: float, seed: int = 0, bound: float = 1e9) -> Guard:
-    privacy = RoundPrivacy(1.0, 1.0, row_bound=bound, moments_noise=noise)
+    privacy = RoundNoise(1.0, 1.0, row_bound=bound, moments_noise=noise)
     return Guard(privacy, engine.rows, entropy(seed))
 
 
@@ -240,9 +240,9 @@ def test_a_solver_of_many_categories_takes_the_bound() -> None:
 def private_gap(join: Join, *, centred: bool = True, **options: Any) -> float:
     """Distance to the optimum where nothing is clipped, and the noise is next to none."""
     problem = join.problem("admm", tolerance=0.0, **options)
-    own = RoundPrivacy(1e9, TINY, 1e9, TINY, row_bound=1e9, moments_noise=1e-9)
+    own = RoundNoise(1e9, TINY, 1e9, TINY, row_bound=1e9, moments_noise=1e-9)
     rounds = {members.slot: own for members in problem.slots}
-    problem = replace(problem, privacy=TrainingPrivacy(rounds), centred=centred)
+    problem = replace(problem, privacy=RunNoise(rounds), centred=centred)
     channel = MemoryChannel(join.engines)
     method = coordinator_of("admm")(problem, channel)
     method.start()

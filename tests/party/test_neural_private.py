@@ -29,7 +29,7 @@ from sqlfl.models.towers import local_rounds
 from sqlfl.party.guard import Guard
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import check_device, client_of
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import (
     ROWS,
@@ -48,10 +48,10 @@ CLIP = 0.4
 
 
 def private(
-    engine: DenseEngine, seed: int = 0, *, privacy: RoundPrivacy | None = None, **values: Any
+    engine: DenseEngine, seed: int = 0, *, privacy: RoundNoise | None = None, **values: Any
 ) -> TowerOperator:
     """With noise that a test can repeat."""
-    own = configuration(engine, privacy=privacy or RoundPrivacy(CLIP, FAINT), **values)
+    own = configuration(engine, privacy=privacy or RoundNoise(CLIP, FAINT), **values)
     entropy = np.random.default_rng(seed).bytes
     part = client_of(values.get("algorithm", "sgd"))
     if part.tower is None:
@@ -122,7 +122,7 @@ def gradient_noise(seed: int, sigma: float) -> np.ndarray:
     """What is added to partial gradients."""
     engine, found = engine_of(), []
     values = np.random.default_rng(1).normal(size=(ROWS, 1)).astype(np.float32)
-    own = private(engine, seed, privacy=RoundPrivacy(CLIP, sigma), clients=2)
+    own = private(engine, seed, privacy=RoundNoise(CLIP, sigma), clients=2)
     own.handle(SendPredictions("run", 3))
     expected = clipped(row_gradients(own, engine, values))
     for _ in range(30):
@@ -143,7 +143,7 @@ def test_the_noise_is_what_was_asked_for() -> None:
     assert abs(stats.pearsonr(first, second).statistic) < 0.15, "each time other noise"
 
 
-def noised_predictions(privacy: RoundPrivacy) -> Iterator[np.ndarray]:
+def noised_predictions(privacy: RoundNoise) -> Iterator[np.ndarray]:
     """Predictions of several kinds, exact and as they are released: (rows, 2, 2) each."""
     engine = engine_of()
     exact = client_of("sgd").operator(engine, configuration(engine, outputs=2), "run", 3)
@@ -161,7 +161,7 @@ def test_predictions_are_clipped_and_noised_each_time() -> None:
     """The first ones, those of a batch, and those after a step."""
     bound, sigma = 0.2, 0.5
     residue = []
-    for pair in noised_predictions(RoundPrivacy(CLIP, FAINT, bound, sigma)):
+    for pair in noised_predictions(RoundNoise(CLIP, FAINT, bound, sigma)):
         exact, found = pair[:, 0], pair[:, 1]
         norms = np.linalg.norm(exact, axis=1, keepdims=True)
         assert (norms > bound).any()
@@ -177,20 +177,20 @@ def test_first_outputs_are_of_the_clips_size() -> None:
     engine = engine_of()
     usual = private(engine, outputs=2, hidden=(4,)).parameters
     for bound, share in ((0.2, 0.2), (5.0, 1.0)):
-        noised = RoundPrivacy(CLIP, FAINT, prediction_clip=bound, prediction_noise=FAINT)
+        noised = RoundNoise(CLIP, FAINT, prediction_clip=bound, prediction_noise=FAINT)
         own = private(engine, outputs=2, hidden=(4,), privacy=noised).parameters
         np.testing.assert_array_equal(own[-1], share * usual[-1])
         np.testing.assert_array_equal(own[0], usual[0])
 
 
 def test_predictions_stay_exact_where_they_are_not_noised() -> None:
-    for pair in noised_predictions(RoundPrivacy(CLIP, FAINT)):
+    for pair in noised_predictions(RoundNoise(CLIP, FAINT)):
         np.testing.assert_array_equal(pair[:, 0], pair[:, 1])
 
 
 def test_releases_are_counted_per_row() -> None:
     """Batches that share a row: it counts in both, and all rows end the epoch."""
-    privacy = RoundPrivacy(CLIP, 0.5, 1.5, 0.25)
+    privacy = RoundNoise(CLIP, 0.5, 1.5, 0.25)
     own = private(engine_of(), privacy=privacy, dropout=0.3)
     told = Releases("run", 3, 0, 0, 0, CLIP, 0.5, 0, 1.5, 0.25, 0, 0, 0)
     assert astuple(releases(own)) == astuple(told)
@@ -329,7 +329,7 @@ def test_a_private_tower_is_computed_in_float64_on_a_device(
         raise torch.cuda.OutOfMemoryError
 
     monkeypatch.setattr("sqlfl.party.first_layer.DeviceLayer", layer)
-    for privacy in (RoundPrivacy(CLIP, FAINT), None):
+    for privacy in (RoundNoise(CLIP, FAINT), None):
         own = configuration(engine, privacy=privacy)
         with pytest.raises(ModelError, match="do not fit"):
             SgdTower(engine, own, "run", 3)
@@ -347,10 +347,10 @@ def test_opacus_is_wanted_where_a_tower_is_private_only(monkeypatch: pytest.Monk
     said = r"Opacus.*\nhint: pip install 'sqlfl\[neural\]'"
     with pytest.raises(ModelError, match=said):
         check_device("cpu", private=True)
-    own = configuration(engine, privacy=RoundPrivacy(CLIP, FAINT))
+    own = configuration(engine, privacy=RoundNoise(CLIP, FAINT))
     with pytest.raises(ModelError, match=said):
         client_of("sgd").operator(engine, own, "run", 3)
-    linear = configuration(engine, hidden=(), privacy=RoundPrivacy(CLIP, FAINT))
+    linear = configuration(engine, hidden=(), privacy=RoundNoise(CLIP, FAINT))
     client_of("sgd").operator(engine, linear, "run", 3)
 
 

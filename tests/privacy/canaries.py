@@ -14,7 +14,7 @@ from sqlfl.methods.sgd.client import SgdStep
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.methods.sgd.tower_client import SgdTower
 from sqlfl.party.client import ClientOperator
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.specification import RoundNoise
 from tests.methods.harness import DenseEngine, configured
 
 Array = np.ndarray
@@ -26,7 +26,7 @@ STEP = 1.0
 
 
 def configuration(
-    rows: int, clients: int, privacy: RoundPrivacy | None, hidden: tuple[int, ...] = ()
+    rows: int, clients: int, privacy: RoundNoise | None, hidden: tuple[int, ...] = ()
 ) -> Configuration:
     return configured(
         "sgd",
@@ -51,7 +51,7 @@ class Rounds:
         self._others = np.random.default_rng(3).normal(size=len(x) - canaries)
 
     def scores(
-        self, coins: Array, planned: RoundPrivacy, seed: int, told: RoundPrivacy | None = None
+        self, coins: Array, planned: RoundNoise, seed: int, told: RoundNoise | None = None
     ) -> Array:
         """What one run tells of each canary: (m, 3), positive where its coin (m,) seems to be 1.
 
@@ -92,7 +92,7 @@ class Rounds:
         return np.stack([2.0 * ratio, twice, again], axis=1)
 
     def _operators(
-        self, coins: Array, told: RoundPrivacy, rng: np.random.Generator
+        self, coins: Array, told: RoundNoise, rng: np.random.Generator
     ) -> list[ClientOperator]:
         """The first client has all rows, others have none; there is one where that is all that the
         adversary needs to see."""
@@ -130,7 +130,7 @@ def many_canaries(count: int, steps: int) -> Rounds:
 UNITS = 3
 
 
-def tower_scores(coins: Array, planned: RoundPrivacy, seed: int) -> Array:
+def tower_scores(coins: Array, planned: RoundNoise, seed: int) -> Array:
     """What the first gradient sum of a tower tells of canaries (m,) that have a column each: (m,).
 
     Only its own canary moves a row of W₁: how, either way, the adversary knows from a tower of its
@@ -138,7 +138,7 @@ def tower_scores(coins: Array, planned: RoundPrivacy, seed: int) -> Array:
     """
     m = len(coins)
 
-    def gradient(signs: Array, privacy: RoundPrivacy | None) -> Array:
+    def gradient(signs: Array, privacy: RoundNoise | None) -> Array:
         engine = DenseEngine(np.diag(signs), np.ones(m), np.zeros(m), 0)
         text = configuration(m, 2, privacy, (UNITS,))
         entropy = np.random.default_rng(seed).bytes

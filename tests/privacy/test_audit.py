@@ -19,8 +19,8 @@ from sqlfl.party import guard
 from sqlfl.party.guard import Guard
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.randomness import Entropy
-from sqlfl.privacy.schedule import slot_rounds
-from sqlfl.privacy.specification import RoundPrivacy
+from sqlfl.privacy.schedule import planned_releases
+from sqlfl.privacy.specification import RoundNoise
 from tests.privacy import auditing, canaries
 
 Array = np.ndarray
@@ -37,9 +37,9 @@ add_gaussian = guard.add_gaussian
 
 def planned(
     epsilon: float, delta: float, predictions: str = "gaussian", clients: int = CLIENTS
-) -> RoundPrivacy:
+) -> RoundNoise:
     """What each of the slot's clients does in a run of some steps that claims (ε, δ)."""
-    slot = slot_rounds(
+    slot = planned_releases(
         training_options("linear_regression", {"algorithm": "sgd", "epochs": STEPS}, private=True),
         slot=0,
         joined=CANARIES,
@@ -58,9 +58,9 @@ def planned(
 
 def proved(
     rounds: canaries.Rounds,
-    own: RoundPrivacy,
+    own: RoundNoise,
     runs: int,
-    told: RoundPrivacy | None = None,
+    told: RoundNoise | None = None,
     attacks: slice = slice(None),
 ) -> float:
     """ε at DELTA, by so many runs with each of two rows in the canary's place."""
@@ -71,7 +71,7 @@ def proved(
     return auditing.from_scores(*(world[:, attacks] for world in worlds), DELTA)
 
 
-def against_the_coordinator(runs: int, told: RoundPrivacy | None = None) -> float:
+def against_the_coordinator(runs: int, told: RoundNoise | None = None) -> float:
     return proved(canaries.one_canary(STEPS), planned(EPSILON, DELTA), runs, told)
 
 
@@ -141,7 +141,7 @@ def test_exact_predictions_tell_more_than_is_claimed_of_parameters() -> None:
     assert proved(canaries.one_canary(STEPS), own, 100) > EPSILON
 
 
-def from_one_run(told: RoundPrivacy | None = None) -> float:
+def from_one_run(told: RoundNoise | None = None) -> float:
     """The largest ε that any of the adversary's scores proves from one run with many canaries."""
     rounds = canaries.many_canaries(CANARIES, STEPS)
     coins = np.random.default_rng(11).choice([-1.0, 1.0], CANARIES)

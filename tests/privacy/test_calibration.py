@@ -28,20 +28,20 @@ from sqlfl.privacy.calibration import (
     statistics_noise,
 )
 from sqlfl.privacy.events import Event, Gaussian, Threshold
-from sqlfl.privacy.specification import SlotRounds
+from sqlfl.privacy.specification import PlannedReleases
 
 EXACT = "none"
 NOISED = "gaussian"
 
 
-def rounds(slot: int = 0, **given: Any) -> SlotRounds:
+def rounds(slot: int = 0, **given: Any) -> PlannedReleases:
     """10 epochs over all rows at 2 clients, a row being in 3 joined rows with 2 partners."""
     own: dict[str, Any] = {
         "slot": slot, "gradients": 10, "predictions": 11, "moments": 0, "moments_sensitivity": 0.0,
         "clip": 2.0, "clients": 2, "copies": 3, "partners": {1 - slot: 2}, "steps": 10,
         "whole": True, "epochs": 10,
     }  # fmt: skip
-    return SlotRounds(**own | given)
+    return PlannedReleases(**own | given)
 
 
 ADMM = {"moments": 1, "moments_sensitivity": 5.0, "row_bound": 2.0}
@@ -410,7 +410,7 @@ def test_statistics_take_their_share_and_categories_theirs_of_delta() -> None:
     ],
 )  # fmt: skip
 def test_budgets_that_cannot_be_met_are_refused(
-    privacy: Privacy, slots: list[SlotRounds], said: str, hints: str
+    privacy: Privacy, slots: list[PlannedReleases], said: str, hints: str
 ) -> None:
     with pytest.raises(PrivacyError, match=said) as caught:
         calibrate(privacy, slots)

@@ -17,7 +17,7 @@ from sqlfl.privacy.protection import (
     PublicBounds,
     protection_of,
 )
-from sqlfl.privacy.specification import LabelPrivacy, Privacy
+from sqlfl.privacy.specification import LabelNoise, Privacy
 from tests.planner import plans
 
 LABELS = {"label_epsilon": 3.0, "label_mechanism": "laplace", "label_bounds": (0.0, 10.0)}
@@ -46,7 +46,7 @@ def test_labels_and_features_are_protected_apart(
         asked |= {"prediction_clip": 1.5}
         found = protection_of(Privacy(**asked))  # type: ignore[arg-type]
         assert bool(found) == (labels or features is not None)
-        assert found.labels == (LabelPrivacy("laplace", 3.0, (0.0, 10.0), ()) if labels else EXACT)
+        assert found.labels == (LabelNoise("laplace", 3.0, (0.0, 10.0), ()) if labels else EXACT)
         if features is None:
             assert (found.features, found.predictions, found.statistics) == (EXACT,) * 3
             continue
@@ -61,14 +61,14 @@ def test_labels_and_features_are_protected_apart(
     ("label", "words"),
     [
         (
-            LabelPrivacy("laplace", 3.0, (0.0, 10.0), ()),
+            LabelNoise("laplace", 3.0, (0.0, 10.0), ()),
             "clipped to [0, 10], Laplace noise of scale 3.333",
         ),
-        (LabelPrivacy("laplace", 1.0, None, ("a", "b", "c")), "the largest of 3 Laplace-noised"),
-        (LabelPrivacy("randomized_response", 1.0, None, ("a", "b")), "randomised response"),
+        (LabelNoise("laplace", 1.0, None, ("a", "b", "c")), "the largest of 3 Laplace-noised"),
+        (LabelNoise("randomized_response", 1.0, None, ("a", "b")), "randomised response"),
     ],
 )
-def test_a_mechanism_has_its_words(label: LabelPrivacy, words: str) -> None:
+def test_a_mechanism_has_its_words(label: LabelNoise, words: str) -> None:
     assert label.words.startswith(words)
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sqlfl.errors import InternalError
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
 from sqlfl.options.resolve import training_options
-from sqlfl.privacy.schedule import moments_sensitivity, row_bound, slot_rounds
-from sqlfl.privacy.specification import SlotRounds
+from sqlfl.privacy.schedule import moments_sensitivity, planned_releases, row_bound
+from sqlfl.privacy.specification import PlannedReleases
 from tests.methods.harness import Join, random_join, train
 
 Array = np.ndarray
@@ -24,17 +24,17 @@ Array = np.ndarray
 FIELDS = ("joined", "clients", "copies", "numeric", "categories", "largest")
 
 
-def planned(algorithm: str = "sgd", *, tower: bool = False, **given: Any) -> SlotRounds:
+def planned(algorithm: str = "sgd", *, tower: bool = False, **given: Any) -> PlannedReleases:
     """Of slot 0 with 3 copies of a row among 10 joined rows; `given` are FIELDS and options."""
     own: dict[str, Any] = {"joined": 10, "clients": 1, "copies": 3}
     own |= {name: value for name, value in given.items() if name in FIELDS}
     options = {name: value for name, value in given.items() if name not in FIELDS}
     kind = "mlp_regressor" if tower else "linear_regression"
     resolved = training_options(kind, {"algorithm": algorithm, **options}, private=True)
-    return slot_rounds(resolved, slot=0, clip=1.0, partners={1: 2}, **own)
+    return planned_releases(resolved, slot=0, clip=1.0, partners={1: 2}, **own)
 
 
-def counted(found: SlotRounds) -> tuple[int, int, int, int]:
+def counted(found: PlannedReleases) -> tuple[int, int, int, int]:
     return found.gradients, found.predictions, found.moments, found.steps
 
 

@@ -22,7 +22,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.calibration import calibrate
 from sqlfl.privacy.mechanisms import label_epsilon
-from sqlfl.privacy.specification import SlotRounds
+from sqlfl.privacy.specification import PlannedReleases
 from sqlfl.report.card import PrivacyReport, Release, upwards
 from sqlfl.report.report import expected_report, report_of
 from sqlfl.report.setting import Claim, Setting
@@ -49,10 +49,10 @@ def plan_of(privacy: Privacy | None, at: str | None = None, cards: bool = False)
     return replace(plans.train(ucq, kind, options, at=at), privacy=privacy)
 
 
-def rounds_of(plan: FederatedPlan) -> list[SlotRounds]:
+def rounds_of(plan: FederatedPlan) -> list[PlannedReleases]:
     slots = [slot for slot in plan.ucq.slots if slot.features]
     return [
-        SlotRounds(
+        PlannedReleases(
             slot=slot.index,
             gradients=20,
             predictions=20,

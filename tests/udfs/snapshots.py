@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import numpy as np
 
-from sqlfl.privacy.specification import SlotPrivacy
+from sqlfl.privacy.specification import SnapshotPrivacy
 from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
 from sqlfl.udfs import keys
 from sqlfl.udfs.rows import Snapshot
@@ -28,7 +28,7 @@ def specification(
     weight: bool = False,
     split: float = 0.0,
     seed: int | None = None,
-    privacy: SlotPrivacy | None = None,
+    privacy: SnapshotPrivacy | None = None,
 ) -> SlotSpecification:
     """A slot whose features are (name, kind) or (name, 'array', width)."""
     return SlotSpecification(

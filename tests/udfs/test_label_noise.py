@@ -16,7 +16,7 @@ from scipy import stats
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_keep
-from sqlfl.privacy.specification import LabelPrivacy, SlotPrivacy
+from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 from sqlfl.udfs import keys, label_noise, rows, sql
 from sqlfl.udfs.label_noise import noised_labels
@@ -30,14 +30,14 @@ SURE = 4.5
 """Standard deviations: a right build fails once in 10⁵ cases; the keys are fixed."""
 
 
-def private(label: LabelPrivacy | None) -> SlotPrivacy:
-    return SlotPrivacy(label, "none", (), 0.0, 0.0, None)
+def private(label: LabelNoise | None) -> SnapshotPrivacy:
+    return SnapshotPrivacy(label, "none", (), 0.0, 0.0, None)
 
 
 def of_classes(
     epsilon: float, *classes: str, mechanism: str = "randomized_response", **more: Any
 ) -> SlotSpecification:
-    label = LabelPrivacy(mechanism, epsilon, None, classes)
+    label = LabelNoise(mechanism, epsilon, None, classes)
     return specification(
         ("x", "numeric"),
         target=True,
@@ -49,7 +49,7 @@ def of_classes(
 
 
 def of_numbers(epsilon: float, low: float, high: float) -> SlotSpecification:
-    label = LabelPrivacy("laplace", epsilon, (low, high), ())
+    label = LabelNoise("laplace", epsilon, (low, high), ())
     return specification(("x", "numeric"), target=True, identifiers=(0,), privacy=private(label))
 
 
@@ -146,7 +146,7 @@ def test_a_majority_vote_gains_nothing(database: Open) -> None:
 def test_a_build_that_draws_anew_is_caught(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """As would be noise per joined copy."""
 
-    def drawn(snapshot: rows.Snapshot, label: LabelPrivacy) -> np.ndarray:
+    def drawn(snapshot: rows.Snapshot, label: LabelNoise) -> np.ndarray:
         return np.frombuffer(os.urandom(16 * snapshot.active), np.uint64).reshape(-1, 2)
 
     monkeypatch.setattr(label_noise, "_words", drawn)
@@ -369,7 +369,7 @@ def test_the_specification_travels() -> None:
 # -- the split of a private run -------------------------------------------------------------------
 
 
-def sides(con: duckdb.DuckDBPyConnection, privacy: SlotPrivacy | None, run: str) -> np.ndarray:
+def sides(con: duckdb.DuckDBPyConnection, privacy: SnapshotPrivacy | None, run: str) -> np.ndarray:
     """(2000, 2): for validation or not, of pairs of equal rows."""
     wanted = specification(identifiers=(0,), split=0.3, privacy=privacy)
     fragment = "SELECT t AS sqlfl_base, id AS sqlfl_id_0 FROM t"

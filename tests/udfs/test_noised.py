@@ -16,7 +16,7 @@ from sqlfl import messages as ms
 from sqlfl.coordinator.lou import merge_noised
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.privacy.specification import LabelPrivacy, SlotPrivacy
+from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.privacy.statistics import DOUBT, sensitivity, settle, threshold
 from sqlfl.schema import Client, SlotSpecification, specifications_to_json
 from sqlfl.transport.base import Audit, Channel
@@ -63,7 +63,7 @@ def slot(
     noise: float = FAINT,
     delta: float = 1e-6,
 ) -> SlotSpecification:
-    privacy = SlotPrivacy(None, statistics, bounds, noise, delta, None)
+    privacy = SnapshotPrivacy(None, statistics, bounds, noise, delta, None)
     return specification(*features, identifiers=(0,), privacy=privacy)
 
 
@@ -476,8 +476,8 @@ OF_LABELS = specification(
     target=True,
     classes=True,
     identifiers=(0,),
-    privacy=SlotPrivacy(
-        LabelPrivacy("laplace", 1.0, None, ("false", "true")), "none", (), 0.0, 0.0, 1e-3
+    privacy=SnapshotPrivacy(
+        LabelNoise("laplace", 1.0, None, ("false", "true")), "none", (), 0.0, 0.0, 1e-3
     ),
 )
 

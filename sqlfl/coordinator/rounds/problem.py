@@ -17,7 +17,7 @@ from sqlfl.messages.replies import Channel
 from sqlfl.methods import part_of
 from sqlfl.models.losses import Loss
 from sqlfl.options.training import TowerOptions, TrainingOptions
-from sqlfl.privacy.specification import TrainingPrivacy
+from sqlfl.privacy.specification import RunNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Problem:
     """Of batches, of power rounds and of the first parameters of towers and of a head."""
     head: Array | None = None
     """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
-    privacy: TrainingPrivacy | None = None
+    privacy: RunNoise | None = None
     """None where features are not protected."""
     trace: float = 0.0
     """Where they are, a bound of Σ share ‖x̃‖²/N over all slots, from names and types alone."""
