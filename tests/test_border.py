@@ -25,7 +25,6 @@ from sqlfl.messages import (
     SendPredictions,
     Start,
 )
-from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.options.batch import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -173,7 +172,9 @@ def value_of_run(
         case "first_listed":
             return Fraction(sum(m.batch.size for m in dropped), max(1, epochs))
         case "exact":
-            return steps_in_8_bytes(found)
+            # those that move the model: each time that scores are asked for anew, one moves nothing
+            steps = most_of("exact_residuals")
+            return steps - most_of("send_exact_predictions") if steps else 0
         case "renewals":
             return most_of("send_exact_predictions")
         case "proofs":
@@ -210,17 +211,6 @@ def value_of_run(
             }
             return sent
     raise AssertionError(f"no value for {symbol}")
-
-
-def steps_in_8_bytes(found: dict[Place, list[Message]]) -> int:
-    """Iterations that moved the blocks: in those that only ask anew, all coefficients are 0."""
-    counts = {
-        sum(bool(m.coefficients.any()) for m in messages if isinstance(m, ExactLbfgsResiduals))
-        for (_, _, kind, _), messages in found.items()
-        if kind == "exact_residuals"
-    }
-    (count,) = counts or {0}
-    return count
 
 
 ALGORITHMS = (
