@@ -20,6 +20,8 @@ from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.federations import Parties, federation, probabilities
 
+pytestmark = pytest.mark.thinned(2)
+
 FLIGHTS = (
     "CREATE TABLE flights AS SELECT i AS id, i % 8 AS plane, i % 5 AS hour, "
     "(i * 7) % 13 / 2.0 AS delay, (i * 7) % 13 > 5 AS late, 'only' AS single, "

@@ -13,6 +13,8 @@ import pytest
 
 import sqlfl
 
+pytestmark = pytest.mark.thinned(2)
+
 ROWS = 400
 JOIN = "FROM a.trips t JOIN b.arrivals r USING (id)"
 

@@ -19,6 +19,8 @@ import sqlfl
 from sqlfl.magics import Request, read
 from sqlfl.planner.grammar.dialect import split
 
+pytestmark = pytest.mark.thinned(2)
+
 ROOT = Path(__file__).parent.parent
 TRAIN = """TRAIN MODEL {name} USING logistic_regression TARGET y
 FROM (SELECT t.x, u.z, t.y FROM a.t JOIN b.u USING (id))"""

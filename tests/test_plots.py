@@ -17,6 +17,8 @@ import sqlfl
 from sqlfl.coordinator.training import HISTORY
 from sqlfl.plots import AXES, MARKED, training_figure
 
+pytestmark = pytest.mark.thinned(2)
+
 ROOT = Path(__file__).parent.parent
 
 

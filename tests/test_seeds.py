@@ -30,6 +30,8 @@ from tests.depth import SEED, THOROUGH
 from tests.strategies import Case, cases
 from tests.udfs.snapshots import activate_all, specification, take
 
+pytestmark = pytest.mark.thinned(2)
+
 ROOT = Path(__file__).parent.parent
 ROWS = 4000
 NOISE = 6 / np.sqrt(ROWS)

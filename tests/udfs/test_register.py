@@ -27,6 +27,8 @@ from tests.depth import examples
 from tests.federations import assert_close, probabilities, trainable
 from tests.strategies import Case, cases
 
+pytestmark = pytest.mark.thinned(2)
+
 A = """
 CREATE TYPE colour AS ENUM ('red', 'green', 'blue');
 CREATE TABLE t (id INTEGER, k INTEGER, x DOUBLE, "odd name" BOOLEAN, c VARCHAR, e colour,
