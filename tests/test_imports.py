@@ -85,6 +85,99 @@ def test_the_planner_is_pure() -> None:
         assert others - set(BOTTOM) <= allowed, module
 
 
+GROUND = frozenset(
+    "sqlfl." + name
+    for name in (
+        "arrays", "codec", "endings", "errors", "files", "fragment_columns", "interrupts",
+        "printing", "schema", "version", "wire", "wire_columns",
+    )
+)  # fmt: skip
+ROOMS = {
+    "planner.grammar": (),
+    "planner.query": ("planner.grammar",),
+    "planner.federated": (
+        "planner.grammar", "planner.query", "planner.protocol", "methods", "models", "options",
+        "privacy",
+    ),
+    "planner.protocol": (
+        "planner.query", "planner.federated", "messages", "methods", "options", "privacy",
+    ),
+    "planner.explain": (
+        "planner.grammar", "planner.query", "planner.federated", "planner.protocol", "methods",
+        "models", "options", "privacy", "report", "transport",
+    ),
+    "options": ("methods", "models", "privacy", "transport"),
+    "messages": ("models",),
+    "transport": ("messages",),
+    "models": (),
+    "coordinator": (
+        "planner.grammar", "planner.query", "planner.federated", "messages", "methods", "models",
+        "options", "privacy", "progress", "report", "store", "transport",
+    ),
+    "party": ("udfs", "messages", "methods", "models", "privacy"),
+    "udfs": ("messages", "models", "privacy", "store"),
+    "privacy": (
+        "planner.grammar", "planner.query", "messages", "methods", "models", "options", "store",
+    ),
+    "report": (
+        "planner.query", "planner.federated", "planner.explain", "methods", "models", "options",
+        "privacy",
+    ),
+    "store": (
+        "planner.grammar", "planner.federated", "coordinator", "messages", "models", "options",
+        "plots", "report", "result", "transport",
+    ),
+}  # fmt: skip
+"""Room -> what else than the ground it may import, for typing too. A method's parts have rules of
+their own, and the session ties the rooms together."""
+
+
+@functools.cache
+def graph() -> dict[str, set[str]]:
+    """Module -> modules of the package that it names, inside functions and for typing too."""
+    found: dict[str, set[str]] = {}
+    for module, path in SOURCES.items():
+        names = found[module] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    names.add(full if full in SOURCES else str(node.module))
+        names &= SOURCES.keys() - {module}
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_what_it_may(room: str) -> None:
+    allowed = [f"sqlfl.{name}" for name in (room, *ROOMS[room])]
+    for module in members(f"sqlfl.{room}"):
+        for other in graph()[module] - GROUND:
+            assert any(within(other, name) for name in allowed), f"{module} imports {other}"
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    left = {module: set(others) for module, others in graph().items()}
+    while free := [module for module, others in left.items() if not others]:
+        for module in free:
+            del left[module]
+        for others in left.values():
+            others.difference_update(free)
+    assert not left, sorted(left)
+
+
+def test_only_the_session_knows_parties_and_the_coordinator() -> None:
+    both = {
+        module
+        for module, others in graph().items()
+        if all(
+            any(within(m, room) for m in others) for room in ("sqlfl.party", "sqlfl.coordinator")
+        )
+    }
+    assert both == {"sqlfl.session"}
+
+
 BOTTOM = [
     "sqlfl.codec",
     "sqlfl.errors",

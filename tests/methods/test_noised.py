@@ -9,7 +9,7 @@ import sqlfl
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.methods.sgd.noised import BOUND, Drowned
+from sqlfl.methods.sgd.noised import BOUND, Surrogate
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.privacy.specification import RoundNoise, RunNoise
@@ -49,34 +49,34 @@ def test_slopes_add_up_to_nothing_and_noise_averages_out(
     loss: Loss, weights: np.ndarray | None
 ) -> None:
     own = problem(loss, 30.0, weights)
-    drowned = Drowned(own)
-    assert drowned.applies
+    surrogate = Surrogate(own)
+    assert surrogate.applies
     rng = np.random.default_rng(1)
     truth = rng.normal(size=(2 * ROWS, loss.outputs)) + 0.7
-    exact = drowned.slopes(truth, own.targets, own.shares)
+    exact = surrogate.slopes(truth, own.targets, own.shares)
     np.testing.assert_allclose(exact.sum(axis=0), 0.0, atol=1e-8)
     noise = 30.0 * rng.normal(size=(300, *truth.shape))
-    found = [drowned.slopes(truth + n, own.targets, own.shares) for n in noise]
+    found = [surrogate.slopes(truth + n, own.targets, own.shares) for n in noise]
     spread = np.std(found, axis=0)
     assert np.all(np.abs(np.mean(found, axis=0) - exact) <= 5 * spread / np.sqrt(300) + 1e-9)
-    counted = own.norm(loss.gradient(np.tile(drowned.intercept(0 * truth), (len(truth), 1)),
+    counted = own.norm(loss.gradient(np.tile(surrogate.intercept(0 * truth), (len(truth), 1)),
                                      own.targets)) / np.sqrt(len(truth))  # fmt: skip
     shares = np.ones(len(truth)) if own.shares is None else own.shares
     assert np.max(spread[shares > 0] / shares[shares > 0, None]) <= 1.3 * BOUND * counted
 
 
 def test_faint_noise_leaves_the_loss_as_it_is() -> None:
-    assert not Drowned(problem(Logistic(), 0.1)).applies
-    assert Drowned(problem(Logistic(), 3.0)).applies
+    assert not Surrogate(problem(Logistic(), 0.1)).applies
+    assert Surrogate(problem(Logistic(), 3.0)).applies
 
 
 def test_the_intercept_takes_up_the_mean_of_the_scores() -> None:
     """As far as the noise lets it be seen: 0.02 of it is in the mean, 100 drown it."""
     for noise, share in ((0.4, 0.99), (2000.0, 0.0)):
-        drowned = Drowned(problem(Logistic(), noise))
+        surrogate = Surrogate(problem(Logistic(), noise))
         start = Logistic().initial_intercept(problem(Logistic(), noise).targets)
         for _ in range(4):
-            found = drowned.intercept(np.full((2 * ROWS, 1), 0.6))
+            found = surrogate.intercept(np.full((2 * ROWS, 1), 0.6))
         assert found == pytest.approx(start - share * 0.6, abs=0.01)
 
 

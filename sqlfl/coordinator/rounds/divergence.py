@@ -24,9 +24,9 @@ def check_scores(
 
     `what` diverges, as in 'the steps'. Scores that the noise of private predictions explains are
     none of that, `stretch` being the largest ‖∂H/∂E‖². Nothing is raised where the problem is
-    `blind`: clipped gradients bound the steps there.
+    `parameters_only`: clipped gradients bound the steps there.
     """
-    if problem.blind:
+    if problem.parameters_only:
         return
     reach = max(problem.reach, problem.noise * float(np.sqrt(stretch)))
     limit = min(LARGEST * reach, problem.loss.largest_score)
@@ -41,7 +41,7 @@ def check_objective(
 
     Noise and blindness as in `check_scores`.
     """
-    if problem.blind:
+    if problem.parameters_only:
         return
     noise = 0.5 * problem.loss.curvature * problem.outputs * stretch * problem.noise**2
     if not objective < GROWTH * max(first, noise, 1.0):

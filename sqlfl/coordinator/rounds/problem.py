@@ -54,7 +54,7 @@ class Problem:
     """The encoded columns have the mean 0 over the joined rows."""
 
     @property
-    def blind(self) -> bool:
+    def parameters_only(self) -> bool:
         """Predictions are exact, and the parameters alone promised to hide them: nothing that is
         seen in the scores may decide what becomes of these, or whether there are any."""
         return self.privacy is not None and self.privacy.intercept_clip > 0.0

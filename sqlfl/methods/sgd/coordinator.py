@@ -30,7 +30,7 @@ from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.methods.sgd.noised import Drowned
+from sqlfl.methods.sgd.noised import Surrogate
 from sqlfl.methods.sgd.options import SgdOptions
 from sqlfl.methods.sgd.rates import (
     Rates,
@@ -89,11 +89,11 @@ class Sgd:
             for _ in self._head.parameters
         ]
         self._schedule, self._decay = "constant", 0.0
-        self._drowned: Drowned | None = None
+        self._surrogate: Surrogate | None = None
         """Where noised predictions say little of the loss's slopes."""
         if problem.noise > 0.0 and not problem.linear_head:
-            drowned = Drowned(problem)
-            self._drowned = drowned if drowned.applies else None
+            surrogate = Surrogate(problem)
+            self._surrogate = surrogate if surrogate.applies else None
 
     @property
     def intercept(self) -> Array:
@@ -217,8 +217,8 @@ class Sgd:
             rows, embedding = following, following.gather(replies)
             self._check(self._head.scores(embedding), rows)
             penalty = float(conversation.products(replies).sum())
-        if self._drowned is not None:
-            self._head = self._head.replaced((self._drowned.intercept(embedding),))
+        if self._surrogate is not None:
+            self._head = self._head.replaced((self._surrogate.intercept(embedding),))
         self._embedding, self._scores = embedding, self._head.scores(embedding)
         return penalty + self._head.penalty(problem.l2)
 
@@ -245,8 +245,8 @@ class Sgd:
         shares = None if problem.shares is None else problem.shares[joined]
         if shares is not None:
             shares = shares * (len(joined) / shares.sum())
-        if self._drowned is not None:
-            return self._drowned.slopes(embedding, problem.targets[joined], shares)
+        if self._surrogate is not None:
+            return self._surrogate.slopes(embedding, problem.targets[joined], shares)
         scores = self._head.scores(embedding)
         return problem.loss.gradient(scores, problem.targets[joined], shares)
 
@@ -259,9 +259,9 @@ class Sgd:
         return problem.loss.flatness(self._head.scores(embedding), problem.targets[joined], shares)
 
     def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
-        if self._drowned is not None:
+        if self._surrogate is not None:
             return
-        if self._problem.blind:
+        if self._problem.parameters_only:
             gradient: tuple[Array, ...] = (self._noised_slope(slopes),)
         else:
             gradient = self._head.gradient(embedding, slopes, self._problem.l2)

@@ -13,7 +13,7 @@ BOUND = 0.5
 """Noise that slopes may have, in these units."""
 
 
-class Drowned:
+class Surrogate:
     """The loss by its second-order expansion at the best constant scores b₀.
 
     Noise of several times the scores makes any curved loss's slopes useless: σ(h + noise) is 0 or

@@ -16,7 +16,7 @@ from sqlfl.methods.sgd.options import SgdOptions
 PROBES = 8
 """Power rounds for the step size, where `learning_rate` is not given."""
 MARGIN = 1.02
-BLIND_STEPS = 20.0
+NOISED_STEPS = 20.0
 """Where noise drowns predictions: more only make parameters larger than they should be."""
 
 
@@ -51,13 +51,13 @@ def public_rates(problem: Problem, steps: int) -> Rates:
     Where noise of more than 1 lies on the scores of a classifier, or of more than the targets'
     deviation on those of a regression, slopes hardly tell any more whether scores are large enough,
     and the parameters would grow with every one of the run's `steps`. Then all of them together go
-    as far as `BLIND_STEPS` of 1/L; since noise grows with the root of the number of steps, their
+    as far as `NOISED_STEPS` of 1/L; since noise grows with the root of the number of steps, their
     direction is as good for any number.
     """
     fresh, curvature = _fresh(problem), problem.loss.curvature
     factor = min(1.0, 2.0 * fresh)
     if problem.noise > problem.loss.spread(problem.targets):
-        reach = BLIND_STEPS * (fresh / factor)
+        reach = NOISED_STEPS * (fresh / factor)
         factor *= min(1.0, reach / steps)
     trace = max(problem.trace, 1.0) if problem.centred else problem.trace + 1.0
     rate = factor / (curvature * trace + problem.l2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sqlfl.messages import Residuals
 from sqlfl.methods.spec import MethodSpec, Words, summed
-from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
 from sqlfl.planner.protocol import symbols as sym
@@ -12,6 +11,7 @@ from sqlfl.planner.protocol.amounts import Content, content
 from sqlfl.planner.protocol.exchanges import Exchange, Run
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.counts import Counts, Part
+from sqlfl.privacy.protection import Protection
 from sqlfl.schema import Client
 
 
@@ -33,7 +33,7 @@ def _exchanges(run: Run) -> list[Exchange]:
     ]
 
 
-def _words(options: TrainingOptions, privacy: Privacy | None) -> Words:
+def _words(options: TrainingOptions, protection: Protection) -> Words:
     return Words(
         every="epoch",
         join="gather H = b + Σ A_i h_i; step of the intercept; scatter Y_i = A_iᵀ ∂ℓ/∂H",
