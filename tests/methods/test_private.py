@@ -13,6 +13,7 @@ from sqlfl.coordinator.rounds.search import Newton
 from sqlfl.errors import ModelError
 from sqlfl.messages import SendSlope, Slope
 from sqlfl.methods.sgd.rates import public_rates
+from sqlfl.models.losses import Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
 from sqlfl.privacy.schedule import planned_releases, row_bound
@@ -175,8 +176,8 @@ def test_the_public_step_is_known_without_rows() -> None:
     assert public_rates(problem, 10).blocks == pytest.approx(rate)
     # of a number, relative to how much it varies
     for spread, shortened in ((1.0, 5.0), (1e3, 1.0)):
-        squared = replace(problem, targets=spread * np.resize([-1.0, 1.0], 240))
-        assert public_rates(squared, 100).blocks == pytest.approx(rate / shortened)
+        squared = replace(problem, loss=Squared(), targets=spread * np.resize([-1.0, 1.0], 240))
+        assert public_rates(squared, 100).blocks == pytest.approx(1.0 / 8.5 / shortened)
     swinging = {"algorithm": "sgd", "l2": 0.5, "optimizer": "momentum", "momentum": 0.9}
     heavy = replace(problem, options=training_options("logistic_regression", swinging))
     assert public_rates(heavy, 100).blocks == pytest.approx(0.1 * rate / 5)

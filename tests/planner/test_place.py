@@ -8,7 +8,7 @@ from sqlfl.errors import PlanError
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
-from sqlfl.planning import place_of_coordinator, plan_training
+from sqlfl.planning import explain, place_of_coordinator, plan_training
 from sqlfl.store.registry import Model
 from tests.planner.conftest import DatabaseCatalog
 
@@ -84,4 +84,4 @@ def test_noised_labels_that_stay_are_noised(catalog: DatabaseCatalog) -> None:
     assert isinstance(statement, TrainModel)
     made = plan_training(statement, catalog, no_models, at="clinic")
     assert "labels" not in {d.kind for d in made.disclosures}
-    assert "Labels are noised, and do not leave their party" in " ".join(str(made).split())
+    assert "Labels are noised, and do not leave their party" in " ".join(str(explain(made)).split())

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from sqlfl.options.privacy import Privacy
 from sqlfl.planning import explain
 from sqlfl.privacy.protection import (
     EXACT,
@@ -17,7 +18,7 @@ from sqlfl.privacy.protection import (
     PublicBounds,
     protection_of,
 )
-from sqlfl.privacy.specification import LabelNoise, Privacy
+from sqlfl.privacy.specification import LabelNoise
 from tests.planner import plans
 
 LABELS = {"label_epsilon": 3.0, "label_mechanism": "laplace", "label_bounds": (0.0, 10.0)}
