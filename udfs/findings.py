@@ -89,22 +89,27 @@ def _constant(
     if not candidates:
         return np.zeros(0, np.uint8)
     terms: list[exp.Expr] = []
+    given: dict[str, object] = {}
     for columns in candidates.values():
-        same = [_same(p, float(encoding.mean[p])) for p in columns]
+        same = [_same(p) for p in columns]
+        for p in columns:
+            mean = float(encoding.mean[p])
+            given |= {f"mean{p}": mean, f"most{p}": SAME * max(1.0, abs(mean))}
         alike = sql.call("bool_and", exp.and_(*same) if len(same) > 1 else same[0])
         terms.append(sql.call("coalesce", alike, exp.true()))
     query = sql.query(
         "SELECT $terms FROM $active WHERE cnt > 0", terms=terms, active=snapshot.active_table
     )
-    return np.array(sql.fetch(snapshot.con, query)[0], np.uint8)
+    return np.array(sql.fetch(snapshot.con, query, given)[0], np.uint8)
 
 
-def _same(column: int, mean: float) -> exp.Expr:
+def _same(column: int) -> exp.Expr:
+    """Up to rounding it is the mean, which is a value and so a parameter."""
     return sql.expression(
-        "abs($value - CAST($mean AS DOUBLE)) <= CAST($most AS DOUBLE)",
+        "abs($value - $mean) <= $most",
         value=sql.column(f"x{column}"),
-        mean=sql.string(repr(mean)),
-        most=sql.string(repr(SAME * max(1.0, abs(mean)))),
+        mean=sql.parameter(f"mean{column}"),
+        most=sql.parameter(f"most{column}"),
     )
 
 

@@ -25,6 +25,8 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
             "federation's secret. Whoever has that key can test guesses. In one process every "
             "party and the coordinator share memory: there it is discipline, not protection."
         )
+    if plan.disclosures and any(item.kind == "labels" for item in plan.staying):
+        notes.append(f"The labels of {plan.at} do not leave it.")
     return tuple(notes) if plan.protection else (*notes, NOTHING)
 
 
@@ -40,6 +42,8 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
     notes += _outer_joins(plan)
     if "labels" in kinds and not plan.protection.labels:
         notes.append(_labels(plan))
+    else:
+        notes += plan.notes
     if "weigh" in kinds:
         notes.append(_weights(plan, kinds))
     elif "weights" in kinds:
@@ -105,8 +109,6 @@ def _coordinator(plan: FederatedPlan) -> list[str]:
             f"Not protected: {at} can tell which of its own rows are joined with which rows of the "
             "others. It knows the join keys of those, then, and whom their predictions are about."
         )
-    if any(item.kind == "labels" for item in plan.staying):
-        notes.append(f"The labels of {at} do not leave it.")
     return notes
 
 

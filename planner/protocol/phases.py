@@ -32,10 +32,10 @@ def training(run: Run) -> list[Exchange]:
     return [
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
-        *([over_towers(run, "findings", findings)] if run.findings else []),
+        *([over(run, "findings", run.towers, findings)] if run.findings else []),
         *spec_of(run.training.algorithm).exchanges(run),
         *([releases(run)] if run.protection else []),
-        over_towers(run, "save", save),
+        over(run, "save", run.towers, save),
         finish(run),
     ]
 
@@ -59,8 +59,8 @@ def prediction(run: Run) -> list[Exchange]:
 
 
 def scoring(run: Run) -> list[Exchange]:
-    asked = [over_towers(run, "findings", findings)] if run.findings else []
-    return [over_towers(run, "score", score), *asked]
+    asked = [over(run, "findings", run.towers, findings)] if run.findings else []
+    return [over(run, "score", run.towers, score), *asked]
 
 
 def preparation(run: Run) -> list[Exchange]:
@@ -335,10 +335,6 @@ def commit(into: Into) -> Exchange:
 def finish(run: Run) -> Exchange:
     request, reply = content(ms.Finish), content(ms.Ready)
     return exchange("finish", 1, [Call(client, WHOLE, request, reply) for client in run.clients])
-
-
-def over_towers(run: Run, phase: str, asked: Callable[[Run, Slot, Client], Asked]) -> Exchange:
-    return over(run, phase, run.towers, asked)
 
 
 def over(

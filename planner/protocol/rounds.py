@@ -13,7 +13,7 @@ from sqlfl.planner.query.ucq import Slot
 from sqlfl.schema import Client
 
 PENALTY = 1
-
+"""As in sqlfl.methods.configuration, which the planner does not load."""
 ENCODED = "number of encoded columns"
 
 

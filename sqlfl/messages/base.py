@@ -41,7 +41,8 @@ class Message:
 
     def __init_subclass__(cls) -> None:
         name = cls.name_of()
-        if KINDS.setdefault(name, cls).__qualname__ != cls.__qualname__:
+        known = KINDS.setdefault(name, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise InternalError(f"two messages are of the kind {name}")
 
     @classmethod

@@ -61,8 +61,6 @@ _KINDS = (
 BUILT_KINDS = tuple(kind.name for kind in _KINDS)
 LATER_KINDS = ("lasso",)
 KINDS = (*BUILT_KINDS, *LATER_KINDS)
-GENERALISED = tuple(kind.name for kind in _KINDS if not kind.towers)
-"""Generalised linear models."""
 NEURAL = tuple(kind.name for kind in _KINDS if kind.towers)
 CLASSIFIERS = tuple(kind.name for kind in _KINDS if kind.classifies)
 _BY_NAME = {kind.name: kind for kind in _KINDS}

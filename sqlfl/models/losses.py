@@ -95,7 +95,8 @@ class Loss(Protocol):
         ...
 
     def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
-        """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature`."""
+        """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature` where that
+        is a bound."""
         ...
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
@@ -128,7 +129,7 @@ class Loss(Protocol):
 
     @property
     def largest_score(self) -> float:
-        """Scores beyond it count as divergent, whatever the targets."""
+        """Higher scores count as divergent, whatever the targets."""
         ...
 
     @property

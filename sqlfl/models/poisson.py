@@ -24,6 +24,7 @@ from sqlfl.models.weighted import (
     rows_times,
     second_moments,
     times,
+    total_of,
 )
 
 HIGHEST = float(np.log(np.finfo(np.float64).max))
@@ -59,11 +60,12 @@ class Poisson(OfNumbers):
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
         with np.errstate(over="ignore"):
-            return mean_of(_half_deviance(scores[:, 0], targets), weights)
+            return mean_of(_half_deviance(_counting(scores[:, 0], weights), targets), weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
         with np.errstate(over="ignore"):
-            return rows_times(np.exp(scores) - targets[:, None], weights)
+            mean = np.exp(_counting(scores[:, 0], weights))
+            return rows_times((mean - targets)[:, None], weights)
 
     def along(
         self,
@@ -76,8 +78,8 @@ class Poisson(OfNumbers):
         bend: bool = True,
     ) -> tuple[float, Array, Array]:
         ways = directions[:, 0]
-        h = moved_along(scores[:, 0], ways, steps)
-        n = len(h) if weights is None else float(weights.sum())
+        h = _counting(moved_along(scores[:, 0], ways, steps), weights)
+        n = total_of(h, weights)
         # where a trial goes too far the value is infinite, which is no descent
         with np.errstate(over="ignore", invalid="ignore"):
             mean = np.exp(h)
@@ -135,6 +137,11 @@ class Poisson(OfNumbers):
         mean = prediction[:, 0]
         least = np.maximum(mean, np.finfo(np.float64).tiny)
         return mean_of(mean - xlogy(targets, least), weights)
+
+
+def _counting(scores: Array, weights: Array | None) -> Array:
+    """Those of rows that weigh nothing as 0: nothing times an infinite mean is none."""
+    return scores if weights is None else np.where(weights > 0.0, scores, 0.0)
 
 
 def _half_deviance(h: Array, y: Array) -> Array:

@@ -162,15 +162,3 @@ def activate(name: str, values: Array) -> Array:
 def weights_of(parameters: Sequence[Array]) -> tuple[Array, ...]:
     """W₁, W₂, …, W_out: what the penalty is over."""
     return tuple(parameters[0::2])
-
-
-def local_rounds(local_epochs: int, inner_rounds: int, clients: int) -> tuple[int, int]:
-    """admm of a tower: minimisations in an epoch, and passes over a client's own rows in each.
-
-    A single client makes one; several make one in each inner round, of one pass at least. Private
-    runs make exactly these passes: one noised gradient of each row a pass.
-    """
-    if clients == 1:
-        return 1, local_epochs
-    rounds = max(inner_rounds, 1)
-    return rounds, -(-local_epochs // rounds)

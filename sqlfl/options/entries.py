@@ -2,7 +2,7 @@
 
 Everything about an option stands there and nowhere else: its type, its default and what that
 depends on, its range, what it applies to and needs, its words. A statement's clause is read by a
-`Table` of such lines into values, and `resolved` makes the dataclass of them.
+`Table` of such lines into values, and `resolved` gives the fields of the dataclass.
 """
 
 from __future__ import annotations
@@ -213,17 +213,10 @@ def listed(options: Any, kind: str) -> dict[str, object]:
     """The values as a statement has them, in JSON's types, of what applies to models of this kind
     and means something beside the others. None stands for what a statement cannot say."""
     values = _values(options)
-    found = {
-        entry.name: entry.type.written(values[entry.name])
-        for entry in entries_of(type(options))
-        if kind in entry.kinds
-    }
-    needs = {entry.name: entry.needs for entry in entries_of(type(options))}
-    return {
-        name: value
-        for name, value in found.items()
-        if (need := needs[name]) is None or not need.hides or need.met(found)
-    }
+    entries = entries_of(type(options))
+    found = {e.name: e.type.written(values[e.name]) for e in entries if kind in e.kinds}
+    hidden = {e.name for e in entries if e.needs and e.needs.hides and not e.needs.met(found)}
+    return {name: value for name, value in found.items() if name not in hidden}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.options.entries import AUTO, Needs, Setting, Table, entries_of, markdown, option
-from sqlfl.options.types import OptionType, choice, integer, number, shown
+from sqlfl.options.types import FRACTION, OptionType, choice, integer, number, shown
 from sqlfl.privacy.specification import Bounds, LabelNoise
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")
@@ -17,12 +17,6 @@ LARGEST_BOUND = 1e30
 LABELS = ("label_epsilon",)
 FEATURES = ("epsilon", "noise_multiplier")
 RANDOMIZED, LAPLACE = LABEL_MECHANISMS
-
-
-def _read_share(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0.0 < value < 1.0 else None
 
 
 def _finite(value: object) -> bool:
@@ -115,7 +109,7 @@ def _advise_bounds(value: object) -> str:
     return (_advise_classes(value) if len(value) > 1 else None) or usual
 
 
-SHARE = OptionType("a number greater than 0 and less than 1", _read_share)
+SHARE = OptionType("a number greater than 0 and less than 1", lambda v: FRACTION.read(v) or None)
 EPSILON = number(0, above=True, most=1e6)
 LABEL_EPSILON = number(1e-6, most=1e9)
 MULTIPLIER = number(1e-9, most=1e9)

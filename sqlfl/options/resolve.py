@@ -74,6 +74,8 @@ def resolve_training(
     conflict = options.method.conflict(kind)
     if conflict is not None:
         name, must, hint = conflict
+        if name not in written.places:
+            raise OptionError(f"option {name} must be {must}", hint=hint)
         raise table.wrong(must, written.places[name], sql, hint)
     table.check_needs(written, options.listed(), sql)
     if privacy is not None:
@@ -224,7 +226,7 @@ def _check_kind(kind: str, written: Mapping[str, Given], sql: str | None) -> Non
         for name in names:
             if why and name in written:
                 message = f"PRIVACY option {name} does not go with {kind}: {why}"
-                hint = f"leave {name} out, or USING {other(kind, NUMBER)}"
+                hint = f"leave {name} out; a {other(kind, NUMBER)} takes it"
                 raise error(message, written[name], sql, hint=hint, name=True)
 
 

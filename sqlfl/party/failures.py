@@ -39,5 +39,5 @@ def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
 def failed(request: ms.Message, error: Error | duckdb.Error) -> str:
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
-        "with the party (log sqlfl.party.party), for it may quote data"
+        "with the party (log sqlfl.party), for it may quote data"
     )

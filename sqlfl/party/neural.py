@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Predictions, SendPredictions, SendReleases
-from sqlfl.methods.configuration import Configuration, TowerConfiguration
+from sqlfl.methods.configuration import Own, TowerConfiguration
 from sqlfl.models.neural import Limit, Network, seed_of
 from sqlfl.models.perceptron import Perceptron, suits
 from sqlfl.models.towers import Tower, TowerPass, TowerShape, first_parameters, weights_of
@@ -21,8 +21,6 @@ from sqlfl.party.guard import Guard, releases_of
 from sqlfl.party.requests import Held
 from sqlfl.party.steps import Engine
 from sqlfl.privacy.randomness import Entropy, system
-
-Own = TypeVar("Own", bound=Configuration)
 
 
 class TowerOperator(Generic[Own]):

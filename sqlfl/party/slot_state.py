@@ -9,6 +9,7 @@ import numpy as np
 from sqlfl import messages as ms
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.messages.checks import mismatch, sizes_of
+from sqlfl.party.guard import releases_of
 from sqlfl.party.operator import Operator
 from sqlfl.privacy.specification import LabelNoise
 from sqlfl.schema import SlotSpecification
@@ -116,26 +117,11 @@ class SlotState:
 
     def releases(self, request: ms.SendReleases) -> ms.Releases:
         """What the operator says of its releases, where there is one; and labels and statistics."""
-        found = ms.Releases(
-            request.run,
-            request.slot,
-            labels=0.0,
-            statistics=0.0,
-            gradients=0,
-            clip=0.0,
-            noise=0.0,
-            predictions=0,
-            prediction_clip=0.0,
-            prediction_noise=0.0,
-            moments=0,
-            row_bound=0.0,
-            moments_noise=0.0,
-        )
+        found: ms.Message = releases_of(None, request.run, request.slot)
         if self.operator is not None:
-            answer = self.operator.handle(request)
-            if not isinstance(answer, ms.Releases):
-                raise InternalError(f"the operator answered {request.kind} with {answer.kind}")
-            found = answer
+            found = self.operator.handle(request)
+        if not isinstance(found, ms.Releases):
+            raise InternalError(f"the operator answered {request.kind} with {found.kind}")
         return replace(found, labels=self.noised_labels, statistics=self.noised_statistics)
 
     @property

@@ -73,11 +73,11 @@ def notes_of(model: Model, privacy: Privacy | None) -> tuple[str, ...]:
         if not model.privacy.assumptions:
             return ()
         return (
-            f"These are of the true labels, which the ε of model {model.name} does not cover: the "
-            "metrics of one row tell its label. EVALUATE MODEL ... PRIVACY (label_epsilon = ...) "
-            "noises them.",
+            f"Loss and metrics are of the true labels, which the ε of model {model.name} does not "
+            "cover: the metrics of one row tell its label. EVALUATE MODEL ... PRIVACY "
+            "(label_epsilon = ...) noises them.",
         )
-    notes = ["These are of noised labels."]
+    notes = ["Loss and metrics are of noised labels."]
     if privacy.label_classes is not None:
         notes.append(
             "accuracy_estimate is an estimate of the accuracy over the true labels, right on "

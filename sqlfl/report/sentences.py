@@ -194,9 +194,11 @@ def summary(own: Setting) -> tuple[str, ...]:
     """A sentence each of labels and of features, and what neither covers; for the model's card."""
     if not own.protection:
         return promises(own)
-    rest = "Not protected: which rows there are and are joined; several runs together; PREDICT; "
-    rest += "EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
-    rest += "(label_epsilon = ...) noises it)."
+    rest = "Not protected: which rows there are and are joined; several runs together"
+    if own.training:
+        rest += "; PREDICT; EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
+        rest += "(label_epsilon = ...) noises it)"
+    rest += "."
     held = (_label_in_short(own), *_features_in_short(own), *_both_in_short(own))
     again = (_again(own, own.label_epsilon),) if own.label_epsilon and own.fleeting else ()
     return (*held, *again, *beware(own), rest)
@@ -213,11 +215,12 @@ def _label_in_short(own: Setting) -> str:
 
 def _features_in_short(own: Setting) -> Iterator[str]:
     if not own.protection.features:
-        yield "Features: none, predictions and gradients are exact."
+        exact = "predictions and gradients" if own.training else "predictions"
+        yield f"Features: none, {exact} are exact."
     elif not own.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
-        f"{_pair(claim)} for {features_of(slots).alone}"
+        f"{_pair(claim)}{',' * (claim.epsilon is None)} for {features_of(slots).alone}"
         for claim, slots in own.claimed(own.slots).items()
     )
     if held:

@@ -24,8 +24,8 @@ from sqlfl.messages import (
     SendReleases,
     SumGradient,
 )
+from sqlfl.methods.admm.options import local_rounds
 from sqlfl.methods.sgd.tower_client import SgdTower
-from sqlfl.models.towers import local_rounds
 from sqlfl.party.guard import Guard
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import check_device, client_of

@@ -125,7 +125,7 @@ def test_numbers_and_classes_that_are_given(clinic: tuple[sqlfl.Federation, Tap]
     clause = "PRIVACY (label_epsilon = 1, label_bounds = [0, 3])"
     found = fed.sql(f"EVALUATE MODEL m {clause} FROM ({COST})")
     assert found.columns == ["rows", "loss", "rmse", "mae", "r2", "labels"]
-    assert found.notes == ("These are of noised labels.",)
+    assert found.notes == ("Loss and metrics are of noised labels.",)
     fed.sql("DROP MODEL m")
     fed.sql(train("", STATE, "softmax_regression"))
     with pytest.raises(OptionError, match="needs label_classes for state"):

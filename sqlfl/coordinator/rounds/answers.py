@@ -35,18 +35,12 @@ class _Client:
     configuration: Configuration
     width: int
     """Encoded columns."""
-    shared: bool
-
-    @property
-    def parameters(self) -> tuple[int, int]:
-        """The shape of a gradient."""
-        return self.configuration.parameters(self.width)
 
     @property
     def merging(self) -> tuple[type[Message], int]:
         """What a step sends to be merged, and how often."""
         averagings = self.configuration.averagings
-        if averagings or not self.shared:
+        if averagings or not self.configuration.shared:
             return ConsensusPart, averagings
         return PartialGradient, 1
 
@@ -84,7 +78,7 @@ class Answers:
                 if width != first:
                     what = f"has {width} encoded columns, and others of its slot have {first}"
                     raise refused(address[0], requests[address], what)
-                self._clients[address] = _Client(configurations[address], width, members.shared)
+                self._clients[address] = _Client(configurations[address], width)
 
     def ready(self, address: Address) -> Expected[Ready]:
         """To second moments: the width of before."""
@@ -125,7 +119,9 @@ class Answers:
 
     def slopes(self) -> list[Expect]:
         """To a gradient that is measured; that of several clients is summed first."""
-        merging = {a: (PartialGradient, int(c.shared)) for a, c in self._clients.items()}
+        merging = {
+            a: (PartialGradient, int(c.configuration.shared)) for a, c in self._clients.items()
+        }
 
         def last(address: Address) -> Expected[Any]:
             own = self._of(address)
@@ -146,7 +142,8 @@ class Answers:
                 kind, often = merging[address]
                 if exchange >= often:
                     return last(address)
-                parameters, wide = self._of(address).parameters
+                own = self._of(address)
+                parameters, wide = own.configuration.parameters(own.width)
                 return Expected(
                     kind, {"parameters": parameters, "outputs": 1 if outputs == 1 else wide}
                 )

@@ -7,6 +7,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.errors import ModelError
+from sqlfl.models.targets import LARGEST as LARGEST_OF_ALL
 
 LARGEST = 1e12
 """Times the largest target, or 1: scores beyond it count as divergent."""
@@ -29,9 +30,10 @@ def check_scores(
     if problem.parameters_only:
         return
     reach = max(problem.reach, problem.noise * float(np.sqrt(stretch)))
-    limit = min(LARGEST * reach, problem.loss.largest_score)
-    if not np.abs(scores).max(initial=0.0) < limit:
-        raise ModelError(f"{what} diverge: scores exceed {limit:.3g}", hint=hint)
+    most = min(LARGEST * reach, LARGEST_OF_ALL)
+    for size, limit in ((np.abs(scores), most), (scores, problem.loss.largest_score)):
+        if not size.max(initial=0.0) < limit:
+            raise ModelError(f"{what} diverge: scores exceed {limit:.3g}", hint=hint)
 
 
 def check_objective(
@@ -39,7 +41,7 @@ def check_objective(
 ) -> None:
     """Raise ModelError where an epoch ends far above where training began, or with NaN.
 
-    Noise and blindness as in `check_scores`.
+    Noise and `parameters_only` as in `check_scores`.
     """
     if problem.parameters_only:
         return

@@ -19,8 +19,8 @@ from sqlfl.party.steps import ClientStep, Engine, penalty
 class AdmmStep(ClientStep[AdmmConfiguration]):
     """θ ← θ − K⁻¹ (X̃ᵀV / N + l2 θ), K = ρ r/N X̃ᵀCX̃ + l2 I (eq. 11 in increments, r ≥ 1).
 
-    V[r] = Σ_{j∈G(r)} w_j (λ_j + ρ (H_j − z_j)), w having a mean of 1. In private
-    runs X̃ᵀV is clipped and noised, and a bound takes the place of X̃ᵀCX̃ (sqlfl.party.moments).
+    V[r] = Σ_{j∈G(r)} w_j (λ_j + ρ (H_j − z_j)), w having a mean of 1. In private runs X̃ᵀV is
+    clipped and noised, and a bound takes the place of X̃ᵀCX̃ (sqlfl.party.moments).
     """
 
     takes = (AdmmResiduals,)

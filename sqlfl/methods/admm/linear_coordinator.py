@@ -41,8 +41,9 @@ class Admm:
     """Options: epochs, rho, union ('exact'), inner_rounds, tolerance, seed.
 
     ρ defaults to the loss's curvature at the best constant score: 1 for squared loss, p(1 − p) for
-    logistic, which is the bound ¼ for balanced classes; where classes are many or unbalanced, the
-    bound would take several times the epochs. It follows the scores over the first epochs.
+    logistic, which is the bound ¼ for balanced classes, the mean target for counts; where classes
+    are many or unbalanced, the bound would take several times the epochs. It follows the scores
+    over the first epochs.
     union = 'exact' sums second moments once and partial gradients each epoch, 'consensus' runs
     `inner_rounds` rounds per epoch at shared slots. Where the objective and the steps both grow
     from one epoch to the next, r rises to M (in consensus, whose θ-updates are inexact, to 4M).

@@ -12,9 +12,10 @@ from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.interrupts import checkpoint
 from sqlfl.methods.admm.configuration import AdmmConfiguration
+from sqlfl.methods.admm.options import local_rounds
 from sqlfl.models.neural import Limit, seed_of
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.models.towers import Tower, TowerShape, Values, local_rounds
+from sqlfl.models.towers import Tower, TowerShape, Values
 from sqlfl.party.guard import Guard
 from sqlfl.party.neural import penalised
 from sqlfl.party.steps import Engine

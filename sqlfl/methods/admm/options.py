@@ -63,4 +63,16 @@ class AdmmOptions(MethodOptions):
         return "union", f"'{CONSENSUS}' for {kind}", hint
 
 
+def local_rounds(local_epochs: int, inner_rounds: int, clients: int) -> tuple[int, int]:
+    """Of towers: minimisations in an epoch, and passes over a client's own rows in each.
+
+    A single client makes one; several make one in each inner round, of one pass at least. Private
+    runs make exactly these passes: one noised gradient of each row a pass.
+    """
+    if clients == 1:
+        return 1, local_epochs
+    rounds = max(inner_rounds, 1)
+    return rounds, -(-local_epochs // rounds)
+
+
 OPTIONS = AdmmOptions

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from sqlfl import messages as ms
 from sqlfl.methods.admm.messages import AdmmResiduals
-from sqlfl.methods.admm.options import AdmmOptions
+from sqlfl.methods.admm.options import AdmmOptions, local_rounds
 from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
@@ -98,13 +97,12 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
 
 def _private(part: Part) -> Counts:
     """A sum and a prediction an epoch. Of towers, a pass over the client's rows sums each row's
-    gradient once, in whatever batches; one client makes local_epochs passes an epoch, several make
-    ⌈local_epochs/inner_rounds⌉ in each inner round."""
+    gradient once, in whatever batches: `local_rounds` says how many passes there are."""
     own, epochs = part.options.of(AdmmOptions), part.options.epochs
     if part.options.tower is None:
         return Counts(epochs, epochs, epochs)
-    inner = own.inner_rounds if part.clients > 1 else 1
-    return Counts(epochs * inner * math.ceil(own.local_epochs / inner), epochs, epochs)
+    inner, passes = local_rounds(own.local_epochs, own.inner_rounds, part.clients)
+    return Counts(epochs * inner * passes, epochs, epochs)
 
 
 SPEC = MethodSpec("admm", _exchanges, _words, _private, moments=True)

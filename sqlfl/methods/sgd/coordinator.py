@@ -54,9 +54,9 @@ class Sgd:
     A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
     clients get ∂ℓ/∂E = g W₀ᵀ of the batch, with W₀ as it was when they predicted.
 
-    With `learning_rate` every step has that size, the intercept's too; Adam and towers have 0.01
-    without it. Else it comes from the curvature (`estimated_rates`); in batches, unless there is a
-    `schedule`, it then falls over the epochs as 1/(1 + (epoch − 1)/4), the intercept's too.
+    With `learning_rate`, which Adam and towers have by default, every step has that size, the
+    intercept's too. Else it comes from the curvature (`estimated_rates`); in batches, unless there
+    is a `schedule`, it then falls over the epochs by the schedule 'inverse', the intercept's too.
 
     It ends before the last epoch only with all rows and no dropout, where the objective fell by at
     most `tolerance` of itself; with momentum or Adam, which swing, where it changed by no more for
@@ -77,7 +77,7 @@ class Sgd:
         total = len(self._rows)
         self._options = problem.options.of(SgdOptions)
         self._batch = self._options.batch_size.of(total)
-        self._rates = usual_rates(problem) or Rates(0.0, 0.0)
+        self._rates = Rates(0.0, 0.0)
         self._estimated = False
         """Step lengths come from the curvature, and follow it where that changes."""
         self._begin = cold(problem)

@@ -182,7 +182,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         UNION, PRIVATE, "train_admm_consensus", "train_weighted", "train_at", *SCORED,
     ),
     "All that the coordinator sends": ("train_mlp_dropout", "train_weighted", "predict_into"),
-    "What protects it": (UNION, "train_private_labels_of_flights", "train_private_sgd"),
+    "What protects it": (
+        UNION, "train_at", "train_private_labels_of_flights", "train_private_sgd",
+        "evaluate_private",
+    ),
     "The join": (UNION, "train_outer"),
     "The model": tuple(PLANS),
     "What is not protected": tuple(PLANS),
