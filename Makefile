@@ -15,9 +15,12 @@ notebook: .venv/notebook.stamp
 # dozens of processes, each of which would compile all modules anew where it may not find them compiled
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(RUN) pytest -n auto
 
-# pytest comes last, so that its closing line is the last line
-test: lint types
-	$(PYTEST)
+# The types are checked on one core while the tests begin on the others. Where they are right pytest's
+# closing line is the last line, else what mypy says is
+test: lint
+	@$(RUN) mypy > .venv/types.txt 2>&1 & types=$$!; \
+	$(PYTEST); tests=$$?; \
+	wait $$types || { cat .venv/types.txt; exit 1; }; exit $$tests
 
 # Everything at full depth: hundreds of random examples, all combinations, 200 kills; hours
 thorough: lint types
