@@ -35,9 +35,27 @@ class SlotMapping:
         self._check(values, self.size)
         return values[joined] if self._identity else np.take(values, self.rows[joined], axis=0)
 
-    def columns(self, values: Array, joined: slice) -> Array:
-        """A_i h of some joined rows, which lie in the last axis: (c, n_i) -> (c, b)."""
-        return values[:, joined] if self._identity else values[:, self.rows[joined]]
+    def take(self, values: Array, joined: slice, into: Array) -> None:
+        """A_i h of some joined rows, which lie in the last axis: (..., n_i) -> `into` (..., b)."""
+        if self._identity:
+            into[...] = values[..., joined]
+            return
+        rows = self.rows[joined].astype(np.intp)
+        flat = values.reshape(-1, self.size)
+        for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
+            if line.dtype == target.dtype:
+                line.take(rows, out=target, mode="clip")  # 'raise' would make a copy
+            else:
+                target[:] = line.take(rows)
+
+    def add(self, into: Array, values: Array, joined: slice) -> None:
+        """`into` (c, n_i) += A_iᵀ g of some joined rows (c, b), in their order."""
+        if self._identity:
+            into[:, joined] += values
+            return
+        rows = self.rows[joined]
+        for target, line in zip(into, values, strict=True):
+            np.add.at(target, rows, line)
 
     def scatter(self, values: Array) -> Array:
         """A_iᵀ g: (N, c) -> (n_i, c) float64; sums over G_i(r) in the order of joined rows."""
@@ -136,6 +154,13 @@ class TableMapping:
             part[:] = self.slots[0].part(values[0], rows)
             for slot, value in zip(self.slots[1:], values[1:], strict=True):
                 part += slot.part(value, rows)
+        return total
+
+    def gather_rows(self, values: Sequence[Array], joined: Array) -> Array:
+        """Σ_i A_i h_i of the joined rows `joined` (b,): one (n_i, c) per slot -> (b, c) float64."""
+        total = np.zeros((len(joined), values[0].shape[1]))
+        for slot, value in zip(self.slots, values, strict=True):
+            total += value[slot.rows[joined]]
         return total
 
     def subset(self, joined: Array) -> Subset:

@@ -12,6 +12,8 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Metrics
 
@@ -31,9 +33,12 @@ class Part:
 
 
 class Measures:
-    """Measures of scores H (N, d_c) over the joined rows."""
+    """Measures of scores over the joined rows."""
 
-    def __init__(self, loss: Loss, target: Targets, weighting: Weighting | None) -> None:
+    def __init__(
+        self, problem: Problem, loss: Loss, target: Targets, weighting: Weighting | None
+    ) -> None:
+        self._problem = problem
         self._loss = loss
         self._target = target
         self._training = Part(None, None)
@@ -54,16 +59,18 @@ class Measures:
         self._held = weighting.held[held]
         self.training_rows, self.validation_rows = len(target.values) - len(held), len(held)
 
-    def epoch(self, scores: Array) -> Metrics:
+    def epoch(self, at: Scores) -> Metrics:
         """train_metric; valid_loss and valid_metric where there is a split."""
+        scores = self._problem.passes.rows(at)
         found: Metrics = {"train_metric": self._headline(self._training, scores)}
         if self._validation is not None:
             found["valid_loss"] = self._valid_loss(self._validation, scores)
             found["valid_metric"] = self._headline(self._validation, scores)
         return found
 
-    def final(self, scores: Array) -> Metrics:
+    def final(self, at: Scores) -> Metrics:
         """All metrics of the model's kind; those of the validation rows as valid_<metric>."""
+        scores = self._problem.passes.rows(at)
         found = self._all(self._training, scores)
         if self._validation is not None:
             found["valid_loss"] = self._valid_loss(self._validation, scores)

@@ -23,6 +23,7 @@ from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
@@ -100,7 +101,7 @@ class Candidate:
     step: Step
     intercept: Array
     head: Array | None
-    scores: Array
+    scores: Scores
     valid_loss: float | None
 
     @classmethod
@@ -160,7 +161,7 @@ def train(
     problem = _problem(plan, joined, target, loss, run, start, protection)
     watched = Watched(channel)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
-    measures = Measures(loss, target, joined.weighting)
+    measures = Measures(problem, loss, target, joined.weighting)
     patience = plan.training.patience or 0
     floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []

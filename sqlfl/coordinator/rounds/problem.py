@@ -12,6 +12,8 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.endings import Ending
 from sqlfl.messages.replies import Channel
 from sqlfl.methods import part_of
@@ -121,13 +123,10 @@ class Problem:
         constant = self.loss.initial_intercept(self.targets, self.shares)
         return tuple(float(p) for p in self.loss.predict(constant[None, :])[0])
 
-    def value(self, scores: Array) -> float:
-        """The (weighted) mean loss."""
-        return self.loss.value(scores, self.targets, self.shares)
-
-    def residuals(self, scores: Array) -> Array:
-        """∂ of N times the mean loss by each row's scores: (N, d_c)."""
-        return self.loss.gradient(scores, self.targets, self.shares)
+    @cached_property
+    def passes(self) -> Passes:
+        """What is computed of all joined rows."""
+        return Passes(self.mapping, self.loss, self.targets, self.shares)
 
     def weighted(self, values: Array) -> Array:
         """Each joined row of (N, c) times its share."""
@@ -165,7 +164,7 @@ class Algorithm(Protocol):
     """The coordinator's part of one method.
 
     `steps` yields after each epoch, at most `epochs` times; it may be closed in between. Intercept
-    (d_c,), head and scores H (N, d_c) belong to the parameters that the clients hold.
+    (d_c,), head and scores belong to the parameters that the clients hold.
     """
 
     @property
@@ -177,7 +176,7 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def scores(self) -> Array: ...
+    def scores(self) -> Scores: ...
 
     @property
     def first(self) -> float:
