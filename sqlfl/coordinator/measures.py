@@ -86,15 +86,12 @@ class Measures:
         return loss.value(part.of(scores), y, self._held) + loss.floor(y, self._held)
 
     def _headline(self, part: Part, scores: Array) -> float:
-        return self._loss.headline(*self._compared(part, scores))
+        y = part.of(self._target.values)
+        return self._loss.headline(part.of(scores), y, part.samples).value
 
     def _all(self, part: Part, scores: Array) -> Metrics:
-        return self._loss.metrics(*self._compared(part, scores))
-
-    def _compared(self, part: Part, scores: Array) -> tuple[Array, Array, Array | None]:
-        """Prediction, target and weights of the part."""
         prediction = self._loss.predict(part.of(scores))
-        return prediction, part.of(self._target.values), part.samples
+        return self._loss.metrics(prediction, part.of(self._target.values), part.samples)
 
 
 def _part(rows: Array, samples: Array, plain: bool) -> Part:

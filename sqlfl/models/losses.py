@@ -16,7 +16,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.models.kinds import kind_of
-from sqlfl.models.metrics import Metrics
+from sqlfl.models.metrics import Mean, Meter, Metrics
 from sqlfl.models.poisson import Poisson
 from sqlfl.models.proximal import (
     log_sum,
@@ -109,8 +109,12 @@ class Loss(Protocol):
         """By the inverse link: a number (N, 1), or probabilities (N, classes)."""
         ...
 
-    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
-        """The metric of the history, of what `predict` gave."""
+    def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
+        """The metric of the history, as its `value`; those of several parts may be merged."""
+        ...
+
+    def meter(self) -> Meter:
+        """What measures rows that come in pieces, of what `predict` gives."""
         ...
 
     def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:

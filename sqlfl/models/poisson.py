@@ -14,7 +14,7 @@ from scipy.special import wrightomega, xlogy
 
 from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
-from sqlfl.models.metrics import Metrics, poisson_metrics
+from sqlfl.models.metrics import CountMeter, Meter
 from sqlfl.models.targets import LARGEST, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
@@ -116,8 +116,8 @@ class Poisson(OfNumbers):
             )
         return np.exp(scores)
 
-    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
-        return poisson_metrics(prediction[:, 0], targets, weights)
+    def meter(self) -> Meter:
+        return CountMeter()
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
         mean = prediction[:, 0]
