@@ -161,7 +161,7 @@ def train(
     problem = _problem(plan, joined, target, loss, run, start, protection)
     watched = Watched(channel)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
-    measures = Measures(problem, loss, target, joined.weighting)
+    measures = Measures(problem.passes, loss, target, joined.weighting)
     patience = plan.training.patience or 0
     floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []

@@ -205,6 +205,11 @@ class Passes:
                 slot.add(into, values[None, piece.rows], piece.rows)
         return found
 
+    def walk(self, scores: Scores) -> Iterator[tuple[slice, Array]]:
+        """H of all joined rows, piece by piece: (b, d_c) of a slice of them."""
+        for piece in self._pieces():
+            yield piece.rows, self._scores(scores, piece.rows).T
+
     def rows(self, scores: Scores, rows: slice = slice(None)) -> Array:
         """H of some joined rows: (b, d_c)."""
         return self._scores(scores, rows).T
