@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
-from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
+from sqlfl.coordinator.join_size import JoinSize, Multiplying, SlotCodes, multiplying
 from sqlfl.errors import ModelError
 from sqlfl.fragment_columns import KEY
 from sqlfl.options.training import LARGEST_JOIN
@@ -29,16 +29,16 @@ SHOWN = 3
 def check_join(
     plan: FederatedPlan,
     slots: Mapping[int, SlotCodes],
+    size: JoinSize,
     count: Callable[[int], int],
     tell: Callable[[str], None],
 ) -> None:
     """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
 
-    The number is counted from the codes. Where that gives a bound only, and one that is too large,
-    `count(n)` makes up to n joined rows to count them. `tell` is told the number.
+    Where its size, counted from the codes, is a bound only, and one that is too large, `count(n)`
+    makes up to n joined rows to count them. `tell` is told the number.
     """
     most = plan.options.max_joined_rows
-    size = join_size(plan.ucq, slots)
     rows, said = int(size.rows), ""
     if not size.exact:
         tell(f"counting joined rows, {rows:,} at most")
