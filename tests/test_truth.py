@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
+from sqlfl.coordinator import join_limits
+from sqlfl.coordinator.rounds import passes
 from tests import oracle
 from tests.conftest import Open
 from tests.depth import THOROUGH, examples
@@ -66,6 +68,29 @@ def test_lbfgs_reaches_the_central_optimum(
         row = fed.sql(f"EVALUATE MODEL m FROM ({case.query})").arrow().to_pylist()[0]
         assert row.pop("rows") == len(data.y)
         assert_metrics_equal(row, case, data, data.predict(best))
+
+
+@given(cases(), CLIENTS)
+@examples(2, 200)
+def test_joined_rows_that_are_not_written_down_train_the_same_model(
+    case: Case, clients: int
+) -> None:
+    """As joins of very many rows are trained, where they are inner ones along trees."""
+    with pytest.MonkeyPatch.context() as patch, case.open(clients) as databases:
+        data = trainable(case, databases, 1e-4)
+        patch.setattr(join_limits, "MANY", 1)
+        patch.setattr(passes, "CHUNK", 1)  # pieces of 1,024 rows
+        with federation(databases) as fed:
+            fed.sql(case.train(l2=1e-4, **TIGHT))
+            model = fed.model("m")
+            assert gap(model, data, data.optimum()) <= 1e-6
+            assert model.metrics["rows"] == len(data.y)
+            metrics = dict(model.metrics)
+        patch.setattr(join_limits, "MANY", 1 << 60)
+        with federation(databases) as fed:
+            fed.sql(case.train(l2=1e-4, **TIGHT))
+            for name, value in fed.model("m").metrics.items():
+                assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
 
 
 def assert_metrics_equal(

@@ -15,6 +15,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
 from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import Piece
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Metrics
@@ -29,13 +30,13 @@ class Part:
     samples: Array | None
     """float64 (N,); None for 1 of each."""
 
-    def of(self, targets: Array, rows: slice, h: Array) -> tuple[Array, Array | None, Array]:
-        """Targets, weights and scores of its rows among `rows`, which have the scores `h`."""
-        samples = None if self.samples is None else self.samples[rows]
+    def of(self, piece: Piece, h: Array) -> tuple[Array, Array | None, Array]:
+        """Targets, weights and scores of its rows in a piece, which has the scores `h`."""
+        samples = None if self.samples is None else self.samples[piece.numbers]
         if self.chosen is None:
-            return targets, samples, h
-        some = np.flatnonzero(self.chosen[rows])
-        return targets[some], None if samples is None else samples[some], h[some]
+            return piece.targets, samples, h
+        some = np.flatnonzero(self.chosen[piece.numbers])
+        return piece.targets[some], None if samples is None else samples[some], h[some]
 
 
 class Measures:
@@ -50,7 +51,7 @@ class Measures:
         self._training = Part(None, None)
         self._validation: Part | None = None
         self._held: Array | None = None
-        self.training_rows = len(target.values)
+        self.training_rows = passes.total
         self.validation_rows: int | None = None
         """None where there is no split."""
         if weighting is None:
@@ -67,8 +68,8 @@ class Measures:
     def epoch(self, scores: Scores) -> Metrics:
         """train_metric; valid_loss and valid_metric where there is a split."""
         found: list[Mean | None] = [None for _ in self._parts]
-        for rows, h in self._passes.walk(scores):
-            for number, (y, samples, own) in enumerate(self._pieces(rows, h)):
+        for piece, h in self._passes.walk(scores):
+            for number, (y, samples, own) in enumerate(self._chosen(piece, h)):
                 mean = self._loss.headline(own, y, samples)
                 before = found[number]
                 if before is None:
@@ -84,8 +85,8 @@ class Measures:
     def final(self, scores: Scores) -> Metrics:
         """All metrics of the model's kind; those of the validation rows as valid_<metric>."""
         meters = [self._loss.meter() for _ in self._parts]
-        for rows, h in self._passes.walk(scores):
-            for meter, (y, samples, own) in zip(meters, self._pieces(rows, h), strict=True):
+        for piece, h in self._passes.walk(scores):
+            for meter, (y, samples, own) in zip(meters, self._chosen(piece, h), strict=True):
                 meter.add(self._loss.predict(own), y, samples)
         found = meters[0].metrics()
         if self._validation is not None:
@@ -98,21 +99,21 @@ class Measures:
     def _parts(self) -> list[Part]:
         return [own for own in (self._training, self._validation) if own is not None]
 
-    def _pieces(self, rows: slice, h: Array) -> Iterator[tuple[Array, Array | None, Array]]:
+    def _chosen(self, piece: Piece, h: Array) -> Iterator[tuple[Array, Array | None, Array]]:
         """Targets, weights and scores of each part's among the rows."""
         for part in self._parts:
-            yield part.of(self._targets[rows], rows, h)
+            yield part.of(piece, h)
 
     def _valid_loss(self, scores: Scores) -> float | None:
         """None where only classes of weight 0 are held out."""
         held, value = self._held, 0.0
         if held is None or not held.any():
             return None
-        for rows, h in self._passes.walk(scores):
-            some = np.flatnonzero(held[rows])
+        for piece, h in self._passes.walk(scores):
+            some = np.flatnonzero(held[piece.numbers])
             if len(some):
-                weights = held[rows][some]
-                mean = self._loss.value(h[some], self._targets[rows][some], weights)
+                weights = held[piece.numbers][some]
+                mean = self._loss.value(h[some], piece.targets[some], weights)
                 value += mean * float(weights.sum())
         return value / float(held.sum()) + self._valid_floor
 

@@ -11,6 +11,7 @@ from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
@@ -39,7 +40,8 @@ class Dense:
         if weighted:
             self.w = rng.random(TOTAL) * rng.integers(0, 2, TOTAL)
             self.w *= TOTAL / self.w.sum()
-        self.passes = Passes(TableMapping(self.rows, SIZES), loss, self.y, self.w)
+        pieces = WrittenPieces(TableMapping(self.rows, SIZES), self.y, self.w)
+        self.passes = Passes(pieces, loss)
         blocks = [rng.normal(size=(size, loss.outputs)) for size in SIZES]
         self.scores = Scores(by_output(blocks), rng.normal(size=loss.outputs))
         self.h = sum(block[own] for block, own in zip(blocks, self.rows, strict=True))
@@ -197,13 +199,13 @@ def test_the_largest_eigenvalue_is_bounded_from_above(weighted: bool) -> None:
         design = roots[:, None] * np.hstack([x[p] for x, p in zip(tables, rows, strict=True)])
         matrix = design @ design.T / total
         mapping = TableMapping([p.astype(np.int32) for p in rows], sizes)
-        passes = Passes(mapping, Squared(), np.zeros(total), w)
+        passes = Passes(WrittenPieces(mapping, np.zeros(total), w), Squared())
 
         def apply(sums: Sequence[np.ndarray], held: list[np.ndarray] = tables) -> list[np.ndarray]:
             return [own @ x @ x.T / total for own, x in zip(sums, held, strict=True)]
 
         values = np.linalg.eigvalsh(matrix)
-        found, trace = largest_eigenvalue(apply, passes, 8, rng)
+        found, trace = largest_eigenvalue(apply, passes, 8, rng, w)
         assert 0.99 * values[-1] <= found <= 1.2 * values[-1]
         assert 0.5 * values.sum() <= trace <= 3.0 * values.sum()
     nothing = largest_eigenvalue(lambda sums: [0.0 * own for own in sums], passes, 5, rng)

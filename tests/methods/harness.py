@@ -12,6 +12,7 @@ from scipy import optimize, sparse
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.admm.configuration import LocalSteps
@@ -192,7 +193,8 @@ class Join:
     def scores(self, algorithm: Algorithm) -> Array:
         """H of all joined rows, as the coordinator has it: (N, d_c)."""
         mapping = TableMapping(self.rows, [len(t) for t in self.tables])
-        return Passes(mapping, self.loss, self.targets, self.weights).rows(algorithm.scores)
+        pieces = WrittenPieces(mapping, self.targets, self.weights)
+        return Passes(pieces, self.loss).rows(algorithm.scores)
 
     @property
     def design(self) -> Array:

@@ -22,9 +22,9 @@ import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
-from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import scale_of
+from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING
@@ -101,7 +101,7 @@ def examine(
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
     held = conversation.whole.concatenate(replies)
-    least = least_eigenvalue(problem.mapping, [[values] for values in held])
+    least = least_eigenvalue(problem.passes, [[values] for values in held])
     scores = Scores(by_output(held), np.array(intercept))
     at_best = scores.shifted(best_constants(problem, scores))
     squares = conversation.slopes(problem.passes.look(at_best).slots)
@@ -162,15 +162,15 @@ def bound(
     return float(found)
 
 
-def least_eigenvalue(mapping: TableMapping, held: Sequence[Sequence[Array]]) -> float:
+def least_eigenvalue(passes: Passes, held: Sequence[Sequence[Array]]) -> float:
     """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer.
 
     held : of every slot some X̃ v: (n_i, c) each.
     """
-    rows = slice(0, mapping.total, max(1, mapping.total // SAMPLED))
-    found, before = RESOLVED, np.zeros((len(range(mapping.total)[rows]), 0))
-    for slot, own in zip(mapping.slots, held, strict=True):
-        basis = _basis(np.hstack([slot.part(values, rows) for values in own]))
+    sampled = passes.sample([np.hstack(own) for own in held], SAMPLED)
+    found, before = RESOLVED, np.zeros((len(sampled[0]), 0))
+    for values in sampled:
+        basis = _basis(values)
         apart = basis - before @ (before.T @ basis)
         sines = np.linalg.svd(apart - before @ (before.T @ apart), compute_uv=False)
         near = sines[sines > SAME]

@@ -16,17 +16,18 @@ def largest_eigenvalue(
     passes: Passes,
     rounds: int,
     generator: np.random.Generator,
+    shares: Array | None = None,
 ) -> tuple[float, float]:
     """λ_max and trace of Σ_i A_i S_i A_iᵀ over the joined rows, from `rounds` applications.
 
-    apply: from A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With weights the operator is that
-    of rows times the root of their share, which is symmetric.
+    apply: from A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With `shares` (N,) the operator
+    is that of rows times the root of their share, which is symmetric.
 
     Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
     margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
     random first vector, or the sum of the Ritz values where that is more.
     """
-    first, entries = _first(passes, generator)
+    first, entries = _first(passes, generator, shares)
     basis: list[_Vector] = []
     vector = _Vector(1.0, [np.zeros_like(sums) for sums in first], first)
     diagonal: list[float] = []
@@ -87,10 +88,12 @@ def _products(left: Sequence[Array], right: Sequence[Array]) -> float:
     return sum(float(np.vdot(a, b)) for a, b in zip(left, right, strict=True))
 
 
-def _first(passes: Passes, generator: np.random.Generator) -> tuple[list[Array], float]:
+def _first(
+    passes: Passes, generator: np.random.Generator, shares: Array | None
+) -> tuple[list[Array], float]:
     """The sums of v₀, signs that are centred and scaled to length 1, and its entries' number."""
     # centred as the encoded columns are: a constant vector would see nothing of them
-    size, shares = passes.total, passes.shares
+    size = passes.total
     vector = generator.choice(np.array([-1.0, 1.0]), size)
     entries = float(size)
     if shares is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.pieces import Piece, Pieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 
@@ -42,30 +42,13 @@ class Look:
     """H of these, at most."""
 
 
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Some joined rows, one after the other."""
-
-    rows: slice
-    targets: Array
-    shares: Array | None
-    """As in `Problem.shares`."""
-
-
 class Passes:
-    """Over the joined rows of a problem.
+    """Over the joined rows of a problem."""
 
-    shares (N,): what each row counts, of mean 1; None for 1 of each.
-    """
-
-    def __init__(
-        self, mapping: TableMapping, loss: Loss, targets: Array, shares: Array | None
-    ) -> None:
-        self._mapping = mapping
+    def __init__(self, source: Pieces, loss: Loss) -> None:
+        self._source = source
         self._loss = loss
-        self._targets = targets
-        self.shares = shares
-        self.total = len(targets)
+        self.total = source.total
         self._outputs = loss.outputs
 
     def look(self, scores: Scores, *, sums: bool = True) -> Look:
@@ -81,12 +64,12 @@ class Passes:
         sums: bool = True,
     ) -> Look:
         """A `Look` with such slopes: as `Loss.value_and_slopes`."""
-        slots = self._mapping.slots if sums else ()
-        found = tuple(np.zeros((self._outputs, slot.size)) for slot in slots)
+        sizes = self._source.sizes if sums else ()
+        found = tuple(np.zeros((self._outputs, size)) for size in sizes)
         value, total = 0.0, np.zeros(self._outputs)
         largest, highest = 0.0, -np.inf
         for piece in self._pieces():
-            h = self._scores(scores, piece.rows)
+            h = self._scores(scores, piece)
             counting = h if piece.shares is None else h[:, piece.shares > 0.0]
             if counting.size:
                 top, low = float(counting.max()), float(counting.min())
@@ -94,8 +77,8 @@ class Passes:
             part, pulled = slopes(h, piece.targets, piece.shares)
             value += part
             total += pulled.sum(axis=1)
-            for slot, into in zip(slots, found, strict=True):
-                slot.add(into, pulled, piece.rows)
+            for slot, into in enumerate(found):
+                piece.add(slot, into, pulled)
         return Look(value / self.total, found, total, largest, highest)
 
     def value(self, scores: Scores) -> float:
@@ -111,21 +94,21 @@ class Passes:
         found, counted = np.zeros((size, size)), 0.0
         rows = max(1024, DIRECTIONS // (size * outputs))
         for piece in self._pieces(rows, self._distance(sampled)):
-            h = self._scores(scores, piece.rows)
+            h = self._scores(scores, piece)
             along = np.empty((count, outputs, h.shape[1]))
             start = 0
-            for slot, own in zip(self._mapping.slots, ways, strict=bool(ways)):
-                slot.take(own, piece.rows, along[start : start + len(own)])
+            for slot, own in enumerate(ways):
+                piece.take(slot, own, along[start : start + len(own)])
                 start += len(own)
             found += self._loss.curvatures(h, piece.targets, piece.shares, along)
-            counted += h.shape[1] if piece.shares is None else float(piece.shares.sum())
+            counted += piece.counted
         return found / counted if counted > 0.0 else found
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
         """Mean of share · ‖H_j‖²; where it may be `sampled`, over some rows in even distances."""
         square, rows = 0.0, 0
         for piece in self._pieces(step=self._distance(sampled)):
-            h = self._scores(scores, piece.rows)
+            h = self._scores(scores, piece)
             weighted = h if piece.shares is None else h * piece.shares
             square += float(np.vdot(h, weighted))
             rows += h.shape[1]
@@ -135,11 +118,9 @@ class Passes:
         """As `Loss.mean_curvature`."""
         found = counted = 0.0
         for piece in self._pieces():
-            weight = float(piece.rows.stop - piece.rows.start)
-            if piece.shares is not None:
-                weight = float(piece.shares.sum())
+            weight = piece.counted
             if weight > 0.0:
-                h = self._scores(scores, piece.rows).T
+                h = self._scores(scores, piece).T
                 found += weight * self._loss.mean_curvature(h, piece.shares)
                 counted += weight
         return found / counted
@@ -148,8 +129,8 @@ class Passes:
         """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
         found = np.empty((self._outputs, self.total))
         for piece in self._pieces():
-            h = self._scores(scores, piece.rows)
-            found[:, piece.rows] = self._loss.value_and_slopes(h, piece.targets, None)[1]
+            h = self._scores(scores, piece)
+            found[:, piece.numbers] = self._loss.value_and_slopes(h, piece.targets, None)[1]
         return found
 
     def separates(self, scores: Scores) -> bool:
@@ -158,7 +139,7 @@ class Passes:
             rows: Array | slice = slice(None)
             if piece.shares is not None:
                 rows = np.flatnonzero(piece.shares)
-            h = self._scores(scores, piece.rows).T
+            h = self._scores(scores, piece).T
             if not self._loss.separates(h[rows], piece.targets[rows]):
                 return False
         return True
@@ -187,45 +168,54 @@ class Passes:
 
     def sums(self, vector: Sequence[Array]) -> list[Array]:
         """A_iᵀ (share ∘ Σ A_k v_k) of every slot: (1, n_k) each -> (1, n_i) each."""
-        found = [np.zeros((1, size)) for size in self._mapping.sizes]
+        found = [np.zeros((1, size)) for size in self._source.sizes]
         constant = Scores(tuple(vector), np.zeros(1))
         for piece in self._pieces():
-            values = self._scores(constant, piece.rows)
+            values = self._scores(constant, piece)
             if piece.shares is not None:
                 values *= piece.shares
-            for slot, into in zip(self._mapping.slots, found, strict=True):
-                slot.add(into, values, piece.rows)
+            for slot, into in enumerate(found):
+                piece.add(slot, into, values)
         return found
 
     def added(self, values: Array) -> list[Array]:
         """A_iᵀ v of every slot: (N,) -> (1, n_i) each."""
-        found = [np.zeros((1, size)) for size in self._mapping.sizes]
+        found = [np.zeros((1, size)) for size in self._source.sizes]
         for piece in self._pieces():
-            for slot, into in zip(self._mapping.slots, found, strict=True):
-                slot.add(into, values[None, piece.rows], piece.rows)
+            for slot, into in enumerate(found):
+                piece.add(slot, into, values[None, piece.numbers])
         return found
 
-    def walk(self, scores: Scores) -> Iterator[tuple[slice, Array]]:
-        """H of all joined rows, piece by piece: (b, d_c) of a slice of them."""
+    def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
+        """All joined rows, and H of each piece: (b, d_c)."""
         for piece in self._pieces():
-            yield piece.rows, self._scores(scores, piece.rows).T
+            yield piece, self._scores(scores, piece).T
 
-    def rows(self, scores: Scores, rows: slice = slice(None)) -> Array:
-        """H of some joined rows: (b, d_c)."""
-        return self._scores(scores, rows).T
+    def rows(self, scores: Scores) -> Array:
+        """H of all joined rows: (N, d_c)."""
+        found = np.empty((self.total, len(scores.constant)))
+        for piece, h in self.walk(scores):
+            found[piece.numbers] = h
+        return found
 
-    def _scores(self, scores: Scores, rows: slice) -> Array:
-        """H of some joined rows: float64 (d_c, b), an array of its own."""
-        start, stop, step = rows.indices(self.total)
-        h = np.empty((len(scores.constant), len(range(start, stop, step))))
+    def sample(self, slots: Sequence[Array], rows: int) -> list[Array]:
+        """A_i h of about so many joined rows in even distances: (n_i, c) -> (b, c) each."""
+        parts: list[list[Array]] = [[] for _ in slots]
+        for piece in self._pieces(step=max(1, self.total // rows)):
+            for part, own, values in zip(parts, piece.rows, slots, strict=True):
+                part.append(values[own])
+        return [np.concatenate(part) for part in parts]
+
+    def _scores(self, scores: Scores, piece: Piece) -> Array:
+        """H of a piece: float64 (d_c, b), an array of its own."""
+        h = np.empty((len(scores.constant), piece.count))
         if not scores.slots:
             h[:] = scores.constant[:, None]
             return h
-        first, *others = zip(self._mapping.slots, scores.slots, strict=True)
-        first[0].take(first[1], rows, h)
+        piece.take(0, scores.slots[0], h)
         room = np.empty_like(h)
-        for slot, values in others:
-            slot.take(values, rows, room)
+        for slot, values in enumerate(scores.slots[1:], 1):
+            piece.take(slot, values, room)
             h += room
         h += scores.constant[:, None]
         return h
@@ -236,10 +226,7 @@ class Passes:
     def _pieces(self, size: int | None = None, step: int = 1) -> Iterator[Piece]:
         """Of `size` joined rows each, `step` apart."""
         size = max(1024, CHUNK // self._outputs) if size is None else size
-        for start in range(0, self.total, size * step):
-            rows = slice(start, min(start + size * step, self.total), step)
-            shares = None if self.shares is None else self.shares[rows]
-            yield Piece(rows, self._targets[rows], shares)
+        return self._source.pieces(size, step)
 
 
 def max_of(*numbers: float) -> float:

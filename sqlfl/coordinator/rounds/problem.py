@@ -13,6 +13,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.endings import Ending
 from sqlfl.messages.replies import Channel
@@ -36,12 +37,15 @@ class Problem:
     slots: tuple[Members, ...]
     loss: Loss
     targets: Array
-    """(N,): numbers, or class codes."""
+    """(N,): numbers, or class codes; where joined rows are not written down those of the rows of
+    their slot, whose `weights` are what they count in the join."""
     outputs: int
     """d_c"""
     options: TrainingOptions
     weights: Array | None = None
-    """w (N,): not negative, some of them positive; None for 1 of each row."""
+    """w, of the targets: not negative, some of them positive; None for 1 of each row."""
+    pieces: Pieces | None = None
+    """The joined rows, where they are not written down."""
     warm: bool = False
     """The clients' blocks start from those of a model, not from 0."""
     seed: int = 0
@@ -126,7 +130,8 @@ class Problem:
     @cached_property
     def passes(self) -> Passes:
         """What is computed of all joined rows."""
-        return Passes(self.mapping, self.loss, self.targets, self.shares)
+        pieces = self.pieces or WrittenPieces(self.mapping, self.targets, self.shares)
+        return Passes(pieces, self.loss)
 
     def weighted(self, values: Array) -> Array:
         """Each joined row of (N, c) times its share."""

@@ -117,7 +117,9 @@ class Admm:
         blocks = len(problem.slots)
         if blocks > 1 and not self._private:
             generator = np.random.default_rng(problem.seed)
-            kappa, _ = largest_eigenvalue(conversation.probe, problem.passes, PROBES, generator)
+            kappa, _ = largest_eigenvalue(
+                conversation.probe, problem.passes, PROBES, generator, problem.shares
+            )
             self._relaxation = max(1.0, DAMPING * min(kappa, float(blocks)))
 
     def steps(self) -> Iterator[Step]:

@@ -196,7 +196,7 @@ class Lbfgs:
             held = self._refresh()
             images = self._images.held()
             least = least_eigenvalue(
-                problem.mapping, [[own, *more] for own, more in zip(held, images, strict=True)]
+                problem.passes, [[own, *more] for own, more in zip(held, images, strict=True)]
             )
             penalty = self._objective - self._loss
             squares = list(self._inner.squares)

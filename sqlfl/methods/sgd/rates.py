@@ -83,7 +83,9 @@ def estimated_rates(
     the loss's curvature for L.
     """
     curvature = problem.loss.curvature
-    top, trace = largest_eigenvalue(conversation.probe, problem.passes, PROBES, generator)
+    top, trace = largest_eigenvalue(
+        conversation.probe, problem.passes, PROBES, generator, problem.shares
+    )
     smoothness = curvature * MARGIN * top + problem.l2
     if counting is not None:
         smoothness = max(smoothness + curvature * trace / counting, curvature)
