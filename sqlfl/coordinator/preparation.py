@@ -112,7 +112,7 @@ class Targets:
     """Targets per joined row, or per row of their slot: numbers, or codes of `classes`."""
 
     values: Array
-    """float64 (N,) numbers, or int64 (N,) codes."""
+    """(N,) float64 numbers, or codes, integers of any type."""
     classes: tuple[str, ...] | None
 
     def of(self, rows: Array) -> Targets:
@@ -387,4 +387,5 @@ def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> T
             )
         return Targets(numbers, None)
     classes, codes = merge_classes(parts, type_)
-    return Targets(codes, classes)
+    # there may be one for each joined row
+    return Targets(codes.astype(np.min_scalar_type(len(classes))), classes)

@@ -148,9 +148,9 @@ class Images:
 
     def _sum(self, part: Mapping[Key, float], slot: int) -> Array:
         (first, weight), *others = part.items()
-        total = weight * np.asarray(self._images[first].slots[slot], np.float64)
+        total = np.multiply(weight, self._images[first].slots[slot], dtype=np.float64)
         for key, weight in others:
-            total += weight * self._images[key].slots[slot]
+            total += np.multiply(weight, self._images[key].slots[slot], dtype=np.float64)
         return total
 
     def step(self, ways: Ways, lengths: Array) -> tuple[Array, ...]:
@@ -161,11 +161,12 @@ class Images:
             for length, part in zip(own, ways.parts, strict=True):
                 for key, weight in part.items():
                     weights[key] = weights.get(key, 0.0) + float(length) * weight
-            used = [(w, self._images[key].slots[number]) for key, w in weights.items() if w]
             shape = self._images["gradient", self._iteration].slots[number].shape
             total = np.zeros(shape)
-            for weight, values in used:
-                total += weight * values
+            for key, weight in weights.items():
+                if weight:
+                    values = self._images[key].slots[number]
+                    total += np.multiply(weight, values, dtype=np.float64)
             found.append(total)
         return tuple(found)
 
