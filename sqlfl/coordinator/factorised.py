@@ -123,7 +123,7 @@ class Tree:
             group = branch.group if above is None else branch.group[above]
             rows, size = branch.rows, branch.size
             if own is not None and rows is None:
-                group = own[group]
+                group = own[group] if len(own) else group
                 size = None if size is None else size[active[branch.slot]]
             elif own is not None and rows is not None:
                 rows = own[rows]
@@ -132,7 +132,8 @@ class Tree:
         if kept is None:
             return replace(self, branches=tuple(branches))
         if bounds is not None:
-            bounds = None if len(kept) == bounds[-1] else np.append(bounds[kept], bounds[-1])
+            bounds = np.append(bounds[kept], bounds[-1])
+            bounds = None if bool((np.diff(bounds) == 1).all()) else bounds
         return Tree(self.root, bounds, len(kept), tuple(branches))
 
     def _below(self, root: Array, rest: Array | None) -> list[Array]:
@@ -189,7 +190,7 @@ class Factorised:
     def __init__(
         self, trees: Sequence[Tree], slots: Sequence[int], sizes: Mapping[int, int]
     ) -> None:
-        self._trees = tuple(trees)
+        self.trees = tuple(trees)
         self._sizes = dict(sizes)
         self.slots = tuple(slots)
         self.total = sum(tree.total for tree in trees)
@@ -204,21 +205,21 @@ class Factorised:
     @cached_property
     def _counts(self) -> dict[int, Array]:
         found = {slot: np.zeros(self._sizes[slot]) for slot in self.slots}
-        for tree in self._trees:
+        for tree in self.trees:
             counts = tree.counts(self._sizes)
             for slot in self.slots:
                 found[slot] += counts[slot]
         return found
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
-        for tree in self._trees:
+        for tree in self.trees:
             for first in range(0, tree.total, size):
                 rows = tree.part(first, min(first + size, tree.total))
                 yield tuple(rows[slot] for slot in self.slots)
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
         place = {slot: positions(rows, self._sizes[slot]) for slot, rows in active.items()}
-        trees = [tree.renumbered(active, place) for tree in self._trees]
+        trees = [tree.renumbered(active, place) for tree in self.trees]
         sizes = self._sizes | {slot: len(rows) for slot, rows in active.items()}
         return Factorised(trees, self.slots, sizes)
 
