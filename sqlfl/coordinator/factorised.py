@@ -107,6 +107,14 @@ class Tree:
             rows = self._below(root, np.arange(first, end) - self.bounds[root])
         return dict(zip(self.slots, rows, strict=True))
 
+    def at(self, numbers: Array) -> dict[int, Array]:
+        """Slot -> integers (n,): its row of the joined rows of these numbers, ascending."""
+        root, rest = numbers, None
+        if self.bounds is not None:
+            root = np.searchsorted(self.bounds, numbers, side="right") - 1
+            rest = numbers - self.bounds[root]
+        return dict(zip(self.slots, self._below(root, rest), strict=True))
+
     def counts(self, sizes: Mapping[int, int]) -> dict[int, Array]:
         """Slot -> float64 (rows,): the joined rows that each row occurs in, exact up to 2⁵³."""
         root = np.ones(self.size) if self.bounds is None else np.diff(self.bounds).astype(float)
@@ -212,11 +220,14 @@ class Factorised:
                 found[slot] += counts[slot]
         return found
 
-    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
+    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
+        before = 0
         for tree in self.trees:
-            for first in range(0, tree.total, size):
-                rows = tree.part(first, min(first + size, tree.total))
-                yield tuple(rows[slot] for slot in self.slots)
+            for first in range(-before % step, tree.total, size * step):
+                end = min(first + size * step, tree.total)
+                found = tree.part(first, end) if step == 1 else tree.at(np.arange(first, end, step))
+                yield tuple(found[slot] for slot in self.slots)
+            before += tree.total
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
         place = {slot: positions(rows, self._sizes[slot]) for slot, rows in active.items()}
@@ -224,7 +235,11 @@ class Factorised:
         sizes = self._sizes | {slot: len(rows) for slot, rows in active.items()}
         return Factorised(trees, self.slots, sizes)
 
-    def written(self) -> dict[int, Array]:
+    def written(self) -> Mapping[int, Array]:
+        return self._written
+
+    @cached_property
+    def _written(self) -> dict[int, Array]:
         found = {slot: np.empty(self.total, np.int32) for slot in self.slots}
         start = 0
         for rows in self.chunks():

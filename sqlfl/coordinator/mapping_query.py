@@ -19,7 +19,7 @@ from sqlfl.coordinator.row_mapping import WrittenMapping
 from sqlfl.errors import ModelError
 from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
-from sqlfl.options.training import LARGEST_JOIN
+from sqlfl.options.training import LARGEST_TABLE
 from sqlfl.schema import Address
 
 
@@ -128,9 +128,9 @@ def _unordered(sql: str) -> str:
 def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:
     """With keys still to be filled in."""
     rows = sum(slot.rows)
-    if rows > LARGEST_JOIN:
+    if rows > LARGEST_TABLE:
         raise ModelError(
-            f"a table of the join has {rows:,} rows, and may have {LARGEST_JOIN:,} at most",
+            f"a table of the join has {rows:,} rows, and may have {LARGEST_TABLE:,} at most",
             hint="filter or aggregate it in its party's database",
         )
     return SlotCodes(slot.fragment_of_rows(replies), {})

@@ -11,7 +11,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.fan_out import limit_fan_out
-from sqlfl.coordinator.join_limits import check_join
+from sqlfl.coordinator.join_limits import check_join, is_written
 from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
 from sqlfl.coordinator.lou import merge_classes, merge_noised, merge_statistics
 from sqlfl.coordinator.mapping_query import SlotRows, key_codes, run_mapping_query
@@ -46,10 +46,15 @@ class JoinedSlot:
     addresses: tuple[Address, ...]
     offsets: Array
     """int64 (clients + 1,): active rows of each client within the slot's."""
-    rows: Array
-    """int32 (N,): p_i, the active row that each joined row comes from."""
+    mapping: RowMapping
+    """Of the active rows of all slots."""
     virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     """int (few,): the active rows that a LEFT JOIN made up, ascending."""
+
+    @property
+    def rows(self) -> Array:
+        """int32 (N,): p_i, the active row that each joined row comes from."""
+        return self.mapping.written()[self.slot]
 
     @property
     def active(self) -> dict[Address, int]:
@@ -86,6 +91,8 @@ class Joined:
     total: int
     """N, joined rows."""
     slots: dict[int, JoinedSlot]
+    mapping: RowMapping
+    """Of the active rows of all slots."""
     null_targets: int
     """Rows of the target's table that were left out because their target is NULL."""
     unjoined: int
@@ -102,11 +109,14 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Targets per joined row: numbers, or codes of `classes`."""
+    """Targets per joined row, or per row of their slot: numbers, or codes of `classes`."""
 
     values: Array
     """float64 (N,) numbers, or int64 (N,) codes."""
     classes: tuple[str, ...] | None
+
+    def of(self, rows: Array) -> Targets:
+        return Targets(self.values[rows], self.classes)
 
 
 def prepare(
@@ -134,6 +144,7 @@ def prepare(
     return Joined(
         rows.total,
         joined,
+        next(iter(joined.values())).mapping,
         null_targets,
         unjoined,
         dropped=total - rows.total,
@@ -149,7 +160,8 @@ def _join(
     found = factorised(plan.ucq, codes)
     if found is not None:
         size = JoinSize(found.total, exact=True)
-        check_join(plan, codes, size, lambda most: min(most, found.total), tell)
+        written = is_written(plan, found)
+        check_join(plan, codes, size, lambda most: min(most, found.total), tell, written=written)
         return found
 
     def check(count: Callable[[int], int]) -> None:
@@ -281,18 +293,16 @@ def _activate(
     total = rows.total
     counted_rows = {slot: rows.counts(slot) for slot in rows.slots}
     kept = {slot: np.flatnonzero(counts) for slot, counts in counted_rows.items()}
-    written = rows.renumbered(kept).written()
+    mapping = rows.renumbered(kept)
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Activate] = {}
     for slot in slots:
-        if slot.slot not in written:
+        if slot.slot not in mapping.slots:
             continue
         active, counts = kept[slot.slot], counted_rows[slot.slot]
         bounds = np.searchsorted(active, slot.offsets)
         made_up = np.flatnonzero(virtual[slot.slot][active])
-        joined[slot.slot] = JoinedSlot(
-            slot.slot, slot.addresses, bounds, written[slot.slot], made_up
-        )
+        joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, mapping, made_up)
         for number, address in enumerate(slot.addresses):
             mine = active[bounds[number] : bounds[number + 1]]
             requests[address] = Activate(
@@ -347,6 +357,12 @@ def merge_encodings(
 def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
     """The target of every joined row, in clear, from the clients of the target's slot."""
     index = next(slot.index for slot in plan.ucq.slots if slot.target)
+    return labels(plan, joined, channel, run).of(joined.slots[index].rows)
+
+
+def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+    """The targets of the active rows of their slot."""
+    index = next(slot.index for slot in plan.ucq.slots if slot.target)
     slot = joined.slots[index]
     requests = {a: SendLabels(run, index) for a in slot.addresses}
     type_ = plan.ucq.target_type or "VARCHAR"
@@ -369,6 +385,6 @@ def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> 
                 "not take",
                 hint="correct them, or leave their rows out with WHERE",
             )
-        return Targets(numbers[slot.rows], None)
+        return Targets(numbers, None)
     classes, codes = merge_classes(parts, type_)
-    return Targets(codes[slot.rows], classes)
+    return Targets(codes, classes)

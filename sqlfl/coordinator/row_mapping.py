@@ -35,16 +35,17 @@ class RowMapping(Protocol):
         """cnt of every row of a slot, by its number: int64 (n_i,)."""
         ...
 
-    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
-        """Of up to `size` joined rows after another, the row of each of `slots`: integers (n,)."""
+    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
+        """Of up to `size` joined rows after another, or of every `step`-th, the row of each of
+        `slots`: integers (n,)."""
         ...
 
     def renumbered(self, active: Mapping[int, Array]) -> RowMapping:
         """With slots that have only their `active` rows left, among them all that are joined."""
         ...
 
-    def written(self) -> dict[int, Array]:
-        """Slot -> int32 (N,): its row of each joined row."""
+    def written(self) -> Mapping[int, Array]:
+        """Slot -> int32 (N,): its row of each joined row. Once written they stay."""
         ...
 
 
@@ -64,9 +65,9 @@ class WrittenMapping:
     def counts(self, slot: int) -> Array:
         return np.bincount(self._rows[slot], minlength=self._sizes[slot])
 
-    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
-        for start in range(0, self.total, size):
-            yield tuple(rows[start : start + size] for rows in self._rows.values())
+    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
+        for start in range(0, self.total, size * step):
+            yield tuple(rows[start : start + size * step : step] for rows in self._rows.values())
 
     def renumbered(self, active: Mapping[int, Array]) -> WrittenMapping:
         """In the same arrays: these rows here are gone then."""
@@ -78,8 +79,8 @@ class WrittenMapping:
         sizes = self._sizes | {slot: len(kept) for slot, kept in active.items()}
         return WrittenMapping(self._rows, sizes)
 
-    def written(self) -> dict[int, Array]:
-        return dict(self._rows)
+    def written(self) -> Mapping[int, Array]:
+        return self._rows
 
 
 def positions(active: Array, size: int) -> Array:

@@ -33,6 +33,7 @@ class OfTargets(ABC):
     """What most losses are: bounded in curvature, and 0 where scores are right."""
 
     largest_score: float = LARGEST
+    bounded: bool = True
 
     def fitted(self, targets: Array, weights: Array | None) -> Self:
         return self
