@@ -1,17 +1,18 @@
 """Joined rows that are not written down: a join along a tree, as groups of rows with equal keys.
 
 The slots of inner joins form a tree where each can be taken into one that has all keys which it
-shares with others (as in `sqlfl.coordinator.join_size`). The largest slot is the root. A row of a
-slot stands for as many joined rows of the slots below it as the product, over these, of what their
-rows with its key stand for. So the joined rows of a row of the root are numbered by digits, one for
-each slot below; any of them are found from their numbers, in memory that goes by the slots' rows.
-They come in the order of the root's rows: it is the same from run to run.
+shares with others (as in `sqlfl.coordinator.join_size`). The largest slot is the root. A slot of a
+LEFT JOIN is below the one that it is compared with, whose rows without a partner have its virtual
+row. A row of a slot stands for as many joined rows of the slots below it as the product, over
+these, of what their rows with its key stand for. So the joined rows of a row of the root are
+numbered by digits, one for each slot below; any of them are found from their numbers, in memory
+that goes by the slots' rows. They come in the order of the root's rows, the same from run to run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +21,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.join_size import SlotCodes, paired, variables
 from sqlfl.coordinator.row_mapping import CHUNK, positions
 from sqlfl.interrupts import checkpoint
-from sqlfl.planner.query.ucq import Block, Ucq
+from sqlfl.planner.query.ucq import Block, Join, Ucq
 
 COUNTED = 2.0**62
 """Joined rows of a slot and those below it that int64 counts."""
@@ -131,7 +132,7 @@ class Tree:
             group = branch.group if above is None else branch.group[above]
             rows, size = branch.rows, branch.size
             if own is not None and rows is None:
-                group = own[group]
+                group = own[group] if len(own) else group
                 size = None if size is None else size[active[branch.slot]]
             elif own is not None and rows is not None:
                 rows = own[rows]
@@ -140,7 +141,8 @@ class Tree:
         if kept is None:
             return replace(self, branches=tuple(branches))
         if bounds is not None:
-            bounds = None if len(kept) == bounds[-1] else np.append(bounds[kept], bounds[-1])
+            bounds = np.append(bounds[kept], bounds[-1])
+            bounds = None if bool((np.diff(bounds) == 1).all()) else bounds
         return Tree(self.root, bounds, len(kept), tuple(branches))
 
     def _below(self, root: Array, rest: Array | None) -> list[Array]:
@@ -197,7 +199,7 @@ class Factorised:
     def __init__(
         self, trees: Sequence[Tree], slots: Sequence[int], sizes: Mapping[int, int]
     ) -> None:
-        self._trees = tuple(trees)
+        self.trees = tuple(trees)
         self._sizes = dict(sizes)
         self.slots = tuple(slots)
         self.total = sum(tree.total for tree in trees)
@@ -212,7 +214,7 @@ class Factorised:
     @cached_property
     def _counts(self) -> dict[int, Array]:
         found = {slot: np.zeros(self._sizes[slot]) for slot in self.slots}
-        for tree in self._trees:
+        for tree in self.trees:
             counts = tree.counts(self._sizes)
             for slot in self.slots:
                 found[slot] += counts[slot]
@@ -220,7 +222,7 @@ class Factorised:
 
     def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
         before = 0
-        for tree in self._trees:
+        for tree in self.trees:
             for first in range(-before % step, tree.total, size * step):
                 end = min(first + size * step, tree.total)
                 found = tree.part(first, end) if step == 1 else tree.at(np.arange(first, end, step))
@@ -229,7 +231,7 @@ class Factorised:
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
         place = {slot: positions(rows, self._sizes[slot]) for slot, rows in active.items()}
-        trees = [tree.renumbered(active, place) for tree in self._trees]
+        trees = [tree.renumbered(active, place) for tree in self.trees]
         sizes = self._sizes | {slot: len(rows) for slot, rows in active.items()}
         return Factorised(trees, self.slots, sizes)
 
@@ -253,15 +255,17 @@ class Factorised:
 
 
 def factorised(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> Factorised | None:
-    """The joined rows of `ucq`; None where a block has an outer join or a cycle, or stands for more
-    rows than can be counted."""
-    trees = []
-    for block in ucq.blocks:
-        tree = None if block.lefts or block.virtual else _tree(ucq, block, codes)
-        if tree is None:
-            return None
-        trees.append(tree)
+    """The joined rows of `ucq`; None where a block has a cycle, or an outer join of other than one
+    slot by keys of another, or stands for more rows than can be counted."""
+    try:
+        trees = [_Growth(ucq, block, codes).tree() for block in ucq.blocks]
+    except _NoTreeError:
+        return None
     return Factorised(trees, ucq.mapped, {slot: len(own.fragment) for slot, own in codes.items()})
+
+
+class _NoTreeError(Exception):
+    pass
 
 
 @dataclass(eq=False)
@@ -273,39 +277,93 @@ class _Grown:
     """Variable -> int (rows,): codes, negative where a row joins nothing."""
     weight: Array
     """int64 (rows,): joined rows of the slot and those below; bool where each is one at most."""
-    below: list[tuple[_Grown, Branch]]
+    below: list[tuple[_Grown, Branch]] = field(default_factory=list)
+
+    def take(self, ear: _Grown, own: Array, above: Array) -> None:
+        """Take in a slot by codes of its rows and of those here."""
+        branch, times = _branch(ear, own, above)
+        if float(self.weight.max(initial=0)) * times.max(initial=0) * len(times) >= COUNTED:
+            raise _NoTreeError
+        self.weight = self.weight * times
+        self.below.append((ear, branch))
 
 
-def _tree(ucq: Ucq, block: Block, codes: Mapping[int, SlotCodes]) -> Tree | None:
-    variable = variables(block.joins, None)
-    left = []
-    for slot, fragments in block.members:
-        own = codes[slot]
-        keys = {v: own.keys[key] for (s, key), v in variable.items() if s == slot}
-        weight = np.ones(len(own.fragment), bool)
-        if len(fragments) < len(ucq.slots[slot].fragments):
-            weight = np.isin(own.fragment, fragments)
-        left.append(_Grown(slot, keys, weight, []))
-    root = max(left, key=lambda grown: len(grown.weight))
-    while len(left) > 1:
-        found = _ear(left, root)
-        if found is None:
-            return None
-        ear, into, shared = found
-        branch, times = _branch(ear, into, shared)
-        if float(into.weight.max(initial=0)) * times.max(initial=0) * len(times) >= COUNTED:
-            return None
-        into.weight = into.weight * times
-        into.below.append((ear, branch))
-        left.remove(ear)
-    bounds: Array | None = None
-    if not (root.weight.dtype == bool and root.weight.all()):
-        bounds = np.zeros(len(root.weight) + 1, np.int64)
-        np.cumsum(root.weight, out=bounds[1:])
-    return Tree(root.slot, bounds, len(root.weight), tuple(_numbered(root)))
+class _Growth:
+    """Makes the tree of one block."""
+
+    def __init__(self, ucq: Ucq, block: Block, codes: Mapping[int, SlotCodes]) -> None:
+        self._ucq = ucq
+        self._block = block
+        self._codes = codes
+        self._taken = dict(block.members)
+        self._virtual = dict(block.virtual)
+        self._kept = dict(block.kept)
+        self._variables = variables(block.joins, None)
+
+    def tree(self) -> Tree:
+        simple = all(len(left.within) == 1 and _of_one(left.on) for left in self._block.lefts)
+        across = any({j.left, j.right} & self._virtual.keys() for j in self._block.joins)
+        if not simple or across:
+            raise _NoTreeError
+        core = [slot for slot in self._taken if slot not in self._virtual]
+        left = [self._grown(slot) for slot in core]
+        root = max(left, key=lambda grown: len(grown.weight))
+        while len(left) > 1:
+            ear, into, shared = _ear(left, root)
+            into.take(ear, *_codes(ear, into, shared))
+            left.remove(ear)
+        bounds: Array | None = None
+        if not (root.weight.dtype == bool and root.weight.all()):
+            bounds = np.zeros(len(root.weight) + 1, np.int64)
+            np.cumsum(root.weight, out=bounds[1:])
+        return Tree(root.slot, bounds, len(root.weight), tuple(_numbered(root)))
+
+    def _grown(self, slot: int) -> _Grown:
+        """With the slots of the LEFT JOINs that hang on it."""
+        own = self._codes[slot].keys
+        keys = {v: own[key] for (s, key), v in self._variables.items() if s == slot}
+        weight = self._among(slot, self._taken[slot])
+        if slot in self._kept:
+            weight &= self._among(slot, self._kept[slot])
+        if slot in self._virtual:
+            weight |= self._among(slot, (self._virtual[slot],))
+        grown = _Grown(slot, keys, weight)
+        for left in self._block.lefts:
+            if left.on[0].left == slot:
+                self._hang(grown, self._grown(left.slots[0]), left.on)
+        return grown
+
+    def _hang(self, grown: _Grown, ear: _Grown, on: Sequence[Join]) -> None:
+        """Rows without a partner have the virtual row."""
+        keys = [self._codes[slot].keys for slot in (ear.slot, grown.slot)]
+        own, above = _together(keys, [join.key for join in on])
+        if grown.slot in self._virtual:  # whose keys a partner that is missing has not
+            above = np.where(self._among(grown.slot, (self._virtual[grown.slot],)), -1, above)
+        own = np.where(self._among(ear.slot, self._taken[ear.slot]), own, -1)
+        size = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
+        found = np.append(np.bincount(own[own >= 0], minlength=size) > 0, False)
+        virtual = np.flatnonzero(self._among(ear.slot, (self._virtual[ear.slot],)))
+        if len(virtual):
+            own[virtual] = size
+        elif ear.slot not in self._kept:
+            raise _NoTreeError
+        grown.take(ear, own, np.where(found[above], above, size if len(virtual) else -1))
+
+    def _among(self, slot: int, fragments: Sequence[int]) -> Array:
+        """bool (rows,): those of these fragments."""
+        own = self._codes[slot].fragment
+        if len(fragments) == len(self._ucq.slots[slot].fragments):
+            return np.ones(len(own), bool)
+        found: Array = np.isin(own, fragments)
+        return found
 
 
-def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]] | None:
+def _of_one(on: Sequence[Join]) -> bool:
+    """Keys of one slot before, and of its own rows."""
+    return len({join.left for join in on}) == 1 and not any(join.virtual for join in on)
+
+
+def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]]:
     """A slot, one that has all keys which it shares with others, and those: the smallest first."""
     for ear in sorted(left, key=lambda grown: len(grown.weight)):
         others = [grown for grown in left if grown is not ear]
@@ -315,13 +373,12 @@ def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int
         for into in others:
             if shared <= into.keys.keys():
                 return ear, into, sorted(shared)
-    return None
+    raise _NoTreeError
 
 
-def _branch(ear: _Grown, into: _Grown, shared: Sequence[int]) -> tuple[Branch, Array]:
-    """The branch without a place in the tree, and the joined rows of it that each row of `into` is
+def _branch(ear: _Grown, own: Array, above: Array) -> tuple[Branch, Array]:
+    """The branch without a place in the tree, and the joined rows of it that each row above is
     joined with: int64, or bool where it is one at most."""
-    own, above = _codes(ear, into, shared)
     rows = np.flatnonzero((own >= 0) & (ear.weight > 0))
     own, weight = own[rows], ear.weight[rows]
     groups = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
@@ -349,9 +406,13 @@ def _codes(ear: _Grown, into: _Grown, shared: Sequence[int]) -> tuple[Array, Arr
     """int (rows,) of both: equal where they join, negative where a key is NULL."""
     if not shared:
         return np.zeros(len(ear.weight), np.int32), np.zeros(len(into.weight), np.int32)
-    own, above = ear.keys[shared[0]], into.keys[shared[0]]
-    for variable in shared[1:]:
-        own, above = paired(own, above, ear.keys[variable], into.keys[variable])
+    return _together([ear.keys, into.keys], shared)
+
+
+def _together(keys: Sequence[Mapping[int, Array]], shared: Sequence[int]) -> tuple[Array, Array]:
+    own, above = (codes[shared[0]] for codes in keys)
+    for key in shared[1:]:
+        own, above = paired(own, above, keys[0][key], keys[1][key])
     return own, above
 
 

@@ -156,7 +156,7 @@ def prepare(
 def _join(
     plan: FederatedPlan, codes: Mapping[int, SlotCodes], tell: Callable[[str], None]
 ) -> RowMapping:
-    """Inner joins along a tree from the codes alone, others by the mapping query."""
+    """Joins along a tree from the codes alone, others by the mapping query."""
     found = factorised(plan.ucq, codes)
     if found is not None:
         size = JoinSize(found.total, exact=True)
