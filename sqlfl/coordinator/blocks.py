@@ -38,6 +38,10 @@ class Block:
         """b, joined rows."""
         return prod(self.shape)
 
+    def of(self, slots: Sequence[int]) -> Block:
+        """The same of some of the slots alone."""
+        return Block(self.shape, tuple(self.rows[slot] for slot in slots))
+
     def take(self, slot: int, values: Array, into: Array) -> None:
         """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
         # a view: the last axis is cut alone

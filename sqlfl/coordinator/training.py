@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.lou import Members
@@ -314,6 +315,8 @@ def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
 def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
     """No such arrays; `target` is of the rows of its slot."""
     every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
+    if not isinstance(every, Factorised):
+        raise InternalError("joined rows that are to be written down")
     mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
     place = _target(plan)
     pieces = FoundPieces(every, slots, place, target.values)

@@ -202,9 +202,10 @@ class Passes:
         """A_i h of about so many joined rows in even distances: (n_i, c) -> (b, c) each."""
         parts: list[list[Array]] = [[] for _ in slots]
         for piece in self._pieces(step=max(1, self.total // rows)):
-            for part, own, values in zip(parts, piece.rows, slots, strict=True):
-                part.append(values[own])
-        return [np.concatenate(part) for part in parts]
+            for slot, (part, values) in enumerate(zip(parts, slots, strict=True)):
+                part.append(np.empty((values.shape[1], piece.count)))
+                piece.take(slot, np.asarray(values.T, order="C"), part[-1])
+        return [np.concatenate(part, axis=1).T for part in parts]
 
     def _scores(self, scores: Scores, piece: Piece) -> Array:
         """H of a piece: float64 (d_c, b), an array of its own."""
