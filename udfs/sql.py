@@ -322,6 +322,16 @@ def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatc
 
 
 @contextmanager
+def batches(con: Connection, query: exp.Expr, rows: int = 65536) -> Iterator[pa.RecordBatchReader]:
+    """As `reader`, which is closed with the context: else the cursor has an unfinished result."""
+    found = reader(con, query, rows)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@contextmanager
 def _told(text: str) -> Iterator[tuple[str, Callable[[int], None]]]:
     """Of the query `text`, run in the block, the observer is told, also where it fails; the second
     value is to be told the number of rows."""
