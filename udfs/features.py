@@ -244,7 +244,8 @@ def _first_pass(snapshot: Snapshot, start: int) -> tuple[Float, Float]:
         terms.append(sql.call("bool_or", sql.call("isinf", column)))
         present = sql.when(sql.is_null(column), sql.number(0), sql.column("cnt"))
         terms.append(sql.total(present))
-        terms.append(sql.total(sql.times(sql.column("cnt"), column.copy())))
+        value = sql.cast(column.copy(), "DOUBLE")
+        terms.append(sql.total(sql.times(sql.column("cnt"), value)))
     found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
     for number, infinite in enumerate(found[::3]):
         if infinite:

@@ -160,13 +160,22 @@ class Snapshot(SlotTables):
 
     @property
     def active_table(self) -> exp.Table:
-        """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> DOUBLE per
-        numeric column, NULL where missing; m<i> BOOLEAN
+        """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> per numeric
+        column, FLOAT where the column's type has only such numbers, else DOUBLE, NULL where
+        missing; m<i> BOOLEAN
         per array feature i, whether the array is NULL; c<i> BLOB per category feature i, its
         canonical text; y; w; draw; fragment, of private slots with draws; id<k>. i counts the
         features, p the numeric columns.
         """
         return self.table(self._rows)
+
+    @property
+    def single(self) -> tuple[int, ...]:
+        """The numeric columns of the active rows that are FLOAT."""
+        width = sum(f.width for f in self.specification.features if f.kind != "category")
+        columns = sql.columns_of(f"x{p}" for p in range(width))
+        kinds = sql.types(self.con, sql.select(self.active_table, columns)) if width else {}
+        return tuple(p for p, kind in enumerate(kinds.values()) if kind == "FLOAT")
 
     def labels(self, classes: bool | None = None) -> tuple[Array, tuple[str, ...], Array]:
         """What `Labels` carries for the active rows: (values, classes, codes).

@@ -315,6 +315,12 @@ def columns(
         return found
 
 
+def types(con: Connection, query: exp.Expr) -> dict[str, str]:
+    """The types of the result's columns by name; the query is bound, and not run."""
+    found = con.sql(to_sql(query))
+    return dict(zip(found.columns, map(str, found.types), strict=True))
+
+
 def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
     with _told(to_sql(query)) as (text, _):
