@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ _VALUES = 1 << 16
 """Numbers that are made 8 bytes wide at once: they stay in the processor's cache."""
 _BLOCK = 1 << 21
 """Numbers of a block that is multiplied by itself."""
+_FAR = 100.0
+"""Standard deviations from 0 to the mean."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +73,9 @@ class Numeric:
         found: Float = wide @ theta[self.beside]
         if len(self.at):
             weights = theta[self.at] / self.scale[:, None]
-            for part, centred in self._centred(rows):
-                found[part] += centred @ weights
+            for part, numbers in self._pieces(rows):
+                found[part] += numbers @ weights
+            found -= (self.centre - self._origin) @ weights
         return found
 
     def transposed_dot(self, values: Float, rows: Array | None = None) -> Float:
@@ -80,9 +84,9 @@ class Numeric:
         wide = self.wide if rows is None else self.wide[rows]
         found[self.beside] = wide.T @ values
         if len(self.at):
-            sums = np.zeros((len(self.at), values.shape[1]))
-            for part, centred in self._centred(rows):
-                sums += centred.T @ values[part]
+            sums = -np.outer(self.centre - self._origin, values.sum(axis=0))
+            for part, numbers in self._pieces(rows):
+                sums += numbers.T @ values[part]
             found[self.at] = sums / self.scale[:, None]
         return found
 
@@ -96,12 +100,14 @@ class Numeric:
 
     def block(self, rows: slice | Array) -> Float:
         """(b, p)"""
-        wide = self.wide[rows]
         if not len(self.at):
-            return wide
-        found = np.empty((len(wide), self.width))
-        found[:, self.beside] = wide
-        found[:, self.at] = self._filled(self.single[rows]) / self.scale
+            return self.wide[rows]
+        standard = self._minus(self.centre, self.single[rows])
+        standard /= self.scale
+        if not len(self.beside):
+            return standard
+        found = np.empty((len(standard), self.width))
+        found[:, self.beside], found[:, self.at] = self.wide[rows], standard
         return found
 
     def whole(self, kind: npt.DTypeLike = np.float64) -> Array:
@@ -113,16 +119,26 @@ class Numeric:
             found[part] = block
         return found
 
-    def _centred(self, rows: Array | None) -> Iterator[tuple[slice, Float]]:
-        """(b, s), not scaled, some rows at a time."""
+    @cached_property
+    def _origin(self) -> Float:
+        """(s,): what is subtracted from `single` before it is multiplied, and not after it, which
+        takes half the time: 0 where no digits are lost by that."""
+        near = not self.missing and (np.abs(self.centre) <= _FAR * self.scale).all()
+        return np.zeros_like(self.centre) if near else self.centre
+
+    def _pieces(self, rows: Array | None) -> Iterator[tuple[slice, Float]]:
+        """(b, s), less the origin and not scaled, some rows at a time."""
         size = max(_VALUES // len(self.at), 16)
         for start in range(0, len(self) if rows is None else len(rows), size):
             part = slice(start, start + size)
-            yield part, self._filled(self.single[part if rows is None else rows[part]])
+            piece = self.single[part if rows is None else rows[part]]
+            yield part, self._minus(self._origin, piece)
 
-    def _filled(self, single: npt.NDArray[np.float32]) -> Float:
+    def _minus(self, origin: Float, single: npt.NDArray[np.float32]) -> Float:
+        """What is missing counts as the centre."""
         found = single.astype(np.float64)
-        found -= self.centre
+        if origin.any():
+            found -= origin
         if self.missing:
-            np.copyto(found, 0.0, where=np.isnan(found))
+            np.copyto(found, self.centre - origin, where=np.isnan(found))
         return found

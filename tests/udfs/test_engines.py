@@ -514,7 +514,7 @@ class TestSparseArraysEngine(EngineConformance):
     @pytest.mark.parametrize("null", [True, False])
     @pytest.mark.parametrize("kind", ["FLOAT", "BOOLEAN", "TINYINT", "USMALLINT"])
     def test_numbers_of_four_bytes_are_not_rounded(self, kind: str, null: bool) -> None:
-        """Far from 0, where a standardised one would not be exact in four bytes."""
+        """Nor far from 0, where a standardised one would not be exact in four bytes."""
         value = {"BOOLEAN": "range % 3 = 0", "TINYINT": "120 + range % 7"}.get(
             kind, "60000 + range % 13"
         )
