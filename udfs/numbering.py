@@ -31,6 +31,8 @@ from sqlfl.udfs.tables import SlotTables
 
 _DRAWN = 1 << 20
 """Random numbers that are drawn at once."""
+_LARGE = 1 << 20
+"""Rows whose keys are worth a statement to let go of, once they are codes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class Numbering:
 
 def number_rows(tables: SlotTables, secret: bytes, rows: int, first: int) -> Numbering:
     """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`, and
-    `first` is the first rowid.
+    `first` is the first rowid. Of large tables, `raw` loses its keys.
 
     Raises ModelError where a key that is not nullable has a NULL, so that there are fewer.
     """
@@ -61,6 +63,10 @@ def number_rows(tables: SlotTables, secret: bytes, rows: int, first: int) -> Num
     for k, (_, ranks) in enumerate(pairs):
         tables.drop_part(f"tags{k}")
         found[f"k{k}"] = ranks[found[f"k{k}"]]
+    if rows >= _LARGE:
+        for k, key in enumerate(wanted.keys):
+            for name in _parts(k, key):
+                sql.drop_as(tables.con, f"ALTER TABLE t DROP COLUMN {name}", tables.table("raw"))
     salt = os.urandom(32)
     if wanted.seed is not None:
         salt = _by_content(found, wanted.seed, wanted.slot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
 from sqlfl.udfs.numbering import Numbering, number_rows
 from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
+
+NOTHING = np.zeros(0, np.uint16)
 
 
 @dataclass
@@ -87,12 +89,16 @@ class Snapshot(SlotTables):
         return snapshot
 
     def keys(self) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
-        """What `JoinKeys` carries, rows in row-id order.
+        """What `JoinKeys` carries, rows in row-id order; it is here once.
 
         Returns fragments uint16 (n,), or (0,) if there is one fragment; per key the distinct tags
         uint8 (u, 16), sorted; per key the codes uint32 (n,), u where a part of the key is NULL.
         """
         numbering = self._numbered_rows()
+        if len(numbering.codes) != len(self.specification.keys):
+            raise InternalError("keys are asked for once")
+        # they take as much memory as the join's, which is made next
+        self._numbering = replace(numbering, fragments=NOTHING, tags=(), codes=())
         return numbering.fragments, numbering.tags, numbering.codes
 
     def activate(self, rows: Array, counts: Array) -> None:

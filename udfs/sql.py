@@ -372,7 +372,7 @@ def drop(con: Connection, *names: str) -> None:
 
 
 def drop_as(con: Connection, template: str, what: exp.Table) -> None:
-    """Run the DROP statement with `what` for its t."""
+    """Run the statement, of which a DROP is all or part, with `what` for its t."""
     # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
     statement = parse_one(template, dialect="duckdb")
     for table in list(statement.find_all(exp.Table)):

@@ -15,6 +15,7 @@ import pytest
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs import numbering
 from sqlfl.udfs.features import local_encoding, statistics
 from sqlfl.udfs.numbering import ascending
 from sqlfl.udfs.predict import make_engine, score
@@ -121,9 +122,10 @@ def test_tags_are_ascending_by_all_their_bytes() -> None:
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_large_tables_keep_their_rows_in_any_order_of_storage(
-    database: Open, seed: int | None
+    database: Open, seed: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several row groups, written by several threads that need not keep the order."""
+    monkeypatch.setattr(numbering, "_LARGE", 200_000)
     con = database(
         "SET threads = 4",
         "SET preserve_insertion_order = false",
@@ -138,7 +140,11 @@ def test_large_tables_keep_their_rows_in_any_order_of_storage(
         "k AS sqlfl_key_0_0 FROM t"
     )
     snapshot = take(con, wanted, fragment)
+    raw = snapshot.table("raw").sql(dialect="duckdb")
+    assert con.sql(f"FROM {raw}").columns == ["fragment", "y", "id0"]
     _, tags, (codes,) = snapshot.keys()
+    with pytest.raises(InternalError, match="once"):
+        snapshot.keys()
     assert len(tags[0]) == 800
     rows = np.flatnonzero(np.random.default_rng(0).random(240_000) < 0.9)
     snapshot.activate(rows, np.ones(len(rows), int))
