@@ -16,8 +16,8 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.numeric import Numeric
 
-BATCH_BYTES = 1 << 25
-"""Of the numeric columns of a batch: DuckDB, Arrow and this module hold a few batches each."""
+BATCH_BYTES = 1 << 22
+"""Of the numeric columns of a batch, which are turned into rows where they stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +46,17 @@ def read_columns(
     codes = np.empty((rows, categories), np.int32)
     size = BATCH_BYTES // (8 * max(encoding.numeric, 1))
     missing = False
-    with sql.batches(con, query, min(max(size, 1024), 65536)) as batches:
+    with sql.batches(con, query, min(max(size, 2048), 65536)) as batches:
         for batch in batches:
             row = batch.column("r").to_numpy()
             counts[row] = batch.column("cnt").to_numpy()
             for matrix, places in ((numeric.wide, numeric.beside), (numeric.single, numeric.at)):
-                block = np.empty((len(row), len(places)), matrix.dtype)
+                block = np.empty((len(places), len(row)), matrix.dtype)
                 for k, p in enumerate(places):
                     column = batch.column(f"x{p}")
                     missing |= column.null_count > 0
-                    block[:, k] = column.to_numpy(zero_copy_only=False)
-                matrix[row] = block
+                    block[k] = column.to_numpy(zero_copy_only=False)
+                matrix[row] = block.T
             for c in range(categories):
                 codes[row, c] = batch.column(f"k{c}").to_numpy()
     return Columns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
