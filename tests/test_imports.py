@@ -89,7 +89,7 @@ GROUND = frozenset(
     "sqlfl." + name
     for name in (
         "arrays", "codec", "endings", "errors", "files", "fragment_columns", "interrupts",
-        "printing", "schema", "version", "wire", "wire_columns",
+        "printing", "schema", "threads", "version", "wire", "wire_columns",
     )
 )  # fmt: skip
 ROOMS = {

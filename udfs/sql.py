@@ -315,10 +315,26 @@ def columns(
         return found
 
 
+def types(con: Connection, query: exp.Expr) -> dict[str, str]:
+    """The types of the result's columns by name; the query is bound, and not run."""
+    found = con.sql(to_sql(query))
+    return dict(zip(found.columns, map(str, found.types), strict=True))
+
+
 def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
     with _told(to_sql(query)) as (text, _):
         return con.sql(text).to_arrow_reader(rows)
+
+
+@contextmanager
+def batches(con: Connection, query: exp.Expr, rows: int = 65536) -> Iterator[pa.RecordBatchReader]:
+    """As `reader`, which is closed with the context: else the cursor has an unfinished result."""
+    found = reader(con, query, rows)
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 @contextmanager
@@ -356,7 +372,7 @@ def drop(con: Connection, *names: str) -> None:
 
 
 def drop_as(con: Connection, template: str, what: exp.Table) -> None:
-    """Run the DROP statement with `what` for its t."""
+    """Run the statement, of which a DROP is all or part, with `what` for its t."""
     # sqlglot's releases differ in where a Drop keeps its table, so one is parsed and filled in
     statement = parse_one(template, dialect="duckdb")
     for table in list(statement.find_all(exp.Table)):

@@ -27,6 +27,7 @@ from sqlfl.schema import (
     specifications_from_json,
     tables_to_json,
 )
+from sqlfl.threads import single
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
@@ -126,7 +127,7 @@ class PartyClient:
         at = ""
         try:
             seen = self._observers.of(self.client, request.kind)
-            with self._lock, stoppable(self._stop), seen:
+            with self._lock, stoppable(self._stop), seen, single():
                 self._stop.clear()
                 reply = self._answer(request)
             return encode(replace(reply, number=request.number))
