@@ -279,7 +279,6 @@ class PartyClient:
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
     ) -> ms.Prepared:
         """All fragments in one transaction, so that the slots' snapshots are of one instant."""
-        keys.install(run.cursor)
         secret = keys.derive(self._secrets.federation, request.run, "join")
         rows: list[int] = []
         null_targets: list[int] = []
