@@ -65,10 +65,10 @@ class Snapshot(SlotTables):
     ) -> Snapshot:
         """Evaluate the fragments (SQL, in the order of `specification.fragments`).
 
-        The caller opens the transaction that makes all snapshots of a client consistent, and has
-        called `keys.install`. `secret` is the run's key for join keys; `draws` the client's own for
-        drawing validation rows and the noise of labels, without which a specification with
-        `base` is an InternalError, unless it has a seed, which they follow then.
+        The caller opens the transaction that makes all snapshots of a client consistent. `secret`
+        is the run's key for join keys; `draws` the client's own for drawing validation rows and the
+        noise of labels, without which a specification with `base` is an InternalError, unless it
+        has a seed, which they follow then.
         Raises ModelError if a fragment does not have the columns that the specification calls for.
         """
         seed = specification.seed

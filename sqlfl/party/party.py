@@ -32,7 +32,7 @@ from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.connection import files
-from sqlfl.udfs.describe import describe, list_places, list_tables
+from sqlfl.udfs.describe import describe, listing
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
@@ -212,16 +212,16 @@ class PartyClient:
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
         cursor = self._cursors.begin()
         try:
-            listing = tables_to_json(
-                self._places(cursor), list_tables(cursor), self._labels.fleeting
-            )
-            return ms.Tables(request.run, request.slot, listing)
+            places, tables = listing(cursor)
+            text = tables_to_json(self._told(cursor, places), tables, self._labels.fleeting)
+            return ms.Tables(request.run, request.slot, text)
         finally:
             self._cursors.end(cursor)
 
-    def _places(self, cursor: duckdb.DuckDBPyConnection) -> tuple[Place, ...]:
+    def _told(
+        self, cursor: duckdb.DuckDBPyConnection, places: tuple[Place, ...]
+    ) -> tuple[Place, ...]:
         """With what tells, among the party's clients, that two have one database open."""
-        places = list_places(cursor)
         if self._instance is None:
             return places
         found, secret = files(cursor), self._secrets.organisation
@@ -280,7 +280,6 @@ class PartyClient:
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
     ) -> ms.Prepared:
         """All fragments in one transaction, so that the slots' snapshots are of one instant."""
-        keys.install(run.cursor)
         secret = keys.derive(self._secrets.federation, request.run, "join")
         rows: list[int] = []
         null_targets: list[int] = []
