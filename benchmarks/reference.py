@@ -16,7 +16,7 @@ from encoding import CHUNK, COUNT, Array, Encoding
 from scipy.special import expit, logsumexp
 from tasks import L2, Task
 
-FEW = 10_000_000
+FEW = 8_000_000
 """Joined rows of which equal ones are brought together first."""
 SAMPLE = 1_000_000
 """Joined rows whose optimum is the start over more of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import sqlfl
+from sqlfl.transport.base import Transport
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "data"
 L2 = 1e-4
@@ -33,10 +34,12 @@ class Task:
         return f"TRAIN MODEL m USING {self.kind} TARGET y {clause} FROM ({self.query})"
 
     @contextmanager
-    def federation(self) -> Iterator[sqlfl.Federation]:
-        """A new federation with the tables attached."""
+    def federation(
+        self, wrap: Callable[[Transport], Transport] | None = None
+    ) -> Iterator[sqlfl.Federation]:
+        """A new federation with the tables attached; `wrap` as `Federation` takes it."""
         with ExitStack() as stack:
-            fed = stack.enter_context(sqlfl.connect(progress=False))
+            fed = stack.enter_context(sqlfl.Federation(progress=False, wrap=wrap))
             for name, parts in self.tables.items():
                 party, table = name.split(".")
                 clients = [stack.enter_context(duckdb.connect()) for _ in parts]
