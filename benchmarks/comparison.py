@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import federated
 import materialised
-from materialised import TORCH, Way
+from materialised import SUMS, TORCH, Solver
 from measuring import Failed, bandwidth, fresh, medians
 from reference import Optimum, optimum
 from workloads import Stored, Workload, toy
@@ -19,8 +20,16 @@ GAP = 1e-4
 """Of the objective above the optimum, relatively."""
 SURE = 0.5
 """Share of the gap to which tolerances are chosen, as that is on fewer rows."""
-SIDES = ("ours", "central")
-Run = Callable[[], dict[str, Any]]
+SIDES = ("ours", "central", SUMS)
+"""The last of linear models only."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One side, ready to run."""
+
+    how: str
+    run: Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -44,73 +53,83 @@ class Comparison:
         )
 
     def run(self, sides: Sequence[str], repeats: int) -> dict[str, Any]:
-        """`rows`, `optimum`, `bandwidth`, `bound` (seconds), and of each side the medians that
-        `Watch` measures, its `gap` and `how` it was run, or why it has `failed`."""
+        """`rows`, `width`, `optimum`, `bandwidth`, `bound` (seconds), and of each side the medians
+        that `Watch` measures, its `gap` and `how` it was run, or why it has `failed`."""
         best = fresh(_optimum, self.stored)
         trial = best if self.trial is self.stored else fresh(_optimum, self.trial)
-        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-        failed: dict[str, str] = {}
-        how: dict[str, str] = {}
-        ways: dict[str, Run] = {}
-        for side in sides:
+        given = [side for side in sides if side != SUMS or self._linear]
+        found: dict[str, Any] = {}
+        ways: dict[str, Way] = {}
+        for side in given:
             try:
-                ways[side], how[side] = self._prepared(side, best, trial)
+                ways[side] = self._way(side, best, trial)
             except Failed as reason:
-                failed[side] = str(reason)
-        speeds = [bandwidth()]
-        for _ in range(repeats):
-            for side in sides:
-                if side in failed:
-                    continue
-                try:
-                    runs[side].append(ways[side]())
-                except Failed as reason:
-                    failed[side] = str(reason)
-            speeds.append(bandwidth())
-        speed = sorted(speeds)[len(speeds) // 2]
-        read = 4 * (self.workload.sides + 1) * best.rows
-        found = {
+                found[side] = {"failed": str(reason)}
+        runs, speeds = _in_turn(ways, found, repeats)
+        for side, measured in runs.items():
+            found[side] = medians(measured) | {"how": ways[side].how}
+            found[side]["gap"] = _gap(found[side]["objective"], best)
+        speed = statistics.median(speeds)
+        return found | {
             "at": f"{dt.datetime.now():%Y-%m-%d %H:%M}",
             "repeats": repeats,
             "rows": best.rows,
             "width": best.width,
             "optimum": best.objective,
             "bandwidth": speed,
-            "bound": read / speed,
+            "bound": 4 * (self.workload.sides + 1) * best.rows / speed,
         }
-        for side in sides:
-            if side in failed:
-                found[side] = {"failed": failed[side]}
-            else:
-                found[side] = medians(runs[side]) | {"how": how[side]}
-                found[side]["gap"] = _gap(found[side]["objective"], best)
-        return found
 
-    def _prepared(self, side: str, best: Optimum, trial: Optimum) -> tuple[Run, str]:
-        """How to run this side, and that in words. Raises Failed."""
-        return self._ours(trial) if side == "ours" else self._central(best, trial)
+    @property
+    def _linear(self) -> bool:
+        return self.workload.task.kind == "linear_regression"
 
-    def _ours(self, trial: Optimum) -> tuple[Run, str]:
-        options: Mapping[str, object] = self.workload.options
-        if trial.objective is None:
-            return lambda: fresh(federated.run, self.stored, options, self.toy), "as given"
-        goal = trial.objective * (1 + SURE * GAP)
-        tolerance = fresh(federated.tolerance, self.trial, options, goal)
-        given = {**options, "tolerance": tolerance}
-        return lambda: fresh(federated.run, self.stored, given, self.toy), f"{tolerance:.0e}"
+    def _way(self, side: str, best: Optimum, trial: Optimum) -> Way:
+        """Raises Failed where there is none."""
+        if side == "ours":
+            return self._ours(trial)
+        return self._central(Solver(SUMS)) if side == SUMS else self._matrix(best, trial)
 
-    def _central(self, best: Optimum, trial: Optimum) -> tuple[Run, str]:
+    def _ours(self, trial: Optimum) -> Way:
+        options = dict(self.workload.options)
+        if trial.objective is not None:
+            goal = trial.objective * (1 + SURE * GAP)
+            options["tolerance"] = fresh(federated.tolerance, self.trial, options, goal)
+        how = f"{options['tolerance']:.0e}" if "tolerance" in options else "as given"
+        return Way(how, lambda: fresh(federated.run, self.stored, options, self.toy))
+
+    def _matrix(self, best: Optimum, trial: Optimum) -> Way:
         needed = materialised.needs(best.rows, best.columns, best.width)
-        if trial.objective is None:
-            way = Way(TORCH)
-        else:
-            way = fresh(materialised.choose, self.trial, trial.objective * (1 + SURE * GAP))
-        if needed > self.memory and way.solver != materialised.SUMS:
+        if needed > self.memory:
             raise Failed(
                 f"the matrix and what it is made of need {needed / 2**30:.1f} GiB, and there are "
                 f"{self.memory / 2**30:.1f}"
             )
-        return lambda: fresh(materialised.run, self.stored, way, self.workload, self.toy), str(way)
+        if trial.objective is None:
+            return self._central(Solver(TORCH))
+        goal = trial.objective * (1 + SURE * GAP)
+        return self._central(fresh(materialised.choose, self.trial, goal))
+
+    def _central(self, solver: Solver) -> Way:
+        run, work = materialised.run, self.workload
+        return Way(str(solver), lambda: fresh(run, self.stored, solver, work, self.toy))
+
+
+def _in_turn(
+    ways: Mapping[str, Way], found: dict[str, Any], repeats: int
+) -> tuple[dict[str, list[dict[str, Any]]], list[float]]:
+    """What each of the `ways` measured, and bandwidths; a side that fails is told in `found`."""
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ways}
+    speeds = [bandwidth()]
+    for _ in range(repeats):
+        for side in list(runs):
+            try:
+                runs[side].append(ways[side].run())
+            except Failed as reason:
+                found[side] = {"failed": str(reason)}
+                del runs[side]
+        speeds.append(bandwidth())
+    return runs, speeds
 
 
 def _optimum(stored: Stored) -> Optimum:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from comparison import SIDES, Comparison
 from results import Results, insert
-from speed_tables import line, render
+from speed_tables import lines, render
 from stars import Shape
 from workloads import names, workload
 
@@ -72,7 +72,7 @@ def _measure(own: argparse.Namespace, chosen: list[str], folder: Path, results: 
         made = workload(name, own.movielens, own.fraction, shape)
         compared = Comparison.of(made, folder / name, 1e9 * own.memory)
         results.add(made.task.name, compared.run(own.sides, own.repeats))
-        print(line(made.task.name, results.found[made.task.name]), flush=True)
+        print(lines(made.task.name, results.found[made.task.name]), flush=True)
 
 
 def about() -> dict[str, str]:
