@@ -19,7 +19,16 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
-NAMES = ("measuring", "products", "reference", "encoding", "stars", "workloads", "tasks")
+NAMES = (
+    "measuring",
+    "materialised",
+    "products",
+    "reference",
+    "encoding",
+    "stars",
+    "workloads",
+    "tasks",
+)
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
 
 
@@ -123,6 +132,49 @@ def test_sums_of_products_lead_to_the_optimum(speed) -> None:
             )
     found = products.objective(products.solve())
     assert found == pytest.approx(least(task.kind, task.joined()), rel=1e-9)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    ("kind", "solver"),
+    [
+        ("linear_regression", "cholesky"),
+        ("linear_regression", "sums"),
+        ("logistic_regression", "lbfgs"),
+        ("logistic_regression", "newton-cg"),
+        ("logistic_regression", "newton-cholesky"),
+        ("softmax_regression", "lbfgs"),
+        ("softmax_regression", "newton-cholesky"),
+    ],
+)
+def test_a_central_fit_comes_to_the_optimum(speed, kind: str, solver: str, tmp_path: Path) -> None:
+    stored = speed.workloads.Stored.of(
+        generated(speed, "star", kind=kind, clients=2), tmp_path / "a"
+    )
+    with stored.centre() as con:
+        best = speed.reference.optimum(con, stored.task).objective
+    found = speed.materialised.fit(stored, speed.materialised.Solver(solver, 1e-6), (), {})
+    assert found["objective"] == pytest.approx(best, rel=1e-5)
+
+
+def test_the_fastest_solver_is_chosen_of_those_that_come_to_the_goal(speed, tmp_path: Path) -> None:
+    stored = speed.workloads.Stored.of(generated(speed, "star"), tmp_path / "a")
+    with stored.centre() as con:
+        best = speed.reference.optimum(con, stored.task).objective
+    chosen = speed.materialised.choose(stored, best * 1.0001)
+    assert speed.materialised.fit(stored, chosen, (), {})["objective"] <= best * 1.0001
+    with pytest.raises(speed.measuring.Failed, match="no solver"):
+        speed.materialised.choose(stored, best * 0.99)
+
+
+def test_a_central_network_learns(speed, tmp_path: Path) -> None:
+    task = generated(speed, "star", kind="mlp_classifier", rows=20_000)
+    stored = speed.workloads.Stored.of(task, tmp_path / "a")
+    options = {**speed.workloads.TOWERS, "batch_size": 200}
+    torch = speed.materialised.Solver("torch")
+    found = speed.materialised.fit(stored, torch, speed.materialised.TOY, options)
+    classes = task.joined()["y"].value_counts().field("counts").to_numpy() / 20_000
+    assert 0.3 < found["objective"] < 0.97 * -(classes * np.log(classes)).sum()
 
 
 def test_the_peak_is_the_process_s_own(speed) -> None:
