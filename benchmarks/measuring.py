@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import duckdb
 import numpy as np
 
 BLOCK = 1 << 28
@@ -36,7 +37,7 @@ def fresh(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             return pool.submit(function, *args, **kwargs).result()
         except BrokenProcessPool:
             raise Failed("the process was ended, as for want of memory") from None
-        except MemoryError as error:
+        except (MemoryError, duckdb.OutOfMemoryException) as error:
             raise Failed(f"out of memory: {error}") from None
 
 

@@ -103,8 +103,11 @@ class Draws:
     seed: int
 
     def uniform(self, name: str, number: str) -> str:
-        """From 0 up to 1, without it: of the draw `name`, for each value of `number`."""
-        return f"((hash({number}, '{self.seed} {name}') >> 11) * {2.0**-53!r})"
+        """From 0 up to 1, without it: of the draw `name`, for each value of `number`.
+
+        Hashed twice: hash(i, a) and hash(i, b) differ by the same bits for every i.
+        """
+        return f"((hash(hash({number}, '{self.seed} {name}')) >> 11) * {2.0**-53!r})"
 
     def normal(self, name: str, number: str) -> str:
         length = f"sqrt(-2 * ln(1 - {self.uniform(name + ' length', number)}))"

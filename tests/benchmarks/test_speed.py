@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import duckdb
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -68,6 +69,33 @@ def test_equal_seeds_give_equal_joins(speed, name: str) -> None:
     one, again, other = (generated(speed, name, seed=seed).joined() for seed in (4, 4, 5))
     assert one.equals(again)
     assert not one.equals(other)
+
+
+def test_draws_of_a_row_are_independent(speed) -> None:
+    """Ranks of two draws, and how often both are high, go together by chance alone."""
+    draws = speed.stars.Draws(3)
+    names = ["a1", "b1", "c1", "y", "z", "k1", "k2", "b1 length", "b1 angle"]
+    asked = ", ".join(f"{draws.uniform(name, 'i')} AS u{j}" for j, name in enumerate(names))
+    with duckdb.connect() as con:
+        drawn = con.sql(f"SELECT {asked} FROM (SELECT range AS i FROM range(100000))")
+        values = np.column_stack(list(drawn.fetchnumpy().values()))
+    assert values.min() >= 0
+    assert values.max() < 1
+    seen = np.column_stack([values, *(values > level for level in (0.25, 0.5, 0.75))])
+    related = np.abs(np.corrcoef(seen.T))
+    number = np.arange(len(related)) % len(names)
+    assert related[number[:, None] != number].max() < 0.02, "6 standard deviations"
+
+
+@pytest.mark.parametrize("name", ["star", "many"])
+def test_labels_follow_from_the_features_by_chance(speed, name: str) -> None:
+    task = generated(speed, name, rows=20_000, measures=1)
+    with task.database() as con:
+        best = speed.reference.optimum(con, task).objective
+    share = task.joined()["y"].cast("int32").to_numpy().mean()
+    constant = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    assert 0.3 < share < 0.7
+    assert 0.6 * constant < best < 0.95 * constant
 
 
 def test_a_shape_that_no_join_has_is_refused(speed) -> None:
@@ -168,12 +196,12 @@ def test_the_fastest_solver_is_chosen_of_those_that_come_to_the_goal(speed, tmp_
 
 
 def test_a_central_network_learns(speed, tmp_path: Path) -> None:
-    task = generated(speed, "star", kind="mlp_classifier", rows=20_000)
+    task = generated(speed, "star", kind="mlp_classifier", rows=4000)
     stored = speed.workloads.Stored.of(task, tmp_path / "a")
     options = {**speed.workloads.TOWERS, "batch_size": 200}
     torch = speed.materialised.Solver("torch")
     found = speed.materialised.fit(stored, torch, speed.materialised.TOY, options)
-    classes = task.joined()["y"].value_counts().field("counts").to_numpy() / 20_000
+    classes = task.joined()["y"].value_counts().field("counts").to_numpy() / 4000
     assert 0.3 < found["objective"] < 0.97 * -(classes * np.log(classes)).sum()
 
 
