@@ -37,6 +37,7 @@ from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.store.saving import Saving, model_of
+from sqlfl.threads import single
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
@@ -375,14 +376,15 @@ class Federation:
 
     @contextmanager
     def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:
-        """Have every client drop the run's snapshots at the end.
+        """Compute with one thread of BLAS; in the end every client drops the run's snapshots.
 
         Each is told apart from the others, so that one that cannot answer leaves no other with a
         snapshot; the first error is the one that the user sees.
         """
         failed: BaseException | None = None
         try:
-            yield
+            with single():
+                yield
         except BaseException as error:
             failed = error
         with deferred():
