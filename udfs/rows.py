@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -147,15 +147,32 @@ class Snapshot(SlotTables):
         counts = np.asarray(counts, np.float64)
         if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
             raise InternalError(f"{self.active} active rows must have one weight each, from 0 up")
-        table = pa.table({"r": np.arange(self.active, dtype=np.uint32), "cnt": counts})
-        names = [item.alias_or_name for item in active_features(self.specification.features)]
-        names += self._plain_columns()
+        self._recount(np.arange(self.active), counts)
+
+    def merge(self, rows: Array, counts: Array) -> None:
+        """Keep these of the active rows, (n,) ascending, whose features those of all others have:
+        row k is `rows[k]` from now on, and counts `counts[k]`.
+
+        A row is no longer a table's then: labels, weights, split and identifiers are gone.
+        """
+        self.specification = replace(
+            self.specification, target=False, weight=False, split=0.0, base=False, identifiers=()
+        )
+        self._recount(rows, counts)
+        self.active = len(rows)
+
+    def _recount(self, rows: Array, counts: Array) -> None:
+        table = pa.table({
+            "r": rows.astype(np.uint32),
+            "k": np.arange(len(rows), dtype=np.uint32),
+            "cnt": counts,
+        })  # fmt: skip
         before, part = self._rows, self.fresh("active")
-        with sql.registered(self.con, self.name("weights"), table) as weights:
+        with sql.registered(self.con, self.name("counts"), table) as given:
             query = sql.query(
-                "SELECT t.r, a.cnt, $chosen FROM $weights AS a JOIN $before AS t ON a.r = t.r",
-                chosen=sql.columns_of(names, "t"),
-                weights=weights,
+                "SELECT a.k AS r, a.cnt, $chosen FROM $given AS a JOIN $before AS t ON a.r = t.r",
+                chosen=sql.columns_of([*self.feature_columns, *self._plain_columns()], "t"),
+                given=given,
                 before=self.table(before),
             )
             self.create(part, query)
@@ -335,6 +352,11 @@ class Snapshot(SlotTables):
         self.null_targets = tuple(every.get(i, 0) - labelled.get(i, 0) for i in indices)
 
     # -- columns ----------------------------------------------------------------------------------
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """Those of the active rows that hold features."""
+        return [item.alias_or_name for item in active_features(self.specification.features)]
 
     def _plain_columns(self) -> list[str]:
         wanted = self.specification

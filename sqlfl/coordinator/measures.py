@@ -39,7 +39,10 @@ class Measures:
         self._training = Part(None, None)
         self._validation: Part | None = None
         self._held: Array | None = None
-        self.training_rows = len(target.values)
+        rows = np.ones(len(target.values), np.int64)
+        if weighting is not None and weighting.rows is not None:
+            rows = weighting.rows
+        self.training_rows = int(rows.sum())
         self.validation_rows: int | None = None
         """None where there is no split."""
         if weighting is None:
@@ -52,7 +55,8 @@ class Measures:
         self._training = _part(np.flatnonzero(~weighting.validation), weighting.samples, plain)
         self._validation = _part(held, weighting.samples, plain)
         self._held = weighting.held[held]
-        self.training_rows, self.validation_rows = len(target.values) - len(held), len(held)
+        self.validation_rows = int(rows[held].sum())
+        self.training_rows -= self.validation_rows
 
     def epoch(self, scores: Array) -> Metrics:
         """train_metric; valid_loss and valid_metric where there is a split."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.equal_rows import merge_equal_rows
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory
 from sqlfl.coordinator.lou import Members
@@ -157,6 +158,7 @@ def train(
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
     protection = protect(plan, joined, target)
+    joined, target = merge_equal_rows(plan, joined, target, channel, run)
     problem = _problem(plan, joined, target, loss, run, start, protection)
     watched = Watched(channel)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
