@@ -37,7 +37,7 @@ from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH, examples
-from tests.federations import Parties, federation, trainable
+from tests.federations import Parties, federation, merging, trainable
 from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
 from tests.truth_of_sizes import Number, Truth
 
@@ -250,7 +250,8 @@ def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
     """Of inner joins and of outer ones."""
-    compare_traffic(case, clients, options, engine, then)
+    with merging():
+        compare_traffic(case, clients, options, engine, then)
 
 
 TOWERS = (
@@ -271,7 +272,8 @@ def test_the_traffic_of_towers_is_what_explain_says(
 ) -> None:
     kind = LINEAR if case.kind == LINEAR else SOFTMAX
     case = Case(kind, case.target, case.tables, case.blocks, case.seed)
-    compare_traffic(case, clients, options, engine, then, NEURAL[kind])
+    with merging():
+        compare_traffic(case, clients, options, engine, then, NEURAL[kind])
 
 
 NEURAL = {LINEAR: "mlp_regressor", SOFTMAX: "mlp_classifier"}
