@@ -184,6 +184,7 @@ BOTTOM = [
     "sqlfl.fragment_columns",
     "sqlfl.messages",
     "sqlfl.messages.base",
+    "sqlfl.messages.equal_rows",
     "sqlfl.messages.forms",
     "sqlfl.messages.models",
     "sqlfl.messages.planning",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -149,19 +149,35 @@ class Snapshot(SlotTables):
         found = sql.columns(self.con, lying)
         order = np.empty(self.active, np.int64)
         order[found["place"]] = found["r"]
-        table = pa.table({"cnt": counts[order]})
-        names = [item.alias_or_name for item in active_features(self.specification.features)]
-        names += self._plain_columns()
+        query = "SELECT t.r, a.cnt, $chosen FROM $before AS t POSITIONAL JOIN $given AS a"
+        self._recount(query, {"cnt": counts[order]})
+
+    def merge(self, rows: Array, counts: Array) -> None:
+        """Keep these of the active rows, (n,) ascending, whose features those of all others have:
+        row k is `rows[k]` from now on, and counts `counts[k]`.
+
+        A row is no longer a table's then: labels, weights, split and identifiers are gone.
+        """
+        self.specification = replace(
+            self.specification, target=False, weight=False, split=0.0, base=False, identifiers=()
+        )
+        numbers = np.arange(len(rows), dtype=np.uint32)
+        query = "SELECT a.k AS r, a.cnt, $chosen FROM $given AS a JOIN $before AS t ON a.r = t.r"
+        self._recount(query, {"r": rows.astype(np.uint32), "k": numbers, "cnt": counts})
+        self.active = len(rows)
+
+    def _recount(self, text: str, given: Mapping[str, Array]) -> None:
+        """Active rows that count what `given` says, with the columns that `text` chooses."""
         before, part = self._rows, self.fresh("active")
-        with sql.registered(self.con, self.name("weights"), table) as weights:
+        with sql.registered(self.con, self.name("counts"), pa.table(dict(given))) as table:
             query = sql.query(
-                "SELECT t.r, a.cnt, $chosen FROM $before AS t POSITIONAL JOIN $weights AS a",
-                chosen=sql.columns_of(names, "t"),
-                weights=weights,
+                text,
+                chosen=sql.columns_of([*self.feature_columns, *self._plain_columns()], "t"),
+                given=table,
                 before=self.table(before),
             )
             self.create(part, query)
-        self._rows, self.weight = part, float(counts.sum())
+        self._rows, self.weight = part, float(given["cnt"].sum())
         self.drop_part(before)
 
     @property
@@ -360,6 +376,11 @@ class Snapshot(SlotTables):
         return self._numbering
 
     # -- columns ----------------------------------------------------------------------------------
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """Those of the active rows that hold features."""
+        return [item.alias_or_name for item in active_features(self.specification.features)]
 
     def _plain_columns(self) -> list[str]:
         wanted = self.specification

@@ -188,6 +188,8 @@ class PartyClient:
                 return state.labels()
             case ms.SendFindings():
                 return state.findings()
+            case ms.SendEqualRows():
+                return state.equal_rows()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
             case ms.SendSplit():
