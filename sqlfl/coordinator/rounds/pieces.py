@@ -50,7 +50,6 @@ class Listed:
         if isinstance(rows, slice):
             into[...] = values[..., rows]
             return
-        rows = rows.astype(np.intp, copy=False)
         flat = values.reshape(-1, values.shape[-1])
         for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
             if line.dtype == target.dtype:
@@ -135,7 +134,10 @@ class WrittenPieces:
         slots = self._mapping.slots
         for start in range(0, self.total, size * step):
             chosen = slice(start, min(start + size * step, self.total), step)
-            rows = tuple(chosen if slot.identity else slot.rows[chosen] for slot in slots)
+            # of the machine's own width: else each use of them would make them so
+            rows = tuple(
+                chosen if slot.identity else slot.rows[chosen].astype(np.intp) for slot in slots
+            )
             shares = None if self._shares is None else self._shares[chosen]
             grid = Listed(len(range(start, chosen.stop, step)), rows)
             yield Piece(start, grid, self._targets[chosen], shares)
@@ -167,5 +169,6 @@ class FoundPieces:
                 yield Piece(0, block.of(self._places), targets, None)
             return
         for rows in self._mapping.chunks(size, step):
-            grid = Listed(len(rows[0]), tuple(rows[place] for place in self._places))
+            own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
+            grid = Listed(len(rows[0]), own)
             yield Piece(0, grid, self._targets[rows[self._target]], None)
