@@ -196,18 +196,28 @@ def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
 def _shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
     """int64 (rows,): an order by `leading`, numbers below `size`, and by chance among equal ones.
 
-    Chance is what is left of 64 bits: of g rows with the same number, about g² size / 2⁶⁵ pairs
-    draw the same.
+    One sort of 64 bits: the number, chance, the place in a shuffled order. Chance has the bits that
+    are left; where two rows draw the same, they follow that order, not the one they came in.
     """
-    bits = int(size - 1).bit_length()
-    drawn = np.empty(rows, np.uint64)
-    for start, numbers in _random(rows, salt):
-        part = slice(start, start + len(numbers))
-        drawn[part] = numbers
-        if leading is not None and bits:
-            drawn[part] >>= np.uint64(bits)
-            drawn[part] |= leading[part].astype(np.uint64) << np.uint64(64 - bits)
-    return np.argsort(drawn)
+    low = max(rows - 1, 1).bit_length()
+    high = 0 if leading is None else (size - 1).bit_length()
+    factor, shift = (int(n) for n in np.frombuffer(_stream(salt, rows, 2), "<u8"))
+    factor |= 1  # odd numbers have an inverse
+    mask = np.uint64((1 << low) - 1)
+    packed = np.empty(rows, np.uint64)
+    for start, drawn in _random(rows, salt):
+        part = slice(start, start + len(drawn))
+        place = np.arange(start, part.stop, dtype=np.uint64)
+        place *= np.uint64(factor)
+        place += np.uint64(shift)
+        packed[part] = (drawn >> np.uint64(high)) & ~mask | place & mask
+        if leading is not None and high:
+            packed[part] |= leading[part].astype(np.uint64) << np.uint64(64 - high)
+    packed.sort()
+    packed -= np.uint64(shift)
+    packed *= np.uint64(pow(factor, -1, 1 << 64))
+    packed &= mask
+    return packed.view(np.int64)
 
 
 def _random(count: int, salt: bytes) -> Iterator[tuple[int, Array]]:
@@ -215,8 +225,11 @@ def _random(count: int, salt: bytes) -> Iterator[tuple[int, Array]]:
     random ones."""
     for start in range(0, count, _DRAWN):
         size = min(_DRAWN, count - start)
-        stream = hashlib.shake_128(salt + start.to_bytes(8, "little"))
-        yield start, np.frombuffer(stream.digest(8 * size), "<u8")
+        yield start, np.frombuffer(_stream(salt, start, size), "<u8")
+
+
+def _stream(salt: bytes, number: int, size: int) -> bytes:
+    return hashlib.shake_128(salt + number.to_bytes(8, "little")).digest(8 * size)
 
 
 def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:

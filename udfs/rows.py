@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,8 @@ from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
 
 NOTHING = np.zeros(0, np.uint16)
+_WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
+"""Types whose values are equal where their texts are."""
 
 
 @dataclass
@@ -218,12 +221,17 @@ class Snapshot(SlotTables):
             if not np.isfinite(values).all():
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
+        (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
+        text = sql.expression("encode(CAST(y AS VARCHAR))")
+        # of others, a collation or another equality may take two texts for one
+        own = sql.column("y") if _WHOLE.fullmatch(kind) else text
         ordered = sql.query(
-            """SELECT name, row_number() OVER (ORDER BY y, name) - 1 AS code
+            """SELECT own, name, row_number() OVER (ORDER BY y, name) - 1 AS code
             FROM (
-              SELECT encode(CAST(y AS VARCHAR)) AS name, min(y) AS y FROM $active
-              GROUP BY encode(CAST(y AS VARCHAR))
+              SELECT $own AS own, min($text) AS name, min(y) AS y FROM $active GROUP BY $own
             ) AS g""",
+            own=own,
+            text=text,
             active=self.active_table,
         )
         self.create("classes", ordered)
@@ -231,8 +239,8 @@ class Snapshot(SlotTables):
         listing = sql.query("SELECT name FROM $classes ORDER BY code", classes=classes_of)
         names = sql.fetch(self.con, listing)
         query = sql.query(
-            """SELECT r, code FROM $active
-            JOIN $classes AS g ON encode(CAST(y AS VARCHAR)) = name""",
+            "SELECT r, code FROM $active JOIN $classes AS g ON $own = g.own",
+            own=own,
             active=self.active_table,
             classes=classes_of,
         )

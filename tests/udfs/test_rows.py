@@ -120,6 +120,35 @@ def test_tags_are_ascending_by_all_their_bytes() -> None:
         assert found == sorted(tag.tobytes() for tag in tags)
 
 
+@pytest.mark.parametrize("leading", [None, 1, 3, 50])
+@pytest.mark.parametrize("rows", [0, 1, 2, 63, 64, 65, 5000])
+def test_every_row_has_one_number(rows: int, leading: int | None) -> None:
+    own = None
+    if leading is not None:
+        own = np.random.default_rng(rows).integers(0, leading, rows).astype(np.uint32)
+    orders = [numbering._shuffled(rows, own, leading or 1, salt) for salt in (b"a", b"a", b"b")]
+    for order in orders:
+        assert np.sort(order).tolist() == list(range(rows))
+        if own is not None:
+            assert (np.diff(own[order].astype(np.int64)) >= 0).all()
+    np.testing.assert_array_equal(orders[0], orders[1])
+    if rows >= 63:
+        assert (orders[0] != orders[2]).any()
+
+
+@pytest.mark.parametrize("bits", [0, 60])
+def test_every_order_is_as_likely(bits: int) -> None:
+    """Also where hardly any of the 64 bits are left for chance."""
+    rows, size = 4, (1 << bits) + 1
+    leading = np.full(rows, size - 1, np.uint64)
+    counts = np.zeros((rows, rows))
+    for number in range(4000):
+        order = numbering._shuffled(rows, leading, size, number.to_bytes(4, "little"))
+        counts[np.arange(rows), order] += 1
+    # each is binomial, with deviation 27
+    assert np.abs(counts - 1000).max() < 6 * 27.4
+
+
 @pytest.mark.parametrize("seed", [None, 3])
 def test_large_tables_keep_their_rows_in_any_order_of_storage(
     database: Open, seed: int | None, monkeypatch: pytest.MonkeyPatch
