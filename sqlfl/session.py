@@ -149,8 +149,9 @@ class Federation:
             case st.ExplainStatement():
                 plan = explain(self._plan(statement.statement))
                 shown = plan.details if statement.verbose else plan
-                table = pa.table({"plan": str(shown).splitlines()})
-                return Result(table, text=str(shown), markup=shown._repr_html_())
+                text = str(shown)
+                table = pa.table({"plan": text.splitlines()})
+                return Result(table, text=text, markup=shown._repr_html_)
             case st.TrainModel():
                 return self._train(statement)
             case st.PredictModel():
@@ -482,4 +483,4 @@ def _parsed(text: str) -> st.Statement:
 def _card(facts: list[tuple[str, str]]) -> Result:
     names, values = zip(*facts, strict=True)
     table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=facts_to_text(facts), markup=facts_to_html(facts))
+    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))

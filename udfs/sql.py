@@ -22,11 +22,12 @@ from typing import Any, ClassVar, TypeAlias, TypeGuard, TypeVar
 import duckdb
 import pyarrow as pa
 from sqlglot import exp, parse_one
+from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.parsers.duckdb import DuckDBParser
 
 from sqlfl.errors import Error, InternalError, ModelError
-from sqlfl.udfs.writing import to_sql as to_sql
+from sqlfl.sql_writer import Writer
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection
 Parameters: TypeAlias = Mapping[str, object]
@@ -103,6 +104,9 @@ def _parsed(text: str) -> exp.Expr:
     tree = parse_one(text, dialect=Plain)
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("quoted", True)
+    for term in tree.find_all(exp.Ordered):
+        if not term.args.get("nulls_first"):
+            term.set("nulls_first", None)  # as sqlglot says of a term that says nothing of NULLs
     return tree
 
 
@@ -317,6 +321,16 @@ def verbatim(con: Connection, select: str) -> exp.Var:
 def constant(query: exp.Expr) -> exp.Var:
     """The query as text, for one that is run again and again."""
     return exp.Var(this=to_sql(query))
+
+
+_DUCKDB = Dialect.get_or_raise("duckdb")
+# sqlglot would copy the tree, which takes as long as to write it, lest it changes something: of
+# what is built here, it changes nothing
+_written = Writer(lambda tree: _DUCKDB.generate(tree, copy=False))
+
+
+def to_sql(query: exp.Expr) -> str:
+    return _written(query)
 
 
 def run(con: Connection, query: exp.Expr, parameters: Parameters | None = None) -> None:

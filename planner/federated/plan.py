@@ -55,8 +55,8 @@ class FederatedPlan:
     blocks: Mapping[int, int]
     """Slot of the query -> slot of the model that scores it, or that its training starts from;
     empty where nothing was trained before."""
-    exchanges: tuple[ex.Exchange, ...]
-    """All messages of a run without failures, in order."""
+    run: ex.Run
+    """What its exchanges follow from."""
     into: Into | None = None
     """The tables that PREDICT INTO makes."""
     at: str | None = None
@@ -124,6 +124,11 @@ class FederatedPlan:
     def crosses(self, client: Client) -> bool:
         """What the coordinator exchanges with `client` crosses a border between parties."""
         return self.at is None or client.party.lower() != self.at.lower()
+
+    @cached_property
+    def exchanges(self) -> tuple[ex.Exchange, ...]:
+        """All messages of a run without failures, in order."""
+        return protocol(self.run)
 
     @cached_property
     def disclosures(self) -> tuple[ex.Disclosure, ...]:
@@ -239,7 +244,7 @@ def plan(
         mapping=mapping_query(ucq),
         specifications=MappingProxyType(specifications),
         blocks=scored,
-        exchanges=protocol(run),
+        run=run,
         into=into,
         at=at,
         privacy=privacy,
