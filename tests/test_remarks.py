@@ -233,7 +233,7 @@ def test_rows_that_no_mapping_can_number(database: Open) -> None:
     text = "TRAIN MODEL m USING linear_regression TARGET y WITH (max_joined_rows = {}) FROM ({})"
     with (
         federation(parties) as fed,
-        pytest.raises(sqlfl.ModelError, match=r"4,294,967,296 rows, and 2,147,483,647 is the most"),
+        pytest.raises(sqlfl.ModelError, match=r"4,294,967,296 rows, and 4,294,967,295 is the most"),
     ):
         fed.sql(text.format(2**31 - 1, query))
 

@@ -188,9 +188,7 @@ def mapping_query(ucq: Ucq) -> exp.Query:
     row, ordered by the target's slot, then by the others. A joined row that a LEFT JOIN found no
     partner for comes from the virtual row of the slot.
     """
-    shown = [
-        s.index for s in ucq.slots if s.features or s.target or s.weight or s.split or s.identifiers
-    ]
+    shown = ucq.mapped
     if not shown:
         raise InternalError("no slot of the query has a column")
     first = [s.index for s in ucq.slots if s.target]
@@ -208,7 +206,7 @@ def mapping_query(ucq: Ucq) -> exp.Query:
     return query
 
 
-def _mapping_block(ucq: Ucq, block: Block, shown: list[int]) -> exp.Select:
+def _mapping_block(ucq: Ucq, block: Block, shown: Sequence[int]) -> exp.Select:
     virtual = dict(block.virtual)
     select = exp.select(
         *(exp.Alias(this=_row(i, virtual), alias=exp.to_identifier(f"slot_{i}")) for i in shown),

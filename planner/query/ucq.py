@@ -182,3 +182,12 @@ class Ucq:
     target_type: str | None
     weight: str | None = None
     """The column of WEIGHT; neither feature nor target."""
+
+    @property
+    def mapped(self) -> tuple[int, ...]:
+        """The slots that a joined row needs something of."""
+        return tuple(
+            s.index
+            for s in self.slots
+            if s.features or s.target or s.weight or s.split or s.identifiers
+        )

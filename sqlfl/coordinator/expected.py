@@ -25,7 +25,7 @@ from sqlfl.messages import (
     Written,
 )
 from sqlfl.messages.replies import Expected
-from sqlfl.options.training import LARGEST_JOIN
+from sqlfl.options.training import LARGEST_TABLE
 from sqlfl.schema import SlotSpecification
 
 ROUNDING = 1e-6
@@ -43,8 +43,8 @@ CLASSES = {
 def prepared(fragments: int) -> Expected[Prepared]:
     def fault(reply: Prepared) -> str | None:
         rows = int(reply.rows.sum(dtype=np.float64))
-        if rows > LARGEST_JOIN:
-            return f"has {rows} rows; at most {LARGEST_JOIN} can be numbered"
+        if rows > LARGEST_TABLE:
+            return f"has {rows} rows; at most {LARGEST_TABLE} can be numbered"
         return None
 
     return Expected(Prepared, {"fragments": fragments}, fault)

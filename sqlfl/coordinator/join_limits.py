@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
-from sqlfl.coordinator.join_size import Multiplying, SlotCodes, join_size, multiplying
+from sqlfl.coordinator.factorised import Factorised
+from sqlfl.coordinator.join_size import JoinSize, Multiplying, SlotCodes, multiplying
+from sqlfl.coordinator.row_mapping import RowMapping
 from sqlfl.errors import ModelError
 from sqlfl.fragment_columns import KEY
-from sqlfl.options.training import LARGEST_JOIN
+from sqlfl.methods.spec import spec_of
+from sqlfl.options.training import LARGEST_JOIN, LARGEST_TABLE
 from sqlfl.planner.federated.engines import bytes_of, readable
 from sqlfl.planner.federated.plan import TRAIN, FederatedPlan
 from sqlfl.planner.grammar import build
@@ -20,6 +23,11 @@ from sqlfl.planner.query.ucq import Slot
 FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
 """Bytes of memory for each joined row in training, as measured: the mapping while it is made,
 targets, and of each output scores, slopes and what a step makes of them."""
+PER_ROW = 400
+"""Bytes for each row of a slot and each output, where joined rows are not written down: what lbfgs
+keeps of the last iterations, scores and sums, and the groups of equal keys."""
+MANY = 1 << 25
+"""Joined rows from which they are not written down, where that can be: fewer are faster read."""
 SCORING_FIXED, SCORING_PER_OUTPUT = 24, 40
 OF_MACHINE = 0.8
 """Of the machine's memory, where memory_limit does not say: what DuckDB takes too."""
@@ -29,16 +37,20 @@ SHOWN = 3
 def check_join(
     plan: FederatedPlan,
     slots: Mapping[int, SlotCodes],
+    size: JoinSize,
     count: Callable[[int], int],
     tell: Callable[[str], None],
+    *,
+    written: bool = True,
 ) -> None:
     """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
 
-    The number is counted from the codes. Where that gives a bound only, and one that is too large,
-    `count(n)` makes up to n joined rows to count them. `tell` is told the number.
+    written: arrays will have a row for each joined row.
+
+    Where its size, counted from the codes, is a bound only, and one that is too large, `count(n)`
+    makes up to n joined rows to count them. `tell` is told the number.
     """
     most = plan.options.max_joined_rows
-    size = join_size(plan.ucq, slots)
     rows, said = int(size.rows), ""
     if not size.exact:
         tell(f"counting joined rows, {rows:,} at most")
@@ -49,7 +61,25 @@ def check_join(
     tell(f"joining keys: {said}{rows:,} rows")
     if rows > most:
         raise _too_large(plan, slots, rows, most, size.exact)
-    check_memory(plan, rows, 1, said)
+    if written:
+        check_memory(plan, rows, 1, said)
+
+
+def is_written(plan: FederatedPlan, rows: RowMapping) -> bool:
+    """Whether arrays with a row for each joined row are made: of few, and for what needs them."""
+    unneeded = (
+        plan.purpose == TRAIN
+        and spec_of(plan.algorithm).sums_only
+        and not plan.weighted
+        and isinstance(rows, Factorised)
+        and rows.total >= MANY
+    )
+    return not unneeded
+
+
+def check_tables(plan: FederatedPlan, rows: int, outputs: int) -> None:
+    """As `check_memory`, where joined rows are not written down: `rows` of all slots."""
+    _check_bytes(plan, rows * PER_ROW * outputs, f"the tables of the join have {rows:,} rows")
 
 
 def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -> None:
@@ -58,15 +88,25 @@ def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -
     outputs : scores of a joined row; numbers of its sum of towers, where a head follows. said :
     'at least ' of rows that were not counted to the end.
     """
+    if rows > LARGEST_TABLE:
+        raise ModelError(
+            f"the join has {said}{rows:,} rows, and {LARGEST_TABLE:,} is the most that can be "
+            "written down",
+            hint="train on inner joins by lbfgs, without weights or validation, or aggregate the "
+            "larger table by the join key",
+        )
+    _check_bytes(plan, rows * row_bytes(plan, outputs), f"the join has {said}{rows:,} rows")
+
+
+def _check_bytes(plan: FederatedPlan, need: int, what_is: str) -> None:
     limit = _memory(plan)
-    need = rows * row_bytes(plan, outputs)
     if need <= limit:
         return
     given = plan.options.memory_limit is not None
     what = "memory_limit" if given else f"{OF_MACHINE:.0%} of this machine's memory"
     raise ModelError(
-        f"the join has {said}{rows:,} rows, which take about {readable(need)} of the coordinator's "
-        f"memory; {what} is {readable(limit)}",
+        f"{what_is}, which take about {readable(need)} of the coordinator's memory; {what} is "
+        f"{readable(limit)}",
         hint="join fewer rows: aggregate the larger table by the join key, filter, or join by a "
         "further key; or raise memory_limit",
     )
@@ -107,7 +147,7 @@ def _too_large(
         hint = "is a key missing in the join? Else aggregate or filter before it"
     elif len(plan.ucq.slots) > 1 and not any(block.joins for block in plan.ucq.blocks):
         said = [f"it is a cross product of {' and '.join(slot.name for slot in plan.ucq.slots)}"]
-    if rows <= LARGEST_JOIN and exact:
+    if rows <= LARGEST_TABLE and exact:
         memory = readable(rows * row_bytes(plan, 1))
         hint += f"; or WITH (max_joined_rows = {rows}), which takes about {memory} of memory"
     elif not exact:

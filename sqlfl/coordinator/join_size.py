@@ -192,7 +192,7 @@ class _Counter:
     ) -> Array:
         """float64 (n,): how often each row of `outer` is joined with these slots by `on`; without
         `outer`, of the slot that is taken in last."""
-        variable = _variables([*joins, *on], outer)
+        variable = variables([*joins, *on], outer)
         relations = []
         for slot in slots:
             codes = {v: self._slots[slot].keys[k] for (s, k), v in variable.items() if s == slot}
@@ -232,7 +232,7 @@ class _Counter:
         return best[1], best[2], best[3]
 
 
-def _variables(joins: Sequence[Join], outer: int | None) -> dict[tuple[int, int], int]:
+def variables(joins: Sequence[Join], outer: int | None) -> dict[tuple[int, int], int]:
     """(slot, key) -> variable: one number for all ends that equalities tie. Those of `outer` are
     not among them, which keeps its rows whatever they match."""
     found: dict[tuple[int, int], int] = {}
@@ -252,14 +252,14 @@ def _message(ear: _Relation, into: _Relation, shared: Sequence[int]) -> Array | 
         return float(ear.weight.sum())
     one, other = ear.variables[shared[0]], into.variables[shared[0]]
     for variable in shared[1:]:
-        one, other = _paired(one, other, ear.variables[variable], into.variables[variable])
+        one, other = paired(one, other, ear.variables[variable], into.variables[variable])
     size = max(int(one.max(initial=-1)), int(other.max(initial=-1))) + 1
     here = one >= 0
     sums = np.bincount(one[here], ear.weight[here], minlength=size)
     return np.where(other >= 0, np.append(sums, 0.0)[other], 0.0)
 
 
-def _paired(one: Array, other: Array, more: Array, others: Array) -> tuple[Array, Array]:
+def paired(one: Array, other: Array, more: Array, others: Array) -> tuple[Array, Array]:
     """Codes of pairs of codes, from 0; -1 where one is NULL."""
     width = max(int(more.max(initial=-1)), int(others.max(initial=-1))) + 1
     pairs = np.concatenate([one, other]).astype(np.int64) * width

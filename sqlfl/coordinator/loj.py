@@ -40,14 +40,16 @@ class JoinedRows:
             for number, address in enumerate(members.addresses)
         }
 
-    def scatter(self, values: Array, *, exact: bool = False) -> dict[Address, Array]:
-        """Y_i = A_iᵀ V of each client's rows (eq. 13): (N, c) -> (rows, c) per client, float32, or
-        where it is to be `exact` float64."""
+    def scatter(self, values: Array) -> list[Array]:
+        """Y_i = A_iᵀ V of every slot (eq. 13): (N, c) -> (c, n_i) float64 each."""
+        return [self.mapping.scatter(slot, values).T for slot in range(len(self.members))]
+
+    def split(self, sums: Sequence[Array], *, exact: bool = False) -> dict[Address, Array]:
+        """Y_i of every slot (c, n_i) as its clients get it: (rows, c) each, float32, or where it is
+        to be `exact` float64."""
         found: dict[Address, Array] = {}
-        for slot, (members, cuts) in enumerate(zip(self.members, self.cuts, strict=True)):
-            aggregate = self.mapping.scatter(slot, values)
-            if not exact:
-                aggregate = aggregate.astype(np.float32)
+        for own, members, cuts in zip(sums, self.members, self.cuts, strict=True):
+            aggregate = np.ascontiguousarray(own.T, np.float64 if exact else np.float32)
             for number, address in enumerate(members.addresses):
                 found[address] = aggregate[cuts[number] : cuts[number + 1]]
         return found

@@ -28,21 +28,17 @@ class SlotMapping:
     def gather(self, values: Array) -> Array:
         """A_i h: (n_i, c) -> (N, c), of the type of `values`."""
         self._check(values, self.size)
-        return values if self._identity else np.take(values, self.rows, axis=0)
+        return values if self.identity else np.take(values, self.rows, axis=0)
 
     def part(self, values: Array, joined: slice) -> Array:
         """A_i h of some joined rows: (n_i, c) -> (b, c), of the type of `values`."""
         self._check(values, self.size)
-        return values[joined] if self._identity else np.take(values, self.rows[joined], axis=0)
-
-    def columns(self, values: Array, joined: slice) -> Array:
-        """A_i h of some joined rows, which lie in the last axis: (c, n_i) -> (c, b)."""
-        return values[:, joined] if self._identity else values[:, self.rows[joined]]
+        return values[joined] if self.identity else np.take(values, self.rows[joined], axis=0)
 
     def scatter(self, values: Array) -> Array:
         """A_iᵀ g: (N, c) -> (n_i, c) float64; sums over G_i(r) in the order of joined rows."""
         self._check(values, len(self.rows))
-        if self._identity:
+        if self.identity:
             return np.array(values, np.float64)
         if values.shape[1] == 1:
             flat = np.ascontiguousarray(values[:, 0], np.float64)
@@ -56,7 +52,8 @@ class SlotMapping:
         return np.bincount(self.rows, minlength=self.size)
 
     @cached_property
-    def _identity(self) -> bool:
+    def identity(self) -> bool:
+        """Joined row j comes from row j."""
         n = len(self.rows)
         return n == self.size and bool(np.array_equal(self.rows, np.arange(n, dtype=np.int32)))
 
@@ -104,7 +101,11 @@ class TableMapping:
             if max(size, self.total) >= 2**31:
                 raise InternalError(f"mapping {number} has more rows than int32 holds")
             slots.append(SlotMapping(row.astype(np.int32, copy=False), int(size)))
-        self.slots = tuple(slots)
+        self._slots = tuple(slots)
+
+    @property
+    def slots(self) -> tuple[SlotMapping, ...]:
+        return self._slots
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -138,6 +139,13 @@ class TableMapping:
                 part += slot.part(value, rows)
         return total
 
+    def gather_rows(self, values: Sequence[Array], joined: Array) -> Array:
+        """Σ_i A_i h_i of the joined rows `joined` (b,): one (n_i, c) per slot -> (b, c) float64."""
+        total = np.zeros((len(joined), values[0].shape[1]))
+        for slot, value in zip(self.slots, values, strict=True):
+            total += value[slot.rows[joined]]
+        return total
+
     def subset(self, joined: Array) -> Subset:
         """The mapping of the joined rows `joined` (b,) over the slot rows that occur in them."""
         rows, inner = [], []
@@ -154,3 +162,28 @@ class TableMapping:
             rows.append(unique.astype(np.int32))
             inner.append(position.astype(np.int32))
         return Subset(TableMapping(inner, [len(unique) for unique in rows]), tuple(rows))
+
+
+class CountedMapping(TableMapping):
+    """Joined rows of which no array is made: their number, and how often each slot's rows occur.
+
+    What is asked of single joined rows raises InternalError.
+    """
+
+    def __init__(self, total: int, counts: Sequence[Array]) -> None:
+        self.total = total
+        self._counts = tuple(counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(own) for own in self._counts)
+
+    def counts(self, slot: int) -> Array:
+        return self._counts[slot]
+
+    @property
+    def slots(self) -> tuple[SlotMapping, ...]:
+        raise InternalError("these joined rows are not written down")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -15,10 +15,11 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlfl.arrays import Array
 from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.coordinator.own_database import own_database
+from sqlfl.coordinator.row_mapping import WrittenMapping
 from sqlfl.errors import ModelError
 from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
-from sqlfl.options.training import LARGEST_JOIN
+from sqlfl.options.training import LARGEST_TABLE
 from sqlfl.schema import Address
 
 
@@ -58,62 +59,67 @@ class SlotRows:
         return np.concatenate(parts)
 
 
-Check: TypeAlias = Callable[[Mapping[int, SlotCodes], Callable[[int], int]], None]
-"""Called before the join is made, with the slots' codes and a function that makes up to as many
-joined rows as it is given, to count them; what it raises ends the work."""
+def key_codes(
+    slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
+) -> dict[int, SlotCodes]:
+    """Slot -> its rows, with the tags of their keys as codes that all slots share.
+
+    Raises ModelError where a slot has more rows than the mapping can number.
+    """
+    codes = {slot.slot: _slot_codes(slot, replies) for slot in slots}
+    _share_codes(slots, replies, codes)
+    return codes
 
 
 def run_mapping_query(
     sql: str,
-    slots: Sequence[SlotRows],
-    replies: Mapping[Address, JoinKeys],
+    codes: Mapping[int, SlotCodes],
     memory_limit: str | None,
-    *,
-    sorted: bool = False,
-    check: Check | None = None,
-) -> dict[int, Array]:
-    """The table mapping p_i of every slot in the query's output.
+    check: Callable[[Callable[[int], int]], None] = lambda count: None,
+) -> WrittenMapping:
+    """The joined rows of the query's output, sorted by the rows of all slots, the largest first.
 
-    Returns slot -> int32 (N,): row of the slot's concatenated snapshots per joined row. Joined rows
-    come as the join makes them, which may differ from run to run, or `sorted` by the rows of all
-    slots, the slot with most rows first: so its values are gathered in the order in which they lie.
-    Ctrl-C ends the query. Raises ModelError where DuckDB's memory does not suffice, and where a
-    slot has more rows than the mapping can number.
+    So its values are gathered in the order in which they lie, and joined rows have the same order
+    from run to run.
+
+    `check` is called before, with a function that makes up to as many joined rows as it is
+    given, to count them; what it raises ends the work. Ctrl-C ends the query. Raises ModelError
+    where DuckDB's memory does not suffice.
     """
-    codes = {slot.slot: _slot_codes(slot, replies) for slot in slots}
-    _share_codes(slots, replies, codes)
+    sizes = {slot: len(own.fragment) for slot, own in codes.items()}
     with own_database() as con:
         if memory_limit is not None:
             con.execute("SET memory_limit = ?", [memory_limit])
-        for slot in slots:
-            con.register(f"slot_{slot.slot}", _slot_table(codes[slot.slot]))
+        for slot, own in codes.items():
+            con.register(f"slot_{slot}", _slot_table(own))
 
         def count(most: int) -> int:
             joined = con.sql(_unordered(sql)).limit(most).count("*")
             return int(interruptible(joined.fetchall, con.interrupt)[0][0])
 
         try:
-            if check is not None:
-                check(codes, count)
-            relation = con.sql(sql)
-            if sorted:
-                sizes = {f"slot_{slot.slot}": sum(slot.rows) for slot in slots}
-                largest = np.argsort([-sizes[name] for name in relation.columns], kind="stable")
-                relation = relation.sort(*(relation.columns[place] for place in largest))
+            check(count)
+            relation = con.sql(_unordered(sql))
+            columns = {int(name.removeprefix("slot_")): name for name in relation.columns}
+            largest = sorted(columns, key=lambda slot: -sizes[slot])
+            relation = relation.sort(*(columns[slot] for slot in largest))
             table = interruptible(relation.to_arrow_table, con.interrupt)
         except duckdb.OutOfMemoryException as error:
             raise ModelError(
                 f"the join does not fit the coordinator's memory: {error}",
                 hint="raise memory_limit, or join on a more selective key",
             ) from error
-    return {
-        int(name.removeprefix("slot_")): table.column(name).to_numpy().astype(np.int32, copy=False)
-        for name in table.column_names
-    }
+    rows = {slot: _whole(table.column(name)) for slot, name in columns.items()}
+    return WrittenMapping(rows, sizes)
+
+
+def _whole(column: Any) -> Array:
+    """int32 (N,), which may be written to."""
+    return np.array(column.to_numpy(), np.int32)
 
 
 def _unordered(sql: str) -> str:
-    """To count rows, they need not be sorted first."""
+    """Rows need not be sorted to be counted, and are sorted otherwise to be kept."""
     query = parse_one(sql, dialect=DuckDB)
     query.set("order", None)
     return query.sql(dialect=DuckDB)
@@ -122,9 +128,9 @@ def _unordered(sql: str) -> str:
 def _slot_codes(slot: SlotRows, replies: Mapping[Address, JoinKeys]) -> SlotCodes:
     """With keys still to be filled in."""
     rows = sum(slot.rows)
-    if rows > LARGEST_JOIN:
+    if rows > LARGEST_TABLE:
         raise ModelError(
-            f"a table of the join has {rows:,} rows, and may have {LARGEST_JOIN:,} at most",
+            f"a table of the join has {rows:,} rows, and may have {LARGEST_TABLE:,} at most",
             hint="filter or aggregate it in its party's database",
         )
     return SlotCodes(slot.fragment_of_rows(replies), {})

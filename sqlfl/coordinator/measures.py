@@ -6,89 +6,117 @@ class weights included, so that it is the loss of the objective on rows that it 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import Piece
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
-from sqlfl.models.metrics import Metrics
+from sqlfl.models.metrics import Mean, Metrics
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some joined rows, and what they count."""
+    """Some joined rows, and what they count in metrics."""
 
-    rows: Array | None
-    """int (n,): joined rows; None for all."""
+    chosen: Array | None
+    """bool (N,); None for all."""
     samples: Array | None
-    """float64 (n,): in metrics; None for 1 of each."""
+    """float64 (N,); None for 1 of each."""
 
-    def of(self, values: Array) -> Array:
-        """The part's rows of (N, ...)."""
-        return values if self.rows is None else values[self.rows]
+    def of(self, piece: Piece, h: Array) -> tuple[Array, Array | None, Array]:
+        """Targets, weights and scores of its rows in a piece, which has the scores `h`."""
+        samples = None if self.samples is None else self.samples[piece.numbers]
+        if self.chosen is None:
+            return piece.targets, samples, h
+        some = np.flatnonzero(self.chosen[piece.numbers])
+        return piece.targets[some], None if samples is None else samples[some], h[some]
 
 
 class Measures:
-    """Measures of scores H (N, d_c) over the joined rows."""
+    """Measures of scores over the joined rows."""
 
-    def __init__(self, loss: Loss, target: Targets, weighting: Weighting | None) -> None:
+    def __init__(
+        self, passes: Passes, loss: Loss, target: Targets, weighting: Weighting | None
+    ) -> None:
+        self._passes = passes
         self._loss = loss
-        self._target = target
+        self._targets = target.values
         self._training = Part(None, None)
         self._validation: Part | None = None
         self._held: Array | None = None
-        self.training_rows = len(target.values)
+        self.training_rows = passes.total
         self.validation_rows: int | None = None
         """None where there is no split."""
         if weighting is None:
             return
-        plain = bool(np.all(weighting.samples == 1.0))
-        if not weighting.validation.any():
-            self._training = Part(None, None if plain else weighting.samples)
-            return
-        held = np.flatnonzero(weighting.validation)
-        self._training = _part(np.flatnonzero(~weighting.validation), weighting.samples, plain)
-        self._validation = _part(held, weighting.samples, plain)
-        self._held = weighting.held[held]
-        self.training_rows, self.validation_rows = len(target.values) - len(held), len(held)
+        samples = None if np.all(weighting.samples == 1.0) else weighting.samples
+        self._training = Part(None, samples)
+        if weighting.validation.any():
+            self._training = Part(~weighting.validation, samples)
+            self._validation = Part(weighting.validation, samples)
+            self._held = weighting.held
+            self.validation_rows = int(np.count_nonzero(weighting.validation))
+            self.training_rows -= self.validation_rows
 
-    def epoch(self, scores: Array) -> Metrics:
+    def epoch(self, scores: Scores) -> Metrics:
         """train_metric; valid_loss and valid_metric where there is a split."""
-        found: Metrics = {"train_metric": self._headline(self._training, scores)}
-        if self._validation is not None:
-            found["valid_loss"] = self._valid_loss(self._validation, scores)
-            found["valid_metric"] = self._headline(self._validation, scores)
-        return found
+        found: list[Mean | None] = [None for _ in self._parts]
+        for piece, h in self._passes.walk(scores):
+            for number, (y, samples, own) in enumerate(self._chosen(piece, h)):
+                mean = self._loss.headline(own, y, samples)
+                before = found[number]
+                if before is None:
+                    found[number] = mean
+                else:
+                    before.merge(mean)
+        values = [None if mean is None else mean.value for mean in found]
+        if self._validation is None:
+            return {"train_metric": values[0]}
+        held = {"valid_loss": self._valid_loss(scores), "valid_metric": values[1]}
+        return {"train_metric": values[0], **held}
 
-    def final(self, scores: Array) -> Metrics:
+    def final(self, scores: Scores) -> Metrics:
         """All metrics of the model's kind; those of the validation rows as valid_<metric>."""
-        found = self._all(self._training, scores)
+        meters = [self._loss.meter() for _ in self._parts]
+        for piece, h in self._passes.walk(scores):
+            for meter, (y, samples, own) in zip(meters, self._chosen(piece, h), strict=True):
+                meter.add(self._loss.predict(own), y, samples)
+        found = meters[0].metrics()
         if self._validation is not None:
-            found["valid_loss"] = self._valid_loss(self._validation, scores)
-            held = self._all(self._validation, scores)
+            found["valid_loss"] = self._valid_loss(scores)
+            held = meters[1].metrics()
             found |= {f"valid_{name}": value for name, value in held.items()}
         return found
 
-    def _valid_loss(self, part: Part, scores: Array) -> float | None:
+    @property
+    def _parts(self) -> list[Part]:
+        return [own for own in (self._training, self._validation) if own is not None]
+
+    def _chosen(self, piece: Piece, h: Array) -> Iterator[tuple[Array, Array | None, Array]]:
+        """Targets, weights and scores of each part's among the rows."""
+        for part in self._parts:
+            yield part.of(piece, h)
+
+    def _valid_loss(self, scores: Scores) -> float | None:
         """None where only classes of weight 0 are held out."""
-        if self._held is None or not self._held.any():
+        held, value = self._held, 0.0
+        if held is None or not held.any():
             return None
-        y, loss = part.of(self._target.values), self._loss
-        return loss.value(part.of(scores), y, self._held) + loss.floor(y, self._held)
+        for piece, h in self._passes.walk(scores):
+            some = np.flatnonzero(held[piece.numbers])
+            if len(some):
+                weights = held[piece.numbers][some]
+                mean = self._loss.value(h[some], piece.targets[some], weights)
+                value += mean * float(weights.sum())
+        return value / float(held.sum()) + self._valid_floor
 
-    def _headline(self, part: Part, scores: Array) -> float:
-        return self._loss.headline(*self._compared(part, scores))
-
-    def _all(self, part: Part, scores: Array) -> Metrics:
-        return self._loss.metrics(*self._compared(part, scores))
-
-    def _compared(self, part: Part, scores: Array) -> tuple[Array, Array, Array | None]:
-        """Prediction, target and weights of the part."""
-        prediction = self._loss.predict(part.of(scores))
-        return prediction, part.of(self._target.values), part.samples
-
-
-def _part(rows: Array, samples: Array, plain: bool) -> Part:
-    return Part(rows, None if plain else samples[rows])
+    @cached_property
+    def _valid_floor(self) -> float:
+        return self._loss.floor(self._targets, self._held)

@@ -9,10 +9,13 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
+from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.fan_out import limit_fan_out
-from sqlfl.coordinator.join_limits import check_join
+from sqlfl.coordinator.join_limits import check_join, is_written
+from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
 from sqlfl.coordinator.lou import merge_classes, merge_noised, merge_statistics
-from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
+from sqlfl.coordinator.mapping_query import SlotRows, key_codes, run_mapping_query
+from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
 from sqlfl.errors import ModelError, PartyError, PlanError
 from sqlfl.messages import (
     CLIENT,
@@ -43,10 +46,15 @@ class JoinedSlot:
     addresses: tuple[Address, ...]
     offsets: Array
     """int64 (clients + 1,): active rows of each client within the slot's."""
-    rows: Array
-    """int32 (N,): p_i, the active row that each joined row comes from."""
+    mapping: RowMapping
+    """Of the active rows of all slots."""
     virtual: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     """int (few,): the active rows that a LEFT JOIN made up, ascending."""
+
+    @property
+    def rows(self) -> Array:
+        """int32 (N,): p_i, the active row that each joined row comes from."""
+        return self.mapping.written()[self.slot]
 
     @property
     def active(self) -> dict[Address, int]:
@@ -83,6 +91,8 @@ class Joined:
     total: int
     """N, joined rows."""
     slots: dict[int, JoinedSlot]
+    mapping: RowMapping
+    """Of the active rows of all slots."""
     null_targets: int
     """Rows of the target's table that were left out because their target is NULL."""
     unjoined: int
@@ -99,11 +109,14 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """Targets per joined row: numbers, or codes of `classes`."""
+    """Targets per joined row, or per row of their slot: numbers, or codes of `classes`."""
 
     values: Array
-    """float64 (N,) numbers, or int64 (N,) codes."""
+    """(N,) float64 numbers, or codes, integers of any type."""
     classes: tuple[str, ...] | None
+
+    def of(self, rows: Array) -> Targets:
+        return Targets(self.values[rows], self.classes)
 
 
 def prepare(
@@ -119,31 +132,42 @@ def prepare(
     slots, null_targets = _snapshots(plan, channel, run)
     tell("joining keys")
     keys = _keys(plan, slots, channel, run)
-    mapping = run_mapping_query(
-        plan.mapping_sql,
-        slots,
-        keys,
-        plan.options.memory_limit,
-        sorted=any(s.seed is not None for own in plan.specifications.values() for s in own),
-        check=lambda codes, count: check_join(plan, codes, count, tell),
-    )
-    unjoined = _unjoined(plan, slots, keys, mapping)
+    rows = _join(plan, key_codes(slots, keys), tell)
+    total = rows.total
+    unjoined = _unjoined(plan, slots, keys, rows)
     virtual = _virtual(plan, slots, keys)
-    total = len(next(iter(mapping.values())))
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:
         protected = {s.index: virtual[s.index] for s in plan.ucq.slots if s.features}
-        mapping = limit_fan_out(mapping, protected, plan.privacy.max_fan_out)
-    left = len(next(iter(mapping.values())))
-    joined = _activate(plan, slots, mapping, virtual, channel, run)
+        kept = limit_fan_out(rows.written(), protected, plan.privacy.max_fan_out)
+        rows = WrittenMapping(kept, dict(zip(rows.slots, rows.sizes, strict=True)))
+    joined = _activate(plan, slots, rows, virtual, channel, run)
     return Joined(
-        left,
+        rows.total,
         joined,
+        next(iter(joined.values())).mapping,
         null_targets,
         unjoined,
-        dropped=total - left,
+        dropped=total - rows.total,
         unmatched=_unmatched(plan, joined),
         tables={slot.slot: sum(slot.rows) for slot in slots},
     )
+
+
+def _join(
+    plan: FederatedPlan, codes: Mapping[int, SlotCodes], tell: Callable[[str], None]
+) -> RowMapping:
+    """Joins along a tree from the codes alone, others by the mapping query."""
+    found = factorised(plan.ucq, codes)
+    if found is not None:
+        size = JoinSize(found.total, exact=True)
+        written = is_written(plan, found)
+        check_join(plan, codes, size, lambda most: min(most, found.total), tell, written=written)
+        return found
+
+    def check(count: Callable[[int], int]) -> None:
+        check_join(plan, codes, join_size(plan.ucq, codes), count, tell)
+
+    return run_mapping_query(plan.mapping_sql, codes, plan.options.memory_limit, check)
 
 
 def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[int, int]:
@@ -194,7 +218,7 @@ def _unjoined(
     plan: FederatedPlan,
     slots: tuple[SlotRows, ...],
     keys: Mapping[Address, JoinKeys],
-    mapping: Mapping[int, Array],
+    rows: RowMapping,
 ) -> int:
     """Virtual rows and those that only take part in matching, as their label is NULL or fails a
     condition, are no rows of the table."""
@@ -204,8 +228,7 @@ def _unjoined(
     own = next(item for item in slots if item.slot == slot.index)
     counted = [f.index for f in slot.fragments if not f.virtual and not f.links]
     labelled = np.isin(own.fragment_of_rows(keys), counted)
-    labelled[mapping[slot.index]] = False
-    return int(np.count_nonzero(labelled))
+    return int(np.count_nonzero(labelled & (rows.counts(slot.index) == 0)))
 
 
 def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
@@ -262,25 +285,24 @@ def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
 def _activate(
     plan: FederatedPlan,
     slots: tuple[SlotRows, ...],
-    mapping: dict[int, Array],
+    rows: RowMapping,
     virtual: Mapping[int, Array],
     channel: Channel,
     run: str,
 ) -> dict[int, JoinedSlot]:
-    total = len(next(iter(mapping.values())))
+    total = rows.total
+    counted_rows = {slot: rows.counts(slot) for slot in rows.slots}
+    kept = {slot: np.flatnonzero(counts) for slot, counts in counted_rows.items()}
+    mapping = rows.renumbered(kept)
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Activate] = {}
     for slot in slots:
-        if slot.slot not in mapping:
+        if slot.slot not in mapping.slots:
             continue
-        source = mapping[slot.slot]
-        counts = np.bincount(source, minlength=sum(slot.rows))
-        active = np.flatnonzero(counts)
-        position = np.zeros(len(counts), dtype=np.int32)
-        position[active] = np.arange(len(active), dtype=np.int32)
+        active, counts = kept[slot.slot], counted_rows[slot.slot]
         bounds = np.searchsorted(active, slot.offsets)
         made_up = np.flatnonzero(virtual[slot.slot][active])
-        joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, position[source], made_up)
+        joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, mapping, made_up)
         for number, address in enumerate(slot.addresses):
             mine = active[bounds[number] : bounds[number + 1]]
             requests[address] = Activate(
@@ -335,6 +357,12 @@ def merge_encodings(
 def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
     """The target of every joined row, in clear, from the clients of the target's slot."""
     index = next(slot.index for slot in plan.ucq.slots if slot.target)
+    return labels(plan, joined, channel, run).of(joined.slots[index].rows)
+
+
+def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
+    """The targets of the active rows of their slot."""
+    index = next(slot.index for slot in plan.ucq.slots if slot.target)
     slot = joined.slots[index]
     requests = {a: SendLabels(run, index) for a in slot.addresses}
     type_ = plan.ucq.target_type or "VARCHAR"
@@ -357,6 +385,7 @@ def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> 
                 "not take",
                 hint="correct them, or leave their rows out with WHERE",
             )
-        return Targets(numbers[slot.rows], None)
+        return Targets(numbers, None)
     classes, codes = merge_classes(parts, type_)
-    return Targets(codes[slot.rows], classes)
+    # there may be one for each joined row
+    return Targets(codes.astype(np.min_scalar_type(len(classes))), classes)

@@ -14,15 +14,18 @@ import pyarrow as pa
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.join_limits import check_memory
+from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.mapping import CountedMapping, TableMapping
 from sqlfl.coordinator.measures import Measures
-from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets
+from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, labels, prepare
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.rounds.divergence import check_kept
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
@@ -100,7 +103,7 @@ class Candidate:
     step: Step
     intercept: Array
     head: Array | None
-    scores: Array
+    scores: Scores
     valid_loss: float | None
 
     @classmethod
@@ -144,9 +147,14 @@ def train(
             "the target is not NULL in all rows",
         )
     remark_on_join(plan, joined, remark)
-    target = targets(plan, joined, channel, run)
+    target = labels(plan, joined, channel, run)
     loss = _loss(plan, target)
-    check_memory(plan, joined.total, loss.outputs)
+    written = is_written(plan, joined.mapping)
+    if written:
+        check_memory(plan, joined.total, loss.outputs)
+        target = target.of(joined.slots[_target(plan)].rows)
+    else:
+        check_tables(plan, sum(joined.mapping.sizes), loss.outputs)
     if start is not None and start.classes != target.classes:
         raise ModelError(
             f"model {start.name} knows the classes {listed(start.classes or ())}, and target "
@@ -157,10 +165,11 @@ def train(
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
     protection = protect(plan, joined, target)
-    problem = _problem(plan, joined, target, loss, run, start, protection)
+    data = _written(plan, joined, target) if written else _found(plan, joined, target)
+    problem = _problem(plan, joined, data, loss, run, start, protection)
     watched = Watched(channel)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
-    measures = Measures(loss, target, joined.weighting)
+    measures = Measures(problem.passes, loss, target, joined.weighting)
     patience = plan.training.patience or 0
     floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []
@@ -257,25 +266,24 @@ def _limited(plan: FederatedPlan) -> bool:
 def _problem(
     plan: FederatedPlan,
     joined: Joined,
-    target: Targets,
+    data: _Data,
     loss: Loss,
     run: str,
     start: Model | None,
     protection: Protection | None,
 ) -> Problem:
-    slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
-    weights = None if joined.weighting is None else joined.weighting.weights
     return Problem(
         run=run,
-        mapping=TableMapping(
-            tuple(slot.rows for slot in slots), tuple(int(slot.offsets[-1]) for slot in slots)
+        mapping=data.mapping,
+        slots=tuple(
+            Members(slot.slot, slot.addresses, slot.offsets) for slot in _towers(plan, joined)
         ),
-        slots=tuple(Members(slot.slot, slot.addresses, slot.offsets) for slot in slots),
-        loss=loss.fitted(target.values, weights),
-        targets=target.values,
+        loss=loss.fitted(data.targets, data.weights),
+        targets=data.targets,
+        pieces=data.pieces,
         outputs=loss.outputs,
         options=plan.training,
-        weights=weights,
+        weights=data.weights,
         warm=start is not None,
         seed=_seed(plan.training.seed),
         head=None if start is None else start.head,
@@ -283,6 +291,44 @@ def _problem(
         trace=_trace(plan),
         centred=plan.privacy is None or plan.privacy.statistics == "none",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """As `Problem` has them."""
+
+    mapping: TableMapping
+    targets: Array
+    weights: Array | None
+    pieces: Pieces | None = None
+
+
+def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
+    """Arrays of all joined rows; `target` is of these."""
+    slots = _towers(plan, joined)
+    rows = tuple(slot.rows for slot in slots)
+    weights = None if joined.weighting is None else joined.weighting.weights
+    mapping = TableMapping(rows, tuple(int(slot.offsets[-1]) for slot in slots))
+    return _Data(mapping, target.values, weights)
+
+
+def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
+    """No such arrays; `target` is of the rows of its slot."""
+    every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
+    if not isinstance(every, Factorised):
+        raise InternalError("joined rows that are to be written down")
+    mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
+    place = _target(plan)
+    pieces = FoundPieces(every, slots, place, target.values)
+    return _Data(mapping, target.values, every.counts(place).astype(np.float64), pieces)
+
+
+def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:
+    return [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
+
+
+def _target(plan: FederatedPlan) -> int:
+    return next(slot.index for slot in plan.ucq.slots if slot.target)
 
 
 def _trace(plan: FederatedPlan) -> float:

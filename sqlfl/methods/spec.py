@@ -37,6 +37,9 @@ class MethodSpec:
     words: Callable[[TrainingOptions, Protection], Words]
     private: Callable[[Part], Counts] | None = None
     """How often its private rounds release something of a row; None where there are none."""
+    sums_only: bool = False
+    """Its rounds need of joined rows no more than sums over the rows of slots: of very many, no
+    array has a row for each."""
     moments: bool = False
     """Its private rounds need second moments of linear blocks."""
 

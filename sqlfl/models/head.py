@@ -40,7 +40,7 @@ class Head:
         return scores
 
     def pulled_back(self, slopes: Array) -> Array:
-        """∂/∂E from ∂/∂H, row by row: (N, d_c) -> (N, P)."""
+        """∂/∂E from ∂/∂H, row by row: (N, d_c) -> (N, P); of sums of rows likewise."""
         if self.weights is None:
             return slopes
         pulled: Array = slopes @ self.weights.T
@@ -55,6 +55,17 @@ class Head:
         if self.weights is None:
             return (intercept,)
         return intercept, embedding.T @ slopes / len(slopes) + l2 * self.weights
+
+    def gradient_by_slots(
+        self, blocks: Sequence[Array], sums: Sequence[Array], total: Array, rows: int, l2: float
+    ) -> tuple[Array, ...]:
+        """As `gradient`, of E = Σ A_i h_i with h_i (n_i, P) and A_iᵀ of the slopes (d_c, n_i)."""
+        intercept = total / rows
+        if self.weights is None:
+            return (intercept,)
+        pairs = zip(blocks, sums, strict=True)
+        slope = sum(np.asarray(h, np.float64).T @ own.T for h, own in pairs)
+        return intercept, slope / rows + l2 * self.weights
 
     @property
     def parameters(self) -> tuple[Array, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.models.kinds import kind_of
-from sqlfl.models.metrics import Metrics
+from sqlfl.models.metrics import Mean, Meter, Metrics
 from sqlfl.models.poisson import Poisson
 from sqlfl.models.proximal import (
     log_sum,
@@ -27,12 +27,10 @@ from sqlfl.models.proximal import (
 )
 from sqlfl.models.targets import OfClasses, OfNumbers
 from sqlfl.models.weighted import (
-    NO_CURVATURE,
-    inner_products,
     mean_of,
-    moved_along,
     rows_times,
     second_moments,
+    sum_of,
     times,
     total_of,
 )
@@ -61,26 +59,30 @@ class Loss(Protocol):
         """w_j ∂ℓ(H_j; y_j)/∂H_j of each row (not divided by anything): (N, d_c)."""
         ...
 
-    def along(
-        self,
-        scores: Array,
-        directions: Array,
-        targets: Array,
-        steps: Array,
-        weights: Array | None = None,
-        *,
-        bend: bool = True,
-    ) -> tuple[float, Array, Array]:
-        """φ, its gradient (k,) and Hessian (k, k) of φ(α) = mean ℓ(H + Σ_k α_k D_k; y) at `steps`.
+    def value_and_slopes(
+        self, scores: Array, targets: Array, weights: Array | None
+    ) -> tuple[float, Array]:
+        """Σ_j w_j ℓ(H_j; y_j) and w_j ∂ℓ/∂H_j (d_c, n), of scores that lie as (d_c, n).
 
-        directions: (j, d_c, N); steps: (k,), k = j, or j + d_c: then a constant for each output
-        follows the directions. Without `bend` no Hessian is formed: (0, 0).
+        Not divided by anything; `scores` may be overwritten.
         """
+        ...
+
+    def curvatures(
+        self, scores: Array, targets: Array, weights: Array | None, ways: Array
+    ) -> Array:
+        """Σ_j w_j D_jᵀ ∂²ℓ/∂H_j² D_j along directions D (k, d_c, n) and, after these, a constant
+        for each output: (k + d_c, k + d_c). Scores as in `value_and_slopes`."""
         ...
 
     @property
     def quadratic(self) -> bool:
         """Its curvature is the same everywhere."""
+        ...
+
+    @property
+    def bounded(self) -> bool:
+        """`curvature` is a bound, so that `flatness` is 1."""
         ...
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
@@ -107,8 +109,12 @@ class Loss(Protocol):
         """By the inverse link: a number (N, 1), or probabilities (N, classes)."""
         ...
 
-    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
-        """The metric of the history, of what `predict` gave."""
+    def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
+        """The metric of the history, as its `value`; those of several parts may be merged."""
+        ...
+
+    def meter(self) -> Meter:
+        """What measures rows that come in pieces, of what `predict` gives."""
         ...
 
     def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
@@ -166,23 +172,18 @@ class Squared(OfNumbers):
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
         return rows_times(scores - targets[:, None], weights)
 
-    def along(
-        self,
-        scores: Array,
-        directions: Array,
-        targets: Array,
-        steps: Array,
-        weights: Array | None = None,
-        *,
-        bend: bool = True,
-    ) -> tuple[float, Array, Array]:
-        ways = directions[:, 0]
-        residual = moved_along(scores[:, 0], ways, steps) - targets
-        n = total_of(residual, weights)
+    def value_and_slopes(
+        self, scores: Array, targets: Array, weights: Array | None
+    ) -> tuple[float, Array]:
+        residual = scores[0]
+        residual -= targets
         pulled = times(residual, weights)
-        slope = inner_products(ways, pulled, len(steps)) / n
-        curvature = second_moments(ways, weights, len(steps)) / n if bend else NO_CURVATURE
-        return 0.5 * float(pulled @ residual) / n, slope, curvature
+        return 0.5 * float(pulled @ residual), pulled[None]
+
+    def curvatures(
+        self, scores: Array, targets: Array, weights: Array | None, ways: Array
+    ) -> Array:
+        return second_moments(ways[:, 0], weights)
 
     @property
     def quadratic(self) -> bool:
@@ -220,26 +221,29 @@ class Logistic(OfClasses):
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
         return rows_times(sigmoid(scores) - targets[:, None], weights)
 
-    def along(
-        self,
-        scores: Array,
-        directions: Array,
-        targets: Array,
-        steps: Array,
-        weights: Array | None = None,
-        *,
-        bend: bool = True,
-    ) -> tuple[float, Array, Array]:
-        ways = directions[:, 0]
-        h = moved_along(scores[:, 0], ways, steps)
-        bent, p = _softplus(h)
-        n = total_of(h, weights)
-        value = _logistic_value(h, bent, targets, weights)
-        slope = inner_products(ways, times(p - targets, weights), len(steps)) / n
-        if not bend:
-            return value, slope, NO_CURVATURE
+    def value_and_slopes(
+        self, scores: Array, targets: Array, weights: Array | None
+    ) -> tuple[float, Array]:
+        (h,) = scores
+        sign = 1.0 - 2.0 * targets
+        h *= sign  # the score of the wrong class
+        e = np.abs(h)
+        np.negative(e, out=e)
+        np.exp(e, out=e)
+        value = np.log1p(e)
+        share = np.where(h >= 0.0, 1.0, e)
+        e += 1.0
+        share /= e
+        share *= sign
+        value += np.maximum(h, 0.0, out=h)
+        return sum_of(value, weights), times(share, weights)[None]
+
+    def curvatures(
+        self, scores: Array, targets: Array, weights: Array | None, ways: Array
+    ) -> Array:
+        p = sigmoid(scores[0])
         p *= 1.0 - p
-        return value, slope, second_moments(ways, times(p, weights), len(steps)) / n
+        return second_moments(ways[:, 0], times(p, weights))
 
     @property
     def quadratic(self) -> bool:
@@ -289,43 +293,27 @@ class Softmax(OfClasses):
         p[targets.astype(np.intp), np.arange(len(scores))] -= 1.0
         return times(p, weights).T
 
-    def along(
-        self,
-        scores: Array,
-        directions: Array,
-        targets: Array,
-        steps: Array,
-        weights: Array | None = None,
-        *,
-        bend: bool = True,
-    ) -> tuple[float, Array, Array]:
-        count, classes, rows = len(directions), self.outputs, len(scores)
-        ways = directions.reshape(count, classes * rows)
-        n = total_of(scores, weights)
-        h = (steps[:count] @ ways).reshape(classes, rows) + scores.T
-        constants = len(steps) > count
-        if constants:
-            h += steps[count:, None]
-        logarithm, p = log_sum(h)
-        value = mean_of(logarithm - picked(h, targets), weights)
-        pulled = np.array(p)
-        pulled[targets.astype(np.intp), np.arange(rows)] -= 1.0
-        pulled = times(pulled, weights)
-        slope = ways @ pulled.reshape(-1)
-        if constants:
-            slope = np.concatenate([slope, pulled.sum(axis=1)])
-        if not bend:
-            return value, slope / n, NO_CURVATURE
-        shares = directions * p
+    def value_and_slopes(
+        self, scores: Array, targets: Array, weights: Array | None
+    ) -> tuple[float, Array]:
+        logarithm, p = log_sum(scores)
+        logarithm -= picked(scores, targets)
+        p[targets.astype(np.intp), np.arange(len(targets))] -= 1.0
+        return sum_of(logarithm, weights), times(p, weights)
+
+    def curvatures(
+        self, scores: Array, targets: Array, weights: Array | None, ways: Array
+    ) -> Array:
+        _, p = log_sum(scores)
+        flat = ways.reshape(len(ways), scores.size)
+        shares = ways * p
         mean = shares.sum(axis=1)
         weighted = times(mean, weights)
-        own = times(shares, weights).reshape(ways.shape) @ ways.T - weighted @ mean.T
-        if not constants:
-            return value, slope / n, own / n
+        own = times(shares, weights).reshape(flat.shape) @ flat.T - weighted @ mean.T
         chances = times(p, weights)
         cross = times(shares, weights).sum(axis=2) - weighted @ p.T
         free = np.diag(chances.sum(axis=1)) - chances @ p.T
-        return value, slope / n, np.block([[own, cross], [cross.T, free]]) / n
+        return np.block([[own, cross], [cross.T, free]])
 
     @property
     def quadratic(self) -> bool:

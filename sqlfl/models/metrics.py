@@ -1,4 +1,4 @@
-"""Metrics of predictions over joined rows. y: numbers (N,) or class codes (N,).
+"""Metrics of predictions over rows, which may come in pieces. y: numbers (N,) or class codes.
 
 Weights s (N,), where they are given, are not negative and some of them positive: a row of weight 2
 counts as two rows, one of weight 0 as none.
@@ -6,100 +6,218 @@ counts as two rows, one of weight 0 as none.
 
 from __future__ import annotations
 
+from typing import Protocol, Self
+
 import numpy as np
 from scipy.special import xlogy
 
 from sqlfl.arrays import Array
+from sqlfl.models.area import Area
 from sqlfl.models.weighted import mean_of
 
 Metrics = dict[str, float | None]
 
 
-def rmse(prediction: Array, y: Array, weights: Array | None = None) -> float:
-    """Root mean squared error."""
-    return float(np.sqrt(mean_of((prediction - y) ** 2, weights)))
-
-
-def accuracy(probability: Array, codes: Array, weights: Array | None = None) -> float:
-    """The share of rows whose most probable class, the first of equals, is the true one."""
-    return mean_of(probability.argmax(axis=1) == codes, weights)
+def right(probability: Array, codes: Array) -> Array:
+    """bool (N,): the largest of (N, K) probabilities or scores, the first of equals, is the true
+    class's. Of (N, 1) scores, a positive one is for class 1."""
+    if probability.shape[1] > 2:
+        chosen = probability.argmax(axis=1)
+    elif probability.shape[1] == 2:
+        chosen = probability[:, 1] > probability[:, 0]
+    else:
+        chosen = probability[:, 0] > 0.0
+    found: Array = chosen == codes
+    return found
 
 
 def log_loss(probability: Array, codes: Array, weights: Array | None = None) -> float:
     """Mean of −log of the probability of the true class, which counts as 1e-308 at least."""
+    return mean_of(_surprises(probability, codes), weights)
+
+
+def _surprises(probability: Array, codes: Array) -> Array:
     chosen = probability[np.arange(len(codes)), codes]
-    return -mean_of(np.log(np.maximum(chosen, np.finfo(np.float64).tiny)), weights)
+    return -np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
 
 
-def regression_metrics(prediction: Array, y: Array, weights: Array | None = None) -> Metrics:
-    """rmse, mae and r2 of predictions (N,); r2 is None where the target is constant."""
-    error = prediction - y
-    total = _sum((y - mean_of(y, weights)) ** 2, weights)
-    squared = _sum(error**2, weights)
-    # the weighted mean of equal numbers need not be that number
-    constant = weights is not None and bool(np.ptp(y[weights > 0]) == 0)
-    return {
-        "rmse": rmse(prediction, y, weights),
-        "mae": mean_of(np.abs(error), weights),
-        "r2": 1.0 - squared / total if total > 0 and not constant else None,
-    }
+class Mean:
+    """The mean of numbers that come in pieces."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        """Σ w x."""
+        self.weight = 0.0
+        """Σ w; the number of rows where they have no weights."""
+
+    def add(self, values: Array, weights: Array | None = None) -> None:
+        self.total += _sum(values, weights)
+        self.weight += float(len(values) if weights is None else weights.sum())
+
+    def merge(self, other: Mean) -> None:
+        self.total += other.total
+        self.weight += other.weight
+
+    @property
+    def value(self) -> float:
+        """NaN of nothing."""
+        return self.total / self.weight if self.weight else float("nan")
 
 
-def poisson_metrics(prediction: Array, y: Array, weights: Array | None = None) -> Metrics:
-    """deviance, rmse and mae of predicted means (N,) of counts y ≥ 0.
+class RootMean(Mean):
+    """The square root of the mean of squares that come in pieces."""
+
+    @property
+    def value(self) -> float:
+        return float(np.sqrt(self.total / self.weight)) if self.weight else float("nan")
+
+
+class Meter(Protocol):
+    """All metrics of a kind of target, of rows that come in pieces, in any order."""
+
+    def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
+        """Further rows: what a loss predicts for them, (n, 1) or (n, K), and what is true, (n,)."""
+        ...
+
+    def merge(self, other: Self) -> None:
+        """Add what another meter has seen, of other rows."""
+        ...
+
+    def metrics(self) -> Metrics: ...
+
+
+class NumberMeter:
+    """rmse, mae and r2; r2 is None where the target is constant."""
+
+    def __init__(self) -> None:
+        self._squares, self._sizes, self._target = RootMean(), Mean(), _Spread()
+
+    def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
+        error = prediction[:, 0] - y
+        self._sizes.add(np.abs(error), weights)
+        self._squares.add(np.square(error, out=error), weights)
+        self._target.add(y, weights)
+
+    def merge(self, other: NumberMeter) -> None:
+        self._squares.merge(other._squares)
+        self._sizes.merge(other._sizes)
+        self._target.merge(other._target)
+
+    def metrics(self) -> Metrics:
+        total = self._target.squares
+        return {
+            "rmse": self._squares.value,
+            "mae": self._sizes.value,
+            "r2": 1.0 - self._squares.total / total if total > 0 else None,
+        }
+
+
+class CountMeter:
+    """deviance, rmse and mae of predicted means of counts y ≥ 0.
 
     deviance: mean of 2 (y log(y/μ) − y + μ), 0 where all predictions are right; a mean of 0 counts
     as 1e-308.
     """
-    least = np.maximum(prediction, np.finfo(np.float64).tiny)
-    units = 2.0 * (xlogy(y, y) - xlogy(y, least) - y + prediction)
-    return {
-        "deviance": mean_of(units, weights),
-        "rmse": rmse(prediction, y, weights),
-        "mae": mean_of(np.abs(prediction - y), weights),
-    }
+
+    def __init__(self) -> None:
+        self._units, self._squares, self._sizes = Mean(), RootMean(), Mean()
+
+    def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
+        mean = prediction[:, 0]
+        least = np.maximum(mean, np.finfo(np.float64).tiny)
+        self._units.add(2.0 * (xlogy(y, y) - xlogy(y, least) - y + mean), weights)
+        error = mean - y
+        self._sizes.add(np.abs(error), weights)
+        self._squares.add(np.square(error, out=error), weights)
+
+    def merge(self, other: CountMeter) -> None:
+        self._units.merge(other._units)
+        self._squares.merge(other._squares)
+        self._sizes.merge(other._sizes)
+
+    def metrics(self) -> Metrics:
+        return {
+            "deviance": self._units.value,
+            "rmse": self._squares.value,
+            "mae": self._sizes.value,
+        }
 
 
-def classification_metrics(
-    probability: Array, codes: Array, weights: Array | None = None
-) -> Metrics:
+class ClassMeter:
     """accuracy, auc (two classes; None otherwise or where one is absent) and log_loss.
 
-    probability: (N, K) by class; codes: (N,) the true class. The predicted class is the most
-    probable one, the first of equals.
+    The predicted class is the most probable one, the first of equals. The area is exact of up to
+    `sqlfl.models.area.KEPT` rows.
     """
-    auc = None
-    if probability.shape[1] == 2:
-        auc = area_under_curve(probability[:, 1], codes == 1, weights)
-    return {
-        "accuracy": accuracy(probability, codes, weights),
-        "auc": auc,
-        "log_loss": log_loss(probability, codes, weights),
-    }
+
+    def __init__(self) -> None:
+        self._right, self._surprises, self._area = Mean(), Mean(), Area()
+        self._classes = 0
+
+    def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
+        self._classes = prediction.shape[1]
+        self._right.add(right(prediction, y), weights)
+        self._surprises.add(_surprises(prediction, y), weights)
+        if self._classes == 2:
+            self._area.add(prediction[:, 1], y == 1, weights)
+
+    def merge(self, other: ClassMeter) -> None:
+        self._classes = max(self._classes, other._classes)
+        self._right.merge(other._right)
+        self._surprises.merge(other._surprises)
+        self._area.merge(other._area)
+
+    def metrics(self) -> Metrics:
+        return {
+            "accuracy": self._right.value,
+            "auc": self._area.value if self._classes == 2 else None,
+            "log_loss": self._surprises.value,
+        }
 
 
-def area_under_curve(score: Array, positive: Array, weights: Array | None = None) -> float | None:
-    """The probability that a positive row scores above a negative one; ties count half."""
-    if weights is not None:
-        return _weighted_area(score, positive, weights)
-    hits = int(np.count_nonzero(positive))
-    misses = len(positive) - hits
-    if hits == 0 or misses == 0:
-        return None
-    from scipy.stats import rankdata  # which takes longer to import than all else of a federation
+class _Spread:
+    """Σ w (y − ȳ)² of numbers that come in pieces, each about its own mean (Chan, Golub and LeVeque
+    1983); means are less the first number, so that large ones keep their digits."""
 
-    ranks = rankdata(score)
-    return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
+    def __init__(self) -> None:
+        self._origin, self._mean = 0.0, 0.0
+        self._weight, self._squares = 0.0, 0.0
+        self._least, self._largest = np.inf, -np.inf
 
+    def add(self, values: Array, weights: Array | None) -> None:
+        counted = values if weights is None else values[weights > 0]
+        if not len(counted):
+            return
+        if not self._weight:
+            self._origin = float(counted[0])
+        self._least = min(self._least, float(counted.min()))
+        self._largest = max(self._largest, float(counted.max()))
+        moved = values - self._origin
+        mean = mean_of(moved, weights)
+        moved -= mean
+        weight = float(len(values) if weights is None else weights.sum())
+        self._join(weight, mean, _sum(np.square(moved, out=moved), weights))
 
-def _weighted_area(score: Array, positive: Array, weights: Array) -> float | None:
-    hits, misses = np.where(positive, weights, 0.0), np.where(positive, 0.0, weights)
-    if not (hits.any() and misses.any()):
-        return None
-    _, group = np.unique(score, return_inverse=True)
-    above = np.bincount(group, hits / hits.sum())
-    below = np.bincount(group, misses / misses.sum())
-    return float(above @ (np.cumsum(below) - 0.5 * below))
+    def merge(self, other: _Spread) -> None:
+        if not other._weight:
+            return
+        if not self._weight:
+            self._origin = other._origin
+        self._least = min(self._least, other._least)
+        self._largest = max(self._largest, other._largest)
+        mean = other._mean + (other._origin - self._origin)
+        self._join(other._weight, mean, other._squares)
+
+    @property
+    def squares(self) -> float:
+        """0 where all are equal: the mean of equal numbers need not be that number."""
+        return self._squares if self._largest > self._least else 0.0
+
+    def _join(self, weight: float, mean: float, squares: float) -> None:
+        both, shift = self._weight + weight, mean - self._mean
+        self._squares += squares + shift * shift * (self._weight * (weight / both))
+        self._mean += shift * (weight / both)
+        self._weight = both
 
 
 def _sum(values: Array, weights: Array | None) -> float:

@@ -14,18 +14,9 @@ from scipy.special import wrightomega, xlogy
 
 from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
-from sqlfl.models.metrics import Metrics, poisson_metrics
+from sqlfl.models.metrics import CountMeter, Meter
 from sqlfl.models.targets import LARGEST, OfNumbers
-from sqlfl.models.weighted import (
-    NO_CURVATURE,
-    inner_products,
-    mean_of,
-    moved_along,
-    rows_times,
-    second_moments,
-    times,
-    total_of,
-)
+from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
 HIGHEST = float(np.log(np.finfo(np.float64).max))
 """The score whose mean is the largest DOUBLE."""
@@ -39,6 +30,7 @@ class Poisson(OfNumbers):
     outputs: int = 1
     name: str = "poisson"
     largest_score: float = float(np.log(LARGEST))
+    bounded: bool = False
 
     def fitted(self, targets: Array, weights: Array | None) -> Poisson:
         mean = mean_of(targets, weights)
@@ -67,27 +59,21 @@ class Poisson(OfNumbers):
             mean = np.exp(_counting(scores[:, 0], weights))
             return rows_times((mean - targets)[:, None], weights)
 
-    def along(
-        self,
-        scores: Array,
-        directions: Array,
-        targets: Array,
-        steps: Array,
-        weights: Array | None = None,
-        *,
-        bend: bool = True,
-    ) -> tuple[float, Array, Array]:
-        ways = directions[:, 0]
-        h = _counting(moved_along(scores[:, 0], ways, steps), weights)
-        n = total_of(h, weights)
+    def value_and_slopes(
+        self, scores: Array, targets: Array, weights: Array | None
+    ) -> tuple[float, Array]:
+        h = _counting(scores[0], weights)
         # where a trial goes too far the value is infinite, which is no descent
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = np.exp(h)
-            value = mean_of(_half_deviance(h, targets), weights)
-            slope = inner_products(ways, times(mean - targets, weights), len(steps)) / n
-            if not bend:
-                return value, slope, NO_CURVATURE
-            return value, slope, second_moments(ways, times(mean, weights), len(steps)) / n
+            slopes = times(np.exp(h) - targets, weights)
+            return sum_of(_half_deviance(h, targets), weights), slopes[None]
+
+    def curvatures(
+        self, scores: Array, targets: Array, weights: Array | None, ways: Array
+    ) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.exp(_counting(scores[0], weights))
+            return second_moments(ways[:, 0], times(mean, weights))
 
     @property
     def quadratic(self) -> bool:
@@ -130,8 +116,8 @@ class Poisson(OfNumbers):
             )
         return np.exp(scores)
 
-    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
-        return poisson_metrics(prediction[:, 0], targets, weights)
+    def meter(self) -> Meter:
+        return CountMeter()
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
         mean = prediction[:, 0]

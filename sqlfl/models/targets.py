@@ -6,31 +6,47 @@ Targets y are (N,) numbers, or class codes. Weights are as in `sqlfl.models.loss
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.models.metrics import (
+    ClassMeter,
+    Mean,
+    Meter,
     Metrics,
-    accuracy,
-    classification_metrics,
+    NumberMeter,
+    RootMean,
     log_loss,
-    regression_metrics,
-    rmse,
+    right,
 )
 
+PIECE = 1 << 15
+"""Rows that are measured at once: few enough for the processor's cache."""
 LARGEST = 1e34
 """Of scores and slopes: sums of more would not fit the 4-byte numbers of messages."""
 
 
-class OfTargets:
+class OfTargets(ABC):
     """What most losses are: bounded in curvature, and 0 where scores are right."""
 
     largest_score: float = LARGEST
+    bounded: bool = True
 
     def fitted(self, targets: Array, weights: Array | None) -> Self:
         return self
+
+    @abstractmethod
+    def meter(self) -> Meter: ...
+
+    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
+        meter = self.meter()
+        for start in range(0, len(targets), PIECE):
+            rows = slice(start, start + PIECE)
+            meter.add(prediction[rows], targets[rows], None if weights is None else weights[rows])
+        return meter.metrics()
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
         return 1.0
@@ -40,6 +56,9 @@ class OfTargets:
 
 
 class OfNumbers(OfTargets):
+    @abstractmethod
+    def predict(self, scores: Array) -> Array: ...
+
     @property
     def slack(self) -> float:
         return 0.0
@@ -53,11 +72,14 @@ class OfNumbers(OfTargets):
     def separates(self, scores: Array, targets: Array) -> bool:
         return False
 
-    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
-        return rmse(prediction[:, 0], targets, weights)
+    def meter(self) -> Meter:
+        return NumberMeter()
 
-    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
-        return regression_metrics(prediction[:, 0], targets, weights)
+    def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
+        error = self.predict(scores)[:, 0] - targets
+        squares = RootMean()
+        squares.add(np.square(error, out=error), weights)
+        return squares
 
 
 class OfClasses(OfTargets):
@@ -82,11 +104,14 @@ class OfClasses(OfTargets):
         others[np.arange(len(codes)), codes] = -np.inf
         return bool(np.all(own > others.max(axis=1)))
 
-    def headline(self, prediction: Array, targets: Array, weights: Array | None) -> float:
-        return accuracy(prediction, targets, weights)
+    def meter(self) -> Meter:
+        return ClassMeter()
 
-    def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
-        return classification_metrics(prediction, targets, weights)
+    def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
+        """Scores tell the most probable class as probabilities do."""
+        found = Mean()
+        found.add(right(scores, targets), weights)
+        return found
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
         return log_loss(prediction, targets, weights)

@@ -42,8 +42,10 @@ from sqlfl.options.types import (
 )
 from sqlfl.transport.network import Network
 
-LARGEST_JOIN = 2**31 - 1
-"""Joined rows: mappings number them, and the rows of tables, by int32."""
+LARGEST_TABLE = 2**31 - 1
+"""Rows of a table, and joined rows that are written down: mappings number them by int32."""
+LARGEST_JOIN = 2**32 - 1
+"""Joined rows: so many of one row are told by 4 bytes."""
 
 Own = TypeVar("Own", bound=MethodOptions)
 

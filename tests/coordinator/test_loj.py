@@ -27,13 +27,14 @@ def replies(rows: dict) -> dict:
 
 def test_every_client_gets_the_sums_of_its_rows() -> None:
     values = np.arange(12.0).reshape(6, 2)
-    found = joined().scatter(values)
+    found = joined().split(joined().scatter(values))
     expected = np.zeros((5, 2))
     np.add.at(expected, ROWS[0], values)
     np.testing.assert_array_equal(found[A], expected[:3])
     np.testing.assert_array_equal(found[B], expected[3:])
     np.testing.assert_array_equal(found[C], [values[1::2].sum(axis=0), values[::2].sum(axis=0)])
     assert found[A].dtype == np.float32
+    assert joined().split(joined().scatter(values), exact=True)[A].dtype == np.float64
 
 
 def test_scores_are_sums_over_slots() -> None:
@@ -51,7 +52,8 @@ def test_a_batch_names_the_rows_of_each_client() -> None:
     np.testing.assert_array_equal(batch.rows[C], [0, 1])
     h = {A: np.array([[3.0]]), B: np.array([[4.0]]), C: np.array([[10], [20]])}
     np.testing.assert_array_equal(batch.gather(replies(h)), [[13], [23], [14]])
-    np.testing.assert_array_equal(batch.scatter(np.array([[1.0], [2.0], [4.0]]))[A], [[3.0]])
+    sums = batch.scatter(np.array([[1.0], [2.0], [4.0]]))
+    np.testing.assert_array_equal(batch.split(sums)[A], [[3.0]])
 
 
 def test_rows_must_add_up() -> None:

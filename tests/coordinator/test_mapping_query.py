@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.coordinator.mapping_query import SlotRows, run_mapping_query
+from sqlfl.coordinator.mapping_query import SlotRows, key_codes, run_mapping_query
 from sqlfl.messages import JoinKeys
 from sqlfl.schema import Address, Client
 
@@ -55,7 +55,7 @@ def slots_and_replies(
 def joined(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[int, ...]]:
     """Rows of the mapping query, sorted."""
     rows, replies = slots_and_replies(slots, fragments)
-    mapping = run_mapping_query(sql, rows, replies, None)
+    mapping = run_mapping_query(sql, key_codes(rows, replies), None).written()
     return sorted(zip(*(mapping[n].tolist() for n in sorted(mapping)), strict=True))
 
 

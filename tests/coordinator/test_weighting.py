@@ -10,6 +10,7 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
+from sqlfl.coordinator.row_mapping import WrittenMapping
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.errors import ModelError
 from sqlfl.messages import (
@@ -34,6 +35,7 @@ CARD = np.array([0, 0, 1, 2, 2, 2, 3, 3, 4, 4, 4, 0], np.int32)
 PLANE = np.array([1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0], np.int32)
 WEIGHT = np.array([0.5, 2.0, 0.0, 1.25, 3.0])
 SPLIT = np.array([0, 1, 0, 0, 0], np.uint8)
+MAPPING = WrittenMapping({0: CARD, 2: PLANE}, {0: 5, 2: 2})
 
 
 @dataclass
@@ -79,9 +81,10 @@ def cards() -> Joined:
     return Joined(
         ROWS,
         {
-            0: JoinedSlot(0, bank, np.array([0, 3, 5]), CARD),
-            2: JoinedSlot(2, ((AIRLINE, 2),), np.array([0, 2]), PLANE),
+            0: JoinedSlot(0, bank, np.array([0, 3, 5]), MAPPING),
+            2: JoinedSlot(2, ((AIRLINE, 2),), np.array([0, 2]), MAPPING),
         },
+        MAPPING,
         null_targets=0,
         unjoined=0,
     )

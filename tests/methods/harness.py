@@ -11,6 +11,8 @@ from scipy import optimize, sparse
 
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.admm.configuration import LocalSteps
@@ -187,6 +189,12 @@ class Join:
             warm=warm,
             seed=int(options.get("seed", 0)),
         )
+
+    def scores(self, algorithm: Algorithm) -> Array:
+        """H of all joined rows, as the coordinator has it: (N, d_c)."""
+        mapping = TableMapping(self.rows, [len(t) for t in self.tables])
+        pieces = WrittenPieces(mapping, self.targets, self.weights)
+        return Passes(pieces, self.loss).rows(algorithm.scores)
 
     @property
     def design(self) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.admm.messages import AdmmResiduals
 from tests.methods.harness import gaps, random_join, train
@@ -138,15 +137,3 @@ def test_the_objective_is_that_of_the_clients_blocks(kind: str) -> None:
     trained = train(join, "admm", epochs=4)
     exact = join.objective(trained.algorithm.intercept, trained.theta)
     assert trained.objective == pytest.approx(exact, rel=1e-7)
-
-
-def test_the_largest_eigenvalue_is_bounded_from_above() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        x = rng.normal(size=(200, 30)) * np.linspace(0.2, 1.0, 30)
-        matrix = x @ x.T / 200
-        top = np.linalg.eigvalsh(matrix)[-1]
-        found, trace = largest_eigenvalue(lambda v, m=matrix: m @ v, 200, 8, rng)
-        assert 0.999 * top <= found <= 1.2 * top
-        assert 0.5 * np.trace(matrix) <= trace <= 3.0 * np.trace(matrix)
-    assert largest_eigenvalue(lambda v: 0.0 * v, 9, 5, rng) == (0.0, 0.0)

@@ -141,7 +141,7 @@ def test_clients_and_coordinator_hold_the_same_parameters(kind: str) -> None:
     join = random_join(kind, correlation=0.9, sizes=(1500, 1500, 20), clients=(2, 1, 3))
     trained = train(join, "lbfgs", epochs=30, tolerance=0.0)
     scores = join.design @ trained.theta + trained.algorithm.intercept
-    np.testing.assert_allclose(trained.algorithm.scores, scores, atol=1e-5)
+    np.testing.assert_allclose(join.scores(trained.algorithm), scores, atol=1e-5)
     exact = join.objective(trained.algorithm.intercept, trained.theta)
     assert trained.objective == pytest.approx(exact, rel=1e-7)
 
@@ -163,7 +163,7 @@ def test_closing_early_leaves_scores_and_blocks_in_step() -> None:
     join = random_join("logistic_regression")
     trained = train(join, "lbfgs", epochs=2)
     scores = join.design @ trained.theta + trained.algorithm.intercept
-    np.testing.assert_allclose(trained.algorithm.scores, scores, atol=1e-5)
+    np.testing.assert_allclose(join.scores(trained.algorithm), scores, atol=1e-5)
 
 
 @pytest.mark.parametrize(("clients", "per_step"), [((1, 1, 1), 1), ((1, 2, 1), 2)])
@@ -207,9 +207,12 @@ class Restricted:
     size: int = 1
     quadratic: bool = False
 
-    def at(self, steps: np.ndarray, *, bend: bool = True) -> tuple[float, np.ndarray, np.ndarray]:
-        value, slope, curvature = self.along(float(steps[0]))
-        return value, np.array([slope]), np.array([[curvature]])
+    def at(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope, _ = self.along(float(steps[0]))
+        return value, np.array([slope])
+
+    def bend(self, steps: np.ndarray, *, roughly: bool) -> np.ndarray:
+        return np.array([[self.along(float(steps[0]))[2]]])
 
 
 def test_the_exact_search_is_safeguarded() -> None:

@@ -44,7 +44,7 @@ def test_equals_the_centralised_steps(kind: str, clients, batch: int) -> None:
     exact = join.objective(intercept, theta)
     assert trained.objective == pytest.approx(exact, rel=1e-6)
     scores = join.design @ theta + intercept
-    np.testing.assert_allclose(trained.algorithm.scores, scores, atol=2e-5)
+    np.testing.assert_allclose(join.scores(trained.algorithm), scores, atol=2e-5)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.95])

@@ -176,7 +176,11 @@ def test_the_curvature_is_that_of_the_weighted_rows(zeros: float) -> None:
     exact = np.linalg.eigvalsh(x.T @ (w[:, None] * x))
     found = [
         largest_eigenvalue(
-            method._conversation.probe, 600, 8, np.random.default_rng(seed), problem.shares
+            method._conversation.probe,
+            problem.passes,
+            8,
+            np.random.default_rng(seed),
+            problem.shares,
         )
         for seed in range(40)
     ]

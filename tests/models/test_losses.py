@@ -36,42 +36,39 @@ def test_gradient_is_the_slope_of_the_value(loss: Loss) -> None:
     np.testing.assert_allclose(loss.gradient(scores, y) / len(y), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1e-9, 2.0, 800.0])
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_derivatives_along_directions(loss: Loss) -> None:
-    scores, y = sample(loss)
-    ways = np.random.default_rng(1).normal(size=(3, *scores.T.shape))
-    steps = np.array([0.7, -0.2, 0.1])
-    value, slope, curvature = loss.along(scores, ways, y, steps)
-    assert value == pytest.approx(loss.value(scores + np.tensordot(steps, ways, 1).T, y))
-    for k, unit in enumerate(1e-5 * np.eye(3)):
-        ahead = loss.along(scores, ways, y, steps + unit)
-        back = loss.along(scores, ways, y, steps - unit)
-        assert slope[k] == pytest.approx((ahead[0] - back[0]) / 2e-5, rel=1e-6, abs=1e-9)
-        expected = (ahead[1] - back[1]) / 2e-5
-        np.testing.assert_allclose(curvature[k], expected, rtol=1e-6, atol=1e-9)
-        if loss in BOUNDED:
-            most = loss.curvature * np.mean(np.sum(ways[k] ** 2, axis=0))
-            assert curvature[k, k] <= most + 1e-12
-    flat = loss.along(scores, ways, y, steps, bend=False)
-    assert flat[0] == value
-    np.testing.assert_array_equal(flat[1], slope)
-    assert flat[2].size == 0
+def test_value_and_slopes_are_sums_of_rows(loss: Loss, weighted: bool, size: float) -> None:
+    scores, y = sample(loss, size=size)
+    w = np.random.default_rng(4).integers(0, 3, len(y)).astype(float) if weighted else None
+    total = len(y) if w is None else w.sum()
+    expected = loss.gradient(scores, y, w), total * loss.value(scores, y, w)
+    value, slopes = loss.value_and_slopes(np.array(scores.T, order="C"), y, w)
+    assert value == pytest.approx(expected[1], rel=1e-12)
+    np.testing.assert_allclose(slopes.T, expected[0], rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
-def test_constants_are_directions_that_need_not_be_written(loss, weighted, count) -> None:
-    rng = np.random.default_rng(4)
+def test_curvatures_are_those_of_the_value(loss: Loss, weighted: bool, count: int) -> None:
+    rng = np.random.default_rng(1)
     scores, y = sample(loss)
     w = rng.random(len(y)) if weighted else None
     ways = rng.normal(size=(count, *scores.T.shape))
     constants = np.eye(loss.outputs)[:, :, None] * np.ones(len(y))
-    steps = rng.normal(size=count + loss.outputs)
-    found = loss.along(scores, ways, y, steps, w)
-    expected = loss.along(scores, np.concatenate([ways, constants]), y, steps, w)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+    every = np.concatenate([ways, constants])
+    found = loss.curvatures(np.array(scores.T), y, w, ways)
+    for k in range(len(every)):
+        ahead = loss.gradient(scores + 1e-5 * every[k].T, y, w)
+        back = loss.gradient(scores - 1e-5 * every[k].T, y, w)
+        expected = np.tensordot(every, (ahead - back).T / 2e-5, 2)
+        np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
+        if loss in BOUNDED:
+            counts = np.ones(len(y)) if w is None else w
+            most = loss.curvature * counts @ np.sum(every[k] ** 2, axis=0)
+            assert found[k, k] <= most + 1e-9
 
 
 @pytest.mark.parametrize("rho", [1e-3, 0.25, 3.0])
@@ -126,15 +123,14 @@ def test_a_weight_is_a_repetition(loss: Loss) -> None:
     rng = np.random.default_rng(3)
     scores, y = sample(loss, 60)
     weights = rng.integers(0, 4, 60)
-    ways, steps = rng.normal(size=(3, *scores.T.shape)), np.array([0.7, -0.2, 0.1])
+    ways = rng.normal(size=(3, *scores.T.shape))
     many = np.repeat(np.arange(60), weights)
     for scale in (1.0, 1e-7, 1e9):
         w = scale * weights
         assert loss.value(scores, y, w) == pytest.approx(loss.value(scores[many], y[many]))
-        found = loss.along(scores, ways, y, steps, w)
-        expected = loss.along(scores[many], ways[:, :, many], y[many], steps)
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+        found = loss.curvatures(np.array(scores.T), y, w, ways) / scale
+        expected = loss.curvatures(np.array(scores[many].T), y[many], None, ways[:, :, many])
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(
             loss.gradient(scores, y, w).sum(axis=0) / scale,
             loss.gradient(scores[many], y[many]).sum(axis=0),

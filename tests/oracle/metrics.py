@@ -8,12 +8,15 @@ from sklearn import metrics
 
 
 def regression_metrics(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    return {
+    """r2 where the targets vary, so that there is one."""
+    found = {
         "loss": float(np.mean((predicted - y) ** 2) / 2),
         "rmse": float(np.sqrt(metrics.mean_squared_error(y, predicted))),
         "mae": float(metrics.mean_absolute_error(y, predicted)),
-        "r2": float(metrics.r2_score(y, predicted)),
     }
+    if np.ptp(y) > 0:
+        found["r2"] = float(metrics.r2_score(y, predicted))
+    return found
 
 
 def poisson_metrics(y: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

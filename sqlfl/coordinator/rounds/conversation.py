@@ -108,12 +108,12 @@ class Conversation:
         }
         return ask(self._channel, asked, self._answers.exact_predictions(self.whole))
 
-    def slopes(self, values: Array) -> list[Array]:
-        """Norms of the gradient of each slot's block, Y from `values` (N, d_c): as `Slope` has
-        them. One exchange, and for shared slots one more."""
+    def slopes(self, sums: Sequence[Array]) -> list[Array]:
+        """Norms of the gradient of each slot's block from its Y (d_c, n_i): as `Slope` has them.
+        One exchange, and for shared slots one more."""
         requests: dict[Address, Message] = {
             address: SendSlope(self._problem.run, address[1], aggregate)
-            for address, aggregate in self.whole.scatter(values).items()
+            for address, aggregate in self.whole.split(sums).items()
         }
         replies: dict[Address, Slope] = self._settle(requests, self._answers.slopes())
         return [replies[members.addresses[0]].squares for members in self._problem.slots]
@@ -135,39 +135,34 @@ class Conversation:
     def step(
         self,
         rows: JoinedRows,
-        values: Array,
+        sums: Sequence[Array],
         residuals: Callable[[Address, Array], Residuals],
         following: JoinedRows | None = None,
         *,
         exact: bool = False,
     ) -> dict[Address, Predictions]:
-        """Every block's step from the joined rows' `values` (N or B, d_c).
+        """Every block's step from `sums`, Y of each slot's rows: (d_c, n_i).
 
-        residuals: the method's message to a client, from its rows' sums of values.
+        residuals: the method's message to a client, from its rows' part of them.
         `rows` are those of the last predictions, `following` those to be predicted next. One
         exchange, and for shared slots one more (consensus: one per inner round). `exact`: in
         8-byte numbers, there and back.
         """
         requests: dict[Address, Message] = {
             address: residuals(address, aggregate)
-            for address, aggregate in rows.scatter(values, exact=exact).items()
+            for address, aggregate in rows.split(sums, exact=exact).items()
         }
         return self._settle(requests, self._answers.step(following or self.whole, exact=exact))
 
-    def probe(self, values: Array) -> Array:
-        """One power round: (N, 1) -> (N, 1). Two exchanges where partial gradients are summed.
-
-        With weights the operator is that of the rows times √share, which is symmetric.
-        """
-        shares = self._problem.shares
-        roots = None if shares is None else np.sqrt(shares)[:, None]
-        sent = values if roots is None else values * roots
+    def probe(self, sums: Sequence[Array]) -> list[Array]:
+        """One power round, from a vector's sums over the rows of each slot (1, n_i) to its image's
+        part of each slot: (1, n_i). Two exchanges where partial gradients are summed."""
         requests: dict[Address, Message] = {
             address: Probe(self._problem.run, address[1], aggregate)
-            for address, aggregate in self.whole.scatter(sent).items()
+            for address, aggregate in self.whole.split(sums).items()
         }
-        image = self.whole.gather(self._settle(requests, self._answers.probe(self.whole)))
-        return image if roots is None else image * roots
+        replies = self._settle(requests, self._answers.probe(self.whole))
+        return [values.T for values in self.whole.concatenate(replies)]
 
     def _settle(
         self, requests: Mapping[Address, Message], answers: Sequence[Expect]

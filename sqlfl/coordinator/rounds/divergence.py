@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.errors import ModelError
 from sqlfl.models.targets import LARGEST as LARGEST_OF_ALL
 
@@ -19,9 +19,15 @@ the best constant; the loss's `slack` comes on top."""
 
 
 def check_scores(
-    problem: Problem, scores: Array, what: str, hint: str, stretch: float = 1.0
+    problem: Problem,
+    largest: float,
+    highest: float,
+    what: str,
+    hint: str,
+    stretch: float = 1.0,
 ) -> None:
-    """Raise ModelError where scores (n, d_c) of rows that count are beyond all targets, or NaN.
+    """Raise ModelError where scores of rows that count, of which `largest` is the largest size and
+    `highest` the highest, are beyond all targets, or NaN.
 
     `what` diverges, as in 'the steps'. Scores that the noise of private predictions explains are
     none of that, `stretch` being the largest ‖∂H/∂E‖². Nothing is raised where the problem is
@@ -31,8 +37,8 @@ def check_scores(
         return
     reach = max(problem.reach, problem.noise * float(np.sqrt(stretch)))
     most = min(LARGEST * reach, LARGEST_OF_ALL)
-    for size, limit in ((np.abs(scores), most), (scores, problem.loss.largest_score)):
-        if not size.max(initial=0.0) < limit:
+    for size, limit in ((largest, most), (highest, problem.loss.largest_score)):
+        if not size < limit:
             raise ModelError(f"{what} diverge: scores exceed {limit:.3g}", hint=hint)
 
 
@@ -62,7 +68,7 @@ def check_kept(problem: Problem, objective: float, first: float, hint: str) -> N
     if problem.privacy is not None:
         return
     constant = problem.loss.initial_intercept(problem.targets, problem.shares)
-    alone = problem.value(np.tile(constant, (problem.mapping.total, 1)))
+    alone = problem.passes.value(Scores((), np.array(constant, np.float64)))
     if not objective <= WORSE * max(alone, first) + problem.loss.slack:
         raise ModelError(
             f"the steps diverge: the objective ended at {objective:.3g}, and the best constant has "
@@ -79,9 +85,3 @@ def relative(change: float, objective: float, first: float) -> float:
 def scale_of(objective: float, first: float) -> float:
     """What changes and gaps of the objective are measured against; `first`: it at the start."""
     return float(max(abs(objective), 1e-12 * abs(first), np.finfo(np.float64).tiny))
-
-
-def column_means(values: Array) -> Array:
-    """(N, d_c) -> (d_c,)"""
-    means: Array = np.sum(values, axis=0) / len(values)
-    return means

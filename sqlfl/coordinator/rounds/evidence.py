@@ -22,12 +22,13 @@ import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
-from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import scale_of
+from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING
-from sqlfl.coordinator.rounds.warm import best_constants
+from sqlfl.coordinator.rounds.warm import Levelled, levelled
 from sqlfl.endings import Ending
 
 RESOLVED = 1e-8
@@ -44,8 +45,8 @@ SAMPLED = 1 << 14
 class Evidence:
     """What is known of the parameters that the clients hold."""
 
-    scores: Array
-    """H (N, d_c), refreshed from them."""
+    scores: Scores
+    """Refreshed from them."""
     loss: float
     objective: float
     gradient: float
@@ -99,36 +100,35 @@ def examine(
     `bound`, the loss's bound of it by default."""
     replies = conversation.exact_predictions() if exact else conversation.predictions()
     penalty = float(conversation.products(replies).sum())
-    held = [[values] for values in conversation.whole.concatenate(replies)]
-    least = least_eigenvalue(problem.mapping, held)
-    scores = conversation.whole.gather(replies)
-    scores += intercept
-    at_best = scores + best_constants(problem, scores)
-    squares = conversation.slopes(problem.residuals(at_best))
+    held = conversation.whole.concatenate(replies)
+    least = least_eigenvalue(problem.passes, [[values] for values in held])
+    scores = Scores(by_output(held), np.array(intercept))
+    best = levelled(problem, scores)
+    squares = conversation.slopes(best.look.slots)
     curvature = problem.loss.curvature if reference is None else reference
-    return weighed(problem, scores, at_best, penalty, squares, first, curvature, least)
+    return weighed(problem, scores, best, penalty, squares, first, curvature, least)
 
 
 def weighed(
     problem: Problem,
-    scores: Array,
-    at_best: Array,
+    scores: Scores,
+    best: Levelled,
     penalty: float,
     squares: Sequence[Array],
     first: float,
     reference: float,
     least: float = RESOLVED,
 ) -> Evidence:
-    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `at_best`,
-    which differ from `scores` by the intercept only."""
-    loss = problem.value(scores)
+    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `best`, which
+    differ from `scores` by the intercept only."""
+    loss = best.before
     objective = loss + penalty
     euclidean = sum(float(found[0]) for found in squares)
     known = all(len(found) == 2 for found in squares)
     preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
-    gap = bound(problem, at_best, euclidean, preconditioned, reference, least)
-    certain = bound(problem, at_best, euclidean, np.inf, reference)
-    excess, scale = max(loss - problem.value(at_best), 0.0), scale_of(objective, first)
+    gap = bound(problem, best.scores, euclidean, preconditioned, reference, least)
+    certain = _by_penalty(problem, euclidean)
+    excess, scale = max(loss - best.look.value, 0.0), scale_of(objective, first)
     return Evidence(
         scores=scores,
         loss=loss,
@@ -136,13 +136,13 @@ def weighed(
         gradient=float(np.sqrt(euclidean)),
         gap=(gap + excess) / scale + ROUNDING,
         certain=(certain + excess) / scale + ROUNDING,
-        separable=problem.l2 == 0.0 and _separable(problem, scores),
+        separable=problem.l2 == 0.0 and problem.passes.separates(scores),
     )
 
 
 def bound(
     problem: Problem,
-    scores: Array,
+    scores: Scores,
     euclidean: float,
     preconditioned: float,
     reference: float,
@@ -150,26 +150,30 @@ def bound(
 ) -> float:
     """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
     loss; `least`: as `least_eigenvalue` says."""
-    found = np.inf
-    if problem.l2 > 0.0:
-        found = euclidean / (2.0 * problem.l2)
-    bend = problem.loss.mean_curvature(scores, problem.shares) / reference
     if preconditioned == 0.0:
         return 0.0
-    if bend > 0.0:
-        found = min(found, preconditioned / (2.0 * least * bend))
+    found = _by_penalty(problem, euclidean)
+    if np.isfinite(preconditioned):
+        bend = problem.passes.mean_curvature(scores) / reference
+        if bend > 0.0:
+            found = min(found, preconditioned / (2.0 * least * bend))
     return float(found)
 
 
-def least_eigenvalue(mapping: TableMapping, held: Sequence[Sequence[Array]]) -> float:
+def _by_penalty(problem: Problem, euclidean: float) -> float:
+    """The bound by l2 alone."""
+    return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
+
+
+def least_eigenvalue(passes: Passes, held: Sequence[Sequence[Array]]) -> float:
     """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer.
 
     held : of every slot some X̃ v: (n_i, c) each.
     """
-    rows = slice(0, mapping.total, max(1, mapping.total // SAMPLED))
-    found, before = RESOLVED, np.zeros((len(range(mapping.total)[rows]), 0))
-    for slot, own in zip(mapping.slots, held, strict=True):
-        basis = _basis(np.hstack([slot.part(values, rows) for values in own]))
+    sampled = passes.sample([np.hstack(own) for own in held], SAMPLED)
+    found, before = RESOLVED, np.zeros((len(sampled[0]), 0))
+    for values in sampled:
+        basis = _basis(values)
         apart = basis - before @ (before.T @ basis)
         sines = np.linalg.svd(apart - before @ (before.T @ apart), compute_uv=False)
         near = sines[sines > SAME]
@@ -189,9 +193,3 @@ def _basis(values: Array, *, centre: bool = True) -> Array:
         return np.zeros((len(values), 0))
     vectors, lengths, _ = np.linalg.svd(values, full_matrices=False)
     return vectors[:, lengths > RANK * lengths[0]]
-
-
-def _separable(problem: Problem, scores: Array) -> bool:
-    """Of the rows that count."""
-    rows = slice(None) if problem.training is None else problem.training
-    return problem.loss.separates(scores[rows], problem.targets[rows])

@@ -2,59 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.passes import Passes
 
 
 def largest_eigenvalue(
-    apply: Callable[[Array], Array],
-    size: int,
+    apply: Callable[[Sequence[Array]], list[Array]],
+    passes: Passes,
     rounds: int,
     generator: np.random.Generator,
-    weights: Array | None = None,
+    shares: Array | None = None,
 ) -> tuple[float, float]:
-    """λ_max and trace of a symmetric operator on (size, 1) vectors, from `rounds` applications.
+    """λ_max and trace of Σ_i A_i S_i A_iᵀ over the joined rows, from `rounds` applications.
 
-    `weights` (size,): the operator is that of rows times the root of their weight.
+    apply: from A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With `shares` (N,) the operator
+    is that of rows times the root of their share, which is symmetric.
 
     Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
     margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
     random first vector, or the sum of the Ritz values where that is more.
     """
-    # centred as the encoded columns are: a constant vector would see nothing of them
-    vector = generator.choice(np.array([-1.0, 1.0]), size)
-    entries = float(size)
-    if weights is not None:
-        vector = _centred(vector, np.sqrt(weights))
-        entries = float(vector @ vector)
-    else:
-        if size > 1 and np.all(vector == vector[0]):
-            vector[: size // 2] *= -1.0
-        vector -= vector.mean() if size > 1 else 0.0
-    vector /= np.linalg.norm(vector)
-    basis = np.empty((rounds, size))
+    first, entries = _first(passes, generator, shares)
+    basis: list[_Vector] = []
+    vector = _Vector(1.0, [np.zeros_like(sums) for sums in first], first)
     diagonal: list[float] = []
     off: list[float] = []
-    for count in range(rounds):
-        basis[count] = vector
-        image = apply(vector[:, None])[:, 0]
-        diagonal.append(float(image @ vector))
+    for _ in range(rounds):
+        basis.append(vector)
+        slots = apply(vector.sums)
+        image = _Vector(0.0, slots, passes.sums(slots))
+        diagonal.append(vector.times(image, first))
         for _ in range(2):
-            found = basis[: count + 1]
-            image = image - (found @ image) @ found
-        off.append(float(np.linalg.norm(image)))
+            found = [held.times(image, first) for held in basis]
+            image = image.less(basis, found)
+        # rounding may make nothing of it
+        off.append(float(np.sqrt(max(image.times(image, first), 0.0))))
         if off[-1] <= 1e-6 * max(diagonal):
             off[-1] = 0.0
             break
-        vector = image / off[-1]
+        vector = image.scaled(1.0 / off[-1])
     matrix = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
     values, vectors = np.linalg.eigh(matrix)
     return float(values[-1] + off[-1] * abs(vectors[-1, -1])), max(
         entries * diagonal[0], float(values.sum())
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Vector:
+    """a v₀ + √share ∘ Σ_i A_i u_i over the joined rows, v₀ the first vector, of length 1."""
+
+    start: float
+    """a"""
+    slots: list[Array]
+    """u_i of every slot: (1, n_i)"""
+    sums: list[Array]
+    """A_iᵀ (√share ∘ the vector) of every slot: (1, n_i)"""
+
+    def times(self, other: _Vector, first: Sequence[Array]) -> float:
+        """The inner product; `first`: the sums of v₀."""
+        along = self.start + _products(first, self.slots)
+        return _products(self.sums, other.slots) + other.start * along
+
+    def less(self, basis: Sequence[_Vector], lengths: Sequence[float]) -> _Vector:
+        found = self
+        for held, length in zip(basis, lengths, strict=True):
+            found = _Vector(
+                found.start - length * held.start,
+                [a - length * b for a, b in zip(found.slots, held.slots, strict=True)],
+                [a - length * b for a, b in zip(found.sums, held.sums, strict=True)],
+            )
+        return found
+
+    def scaled(self, factor: float) -> _Vector:
+        slots = [factor * own for own in self.slots]
+        return _Vector(factor * self.start, slots, [factor * own for own in self.sums])
+
+
+def _products(left: Sequence[Array], right: Sequence[Array]) -> float:
+    return sum(float(np.vdot(a, b)) for a, b in zip(left, right, strict=True))
+
+
+def _first(
+    passes: Passes, generator: np.random.Generator, shares: Array | None
+) -> tuple[list[Array], float]:
+    """The sums of v₀, signs that are centred and scaled to length 1, and its entries' number."""
+    # centred as the encoded columns are: a constant vector would see nothing of them
+    size = passes.total
+    vector = generator.choice(np.array([-1.0, 1.0]), size)
+    entries = float(size)
+    if shares is not None:
+        roots = np.sqrt(shares)
+        vector = _centred(vector, roots)
+        entries = float(vector @ vector)
+        vector /= np.sqrt(entries)
+        vector *= roots
+        return passes.added(vector), entries
+    if size > 1 and np.all(vector == vector[0]):
+        vector[: size // 2] *= -1.0
+    vector -= vector.mean() if size > 1 else 0.0
+    vector /= np.linalg.norm(vector)
+    return passes.added(vector), entries
 
 
 def _centred(vector: Array, roots: Array) -> Array:

@@ -12,6 +12,9 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import Pieces, WrittenPieces
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.endings import Ending
 from sqlfl.messages.replies import Channel
 from sqlfl.methods import part_of
@@ -34,12 +37,15 @@ class Problem:
     slots: tuple[Members, ...]
     loss: Loss
     targets: Array
-    """(N,): numbers, or class codes."""
+    """(N,): numbers, or class codes; where joined rows are not written down those of the rows of
+    their slot, whose `weights` are what they count in the join."""
     outputs: int
     """d_c"""
     options: TrainingOptions
     weights: Array | None = None
-    """w (N,): not negative, some of them positive; None for 1 of each row."""
+    """w, of the targets: not negative, some of them positive; None for 1 of each row."""
+    pieces: Pieces | None = None
+    """The joined rows, where they are not written down."""
     warm: bool = False
     """The clients' blocks start from those of a model, not from 0."""
     seed: int = 0
@@ -121,13 +127,11 @@ class Problem:
         constant = self.loss.initial_intercept(self.targets, self.shares)
         return tuple(float(p) for p in self.loss.predict(constant[None, :])[0])
 
-    def value(self, scores: Array) -> float:
-        """The (weighted) mean loss."""
-        return self.loss.value(scores, self.targets, self.shares)
-
-    def residuals(self, scores: Array) -> Array:
-        """∂ of N times the mean loss by each row's scores: (N, d_c)."""
-        return self.loss.gradient(scores, self.targets, self.shares)
+    @cached_property
+    def passes(self) -> Passes:
+        """What is computed of all joined rows."""
+        pieces = self.pieces or WrittenPieces(self.mapping, self.targets, self.shares)
+        return Passes(pieces, self.loss)
 
     def weighted(self, values: Array) -> Array:
         """Each joined row of (N, c) times its share."""
@@ -165,7 +169,7 @@ class Algorithm(Protocol):
     """The coordinator's part of one method.
 
     `steps` yields after each epoch, at most `epochs` times; it may be closed in between. Intercept
-    (d_c,), head and scores H (N, d_c) belong to the parameters that the clients hold.
+    (d_c,), head and scores belong to the parameters that the clients hold.
     """
 
     @property
@@ -177,7 +181,7 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def scores(self) -> Array: ...
+    def scores(self) -> Scores: ...
 
     @property
     def first(self) -> float:

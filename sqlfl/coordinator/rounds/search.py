@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.rounds.problem import Problem
 
-CHUNK = 1 << 19
-"""Numbers of all directions that are handled at once: few enough for the processor's cache."""
 DISTINCT = 1e-13
 """Relative eigenvalue below which directions count as the same: that of columns which agree in all
 but their last digits."""
@@ -27,79 +23,50 @@ class Convex(Protocol):
     size: int
     quadratic: bool
 
-    def at(self, steps: Array, *, bend: bool = True) -> tuple[float, Array, Array]:
-        """Its value, its gradient and, where it is to `bend`, its Hessian."""
+    def at(self, steps: Array) -> tuple[float, Array]:
+        """Its value and its gradient."""
         ...
 
-
-def mean_along(
-    problem: Problem,
-    scores: Array,
-    along: Callable[[slice], Array],
-    steps: Array,
-    *,
-    bend: bool = True,
-) -> tuple[float, Array, Array]:
-    """φ(α) = mean loss at H + Σ_k α_k D_k, its gradient and Hessian at α = `steps`.
-
-    The directions are `along` (j, d_c, rows) of a slice of the joined rows, and after these a
-    constant for each output.
-    """
-    total, size = len(scores), len(steps)
-    value, slope, curvature = 0.0, np.zeros(size), np.zeros((size, size))
-    chunk = max(1024, CHUNK // (size * problem.outputs))
-    for start in range(0, total, chunk):
-        rows = slice(start, min(start + chunk, total))
-        shares = None if problem.shares is None else problem.shares[rows]
-        share = (rows.stop - rows.start) / total
-        if shares is not None:
-            share = float(shares.sum()) / total
-        if share == 0.0:
-            continue
-        targets = problem.targets[rows]
-        part = problem.loss.along(scores[rows], along(rows), targets, steps, shares, bend=bend)
-        value += share * part[0]
-        slope += share * part[1]
-        if bend:
-            curvature += share * part[2]
-    return value, slope, curvature
+    def bend(self, steps: Array, *, roughly: bool) -> Array:
+        """Its Hessian; `roughly` one that is near it will do."""
+        ...
 
 
 def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
     """The minimum of `function`, from 0, by damped Newton steps: (size,).
 
-    A Hessian serves as long as steps by it go well. Zeros where a step would decrease the function
-    by less than `rounding` of its value.
+    A Hessian serves as long as steps by it go well; the first one may be rough. Zeros where a step
+    would decrease the function by less than `rounding` of its value.
     """
     steps = np.zeros(function.size)
-    value, slope, curvature = function.at(steps)
-    newton = Newton(curvature)
-    start, fresh = value, True
+    value, slope = function.at(steps)
+    newton = Newton(function.bend(steps, roughly=True))
+    start, fresh, rough = value, True, True
     for _ in range(50):
         move = newton.step(slope)
         decrement = -float(slope @ move)
         if not decrement > max(ENOUGH * (start - value), rounding * abs(start)):
             break
         size = 1.0
-        trial = function.at(steps + move, bend=False)
+        trial = function.at(steps + move)
         while not _descends(trial, value, move, size, decrement) and size > 1e-6:
             size *= 0.5
-            trial = function.at(steps + size * move, bend=False)
+            trial = function.at(steps + size * move)
         fell = trial[0] < value or _descends(trial, value, move, size, decrement)
-        if not fell and fresh:
+        if not fell and fresh and not rough:
             break
         if fell:
             steps = steps + size * move
-            value, slope = trial[0], trial[1]
+            value, slope = trial
         well = fell and size == 1.0 and -float(slope @ newton.step(slope)) <= 0.01 * decrement
-        fresh = not (well or function.quadratic)
+        fresh = not (well or (function.quadratic and not rough))
         if fresh:
-            newton = Newton(function.at(steps)[2])
+            newton, rough = Newton(function.bend(steps, roughly=False)), False
     return steps
 
 
 def _descends(
-    trial: tuple[float, Array, Array], value: float, move: Array, size: float, decrement: float
+    trial: tuple[float, Array], value: float, move: Array, size: float, decrement: float
 ) -> bool:
     """The trial after `size` of a Newton step is below the value; where rounding hides a decrease
     as small as that is, its slope must say so."""

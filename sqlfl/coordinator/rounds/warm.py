@@ -8,8 +8,10 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.coordinator.rounds.search import exact_search, mean_along
+from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.coordinator.rounds.search import exact_search
 from sqlfl.models.head import Head, first_head
 
 
@@ -18,10 +20,9 @@ class Beginning:
     """The model before the first step, as the coordinator knows it."""
 
     head: Head
-    embedding: Array
-    """E = Σ A_i h_i (N, P), or (N, d_c) without a linear head."""
-    scores: Array
-    """H (N, d_c)"""
+    blocks: tuple[Array, ...]
+    """h_i of every slot (n_i, P), as the messages have it; none where E = Σ A_i h_i is 0."""
+    scores: Scores
     penalty: float
     """Of blocks and head."""
 
@@ -39,8 +40,13 @@ def cold(problem: Problem) -> Beginning:
         head = first_head(intercept, problem.embedding, problem.seed)
         if problem.head is not None:
             head = Head(intercept, np.array(problem.head, np.float64))
-    embedding = np.zeros((problem.mapping.total, problem.embedding))
-    return Beginning(head, embedding, head.scores(embedding), head.penalty(problem.l2))
+    return Beginning(head, (), at_zero(problem, head), head.penalty(problem.l2))
+
+
+def at_zero(problem: Problem, head: Head) -> Scores:
+    """The scores where all blocks predict 0."""
+    zeros = tuple(np.zeros((problem.outputs, size)) for size in problem.mapping.sizes)
+    return Scores(zeros, np.array(head.intercept))
 
 
 def beginning(problem: Problem, conversation: Conversation) -> Beginning:
@@ -56,31 +62,54 @@ def beginning(problem: Problem, conversation: Conversation) -> Beginning:
     if not problem.warm and problem.tower is None:
         return start
     replies = conversation.predictions()
-    embedding = conversation.whole.gather(replies)
-    scores = start.head.scores(embedding)
+    blocks = tuple(conversation.whole.concatenate(replies))
+    scores = Scores(by_output(blocks, start.head.weights), start.intercept)
     penalty = float(conversation.products(replies).sum()) + start.penalty
     if not problem.warm:
-        return Beginning(start.head, embedding, scores, penalty)
-    moved = best_constants(problem, scores)
-    return Beginning(start.head.shifted(moved), embedding, scores + moved, penalty)
+        return Beginning(start.head, blocks, scores, penalty)
+    best = levelled(problem, scores)
+    return Beginning(start.head.shifted(best.moved), blocks, best.scores, penalty)
 
 
-def best_constants(problem: Problem, scores: Array) -> Array:
-    """What to add to all scores (N, d_c) for the least mean loss: (d_c,)."""
-    return exact_search(_Constants(problem, scores))
+@dataclass(frozen=True, eq=False)
+class Levelled:
+    """Scores with the constants that are best for them."""
+
+    before: float
+    """The mean loss without."""
+    moved: Array
+    """What is added to all scores: (d_c,)"""
+    scores: Scores
+    look: Look
+
+
+def levelled(problem: Problem, scores: Scores) -> Levelled:
+    """`scores`, with constants added for the least mean loss."""
+    function = _Constants(problem, scores)
+    before = function.look(np.zeros(problem.outputs)).value
+    moved = exact_search(function)
+    return Levelled(before, moved, scores.shifted(moved), function.look(moved))
 
 
 class _Constants:
     """The mean loss as a function of what is added to all scores."""
 
-    def __init__(self, problem: Problem, scores: Array) -> None:
-        self._problem = problem
+    def __init__(self, problem: Problem, scores: Scores) -> None:
+        self._passes = problem.passes
         self._scores = scores
+        self._looks: dict[bytes, Look] = {}
         self.size = problem.outputs
         self.quadratic = problem.loss.quadratic
 
-    def at(self, steps: Array, *, bend: bool = True) -> tuple[float, Array, Array]:
-        return mean_along(self._problem, self._scores, self._no_directions, steps, bend=bend)
+    def look(self, steps: Array) -> Look:
+        key = steps.tobytes()
+        if key not in self._looks:
+            self._looks[key] = self._passes.look(self._scores.shifted(steps))
+        return self._looks[key]
 
-    def _no_directions(self, rows: slice) -> Array:
-        return np.zeros((0, self._problem.outputs, rows.stop - rows.start))
+    def at(self, steps: Array) -> tuple[float, Array]:
+        found = self.look(steps)
+        return found.value, found.total / self._passes.total
+
+    def bend(self, steps: Array, *, roughly: bool) -> Array:
+        return self._passes.curvatures(self._scores.shifted(steps), (), sampled=roughly)

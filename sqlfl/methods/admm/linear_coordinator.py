@@ -16,12 +16,12 @@ from functools import partial
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.mapping import CHUNK
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import column_means, relative
+from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
 from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.admm.configuration import AdmmConfiguration
@@ -70,9 +70,10 @@ class Admm:
             self._slowed = 1.0 if problem.centred else self._relaxation
         self._begin = cold(problem)
         self._intercept: Array = self._begin.intercept
-        self._scores: Array = self._begin.scores
+        self._scores = self._begin.scores
         self.first = 0.0
-        self._dual = np.zeros_like(self._scores)
+        self._dual = np.zeros((problem.outputs, problem.mapping.total))
+        """λ of every joined row: (d_c, N)."""
         self._rho = own.rho or 0.0
         self._adapting = 0 if self._rho > 0.0 else ADAPTING
         if self._adapting:
@@ -87,7 +88,7 @@ class Admm:
         return None
 
     @property
-    def scores(self) -> Array:
+    def scores(self) -> Scores:
         return self._scores
 
     def start(self) -> None:
@@ -108,7 +109,7 @@ class Admm:
         if problem.warm:
             self._begin = beginning(problem, conversation)
             self._intercept, self._scores = self._begin.intercept, self._begin.scores
-            self._dual = problem.loss.gradient(self._scores, problem.targets)
+            self._dual = problem.passes.slopes(self._scores)
             if self._adapting:
                 self._rho = self._usual_rho()
         if not self._consensus:
@@ -117,23 +118,24 @@ class Admm:
         if blocks > 1 and not self._private:
             generator = np.random.default_rng(problem.seed)
             kappa, _ = largest_eigenvalue(
-                conversation.probe, problem.mapping.total, PROBES, generator, problem.shares
+                conversation.probe, problem.passes, PROBES, generator, problem.shares
             )
             self._relaxation = max(1.0, DAMPING * min(kappa, float(blocks)))
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance = problem.options.tolerance
-        objective = first = problem.value(self._scores) + self._begin.penalty
+        passes = problem.passes
+        objective = first = passes.value(self._scores) + self._begin.penalty
         self.first = first
         epochs = problem.options.epochs
         moved = np.inf
         for epoch in range(1, epochs + 1):
             scores, before, moved_before = self._scores, objective, moved
             residual, penalty = self._epoch()
-            loss = problem.value(self._scores)
+            loss = passes.value(self._scores)
             objective = loss + penalty
-            moved = problem.norm(self._scores - scores)
+            moved = passes.square(self._scores.less(scores))
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             change = relative(change, objective, first)
             still = change <= tolerance and (tolerance > 0.0 or not self._private)
@@ -156,44 +158,21 @@ class Admm:
                 self._relaxation = min(self._limit, larger)
 
     def _usual_rho(self) -> float:
-        loss, shares = self._problem.loss, self._problem.shares
-        mean = loss.mean_curvature(self._scores, shares)
+        loss = self._problem.loss
+        mean = self._problem.passes.mean_curvature(self._scores)
         # scores that overshoot at first may have any curvature, where the loss has no bound
         return max(min(mean, loss.curvature), SMALLEST * loss.curvature)
 
     def _epoch(self) -> tuple[float, float]:
         """Returns mean ‖H − z‖² and the penalty."""
         rho = self._rho
-        values, square = self._renew()
-        whole = self._conversation.whole
+        renewed = self._problem.passes.proximal(self._scores, self._dual, rho)
+        whole, total = self._conversation.whole, self._problem.mapping.total
         weight, run = rho * self._relaxation, self._problem.run
         replies = self._conversation.step(
-            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+            whole, renewed.slots, lambda to, own: AdmmResiduals(run, to[1], own, weight)
         )
-        self._intercept = self._intercept - column_means(values) / (rho * self._slowed)
-        self._scores = whole.gather(replies)
-        self._scores += self._intercept
+        self._intercept = self._intercept - renewed.total / (total * rho * self._slowed)
+        self._scores = Scores(by_output(whole.concatenate(replies)), self._intercept)
         penalty = float(self._conversation.products(replies).sum())
-        return square / (rho * rho * len(values)), penalty
-
-    def _renew(self) -> tuple[Array, float]:
-        """z and λ of every joined row, in pieces that the processor's cache holds.
-
-        Returns λ + ρ (H − z), each row times its share (N, d_c), and Σ share ‖ρ (H − z)‖².
-        """
-        problem, rho = self._problem, self._rho
-        values, square = np.empty(self._dual.shape), 0.0
-        for start in range(0, len(values), CHUNK):
-            rows = slice(start, start + CHUNK)
-            scores, dual = self._scores[rows], self._dual[rows]
-            points = problem.loss.prox(scores + dual / rho, problem.targets[rows], rho)
-            gap = rho * (scores - points)
-            dual += gap
-            values[rows] = dual + gap
-            counted = gap
-            if problem.shares is not None:
-                share = problem.shares[rows, None]
-                values[rows] *= share
-                counted = gap * share
-            square += float(np.vdot(gap, counted))
-        return values, square
+        return renewed.value / (rho * rho), penalty

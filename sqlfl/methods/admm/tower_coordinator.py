@@ -15,7 +15,7 @@ what lowers them lowers it. That is the epoch that follows one in which the obje
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,8 +25,8 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.problem import Problem, Step
-from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
-from sqlfl.messages import Predictions
+from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
 from sqlfl.methods.admm.linear_coordinator import DAMPING, SMALLEST
@@ -34,7 +34,6 @@ from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions
 from sqlfl.models.head import fitted, proximal
 from sqlfl.options.batch import Batch, Rows
-from sqlfl.schema import Address
 
 GROWTH = 1e-3
 """Relative growth of the objective that one epoch may bring."""
@@ -68,8 +67,10 @@ class TowerAdmm:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._begin = cold(problem)
-        self._head, self._embedding = self._begin.head, self._begin.embedding
-        self._scores: Array = self._begin.scores
+        self._head = self._begin.head
+        self._embedding = np.zeros((problem.mapping.total, problem.embedding))
+        """E of every joined row: (N, P)."""
+        self._scores = self._begin.scores
         self.first = 0.0
         self._dual = np.zeros_like(self._embedding)
         self._options = problem.options.of(AdmmOptions)
@@ -93,7 +94,7 @@ class TowerAdmm:
         return None if self._head.weights is None else self._head.weights.copy()
 
     @property
-    def scores(self) -> Array:
+    def scores(self) -> Scores:
         return self._scores
 
     def start(self) -> None:
@@ -112,20 +113,20 @@ class TowerAdmm:
         )
         conversation.start(configuration)
         self._begin = beginning(problem, conversation)
-        self._head, self._embedding = self._begin.head, self._begin.embedding
-        self._scores = self._begin.scores
+        self._head, self._scores = self._begin.head, self._begin.scores
+        self._embedding = conversation.whole.mapping.gather_sum(self._begin.blocks)
         self._dual = self._slopes()
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance = problem.options.tolerance
-        objective = first = problem.value(self._scores) + self._begin.penalty
+        objective = first = problem.passes.value(self._scores) + self._begin.penalty
         self.first = first
         epochs = problem.options.epochs
         for epoch in range(1, epochs + 1):
             before = objective
             residual, penalty = self._epoch()
-            loss = problem.value(self._scores)
+            loss = problem.passes.value(self._scores)
             objective = loss + penalty
             check_objective(problem, objective, first, "the towers", HINT, self._head.stretch)
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
@@ -168,32 +169,33 @@ class TowerAdmm:
         values = problem.weighted(self._dual + gap)
         run = problem.run
         replies = self._conversation.step(
-            whole, values, lambda to, own: AdmmResiduals(run, to[1], own, weight)
+            whole, whole.scatter(values), lambda to, own: AdmmResiduals(run, to[1], own, weight)
         )
-        self._embedding = whole.gather(replies)
+        blocks = whole.concatenate(replies)
+        self._embedding = whole.mapping.gather_sum(blocks)
         if not self._private:
-            self._relaxation = self._relaxed(replies, self._embedding - before)
-        self._fit()
+            self._relaxation = self._relaxed(blocks, self._embedding - before)
+        self._fit(blocks)
         penalty = float(self._conversation.products(replies).sum())
         square = float(np.vdot(gap, problem.weighted(gap))) * stretch
         return square / (rho * rho * len(gap)), penalty + self._head.penalty(problem.l2)
 
     def _usual_rho(self) -> float:
-        loss, shares = self._problem.loss, self._problem.shares
-        curvature = max(loss.mean_curvature(self._scores, shares), SMALLEST * loss.curvature)
+        loss = self._problem.loss
+        bend = self._problem.passes.mean_curvature(self._scores)
+        curvature = max(bend, SMALLEST * loss.curvature)
         return max(curvature * self._head.stretch, 1e-6)
 
     def _slopes(self) -> Array:
         """∂L_j/∂E_j of every joined row, not weighted: (N, P)."""
         problem = self._problem
-        return self._head.pulled_back(problem.loss.gradient(self._scores, problem.targets))
+        return self._head.pulled_back(problem.passes.slopes(self._scores).T)
 
-    def _relaxed(self, replies: Mapping[Address, Predictions], moved: Array) -> float:
-        """The next r; `moved`: ΔE (N, P). What all rows of a table move by alike is b's matter."""
+    def _relaxed(self, blocks: Sequence[Array], moved: Array) -> float:
+        """The next r from h of every slot (n_i, P) and ΔE (N, P). What all rows of a table move by
+        alike is b's matter."""
         before, problem = self._slots, self._problem
-        self._slots = [
-            np.asarray(h, np.float64) for h in self._conversation.whole.concatenate(replies)
-        ]
+        self._slots = [np.asarray(h, np.float64) for h in blocks]
         if not before:
             return self._relaxation
         apart = sum(
@@ -206,7 +208,7 @@ class TowerAdmm:
         kappa = min(_spread(moved, shares) / apart, self._blocks)
         return max(1.0, kappa, 0.5 * (kappa + self._relaxation))
 
-    def _fit(self) -> None:
+    def _fit(self, blocks: Sequence[Array]) -> None:
         """Scores of the new E, by a head that suits it."""
         problem = self._problem
         if self._head.weights is not None:
@@ -218,12 +220,12 @@ class TowerAdmm:
                 problem.l2,
                 problem.shares,
             )
-        scores = self._head.scores(self._embedding)
-        counting = scores if problem.training is None else scores[problem.training]
-        check_scores(problem, counting, "the towers", HINT, self._head.stretch)
-        moved = best_constants(problem, scores)
-        self._head = self._head.shifted(moved)
-        self._scores = scores + moved
+        scores = Scores(by_output(blocks, self._head.weights), self._head.intercept)
+        look = problem.passes.look(scores, sums=False)
+        check_scores(problem, look.largest, look.highest, "the towers", HINT, self._head.stretch)
+        best = levelled(problem, scores)
+        self._head = self._head.shifted(best.moved)
+        self._scores = best.scores
 
 
 def _local_batch(batch: Batch, problem: Problem) -> int:

@@ -21,11 +21,13 @@ import numpy as np
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import column_means, relative
+from sqlfl.coordinator.rounds.divergence import relative
 from sqlfl.coordinator.rounds.evidence import Evidence, bound, examine, least_eigenvalue, weighed
+from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
-from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
+from sqlfl.coordinator.rounds.warm import Levelled, beginning, cold, levelled
 from sqlfl.endings import CERTAIN, Ending
 from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
@@ -34,7 +36,7 @@ from sqlfl.methods.lbfgs.configuration import LbfgsConfiguration
 from sqlfl.methods.lbfgs.lengths import coefficients_length
 from sqlfl.methods.lbfgs.messages import ExactLbfgsResiduals, LbfgsResiduals
 from sqlfl.methods.lbfgs.products import InnerProducts
-from sqlfl.methods.lbfgs.subspace import Images, Restriction
+from sqlfl.methods.lbfgs.subspace import Images, Restriction, Trial
 from sqlfl.models.class_solver import STEP, class_curvature
 from sqlfl.schema import Address
 
@@ -52,16 +54,13 @@ EXACT_ROUNDING = 1e-18
 class Move:
     """A step of all blocks and of the intercept."""
 
-    step: tuple[Array, ...]
-    """X̃ s of every slot."""
-    change: Array
-    """Of H by the blocks' steps: (N, d_c)."""
+    to: Trial
     intercept: Array
     """What it moves by: (d_c,)."""
     coefficients: Array
     """Of the blocks' steps in their basis, as `LbfgsResiduals` carry them: (slots, 1 + 2m)."""
     rounding: float
-    """Mean square of the rounding in `change`."""
+    """Mean square of the rounding in what it does to H."""
     any: bool
     """Something moves."""
 
@@ -85,6 +84,8 @@ class Lbfgs:
         start = cold(problem)
         self._intercept = self._basis(start.intercept)
         self._scores = start.scores
+        self._look: Look | None = None
+        """At these scores, once they have been looked at."""
         self._inner = InnerProducts(len(problem.slots))
         self._images = Images(problem)
         self._exact = False
@@ -118,7 +119,7 @@ class Lbfgs:
         return None
 
     @property
-    def scores(self) -> Array:
+    def scores(self) -> Scores:
         return self._scores
 
     def start(self) -> None:
@@ -159,9 +160,15 @@ class Lbfgs:
         return self._problem.options.tolerance
 
     def _value(self) -> None:
-        self._loss = self._problem.value(self._scores)
+        self._loss = self._seen.value
         penalty = 0.5 * self._problem.l2 * float(self._inner.blocks[:, THETA, THETA].sum())
         self._objective = self._loss + penalty
+
+    @property
+    def _seen(self) -> Look:
+        if self._look is None:
+            self._look = self._problem.passes.look(self._scores)
+        return self._look
 
     def _ready(self) -> bool:
         """By all that is known without asking the clients again, this is the optimum."""
@@ -189,12 +196,14 @@ class Lbfgs:
             held = self._refresh()
             images = self._images.held()
             least = least_eigenvalue(
-                problem.mapping, [[own, *more] for own, more in zip(held, images, strict=True)]
+                problem.passes, [[own, *more] for own, more in zip(held, images, strict=True)]
             )
+            best = Levelled(self._loss, np.zeros(problem.outputs), self._scores, self._seen)
             penalty = self._objective - self._loss
             squares = list(self._inner.squares)
-            scores, reference = self._scores, self._reference
-            return weighed(problem, scores, scores, penalty, squares, first, reference, least)
+            return weighed(
+                problem, self._scores, best, penalty, squares, first, self._reference, least
+            )
         found = examine(
             problem,
             self._conversation,
@@ -203,7 +212,8 @@ class Lbfgs:
             exact=False,
             reference=self._reference,
         )
-        self._scores, self._loss, self._objective = found.scores, found.loss, found.objective
+        self._scores, self._look = found.scores, None
+        self._loss, self._objective = found.loss, found.objective
         return found
 
     def _sharpen(self) -> None:
@@ -218,13 +228,13 @@ class Lbfgs:
         """H from the parameters that the clients hold, the intercept that is best for them, and the
         gradient there, which moves nothing; gives the blocks' predictions (n_i, d_c)."""
         replies = self._conversation.exact_predictions()
-        scores = self._conversation.whole.gather(replies) + self.intercept
-        moved = best_constants(self._problem, scores)
-        self._intercept.shift(moved)
-        self._scores = scores + moved
+        held = self._conversation.whole.concatenate(replies)
+        best = levelled(self._problem, Scores(by_output(held), self.intercept))
+        self._intercept.shift(best.moved)
+        self._scores, self._look = best.scores, best.look
         self._exchange(np.zeros((len(self._problem.slots), coefficients_length())))
         self._value()
-        return self._conversation.whole.concatenate(replies)
+        return held
 
     def _search(self) -> Move:
         move = self._best()
@@ -237,7 +247,9 @@ class Lbfgs:
     def _drowns(self, move: Move) -> bool:
         """The rounding of 4-byte numbers would show in the objective after this step, or is too
         large a part of what the step does to H."""
-        if move.rounding > DROWNED**2 * float(np.mean(np.square(move.change))):
+        problem, change = self._problem, Scores(move.to.step, np.zeros_like(move.intercept))
+        square = problem.passes.square(change, sampled=True) / problem.outputs
+        if move.rounding > DROWNED**2 * square:
             return True
         noise = 0.5 * self._problem.loss.curvature * (self._images.noise + move.rounding)
         return relative(noise, self._objective, self.first) > SHOWN * CERTAIN
@@ -246,35 +258,35 @@ class Lbfgs:
         problem, images = self._problem, self._images
         ways = images.ways(self._inner.direction())
         slope, curvature = self._inner.penalty(ways.coefficients, problem.l2)
-        restriction = Restriction(problem, self._scores, images, ways, slope, curvature)
-        rounding = EXACT_ROUNDING if self._exact else ROUNDING
-        blocks, intercept = restriction.lengths(exact_search(restriction, rounding))
-        step = images.step(ways, blocks)
+        still = tuple(np.zeros_like(held) for held in self._scores.slots)
+        start = Trial(still, self._scores, self._seen)
+        restriction = Restriction(problem, start, images, ways, slope, curvature)
+        steps = exact_search(restriction, EXACT_ROUNDING if self._exact else ROUNDING)
+        blocks, intercept = restriction.lengths(steps)
         return Move(
-            step,
-            images.gathered(step),
+            restriction.trial(steps),
             intercept,
             sent(blocks @ ways.coefficients),
             images.rounding(ways, blocks),
-            bool(blocks.any() or intercept.any()),
+            bool(steps.any()),
         )
 
     def _move(self, move: Move) -> None:
         """θ ← θ + the step, at the clients, in the intercept, and in H."""
         self._intercept.shift(move.intercept)
-        self._images.move(move.step, move.rounding)
-        self._scores = self._scores + move.change + move.intercept
+        self._images.move(move.to.step, move.rounding)
+        self._scores, self._look = move.to.scores, move.to.look
         self._exchange(move.coefficients)
 
     def _exchange(self, coefficients: Array) -> None:
         """The clients make the step; their new gradients' images and products come back."""
-        values = self._problem.residuals(self._scores)
+        look = self._seen
         whole = self._conversation.whole
         replies = self._conversation.step(
-            whole, values, self._residuals(coefficients), exact=self._exact
+            whole, look.slots, self._residuals(coefficients), exact=self._exact
         )
         products = self._conversation.products(replies)
-        own = self._intercept.renew(column_means(values)[None, :])
+        own = self._intercept.renew(look.total[None, :] / self._problem.passes.total)
         self._inner.renew(products, own)
         rows = self._conversation.whole.concatenate(replies)
         self._images.renew(rows, self._inner.iteration)

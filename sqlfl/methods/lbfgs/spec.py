@@ -62,4 +62,4 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     )
 
 
-SPEC = MethodSpec("lbfgs", _exchanges, _words)
+SPEC = MethodSpec("lbfgs", _exchanges, _words, sums_only=True)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem
-from sqlfl.coordinator.rounds.search import mean_along
+from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.methods.lbfgs.basis import IMAGE, newest
 from sqlfl.methods.lbfgs.lengths import MEMORY
 
@@ -27,9 +28,6 @@ WORK = 1 << 30
 joins with very many rows are searched in fewer directions."""
 LEAST = 3
 """Directions of each block that are searched at least."""
-HELD = 1 << 24
-"""Numbers up to which all directions' joined rows are held during a search."""
-
 Key = tuple[str, int]
 """'gradient' or 'step', and the iteration that it came with."""
 
@@ -141,19 +139,19 @@ class Images:
                     found[key] = found.get(key, 0.0) + sign * across
         return found
 
-    def along(self, ways: Ways, rows: slice) -> Array:
-        """Of some joined rows, slot after slot, in each of them way after way:
-        (slots · ways, d_c, rows)."""
-        slots = enumerate(self._mapping.slots)
-        return np.concatenate(
-            [
-                [
-                    sum(w * slot.columns(self._images[k].slots[n], rows) for k, w in part.items())
-                    for part in ways.parts
-                ]
-                for n, slot in slots
-            ]
-        )
+    def along(self, ways: Ways) -> list[Array]:
+        """The ways of every slot, (ways, d_c, n_i) each."""
+        return [
+            np.array([self._sum(part, number) for part in ways.parts])
+            for number in range(len(self._mapping))
+        ]
+
+    def _sum(self, part: Mapping[Key, float], slot: int) -> Array:
+        (first, weight), *others = part.items()
+        total = np.multiply(weight, self._images[first].slots[slot], dtype=np.float64)
+        for key, weight in others:
+            total += np.multiply(weight, self._images[key].slots[slot], dtype=np.float64)
+        return total
 
     def step(self, ways: Ways, lengths: Array) -> tuple[Array, ...]:
         """X̃ s of every slot (d_c, n_i), of a step of `lengths` (slots, ways)."""
@@ -163,17 +161,14 @@ class Images:
             for length, part in zip(own, ways.parts, strict=True):
                 for key, weight in part.items():
                     weights[key] = weights.get(key, 0.0) + float(length) * weight
-            used = [(w, self._images[key].slots[number]) for key, w in weights.items() if w]
             shape = self._images["gradient", self._iteration].slots[number].shape
             total = np.zeros(shape)
-            for weight, values in used:
-                total += weight * values
+            for key, weight in weights.items():
+                if weight:
+                    values = self._images[key].slots[number]
+                    total += np.multiply(weight, values, dtype=np.float64)
             found.append(total)
         return tuple(found)
-
-    def gathered(self, step: Sequence[Array]) -> Array:
-        """What a step changes H by: (N, d_c)."""
-        return self._mapping.gather_sum([values.T for values in step])
 
     def rounding(self, ways: Ways, lengths: Array) -> float:
         """What a step of `lengths` (slots, ways) adds to `noise`."""
@@ -189,31 +184,44 @@ class Images:
         self._keep("step", self._iteration + 1, kept)
 
 
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """What the joined rows are like after a step."""
+
+    step: tuple[Array, ...]
+    """X̃ s of every slot (d_c, n_i)."""
+    scores: Scores
+    look: Look
+
+
 class Restriction:
     """φ(α) = the objective after a step of α along every block's ways, and of the intercept.
 
-    scores: H (N, d_c); slope (slots, ways) and curvature (slots, ways, ways) of the penalty along
-    each block's ways. α holds the slots' lengths, slot after slot, then the intercept's.
+    slope (slots, ways) and curvature (slots, ways, ways) are the penalty's along each block's ways.
+    α holds the slots' lengths, slot after slot, then the intercept's.
+
+    Slopes along the ways are inner products with the slopes' sums over the rows of each slot, so
+    that a look at a trial costs the same for any number of ways, and is what the clients are told
+    where the search ends there.
     """
 
     def __init__(
         self,
         problem: Problem,
-        scores: Array,
+        start: Trial,
         images: Images,
         ways: Ways,
         slope: Array,
         curvature: Array,
     ) -> None:
-        self._problem = problem
-        self._scores = scores
+        self._passes = problem.passes
+        self._start = start
         self._images = images
         self._ways = ways
+        self._along = images.along(ways)
         self._slope = slope
         self._curvature = curvature
-        self._held: dict[int, Array] | None = None
-        if slope.size * scores.size <= HELD:
-            self._held = {}
+        self._trials: dict[bytes, Trial] = {}
         self.size = slope.size + problem.outputs
         self.quadratic = problem.loss.quadratic
 
@@ -221,24 +229,40 @@ class Restriction:
         """Of the blocks (slots, ways), and of the intercept (d_c,)."""
         return steps[: self._slope.size].reshape(self._slope.shape), steps[self._slope.size :]
 
-    def at(self, steps: Array, *, bend: bool = True) -> tuple[float, Array, Array]:
-        """φ, its gradient and, where it is to `bend`, its Hessian at α = `steps`."""
-        found = mean_along(self._problem, self._scores, self._along, steps, bend=bend)
-        value, slope, curvature = found
+    def trial(self, steps: Array) -> Trial:
+        """At α = `steps`; the last ones are kept."""
+        if not steps.any():
+            return self._start
+        key = steps.tobytes()
+        if key not in self._trials:
+            blocks, intercept = self.lengths(steps)
+            step = self._images.step(self._ways, blocks)
+            scores = self._start.scores.moved(step, intercept)
+            while len(self._trials) > 1:
+                del self._trials[next(iter(self._trials))]
+            self._trials[key] = Trial(step, scores, self._passes.look(scores))
+        return self._trials[key]
+
+    def at(self, steps: Array) -> tuple[float, Array]:
+        """φ and its gradient at α = `steps`."""
+        look = self.trial(steps).look
         blocks, _ = self.lengths(steps)
         pulled = np.einsum("sij,sj->si", self._curvature, blocks)
-        value += float(np.vdot(blocks, self._slope + 0.5 * pulled))
-        slope[: blocks.size] += (self._slope + pulled).reshape(-1)
-        if bend:
-            ways = self._slope.shape[1]
-            for number, own in enumerate(self._curvature):
-                part = slice(number * ways, (number + 1) * ways)
-                curvature[part, part] += own
-        return value, slope, curvature
+        penalty = float(np.vdot(blocks, self._slope + 0.5 * pulled))
+        slopes = [
+            np.einsum("kcr,cr->k", ways, sums)
+            for ways, sums in zip(self._along, look.slots, strict=True)
+        ]
+        data = np.concatenate([*slopes, look.total]) / self._passes.total
+        data[: blocks.size] += (self._slope + pulled).reshape(-1)
+        return look.value + penalty, data
 
-    def _along(self, rows: slice) -> Array:
-        if self._held is None:
-            return self._images.along(self._ways, rows)
-        if rows.start not in self._held:
-            self._held[rows.start] = self._images.along(self._ways, rows)
-        return self._held[rows.start]
+    def bend(self, steps: Array, *, roughly: bool) -> Array:
+        """φ's Hessian at α = `steps`."""
+        scores = self.trial(steps).scores
+        found = self._passes.curvatures(scores, self._along, sampled=roughly)
+        ways = self._slope.shape[1]
+        for number, own in enumerate(self._curvature):
+            part = slice(number * ways, (number + 1) * ways)
+            found[part, part] += own
+        return found

@@ -11,7 +11,7 @@ once more with units dropped, in an exchange of its own, and its residuals are f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,11 +22,13 @@ from sqlfl.coordinator.loj import JoinedRows, batch_of
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
+from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError
-from sqlfl.messages import Residuals
+from sqlfl.messages import Predictions, Residuals
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
@@ -81,8 +83,10 @@ class Sgd:
         self._estimated = False
         """Step lengths come from the curvature, and follow it where that changes."""
         self._begin = cold(problem)
-        self._head, self._embedding = self._begin.head, self._begin.embedding
-        self._scores: Array = self._begin.scores
+        self._head, self._blocks = self._begin.head, self._begin.blocks
+        self._scores = self._begin.scores
+        self._look: Look | None = None
+        """At these scores, with sums; None where steps are of batches, or made of noise."""
         self.first = 0.0
         self._optimizers = [
             optimizer_of(self._options.steps.optimizer, self._options.steps.momentum)
@@ -104,7 +108,7 @@ class Sgd:
         return None if self._head.weights is None else self._head.weights.copy()
 
     @property
-    def scores(self) -> Array:
+    def scores(self) -> Scores:
         return self._scores
 
     def start(self) -> None:
@@ -114,7 +118,7 @@ class Sgd:
         configuration = partial(SgdConfiguration, steps=own.steps)
         self._conversation.start(configuration)
         self._begin = beginning(problem, self._conversation)
-        self._head, self._embedding = self._begin.head, self._begin.embedding
+        self._head, self._blocks = self._begin.head, self._begin.blocks
         self._scores = self._begin.scores
         known = usual_rates(problem)
         usual = "inverse" if self._some and known is None else "constant"
@@ -145,13 +149,13 @@ class Sgd:
     def steps(self) -> Iterator[Step]:
         problem = self._problem
         tolerance, epochs = problem.options.tolerance, problem.options.epochs
-        objective = first = problem.value(self._scores) + self._begin.penalty
+        objective = first = self._seen() + self._begin.penalty
         self.first = first
         still = 0
         for epoch in range(1, epochs + 1):
             penalty = self._epoch(step_factor(self._schedule, self._decay, epoch, epochs))
             before = objective
-            loss = problem.value(self._scores)
+            loss = self._seen()
             objective = loss + penalty
             check_objective(problem, objective, first, "the steps", HINT, self._head.stretch)
             change = relative(before - objective, objective, first)
@@ -192,8 +196,51 @@ class Sgd:
             return math.ceil(1.0 / (1.0 - self._options.steps.momentum))
         return ADAM_MEMORY if self._swings else 1
 
+    def _seen(self) -> float:
+        """The mean loss at the scores. Raises ModelError where they are beyond all targets."""
+        whole = self._plain and not self._problem.dropout > 0.0
+        look = self._problem.passes.look(self._scores, sums=whole)
+        if self._blocks:
+            self._check(look.largest, look.highest)
+        self._look = look if whole else None
+        return look.value
+
+    @property
+    def _plain(self) -> bool:
+        """Steps are of all rows, and of exact predictions."""
+        return not self._some and self._problem.privacy is None
+
     def _epoch(self, factor: float) -> float:
         """One pass over the joined rows; returns the penalty."""
+        replies = self._step(factor) if self._plain else self._batches(factor)
+        self._blocks = tuple(self._conversation.whole.concatenate(replies))
+        if self._surrogate is not None:
+            embedding = self._conversation.whole.mapping.gather_sum(self._blocks)
+            self._head = self._head.replaced((self._surrogate.intercept(embedding),))
+        self._scores = Scores(by_output(self._blocks, self._head.weights), self._head.intercept)
+        penalty = float(self._conversation.products(replies).sum())
+        return penalty + self._head.penalty(self._problem.l2)
+
+    def _step(self, factor: float) -> dict[Address, Predictions]:
+        """Of all rows."""
+        problem, conversation, head = self._problem, self._conversation, self._head
+        whole, blocks, scores = conversation.whole, self._blocks, self._scores
+        if problem.dropout > 0.0:
+            blocks = tuple(whole.concatenate(conversation.predictions(training=True)))
+            scores = Scores(by_output(blocks, head.weights), head.intercept)
+        look = self._look or problem.passes.look(scores)
+        pace = factor
+        if not problem.loss.bounded:
+            pace *= self._flatness(problem.passes.rows(scores), slice(None))
+        rows = problem.mapping.total
+        gradient = head.gradient_by_slots(blocks, look.slots, look.total, rows, problem.l2)
+        self._step_head(gradient, pace * self._rates.head)
+        residuals = self._residuals(pace * self._rates.blocks, rows, whole)
+        return conversation.step(
+            whole, [head.pulled_back(own.T).T for own in look.slots], residuals, whole
+        )
+
+    def _batches(self, factor: float) -> dict[Address, Predictions]:
         problem, conversation = self._problem, self._conversation
         whole, total = conversation.whole, problem.mapping.total
         batches = [np.arange(total)]
@@ -201,26 +248,24 @@ class Sgd:
             order = self._rows[self._generator.permutation(len(self._rows))]
             batches = np.split(order, range(self._batch, len(order), self._batch))
         rows, embedding = self._first(batches[0])
-        penalty = 0.0
+        replies: dict[Address, Predictions] = {}
         for number, joined in enumerate(batches):
             slopes = self._slopes(embedding, joined)
-            pace = factor * self._flatness(embedding, joined)
+            pace = factor * self._flatness(self._head.scores(embedding), joined)
             values = self._head.pulled_back(slopes)
             if len(values) < rows.total:
                 values = _spread(values, joined, total)
-            self._step_head(embedding, slopes, pace * self._rates.head)
-            following = whole
-            if number + 1 < len(batches):
-                following = batch_of(whole, batches[number + 1])
+            if self._surrogate is None:
+                self._step_head(self._gradient(embedding, slopes), pace * self._rates.head)
+            last = number + 1 == len(batches)
+            following = whole if last else batch_of(whole, batches[number + 1])
             residuals = self._residuals(pace * self._rates.blocks, len(joined), following)
-            replies = conversation.step(rows, values, residuals, following)
-            rows, embedding = following, following.gather(replies)
-            self._check(self._head.scores(embedding), rows)
-            penalty = float(conversation.products(replies).sum())
-        if self._surrogate is not None:
-            self._head = self._head.replaced((self._surrogate.intercept(embedding),))
-        self._embedding, self._scores = embedding, self._head.scores(embedding)
-        return penalty + self._head.penalty(problem.l2)
+            replies = conversation.step(rows, rows.scatter(values), residuals, following)
+            if not last:
+                rows, embedding = following, following.gather(replies)
+                scores = self._head.scores(embedding)
+                self._check(float(np.abs(scores).max()), float(scores.max()))
+        return replies
 
     def _residuals(
         self, rate: float, divisor: int, following: JoinedRows
@@ -234,7 +279,9 @@ class Sgd:
         """The rows that predict for the first batch of an epoch, and E of the batch (B, P)."""
         whole = self._conversation.whole
         if not self._problem.dropout > 0.0:
-            return whole, self._embedding[joined]
+            if not self._blocks:
+                return whole, np.zeros((len(joined), self._problem.embedding))
+            return whole, whole.mapping.gather_rows(self._blocks, joined)
         rows = batch_of(whole, joined) if self._some else whole
         asked = rows if self._some else None
         return rows, rows.gather(self._conversation.predictions(asked, training=True))
@@ -250,21 +297,21 @@ class Sgd:
         scores = self._head.scores(embedding)
         return problem.loss.gradient(scores, problem.targets[joined], shares)
 
-    def _flatness(self, embedding: Array, joined: Array) -> float:
-        """The curvature that steps were estimated for, over that of a batch's E (B, P)."""
+    def _flatness(self, scores: Array, joined: Array | slice) -> float:
+        """The curvature that steps were estimated for, over that of a batch's H (B, d_c)."""
         problem = self._problem
         if not self._estimated:
             return 1.0
         shares = None if problem.shares is None else problem.shares[joined]
-        return problem.loss.flatness(self._head.scores(embedding), problem.targets[joined], shares)
+        return problem.loss.flatness(scores, problem.targets[joined], shares)
 
-    def _step_head(self, embedding: Array, slopes: Array, rate: float) -> None:
-        if self._surrogate is not None:
-            return
+    def _gradient(self, embedding: Array, slopes: Array) -> tuple[Array, ...]:
+        """Of the head's parameters, of a batch."""
         if self._problem.parameters_only:
-            gradient: tuple[Array, ...] = (self._noised_slope(slopes),)
-        else:
-            gradient = self._head.gradient(embedding, slopes, self._problem.l2)
+            return (self._noised_slope(slopes),)
+        return self._head.gradient(embedding, slopes, self._problem.l2)
+
+    def _step_head(self, gradient: Sequence[Array], rate: float) -> None:
         stepped = [
             optimizer.step(parameter, slope, rate)
             for optimizer, parameter, slope in zip(
@@ -284,11 +331,8 @@ class Sgd:
         slope: Array = noised / len(slopes)
         return slope
 
-    def _check(self, scores: Array, rows: JoinedRows) -> None:
-        counting = scores
-        if rows is self._conversation.whole and self._problem.training is not None:
-            counting = scores[self._problem.training]
-        check_scores(self._problem, counting, "the steps", HINT, self._head.stretch)
+    def _check(self, largest: float, highest: float) -> None:
+        check_scores(self._problem, largest, highest, "the steps", HINT, self._head.stretch)
 
 
 def _spread(values: Array, joined: Array, total: int) -> Array:

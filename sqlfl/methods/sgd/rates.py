@@ -82,8 +82,10 @@ def estimated_rates(
     The intercept is orthogonal to the centred columns: with all rows it has the same formula with
     the loss's curvature for L.
     """
-    total, curvature = problem.mapping.total, problem.loss.curvature
-    top, trace = largest_eigenvalue(conversation.probe, total, PROBES, generator, problem.shares)
+    curvature = problem.loss.curvature
+    top, trace = largest_eigenvalue(
+        conversation.probe, problem.passes, PROBES, generator, problem.shares
+    )
     smoothness = curvature * MARGIN * top + problem.l2
     if counting is not None:
         smoothness = max(smoothness + curvature * trace / counting, curvature)

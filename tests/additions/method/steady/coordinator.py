@@ -7,9 +7,9 @@ from functools import partial
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.divergence import column_means
 from sqlfl.coordinator.rounds.evidence import conclusion
 from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold
 from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
@@ -35,10 +35,10 @@ class Steady:
 
     def steps(self) -> Iterator[Step]:
         problem, epochs = self._problem, self._problem.options.epochs
-        self.first = problem.value(self.scores) + self._begin.penalty
+        self.first = problem.passes.value(self.scores) + self._begin.penalty
         for epoch in range(1, epochs + 1):
             penalty = self._epoch()
-            loss, ending = problem.value(self.scores), None
+            loss, ending = problem.passes.value(self.scores), None
             if epoch == epochs:
                 talk, intercept = self._conversation, self.intercept
                 ending = conclusion(problem, talk, False, intercept, self.first)
@@ -47,10 +47,11 @@ class Steady:
     def _epoch(self) -> float:
         """Returns the penalty."""
         talk, run = self._conversation, self._problem.run
-        values = self._problem.residuals(self.scores)
-        replies = talk.step(talk.whole, values, lambda to, own: Residuals(run, to[1], own))
-        self.intercept: Array = self.intercept - self._rate * column_means(values)
-        self.scores: Array = talk.whole.gather(replies) + self.intercept
+        look = self._problem.passes.look(self.scores)
+        replies = talk.step(talk.whole, look.slots, lambda to, own: Residuals(run, to[1], own))
+        slope = look.total / self._problem.passes.total
+        self.intercept: Array = self.intercept - self._rate * slope
+        self.scores = Scores(by_output(talk.whole.concatenate(replies)), self.intercept)
         return float(talk.products(replies).sum())
 
 

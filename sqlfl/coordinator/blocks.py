@@ -1,0 +1,185 @@
+"""Joined rows as products of groups: a pass over them reads each group once, not each joined row.
+
+Where one slot of a tree has several rows of a key, the joined rows of a key are all pairs of a row
+of that slot and a row of the root (with what hangs on either). Keys with as many rows on both sides
+make a block together. What belongs to a slot's rows is gathered for one side of a block, and spread
+over the other by broadcasting; sums go the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt, prod
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.row_mapping import CHUNK
+
+LONG = 4
+"""Rows that one side of a key must have, for its joined rows to be a block."""
+MANY = 1 << 12
+"""Joined rows that all keys with as many rows must have: those of fewer are found one by one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some joined rows, in an order of its own."""
+
+    shape: tuple[int, ...]
+    """Their product is the number of joined rows."""
+    rows: tuple[Array, ...]
+    """Of every slot: integers that broadcast to the shape, its row of each joined row."""
+
+    @property
+    def count(self) -> int:
+        """b, joined rows."""
+        return prod(self.shape)
+
+    def of(self, slots: Sequence[int]) -> Block:
+        """The same of some of the slots alone."""
+        return Block(self.shape, tuple(self.rows[slot] for slot in slots))
+
+    def take(self, slot: int, values: Array, into: Array) -> None:
+        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
+        # a view: the last axis is cut alone
+        into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., self.rows[slot]]
+
+    def add(self, slot: int, into: Array, values: Array) -> None:
+        """`into` (c, n_i) += A_iᵀ g of (c, b)."""
+        rows = self.rows[slot]
+        summed = values.reshape(len(values), *self.shape)
+        for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
+            if own < whole:
+                summed = summed.sum(axis=axis, keepdims=True)
+        for target, line in zip(into, summed, strict=True):
+            np.add.at(target, rows.reshape(-1), line.reshape(-1))
+
+
+class Blocks:
+    """All joined rows of a mapping, those of equal keys together. The order is the same each time
+    that they are asked for in blocks of one size."""
+
+    def __init__(self, mapping: Factorised) -> None:
+        self._slots = mapping.slots
+        self.sizes = mapping.sizes
+        self.total = mapping.total
+        self._grids: list[_Grid] = []
+        self._others: list[Tree] = []
+        for tree in mapping.trees:
+            grid = _grid(tree)
+            if grid is not None:
+                self._grids.append(grid)
+            self._others.append(tree if grid is None else grid.other)
+
+    @property
+    def together(self) -> int:
+        """Joined rows that are in blocks of more than one axis."""
+        return self.total - sum(tree.total for tree in self._others)
+
+    def blocks(self, size: int = CHUNK) -> Iterator[Block]:
+        """Of up to `size` joined rows each."""
+        for grid in self._grids:
+            yield from grid.blocks(self._slots, size)
+        for tree in self._others:
+            for first in range(0, tree.total, size):
+                end = min(first + size, tree.total)
+                found = tree.part(first, end)
+                yield Block((end - first,), tuple(found[slot] for slot in self._slots))
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """The joined rows of a tree that keys have many of."""
+
+    tree: Tree
+    other: Tree
+    """The tree of the rest."""
+    near: tuple[Array | None, ...]
+    """Of the root and each branch: int (rows of the root,), its row; None of those beyond the
+    branch that multiplies."""
+    spread: Branch
+    roots: Array
+    """int: rows of the root, key by key."""
+    classes: tuple[tuple[int, int, Array, Array], ...]
+    """Rows of the root and of the branch that each key has; where they start in `roots`, and in the
+    branch: (keys,) each."""
+
+    def blocks(self, slots: Sequence[int], size: int) -> Iterator[Block]:
+        side = isqrt(size)
+        for left, right, first, start in self.classes:
+            high = min(left, max(side, size // right))
+            wide = min(right, size // high)
+            keys = max(1, size // (high * wide))
+            for k in range(0, len(first), keys):
+                for one in range(0, left, high):
+                    for other in range(0, right, wide):
+                        above = first[k : k + keys, None] + np.arange(one, min(one + high, left))
+                        below = start[k : k + keys, None] + np.arange(
+                            other, min(other + wide, right)
+                        )
+                        yield self._block(slots, self.roots[above], below)
+
+    def _block(self, slots: Sequence[int], root: Array, place: Array) -> Block:
+        """root: (keys, a); place: (keys, b), in the rows of the branch."""
+        keys, left, right = len(root), root.shape[1], place.shape[1]
+        if keys >= right:  # the longest axis last, for numpy is slow where it is short
+            root, place = root.T[:, None], place.T[None]
+            shape = (left, right, keys)
+        else:
+            root, place = root[:, :, None], place[:, None]
+            shape = (keys, left, right)
+        rows: list[Array] = []
+        for number, near in enumerate(self.near):
+            if near is not None:
+                rows.append(near[root])
+                continue
+            branch = self.tree.branches[number - 1]
+            if branch is self.spread and branch.rows is not None:
+                rows.append(branch.rows[place])
+            else:
+                rows.append(branch.group[rows[branch.parent]])
+        by_slot = dict(zip(self.tree.slots, rows, strict=True))
+        return Block(shape, tuple(by_slot[slot] for slot in slots))
+
+
+def _grid(tree: Tree) -> _Grid | None:
+    """None where more than one branch multiplies, or none does, or no key has many rows."""
+    several = [branch for branch in tree.branches if branch.rows is not None]
+    if tree.bounds is None or len(several) != 1 or not tree.total:
+        return None
+    spread = several[0]
+    assert spread.start is not None
+    assert spread.size is not None
+    counts = np.diff(tree.bounds)
+    near: list[Array | None] = [np.arange(tree.size)]
+    group: Array | None = None
+    for branch in tree.branches:
+        above = near[branch.parent]
+        if branch is spread and above is not None:
+            group = branch.group[above]
+        near.append(None if branch is spread or above is None else branch.group[above])
+    assert group is not None
+    living = np.flatnonzero(counts)
+    order = np.sort(group[living].astype(np.int64) << 32 | living)
+    keys, first, left = np.unique(order >> 32, return_index=True, return_counts=True)
+    roots = order & 0xFFFFFFFF
+    right = spread.size[keys]
+    classes = []
+    taken = np.zeros(tree.size, bool)
+    kinds, kind = np.unique(left << 32 | right, return_inverse=True)
+    joined = np.bincount(kind, left * right)
+    by_kind = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
+    for pair, total, chosen in zip(kinds.tolist(), joined, by_kind, strict=True):
+        a, b = pair >> 32, pair & 0xFFFFFFFF
+        if max(a, b) < LONG or total < MANY:
+            continue
+        classes.append((a, b, first[chosen], spread.start[keys[chosen]]))
+        taken[roots[first[chosen, None] + np.arange(a)]] = True
+    if not classes:
+        return None
+    bounds = np.concatenate([[0], np.cumsum(np.where(taken, 0, counts))])
+    other = replace(tree, bounds=bounds)
+    return _Grid(tree, other, tuple(near), spread, roots, tuple(classes))

@@ -1,0 +1,235 @@
+"""Passes over the joined rows: all that is computed of them, in pieces that the cache holds.
+
+A pass reads the mapping, the targets and the weights once, and makes scores, losses, slopes and
+their sums of every piece before it takes the next one. What goes in and what comes out belongs to
+the rows of the slots; sums run in the order of the joined rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.pieces import Piece, Pieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.models.losses import Loss
+
+CHUNK = 1 << 14
+"""Scores of one piece."""
+DIRECTIONS = 1 << 18
+"""Numbers of one piece along all directions."""
+SAMPLED = 1 << 18
+"""Joined rows, about, of a sample that curvatures are measured at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """The loss and its slopes at some scores."""
+
+    value: float
+    """The (weighted) mean loss."""
+    slots: tuple[Array, ...]
+    """Y_i = A_iᵀ g of every slot, g being N times the slopes of the mean loss: (d_c, n_i). None
+    where they are not wanted."""
+    total: Array
+    """Σ_j g_j: (d_c,)"""
+    largest: float
+    """|H| of the rows that count, at most; NaN where one is."""
+    highest: float
+    """H of these, at most."""
+
+
+class Passes:
+    """Over the joined rows of a problem."""
+
+    def __init__(self, source: Pieces, loss: Loss) -> None:
+        self._source = source
+        self._loss = loss
+        self.total = source.total
+        self._outputs = loss.outputs
+
+    def look(self, scores: Scores, *, sums: bool = True) -> Look:
+        """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
+        every slot."""
+        return self._looked(scores, self._loss.value_and_slopes, sums=sums)
+
+    def _looked(
+        self,
+        scores: Scores,
+        slopes: Callable[[Array, Array, Array | None], tuple[float, Array]],
+        *,
+        sums: bool = True,
+    ) -> Look:
+        """A `Look` with such slopes: as `Loss.value_and_slopes`."""
+        sizes = self._source.sizes if sums else ()
+        found = tuple(np.zeros((self._outputs, size)) for size in sizes)
+        value, total = 0.0, np.zeros(self._outputs)
+        largest, highest = 0.0, -np.inf
+        for piece in self._pieces():
+            h = self._scores(scores, piece)
+            counting = h if piece.shares is None else h[:, piece.shares > 0.0]
+            if counting.size:
+                top, low = float(counting.max()), float(counting.min())
+                largest, highest = max_of(largest, top, -low), max_of(highest, top)
+            part, pulled = slopes(h, piece.targets, piece.shares)
+            value += part
+            total += pulled.sum(axis=1)
+            for slot, into in enumerate(found):
+                piece.add(slot, into, pulled)
+        return Look(value / self.total, found, total, largest, highest)
+
+    def value(self, scores: Scores) -> float:
+        """The (weighted) mean loss."""
+        return self.look(scores, sums=False).value
+
+    def curvatures(self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False) -> Array:
+        """Second derivatives of the mean loss along `ways` (k, d_c, n_i) of each slot, slot after
+        slot, where there are any, and then along a constant for each output; where it may be
+        `sampled`, over some rows in even distances."""
+        outputs, count = self._outputs, sum(len(own) for own in ways)
+        size = count + outputs
+        found, counted = np.zeros((size, size)), 0.0
+        rows = max(1024, DIRECTIONS // (size * outputs))
+        for piece in self._pieces(rows, self._distance(sampled)):
+            h = self._scores(scores, piece)
+            along = np.empty((count, outputs, h.shape[1]))
+            start = 0
+            for slot, own in enumerate(ways):
+                piece.take(slot, own, along[start : start + len(own)])
+                start += len(own)
+            found += self._loss.curvatures(h, piece.targets, piece.shares, along)
+            counted += piece.counted
+        return found / counted if counted > 0.0 else found
+
+    def square(self, scores: Scores, *, sampled: bool = False) -> float:
+        """Mean of share · ‖H_j‖²; where it may be `sampled`, over some rows in even distances."""
+        square, rows = 0.0, 0
+        for piece in self._pieces(step=self._distance(sampled)):
+            h = self._scores(scores, piece)
+            weighted = h if piece.shares is None else h * piece.shares
+            square += float(np.vdot(h, weighted))
+            rows += h.shape[1]
+        return square / rows
+
+    def mean_curvature(self, scores: Scores) -> float:
+        """As `Loss.mean_curvature`."""
+        found = counted = 0.0
+        for piece in self._pieces():
+            weight = piece.counted
+            if weight > 0.0:
+                h = self._scores(scores, piece).T
+                found += weight * self._loss.mean_curvature(h, piece.shares)
+                counted += weight
+        return found / counted
+
+    def slopes(self, scores: Scores) -> Array:
+        """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
+        found = np.empty((self._outputs, self.total))
+        for piece in self._pieces():
+            h = self._scores(scores, piece)
+            found[:, piece.numbers] = self._loss.value_and_slopes(h, piece.targets, None)[1]
+        return found
+
+    def separates(self, scores: Scores) -> bool:
+        """As `Loss.separates`, of the rows that count."""
+        for piece in self._pieces():
+            rows: Array | slice = slice(None)
+            if piece.shares is not None:
+                rows = np.flatnonzero(piece.shares)
+            h = self._scores(scores, piece).T
+            if not self._loss.separates(h[rows], piece.targets[rows]):
+                return False
+        return True
+
+    def proximal(self, scores: Scores, dual: Array, rho: float) -> Look:
+        """The z-step of ADMM and λ += ρ (H − z), in place in `dual` (d_c, N).
+
+        Slopes are those of λ + ρ (H − z), and the value mean share ‖ρ (H − z)‖².
+        """
+        position = 0
+
+        def step(h: Array, targets: Array, shares: Array | None) -> tuple[float, Array]:
+            nonlocal position
+            held = dual[:, position : position + h.shape[1]]
+            position += h.shape[1]
+            points = self._loss.prox((h + held / rho).T, targets, rho).T
+            gap = rho * (h - points)
+            held += gap
+            pulled, counted = held + gap, gap
+            if shares is not None:
+                pulled *= shares
+                counted = gap * shares
+            return float(np.vdot(gap, counted)), pulled
+
+        return self._looked(scores, step)
+
+    def sums(self, vector: Sequence[Array]) -> list[Array]:
+        """A_iᵀ (share ∘ Σ A_k v_k) of every slot: (1, n_k) each -> (1, n_i) each."""
+        found = [np.zeros((1, size)) for size in self._source.sizes]
+        constant = Scores(tuple(vector), np.zeros(1))
+        for piece in self._pieces():
+            values = self._scores(constant, piece)
+            if piece.shares is not None:
+                values *= piece.shares
+            for slot, into in enumerate(found):
+                piece.add(slot, into, values)
+        return found
+
+    def added(self, values: Array) -> list[Array]:
+        """A_iᵀ v of every slot: (N,) -> (1, n_i) each."""
+        found = [np.zeros((1, size)) for size in self._source.sizes]
+        for piece in self._pieces():
+            for slot, into in enumerate(found):
+                piece.add(slot, into, values[None, piece.numbers])
+        return found
+
+    def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
+        """All joined rows, and H of each piece: (b, d_c)."""
+        for piece in self._pieces():
+            yield piece, self._scores(scores, piece).T
+
+    def rows(self, scores: Scores) -> Array:
+        """H of all joined rows: (N, d_c)."""
+        found = np.empty((self.total, len(scores.constant)))
+        for piece, h in self.walk(scores):
+            found[piece.numbers] = h
+        return found
+
+    def sample(self, slots: Sequence[Array], rows: int) -> list[Array]:
+        """A_i h of about so many joined rows in even distances: (n_i, c) -> (b, c) each."""
+        parts: list[list[Array]] = [[] for _ in slots]
+        for piece in self._pieces(step=max(1, self.total // rows)):
+            for slot, (part, values) in enumerate(zip(parts, slots, strict=True)):
+                part.append(np.empty((values.shape[1], piece.count)))
+                piece.take(slot, np.asarray(values.T, order="C"), part[-1])
+        return [np.concatenate(part, axis=1).T for part in parts]
+
+    def _scores(self, scores: Scores, piece: Piece) -> Array:
+        """H of a piece: float64 (d_c, b), an array of its own."""
+        h = np.empty((len(scores.constant), piece.count))
+        if not scores.slots:
+            h[:] = scores.constant[:, None]
+            return h
+        piece.take(0, scores.slots[0], h)
+        room = np.empty_like(h)
+        for slot, values in enumerate(scores.slots[1:], 1):
+            piece.take(slot, values, room)
+            h += room
+        h += scores.constant[:, None]
+        return h
+
+    def _distance(self, sampled: bool) -> int:
+        return max(1, self.total // SAMPLED) if sampled else 1
+
+    def _pieces(self, size: int | None = None, step: int = 1) -> Iterator[Piece]:
+        """Of `size` joined rows each, `step` apart."""
+        size = max(1024, CHUNK // self._outputs) if size is None else size
+        return self._source.pieces(size, step)
+
+
+def max_of(*numbers: float) -> float:
+    """The largest; NaN where one is."""
+    return float(np.max(numbers))

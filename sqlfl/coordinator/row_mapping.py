@@ -1,0 +1,90 @@
+"""Which row of every slot each joined row comes from, written down or found when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from sqlfl.arrays import Array
+
+CHUNK = 1 << 16
+"""Joined rows that are taken at once: few enough for the processor's cache."""
+
+
+class RowMapping(Protocol):
+    """The joined rows of a query, in an order of their own that is the same each time."""
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Numbers of the slots that joined rows are told by."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each of them."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """N, joined rows."""
+        ...
+
+    def counts(self, slot: int) -> Array:
+        """cnt of every row of a slot, by its number: int64 (n_i,)."""
+        ...
+
+    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
+        """Of up to `size` joined rows after another, or of every `step`-th, the row of each of
+        `slots`: integers (n,)."""
+        ...
+
+    def renumbered(self, active: Mapping[int, Array]) -> RowMapping:
+        """With slots that have only their `active` rows left, among them all that are joined."""
+        ...
+
+    def written(self) -> Mapping[int, Array]:
+        """Slot -> int32 (N,): its row of each joined row. Once written they stay."""
+        ...
+
+
+class WrittenMapping:
+    """Joined rows as an array of each slot: int32 (N,), slot -> rows, of so many rows `sizes`."""
+
+    def __init__(self, rows: Mapping[int, Array], sizes: Mapping[int, int]) -> None:
+        self._rows = dict(rows)
+        self._sizes = dict(sizes)
+        self.slots = tuple(rows)
+        self.total = len(next(iter(rows.values())))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self._sizes[slot] for slot in self.slots)
+
+    def counts(self, slot: int) -> Array:
+        return np.bincount(self._rows[slot], minlength=self._sizes[slot])
+
+    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
+        for start in range(0, self.total, size * step):
+            yield tuple(rows[start : start + size * step : step] for rows in self._rows.values())
+
+    def renumbered(self, active: Mapping[int, Array]) -> WrittenMapping:
+        """In the same arrays: these rows here are gone then."""
+        for slot, kept in active.items():
+            rows, place = self._rows[slot], positions(kept, self._sizes[slot])
+            for start in range(0, self.total, CHUNK):
+                piece = rows[start : start + CHUNK]
+                piece[:] = place[piece]
+        sizes = self._sizes | {slot: len(kept) for slot, kept in active.items()}
+        return WrittenMapping(self._rows, sizes)
+
+    def written(self) -> Mapping[int, Array]:
+        return self._rows
+
+
+def positions(active: Array, size: int) -> Array:
+    """int32 (size,): where each of some rows, ascending, stands among them; 0 for others."""
+    place = np.zeros(size, np.int32)
+    place[active] = np.arange(len(active), dtype=np.int32)
+    return place

@@ -1,0 +1,85 @@
+"""Joined rows in blocks are those of the mapping, and gather and add what it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sqlfl.coordinator import blocks as module
+from sqlfl.coordinator.blocks import Block, Blocks
+from sqlfl.coordinator.factorised import Factorised, factorised
+from sqlfl.coordinator.join_size import SlotCodes
+from tests.coordinator.test_factorised import TREES, query, written
+from tests.coordinator.test_join_size import random_codes
+from tests.depth import SEED, THOROUGH
+
+
+def rows_of(mapping: Factorised, size: int) -> tuple[np.ndarray, int]:
+    """(N, slots), sorted; how many were in blocks of several axes."""
+    parts, together = [np.zeros((0, len(mapping.slots)), int)], 0
+    for block in Blocks(mapping).blocks(size):
+        assert 0 < block.count <= size
+        together += block.count if len(block.shape) > 1 else 0
+        spread = [np.broadcast_to(rows, block.shape).reshape(-1) for rows in block.rows]
+        parts.append(np.stack(spread, axis=1))
+    rows = np.concatenate(parts)
+    return rows[np.lexsort(rows.T)], together
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("name", TREES)
+def test_all_joined_rows_are_in_blocks(
+    name: str, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MANY", 12)
+    monkeypatch.setattr(module, "LONG", 2)
+    ucq = query(TREES[name], 1, blocks)
+    several = 0
+    for seed in range(60 if THOROUGH else 12):
+        slots = random_codes(ucq, SEED + seed, *((12, 4), (30, 3))[seed % 2])
+        for slot in range(1, len(ucq.slots) - 1):  # one slot alone multiplies
+            if seed % 3:
+                keys = {key: np.arange(len(c)) for key, c in slots[slot].keys.items()}
+                slots[slot] = SlotCodes(slots[slot].fragment, keys)
+        mapping = factorised(ucq, slots)
+        assert mapping is not None
+        size = (7, 40, 1000)[seed % 3]
+        found, together = rows_of(mapping, size)
+        np.testing.assert_array_equal(found, written(mapping, 1000))
+        assert together == Blocks(mapping).together
+        several += together
+        active = {slot: np.flatnonzero(mapping.counts(slot)) for slot in mapping.slots}
+        fewer = mapping.renumbered(active)
+        np.testing.assert_array_equal(rows_of(fewer, size)[0], written(fewer, 1000))
+    if name in ("two", "star") and blocks == 1:
+        assert several
+
+
+def test_a_block_gathers_and_adds_as_an_incidence() -> None:
+    rng = np.random.default_rng(SEED)
+    rows = (rng.integers(0, 9, (4, 1, 5)), rng.integers(0, 6, (1, 3, 5)), rng.integers(0, 3, 60))
+    block = Block((4, 3, 5), (*rows[:2], rows[2].reshape(4, 3, 5)))
+    for slot, size in enumerate((9, 6, 3)):
+        own = np.broadcast_to(block.rows[slot], block.shape).reshape(-1)
+        for lead in ((2,), (3, 2)):
+            values = rng.normal(size=(*lead, size))
+            into = np.empty((*lead, 120))[..., ::2]
+            block.take(slot, values, into)
+            np.testing.assert_array_equal(into, values[..., own])
+        sums, values = rng.normal(size=(2, size)), rng.normal(size=(2, 60))
+        expected = sums.copy()
+        for line, summed in zip(values, expected, strict=True):
+            np.add.at(summed, own, line)
+        block.add(slot, sums, values)
+        np.testing.assert_allclose(sums, expected, rtol=1e-12)
+
+
+def test_keys_of_many_rows_are_cut_to_size() -> None:
+    ucq = query(TREES["two"])
+    rng = np.random.default_rng(SEED)
+    slots = {n: SlotCodes(np.zeros(900, np.uint16), {0: rng.integers(0, 3, 900)}) for n in (0, 1)}
+    mapping = factorised(ucq, slots)
+    assert mapping is not None
+    found, together = rows_of(mapping, 5000)
+    assert together == mapping.total > 200_000
+    np.testing.assert_array_equal(found, written(mapping, 1 << 16))
