@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator import equal_rows
-from sqlfl.coordinator.equal_rows import merge_equal_rows
+from sqlfl.coordinator.equal_rows import Groups, merge_equal_rows
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
@@ -243,15 +243,20 @@ def test_nobody_is_asked_where_it_is_off_or_rows_are_few() -> None:
     assert made.clients.asked == other.clients.asked == 0
 
 
-def test_keys_beyond_64_bits_are_numbered_first() -> None:
+@pytest.mark.parametrize(("number", "most"), [(3, 6), (3, 2**31), (2**30, 6), (2**30, 2**30)])
+def test_groups_have_equal_digits(number: int, most: int) -> None:
+    """Of few possible keys, of many, and of more than 64 bits hold."""
     rng = np.random.default_rng(3)
-    digits = [(rng.integers(0, 3, 500) * (2**30 // 3), 2**30) for _ in range(5)]
-    group, heads = equal_rows._groups(digits)
-    rows = list(zip(*(values for values, _ in digits), strict=True))
-    numbers = {row: n for n, row in enumerate(dict.fromkeys(rows))}
-    assert group.tolist() == [numbers[row] for row in rows]
-    assert [rows[head] for head in heads] == list(numbers)
-    assert heads.tolist() == [rows.index(row) for row in numbers]
+    digits = [(rng.integers(0, 3, 500) * (number // 3), number) for _ in range(5)]
+    digits.append((rng.integers(0, 2, 500), most))
+    groups = Groups.of(digits)
+    rows = list(zip(*(values.tolist() for values, _ in digits), strict=True))
+    assert sorted(rows[head] for head in groups.heads) == sorted(set(rows))
+    values = rng.normal(size=500)
+    for head, count, total in zip(groups.heads, groups.total(), groups.total(values), strict=True):
+        own = [n for n, row in enumerate(rows) if row == rows[head]]
+        assert count == len(own)
+        assert total == pytest.approx(values[own].sum(), rel=1e-12)
 
 
 WRONG: dict[str, tuple[list[int], str]] = {
