@@ -31,27 +31,12 @@ class Block:
     shape: tuple[int, ...]
     """Their product is the number of joined rows."""
     rows: tuple[Array, ...]
-    """Of every slot: integers that broadcast to the shape, its row of each joined row."""
+    """Of every slot: integers, of the shape or 1 along some axes, its row of each joined row."""
 
     @property
     def count(self) -> int:
         """b, joined rows."""
         return prod(self.shape)
-
-    def take(self, slot: int, values: Array, into: Array) -> None:
-        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
-        # a view: the last axis is cut alone
-        into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., self.rows[slot]]
-
-    def add(self, slot: int, into: Array, values: Array) -> None:
-        """`into` (c, n_i) += A_iᵀ g of (c, b)."""
-        rows = self.rows[slot]
-        summed = values.reshape(len(values), *self.shape)
-        for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
-            if own < whole:
-                summed = summed.sum(axis=axis, keepdims=True)
-        for target, line in zip(into, summed, strict=True):
-            np.add.at(target, rows.reshape(-1), line.reshape(-1))
 
 
 class Blocks:

@@ -202,8 +202,8 @@ class Passes:
         """A_i h of about so many joined rows in even distances: (n_i, c) -> (b, c) each."""
         parts: list[list[Array]] = [[] for _ in slots]
         for piece in self._pieces(step=max(1, self.total // rows)):
-            for part, own, values in zip(parts, piece.rows, slots, strict=True):
-                part.append(values[own])
+            for slot, (part, values) in enumerate(zip(parts, slots, strict=True)):
+                part.append(piece.of(slot, values))
         return [np.concatenate(part) for part in parts]
 
     def _scores(self, scores: Scores, piece: Piece) -> Array:

@@ -1,7 +1,9 @@
 """Joined rows piece by piece: which row of every slot each comes from, its target, what it counts.
 
 They are written down, as arrays of all joined rows, or found again in each pass from groups of rows
-with equal keys. Then no array has a row per joined row: targets are those of their slot's rows.
+with equal keys. Then no array has a row per joined row: targets are those of their slot's rows. A
+piece may be a product of groups, in which what belongs to a row is read and added up once for all
+joined rows that it has there.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.blocks import Block, Blocks
+from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.row_mapping import RowMapping
 
 Rows: TypeAlias = Array | slice
-"""Rows of a slot: integers (b,), or a range of them."""
+"""Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +38,8 @@ class Piece:
     """(b,)"""
     shares: Array | None
     """(b,): as `Problem.shares`; None for 1 of each."""
+    shape: tuple[int, ...] = ()
+    """Of a product of groups, whose joined rows are counted in that order; else none."""
 
     @property
     def numbers(self) -> slice:
@@ -51,6 +57,10 @@ class Piece:
         if isinstance(rows, slice):
             into[...] = values[..., rows]
             return
+        if self.shape:
+            # a view: the last axis is cut alone
+            into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., rows]
+            return
         rows = rows.astype(np.intp, copy=False)
         flat = values.reshape(-1, values.shape[-1])
         for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
@@ -65,8 +75,21 @@ class Piece:
         if isinstance(rows, slice):
             into[:, rows] += values
             return
+        if self.shape:
+            values = values.reshape(len(values), *self.shape)
+            for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
+                if own < whole:
+                    values = values.sum(axis=axis, keepdims=True)
         for target, line in zip(into, values, strict=True):
-            np.add.at(target, rows, line)
+            np.add.at(target, rows.reshape(-1), line.reshape(-1))
+
+    def of(self, slot: int, values: Array) -> Array:
+        """A_i h: (n_i, c) -> (b, c)."""
+        rows = self.rows[slot]
+        if self.shape and not isinstance(rows, slice):
+            rows = np.broadcast_to(rows, self.shape).reshape(-1)
+        found: Array = values[rows]
+        return found
 
 
 class Pieces(Protocol):
@@ -120,6 +143,7 @@ class FoundPieces:
         self, mapping: RowMapping, slots: Sequence[int], target: int, targets: Array
     ) -> None:
         self._mapping = mapping
+        self._blocks = Blocks(mapping) if isinstance(mapping, Factorised) else None
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
         self._targets = targets
@@ -127,9 +151,22 @@ class FoundPieces:
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
     def pieces(self, size: int, step: int = 1) -> Iterator[Piece]:
+        if step == 1 and self._blocks is not None:
+            yield from self._products(self._blocks.blocks(size))
+            return
         first = 0
         for rows in self._mapping.chunks(size, step):
             own = tuple(rows[place] for place in self._places)
             count = len(rows[self._target])
             yield Piece(first, count, own, self._targets.take(rows[self._target]), None)
             first += count * step
+
+    def _products(self, blocks: Iterator[Block]) -> Iterator[Piece]:
+        first = 0
+        for block in blocks:
+            own = tuple(block.rows[place] for place in self._places)
+            targets = self._targets.take(block.rows[self._target])
+            spread = np.broadcast_to(targets, block.shape).reshape(-1)
+            shape = block.shape if len(block.shape) > 1 else ()
+            yield Piece(first, block.count, own, spread, None, shape)
+            first += block.count
