@@ -165,8 +165,8 @@ class FoundPieces:
         first = 0
         for block in blocks:
             own = tuple(block.rows[place] for place in self._places)
-            targets = self._targets.take(block.rows[self._target])
-            spread = np.broadcast_to(targets, block.shape).reshape(-1)
+            targets = np.empty(block.shape, self._targets.dtype)
+            targets[...] = self._targets.take(block.rows[self._target])
             shape = block.shape if len(block.shape) > 1 else ()
-            yield Piece(first, block.count, own, spread, None, shape)
+            yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
             first += block.count
