@@ -31,31 +31,12 @@ class Block:
     shape: tuple[int, ...]
     """Their product is the number of joined rows."""
     rows: tuple[Array, ...]
-    """Of every slot: integers that broadcast to the shape, its row of each joined row."""
+    """Of every slot: integers, of the shape or 1 along some axes, its row of each joined row."""
 
     @property
     def count(self) -> int:
         """b, joined rows."""
         return prod(self.shape)
-
-    def of(self, slots: Sequence[int]) -> Block:
-        """The same of some of the slots alone."""
-        return Block(self.shape, tuple(self.rows[slot] for slot in slots))
-
-    def take(self, slot: int, values: Array, into: Array) -> None:
-        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
-        # a view: the last axis is cut alone
-        into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., self.rows[slot]]
-
-    def add(self, slot: int, into: Array, values: Array) -> None:
-        """`into` (c, n_i) += A_iᵀ g of (c, b)."""
-        rows = self.rows[slot]
-        summed = values.reshape(len(values), *self.shape)
-        for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
-            if own < whole:
-                summed = summed.sum(axis=axis, keepdims=True)
-        for target, line in zip(into, summed, strict=True):
-            np.add.at(target, rows.reshape(-1), line.reshape(-1))
 
 
 class Blocks:
@@ -108,21 +89,21 @@ class _Grid:
     branch: (keys,) each."""
 
     def blocks(self, slots: Sequence[int], size: int) -> Iterator[Block]:
+        places = [self.tree.slots.index(slot) for slot in slots]
         side = isqrt(size)
         for left, right, first, start in self.classes:
-            high = min(left, max(side, size // right))
-            wide = min(right, size // high)
+            high = _even(left, max(side, size // right))
+            wide = _even(right, size // high)
             keys = max(1, size // (high * wide))
             for k in range(0, len(first), keys):
                 for one in range(0, left, high):
+                    rows = np.arange(one, min(one + high, left))
+                    root = self.roots[first[k : k + keys, None] + rows]
                     for other in range(0, right, wide):
-                        above = first[k : k + keys, None] + np.arange(one, min(one + high, left))
-                        below = start[k : k + keys, None] + np.arange(
-                            other, min(other + wide, right)
-                        )
-                        yield self._block(slots, self.roots[above], below)
+                        rows = np.arange(other, min(other + wide, right))
+                        yield self._block(places, root, start[k : k + keys, None] + rows)
 
-    def _block(self, slots: Sequence[int], root: Array, place: Array) -> Block:
+    def _block(self, places: Sequence[int], root: Array, place: Array) -> Block:
         """root: (keys, a); place: (keys, b), in the rows of the branch."""
         keys, left, right = len(root), root.shape[1], place.shape[1]
         if keys >= right:  # the longest axis last, for numpy is slow where it is short
@@ -141,8 +122,13 @@ class _Grid:
                 rows.append(branch.rows[place])
             else:
                 rows.append(branch.group[rows[branch.parent]])
-        by_slot = dict(zip(self.tree.slots, rows, strict=True))
-        return Block(shape, tuple(by_slot[slot] for slot in slots))
+        return Block(shape, tuple(rows[number] for number in places))
+
+
+def _even(length: int, most: int) -> int:
+    """The length of as few parts as there can be of `most` at the most, cut evenly."""
+    parts = -(-length // min(length, most))
+    return -(-length // parts)
 
 
 def _grid(tree: Tree) -> _Grid | None:

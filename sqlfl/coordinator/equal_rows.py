@@ -100,17 +100,20 @@ def _merged(joined: Joined, target: Targets) -> tuple[Joined, Targets]:
 
 
 def _repeat(digits: Sequence[tuple[Array, int]]) -> bool:
-    """Whether rows of a sample are as often equal as they would be where a third can be spared.
-
-    Of groups of 1.5 rows on average, or more, a sample of m among N has m²/4N equal pairs.
-    """
+    """Whether rows of a sample are as often equal as they would be where a third can be spared:
+    rows that lie together, or rows in even distances, of which m among N then have m²/3N equal
+    pairs at least."""
     total = len(digits[0][0])
-    step = total // SAMPLED
-    if step < 2:
+    if total < 4 * SAMPLED:
         return True
-    some = Groups.of([(values[::step], number) for values, number in digits])
-    rows = len(some.key)
-    return rows - len(some.heads) > 0.1 * rows * rows / total
+    together = _spared(digits, slice(total // 2, total // 2 + SAMPLED))
+    apart = _spared(digits, slice(0, None, total // SAMPLED))
+    return together > 0.25 * SAMPLED or apart > 0.2 * SAMPLED**2 / total
+
+
+def _spared(digits: Sequence[tuple[Array, int]], rows: slice) -> int:
+    some = Groups.of([(values[rows], number) for values, number in digits])
+    return len(some.key) - len(some.heads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Joined rows in blocks are those of the mapping, and gather and add what it does."""
+"""Joined rows in blocks are those of the mapping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sqlfl.coordinator import blocks as module
-from sqlfl.coordinator.blocks import Block, Blocks
+from sqlfl.coordinator.blocks import Blocks
 from sqlfl.coordinator.factorised import Factorised, factorised
 from sqlfl.coordinator.join_size import SlotCodes
 from tests.coordinator.test_factorised import TREES, query, written
@@ -51,27 +51,8 @@ def test_all_joined_rows_are_in_blocks(
         active = {slot: np.flatnonzero(mapping.counts(slot)) for slot in mapping.slots}
         fewer = mapping.renumbered(active)
         np.testing.assert_array_equal(rows_of(fewer, size)[0], written(fewer, 1000))
-    if name in ("two", "star") and blocks == 1:
+    if name == "two" and blocks == 1:
         assert several
-
-
-def test_a_block_gathers_and_adds_as_an_incidence() -> None:
-    rng = np.random.default_rng(SEED)
-    rows = (rng.integers(0, 9, (4, 1, 5)), rng.integers(0, 6, (1, 3, 5)), rng.integers(0, 3, 60))
-    block = Block((4, 3, 5), (*rows[:2], rows[2].reshape(4, 3, 5)))
-    for slot, size in enumerate((9, 6, 3)):
-        own = np.broadcast_to(block.rows[slot], block.shape).reshape(-1)
-        for lead in ((2,), (3, 2)):
-            values = rng.normal(size=(*lead, size))
-            into = np.empty((*lead, 120))[..., ::2]
-            block.take(slot, values, into)
-            np.testing.assert_array_equal(into, values[..., own])
-        sums, values = rng.normal(size=(2, size)), rng.normal(size=(2, 60))
-        expected = sums.copy()
-        for line, summed in zip(values, expected, strict=True):
-            np.add.at(summed, own, line)
-        block.add(slot, sums, values)
-        np.testing.assert_allclose(sums, expected, rtol=1e-12)
 
 
 def test_keys_of_many_rows_are_cut_to_size() -> None:

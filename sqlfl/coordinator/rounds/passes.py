@@ -203,9 +203,8 @@ class Passes:
         parts: list[list[Array]] = [[] for _ in slots]
         for piece in self._pieces(step=max(1, self.total // rows)):
             for slot, (part, values) in enumerate(zip(parts, slots, strict=True)):
-                part.append(np.empty((values.shape[1], piece.count)))
-                piece.take(slot, np.asarray(values.T, order="C"), part[-1])
-        return [np.concatenate(part, axis=1).T for part in parts]
+                part.append(piece.of(slot, values))
+        return [np.concatenate(part) for part in parts]
 
     def _scores(self, scores: Scores, piece: Piece) -> Array:
         """H of a piece: float64 (d_c, b), an array of its own."""

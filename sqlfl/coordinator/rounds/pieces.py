@@ -1,7 +1,9 @@
 """Joined rows piece by piece: which row of every slot each comes from, its target, what it counts.
 
 They are written down, as arrays of all joined rows, or found again in each pass from groups of rows
-with equal keys. Then no array has a row per joined row: targets are those of their slot's rows.
+with equal keys. Then no array has a row per joined row: targets are those of their slot's rows. A
+piece may be a product of groups, in which what belongs to a row is read and added up once for all
+joined rows that it has there.
 """
 
 from __future__ import annotations
@@ -13,57 +15,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.blocks import Blocks
+from sqlfl.coordinator.blocks import Block, Blocks
 from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.row_mapping import RowMapping
 
 Rows: TypeAlias = Array | slice
-"""Rows of a slot: integers (b,), or a range of them."""
-
-
-class Grid(Protocol):
-    """Which row of every slot with features some joined rows come from."""
-
-    @property
-    def count(self) -> int:
-        """b, joined rows."""
-        ...
-
-    def take(self, slot: int, values: Array, into: Array) -> None:
-        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
-        ...
-
-    def add(self, slot: int, into: Array, values: Array) -> None:
-        """`into` (c, n_i) += A_iᵀ g of (c, b)."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Listed:
-    """Joined rows one by one, added up in their order."""
-
-    count: int
-    rows: tuple[Rows, ...]
-
-    def take(self, slot: int, values: Array, into: Array) -> None:
-        rows = self.rows[slot]
-        if isinstance(rows, slice):
-            into[...] = values[..., rows]
-            return
-        flat = values.reshape(-1, values.shape[-1])
-        for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
-            if line.dtype == target.dtype:
-                line.take(rows, out=target, mode="clip")  # 'raise' would make a copy
-            else:
-                target[:] = line.take(rows)
-
-    def add(self, slot: int, into: Array, values: Array) -> None:
-        rows = self.rows[slot]
-        if isinstance(rows, slice):
-            into[:, rows] += values
-            return
-        for target, line in zip(into, values, strict=True):
-            np.add.at(target, rows, line)
+"""Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +29,17 @@ class Piece:
     """Some joined rows."""
 
     first: int
-    """The number of the first one, where they are written down."""
-    grid: Grid
+    """The number of the first one."""
+    count: int
+    """b"""
+    rows: tuple[Rows, ...]
+    """Of every slot with features, in the order of the problem."""
     targets: Array
     """(b,)"""
     shares: Array | None
     """(b,): as `Problem.shares`; None for 1 of each."""
-
-    @property
-    def count(self) -> int:
-        """b"""
-        return self.grid.count
+    shape: tuple[int, ...] = ()
+    """Of a product of groups, whose joined rows are counted in that order; else none."""
 
     @property
     def numbers(self) -> slice:
@@ -94,12 +52,44 @@ class Piece:
         return float(self.count if self.shares is None else self.shares.sum())
 
     def take(self, slot: int, values: Array, into: Array) -> None:
-        """As `Grid.take`."""
-        self.grid.take(slot, values, into)
+        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
+        rows = self.rows[slot]
+        if isinstance(rows, slice):
+            into[...] = values[..., rows]
+            return
+        if self.shape:
+            # a view: the last axis is cut alone
+            into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., rows]
+            return
+        rows = rows.astype(np.intp, copy=False)
+        flat = values.reshape(-1, values.shape[-1])
+        for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
+            if line.dtype == target.dtype:
+                line.take(rows, out=target, mode="clip")  # 'raise' would make a copy
+            else:
+                target[:] = line.take(rows)
 
     def add(self, slot: int, into: Array, values: Array) -> None:
-        """As `Grid.add`."""
-        self.grid.add(slot, into, values)
+        """`into` (c, n_i) += A_iᵀ g of (c, b), in the order of joined rows."""
+        rows = self.rows[slot]
+        if isinstance(rows, slice):
+            into[:, rows] += values
+            return
+        if self.shape:
+            values = values.reshape(len(values), *self.shape)
+            for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
+                if own < whole:
+                    values = values.sum(axis=axis, keepdims=True)
+        for target, line in zip(into, values, strict=True):
+            np.add.at(target, rows.reshape(-1), line.reshape(-1))
+
+    def of(self, slot: int, values: Array) -> Array:
+        """A_i h: (n_i, c) -> (b, c)."""
+        rows = self.rows[slot]
+        if self.shape and not isinstance(rows, slice):
+            rows = np.broadcast_to(rows, self.shape).reshape(-1)
+        found: Array = values[rows]
+        return found
 
 
 class Pieces(Protocol):
@@ -134,27 +124,29 @@ class WrittenPieces:
         slots = self._mapping.slots
         for start in range(0, self.total, size * step):
             chosen = slice(start, min(start + size * step, self.total), step)
-            # of the machine's own width: else each use of them would make them so
-            rows = tuple(
-                chosen if slot.identity else slot.rows[chosen].astype(np.intp) for slot in slots
+            yield Piece(
+                start,
+                len(range(start, chosen.stop, step)),
+                # of the machine's own width: else each use of them would make them so
+                tuple(
+                    chosen if slot.identity else slot.rows[chosen].astype(np.intp) for slot in slots
+                ),
+                self._targets[chosen],
+                None if self._shares is None else self._shares[chosen],
             )
-            shares = None if self._shares is None else self._shares[chosen]
-            grid = Listed(len(range(start, chosen.stop, step)), rows)
-            yield Piece(start, grid, self._targets[chosen], shares)
 
 
 class FoundPieces:
-    """Of a mapping that need not be written down, with the targets of their slot's rows: products
-    of groups of equal keys, where these are large, and single rows.
+    """Of a mapping that need not be written down, with the targets of their slot's rows.
 
     slots: those with features; target: the slot of `targets` (n,).
     """
 
     def __init__(
-        self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
+        self, mapping: RowMapping, slots: Sequence[int], target: int, targets: Array
     ) -> None:
         self._mapping = mapping
-        self._blocks = Blocks(mapping)
+        self._blocks = Blocks(mapping) if isinstance(mapping, Factorised) else None
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
         self._targets = targets
@@ -162,13 +154,22 @@ class FoundPieces:
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
     def pieces(self, size: int, step: int = 1) -> Iterator[Piece]:
-        if step == 1:
-            for block in self._blocks.blocks(size):
-                own = self._targets[block.rows[self._target]]
-                targets = np.broadcast_to(own, block.shape).reshape(-1)
-                yield Piece(0, block.of(self._places), targets, None)
+        if step == 1 and self._blocks is not None:
+            yield from self._products(self._blocks.blocks(size))
             return
+        first = 0
         for rows in self._mapping.chunks(size, step):
-            own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
-            grid = Listed(len(rows[0]), own)
-            yield Piece(0, grid, self._targets[rows[self._target]], None)
+            own = tuple(rows[place] for place in self._places)
+            count = len(rows[self._target])
+            yield Piece(first, count, own, self._targets.take(rows[self._target]), None)
+            first += count * step
+
+    def _products(self, blocks: Iterator[Block]) -> Iterator[Piece]:
+        first = 0
+        for block in blocks:
+            own = tuple(block.rows[place] for place in self._places)
+            targets = np.empty(block.shape, self._targets.dtype)
+            targets[...] = self._targets.take(block.rows[self._target])
+            shape = block.shape if len(block.shape) > 1 else ()
+            yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
+            first += block.count

@@ -1,0 +1,88 @@
+"""Joined rows that are found in each pass give what arrays of them give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sqlfl.coordinator import blocks
+from sqlfl.coordinator.factorised import factorised
+from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Piece, WrittenPieces
+from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.models.losses import Softmax
+from tests.coordinator.test_factorised import TREES, query
+from tests.depth import SEED
+
+
+def test_a_product_gathers_and_adds_as_an_incidence() -> None:
+    rng = np.random.default_rng(SEED)
+    rows = (rng.integers(0, 9, (4, 1, 5)), rng.integers(0, 6, (1, 3, 5)))
+    rows = (*rows, rng.integers(0, 3, (4, 3, 5)))
+    piece = Piece(0, 60, rows, np.zeros(60), None, (4, 3, 5))
+    for slot, size in enumerate((9, 6, 3)):
+        own = np.broadcast_to(rows[slot], piece.shape).reshape(-1)
+        for lead in ((2,), (3, 2)):
+            values = rng.normal(size=(*lead, size))
+            into = np.empty((*lead, 120))[..., ::2]
+            piece.take(slot, values, into)
+            np.testing.assert_array_equal(into, values[..., own])
+        values = rng.normal(size=(size, 2))
+        np.testing.assert_array_equal(piece.of(slot, values), values[own])
+        sums, values = rng.normal(size=(2, size)), rng.normal(size=(2, 60))
+        expected = sums.copy()
+        for line, summed in zip(values, expected, strict=True):
+            np.add.at(summed, own, line)
+        piece.add(slot, sums, values)
+        np.testing.assert_allclose(sums, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [1 << 14, 900])
+@pytest.mark.parametrize("name", ["two", "chain", "star", "same key"])
+def test_passes_over_found_rows_are_those_over_written_ones(
+    name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables, of which one has several rows of a key; targets belong to the second."""
+    monkeypatch.setattr(passes_module, "CHUNK", chunk)
+    monkeypatch.setattr(passes_module, "DIRECTIONS", chunk)
+    monkeypatch.setattr(blocks, "MANY", 100)
+    rng = np.random.default_rng(SEED)
+    ucq = query(TREES[name])
+    codes = {}
+    for slot in ucq.slots:
+        size = (300, 200, 20, 20)[slot.index]
+        several = slot.index < 2
+        keys = {
+            key: rng.integers(-1, 20, size) if several else rng.permutation(size)
+            for key in slot.keys
+        }
+        codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
+    mapping = factorised(ucq, codes)
+    assert mapping is not None
+    assert blocks.Blocks(mapping).together > 0.5 * mapping.total > 500
+    loss = Softmax(3)
+    y = rng.integers(0, 3, mapping.sizes[1])
+    slots = [slot for slot in mapping.slots if slot != 1] or [0]
+    rows = mapping.written()
+    table = TableMapping([rows[s] for s in slots], [mapping.sizes[s] for s in slots])
+    one = Passes(FoundPieces(mapping, slots, 1, y), loss)
+    other = Passes(WrittenPieces(table, y[rows[1]], None), loss)
+    held = [rng.normal(size=(mapping.sizes[s], 3)) for s in slots]
+    scores = Scores(by_output(held), rng.normal(size=3))
+    look, expected = one.look(scores), other.look(scores)
+    assert look.value == pytest.approx(expected.value, rel=1e-12)
+    assert (look.largest, look.highest) == pytest.approx((expected.largest, expected.highest))
+    for found, wanted in zip(look.slots, expected.slots, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+    ways = [rng.normal(size=(2, 3, mapping.sizes[s])) for s in slots]
+    np.testing.assert_allclose(one.curvatures(scores, ways), other.curvatures(scores, ways))
+    assert one.square(scores) == pytest.approx(other.square(scores))
+    vector = [own[:, 0][None] for own in held]
+    for found, wanted in zip(one.sums(vector), other.sums(vector), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-7)
+    drawn = one.sample(held, mapping.total)
+    for found, wanted in zip(drawn, other.sample(held, mapping.total), strict=True):
+        assert found.sum() == pytest.approx(wanted.sum())
