@@ -273,3 +273,18 @@ def test_classes_that_are_none_are_refused(fault: str) -> None:
     told = {**made.clients.classes, PLANES[0]: np.array(classes, np.uint32)}
     with pytest.raises(PartyError, match=text):
         replace(made, clients=Clients(told)).merged()
+
+
+@pytest.mark.parametrize("order", ["together", "apart"])
+@pytest.mark.parametrize(("size", "repeated"), [(1, False), (2, True), (10, True)])
+def test_a_sample_tells_whether_rows_repeat(
+    order: str, size: int, repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few rows all are looked at anyway."""
+    keys = np.arange(60_000) // size
+    if order == "apart":
+        np.random.default_rng(0).shuffle(keys)
+    digits = [(keys, 60_000)]
+    assert equal_rows._repeat(digits)
+    monkeypatch.setattr(equal_rows, "SAMPLED", 3000)
+    assert equal_rows._repeat(digits) == repeated
