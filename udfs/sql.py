@@ -371,12 +371,26 @@ def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatc
 
 @contextmanager
 def batches(con: Connection, query: exp.Expr, rows: int = 65536) -> Iterator[pa.RecordBatchReader]:
-    """As `reader`, which is closed with the context: else the cursor has an unfinished result."""
+    """As `reader`, which is closed with the context: else the cursor has an unfinished result.
+
+    An error of the database while its rows are read is a duckdb.Error, as elsewhere.
+    """
     found = reader(con, query, rows)
     try:
         yield found
+    except OSError as error:  # all that Arrow makes of it
+        text = str(error)
+        kinds = (kind for start, kind in _KINDS.items() if text.startswith(start))
+        raise next(kinds, duckdb.Error)(text) from error
     finally:
         found.close()
+
+
+_KINDS = {
+    "INTERRUPT": duckdb.InterruptException,
+    "Out of Memory": duckdb.OutOfMemoryException,
+}
+"""By the beginning of an error's text."""
 
 
 @contextmanager

@@ -88,3 +88,22 @@ def test_what_has_no_place_is_an_error() -> None:
 @pytest.fixture
 def con() -> duckdb.DuckDBPyConnection:
     return duckdb.connect()
+
+
+NUMBERS = """SELECT CASE WHEN range = 4000000 THEN error('boom') ELSE range::VARCHAR END
+FROM range(5000000)"""
+
+
+def test_errors_while_rows_are_read_are_the_databases(con: duckdb.DuckDBPyConnection) -> None:
+    def read(interrupted: bool) -> None:
+        with sql.batches(con, sql.verbatim(con, NUMBERS)) as batches:
+            for _ in batches:
+                if interrupted:
+                    con.interrupt()
+
+    with pytest.raises(duckdb.Error, match="boom"):
+        read(False)
+    with pytest.raises(duckdb.InterruptException):
+        read(True)
+    # nothing is left open
+    assert con.execute("SELECT 1").fetchall() == [(1,)]
