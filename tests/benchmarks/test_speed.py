@@ -21,6 +21,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
 NAMES = (
+    "comparison",
+    "speed_tables",
     "measuring",
     "materialised",
     "products",
@@ -253,3 +255,17 @@ def test_a_side_that_cannot_says_why() -> None:
     size = ("--rows", "2000", "--repeats", "1")
     printed = run("--workloads", "star", *size, "--sides", "central", "--memory", "1e-9")
     assert "central: the matrix and what it is made of need" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(2)
+def test_linear_models_are_set_beside_sums_in_sql_too(speed, tmp_path: Path) -> None:
+    task = generated(speed, "star", kind="linear_regression")
+    work = speed.workloads.Workload(task, task)
+    compared = speed.comparison.Comparison.of(work, tmp_path / "work", 1e9)
+    found = compared.run(speed.comparison.SIDES, 1)
+    assert all(-1e-6 < found[side]["gap"] <= 1e-4 for side in ("ours", "central", "sums"))
+    lines = speed.speed_tables.lines("toy", found).splitlines()
+    assert [line.split(" | ")[0] for line in lines] == ["| toy", "| toy, sums in SQL"]
+    page = speed.speed_tables.render({"toy": found})
+    assert page.count("\n| toy | ") == 4
