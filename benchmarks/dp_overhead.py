@@ -38,7 +38,6 @@ from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.privacy.specification import RoundNoise
 from sqlfl.schema import FeatureSpecification, SlotSpecification
-from sqlfl.udfs import keys
 from sqlfl.udfs.arrays import ArraysEngine
 from sqlfl.udfs.features import local_encoding
 from sqlfl.udfs.rows import Snapshot
@@ -132,7 +131,6 @@ def engine_of(con: duckdb.DuckDBPyConnection) -> ArraysEngine:
     )
     selected = ", ".join(name for name, _ in names)
     cursor = con.cursor()
-    keys.install(cursor)
     cursor.begin()
     snapshot = Snapshot.take(cursor, wanted, (f"SELECT {selected} FROM t",), b"k", "run")
     cursor.commit()

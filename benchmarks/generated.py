@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import resource
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -24,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from generators import SETS, Generated
+from measuring import peak
 
 EPOCHS = {"lbfgs": 10, "admm": 10, "sgd": 2}
 BATCH = 10_000
@@ -91,17 +90,11 @@ def report(made: Generated, algorithm: str, engine: str, memory: str, threads: i
         f"{each:.2f} s",
         str(last["rounds"]),
         f"{(last['bytes_up'] + last['bytes_down']) / 1e6:.1f}",
-        f"{_peak() / 2**30:.2f}",
+        f"{peak() / 2**30:.2f}",
         f"{last['train_loss']:.5f}",
         _written({name: model.metrics[f"valid_{name}"] for name in made.bayes}),
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _peak() -> int:
-    """Bytes of resident memory, at most, since the process began."""
-    found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return found if sys.platform == "darwin" else 1024 * found
 
 
 def _written(metrics: dict[str, float]) -> str:

@@ -1,20 +1,18 @@
-"""The data sets and statements of the benchmarks, and their optimum in one central database."""
+"""The data sets and statements of the benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy import sparse
-from scipy.special import expit
 
 import sqlfl
+from sqlfl.transport.base import Transport
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "data"
 L2 = 1e-4
@@ -36,10 +34,12 @@ class Task:
         return f"TRAIN MODEL m USING {self.kind} TARGET y {clause} FROM ({self.query})"
 
     @contextmanager
-    def federation(self) -> Iterator[sqlfl.Federation]:
-        """A new federation with the tables attached."""
+    def federation(
+        self, wrap: Callable[[Transport], Transport] | None = None
+    ) -> Iterator[sqlfl.Federation]:
+        """A new federation with the tables attached; `wrap` as `Federation` takes it."""
         with ExitStack() as stack:
-            fed = stack.enter_context(sqlfl.connect(progress=False))
+            fed = stack.enter_context(sqlfl.Federation(progress=False, wrap=wrap))
             for name, parts in self.tables.items():
                 party, table = name.split(".")
                 clients = [stack.enter_context(duckdb.connect()) for _ in parts]
@@ -48,59 +48,20 @@ class Task:
                 fed.attach(party, clients)
             yield fed
 
-    def joined(self) -> pa.Table:
-        """The query's rows, run in one database that has all the tables; those with a target."""
+    @contextmanager
+    def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One database that has all the tables, under the same names."""
         with duckdb.connect() as con:
             for name, parts in self.tables.items():
                 con.execute(f"CREATE SCHEMA {name.split('.')[0]}")
                 con.execute(f"CREATE TABLE {name} AS {' UNION ALL '.join(parts)}")
+            yield con
+
+    def joined(self) -> pa.Table:
+        """The query's rows, run in one database that has all the tables; those with a target."""
+        with self.database() as con:
             rows = con.sql(self.query).to_arrow_table()
         return rows.filter(pc.is_valid(rows["y"]))
-
-
-def optimum(task: Task) -> float:
-    """The smallest value of the objective, by Newton's method on the materialised rows."""
-    rows = task.joined()
-    y = rows["y"].cast(pa.float64()).to_numpy()
-    columns = _design(rows.drop_columns(["y"]))
-    count, width = columns.shape
-    penalty = np.append(np.full(width - 1, L2), 0.0)
-    theta = np.zeros(width)
-    value = np.inf
-    for _ in range(50):
-        scores = columns @ theta
-        if task.kind == "linear_regression":
-            loss, slope, curvature = (scores - y) ** 2 / 2, scores - y, np.ones(count)
-        else:
-            p = expit(scores)
-            loss, slope, curvature = np.logaddexp(0, scores) - y * scores, p - y, p * (1 - p)
-        previous, value = value, loss.mean() + (penalty * theta**2).sum() / 2
-        if previous - value < 1e-14 * value:
-            return float(value)
-        hessian = (columns.T @ columns.multiply(curvature[:, None])).toarray() / count
-        gradient = columns.T @ slope / count + penalty * theta
-        theta -= np.linalg.lstsq(hessian + np.diag(penalty), gradient)[0]
-    raise RuntimeError(f"Newton's method did not converge on {task.name}")
-
-
-def _design(features: pa.Table) -> sparse.csr_array:
-    """Standardised numbers, standardised missing indicators, one-hots (not centred: the intercept
-    is free, so that the optimum is the same), and a last column of ones."""
-    blocks = []
-    for column in features.columns:
-        column = column.combine_chunks()
-        if pa.types.is_string(column.type):
-            codes = column.dictionary_encode().indices.to_numpy()
-            entries = (np.ones(len(codes)), (np.arange(len(codes)), codes))
-            blocks.append(sparse.csr_array(entries))
-            continue
-        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        missing = np.isnan(values)
-        parts = [np.where(missing, np.nanmean(values), values)]
-        parts += [missing.astype(float)] if missing.any() else []
-        blocks += [sparse.csr_array(((v - v.mean()) / v.std())[:, None]) for v in parts]
-    blocks.append(sparse.csr_array(np.ones((features.num_rows, 1))))
-    return sparse.hstack(blocks, format="csr")
 
 
 def flights(*, airports: bool) -> Task:

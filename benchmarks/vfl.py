@@ -54,8 +54,8 @@ class MaterialisedRows:
         self._numeric = table.numeric[rows]
         self._onehot = table.onehot(rows)
 
-    def columns(self) -> tuple[Array, sparse.csr_array]:
-        return self._numeric, self._onehot
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        return self._numeric.astype(kind, copy=False), self._onehot
 
     def predict(self, theta: Array, batch: Array | None = None) -> Array:
         numeric, onehot = self._of(batch)

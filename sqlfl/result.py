@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -55,7 +55,7 @@ class Result:
         table: pa.Table,
         *,
         text: str | None = None,
-        markup: str | None = None,
+        markup: Callable[[], str] | None = None,
         notes: Sequence[str] = (),
     ):
         self.notes = tuple(notes)
@@ -119,7 +119,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         if self._markup is not None:
-            return self._markup
+            return self._markup()
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return table_to_html(self._table) + notes
 

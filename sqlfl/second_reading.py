@@ -6,6 +6,7 @@ text otherwise than the user's, the plan would be one of another query: it is re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ _PLACE, _LENGTH = "query_location", "query_location_length"
 _lock = threading.Lock()
 _connections: list[duckdb.DuckDBPyConnection] = []
 """At most one: an empty database, whose parser is asked."""
+_confirmed: set[bytes] = set()
+"""Hashes of queries that both parsers read alike: what a text means to them never changes."""
+_MOST = 4096
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,14 @@ def confirm(statement: Statement) -> None:
     if not isinstance(statement, TrainModel | EvaluateModel | PredictModel):
         return
     start, end = statement.place
+    digest = hashlib.sha256(statement.sql[start:end].encode()).digest()
+    if digest in _confirmed:
+        return
     written, query = _without_paths_of_stars(statement.sql[start:end], start, statement.query)
-    read = _read(written)
+    (read,) = _read(written)
     if isinstance(read, _Fault):
         raise _unreadable(read, written, statement)
-    for text in (to_sql(query), to_sql(explicit(query))):
-        other = _read(text)
+    for other in _read(*{to_sql(query), to_sql(explicit(query))}):
         place = (0, 0) if isinstance(other, _Fault) else _difference(read, other, (0, 0))
         if place is not None:
             first, last = (_characters(written, byte) for byte in (place[0], sum(place)))
@@ -72,6 +78,9 @@ def confirm(statement: Statement) -> None:
                 sql=statement.sql,
                 span=(start + first, start + max(last, first + 1)),
             )
+    if len(_confirmed) >= _MOST:
+        _confirmed.clear()
+    _confirmed.add(digest)
 
 
 def _unreadable(
@@ -123,13 +132,17 @@ def _without_paths_of_stars(written: str, start: int, query: exp.Query) -> tuple
     return written, copy
 
 
-def _read(text: str) -> Tree | _Fault:
-    """The statements of `text` as DuckDB's parser has them."""
+def _read(*texts: str) -> list[Tree | _Fault]:
+    """The statements of each text as DuckDB's parser has them."""
+    wanted = ", ".join(f"json_serialize_sql(${number})" for number in range(1, len(texts) + 1))
     with _lock:
         if not _connections:
             _connections.append(duckdb.connect())
-        found = _connections[0].execute("SELECT json_serialize_sql($1)", [text]).fetchall()
-    answer = json.loads(found[0][0])
+        (found,) = _connections[0].execute(f"SELECT {wanted}", list(texts)).fetchall()
+    return [_tree(json.loads(answer)) for answer in found]
+
+
+def _tree(answer: dict[str, Any]) -> Tree | _Fault:
     if answer["error"]:
         parsed = answer["error_type"] != "parser"
         return _Fault(answer["error_message"], int(answer.get("position", 0)), parsed)

@@ -37,6 +37,7 @@ from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.store.saving import Saving, model_of
+from sqlfl.threads import single
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
@@ -148,8 +149,9 @@ class Federation:
             case st.ExplainStatement():
                 plan = explain(self._plan(statement.statement))
                 shown = plan.details if statement.verbose else plan
-                table = pa.table({"plan": str(shown).splitlines()})
-                return Result(table, text=str(shown), markup=shown._repr_html_())
+                text = str(shown)
+                table = pa.table({"plan": text.splitlines()})
+                return Result(table, text=text, markup=shown._repr_html_)
             case st.TrainModel():
                 return self._train(statement)
             case st.PredictModel():
@@ -375,14 +377,15 @@ class Federation:
 
     @contextmanager
     def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:
-        """Have every client drop the run's snapshots at the end.
+        """Compute with one thread of BLAS; in the end every client drops the run's snapshots.
 
         Each is told apart from the others, so that one that cannot answer leaves no other with a
         snapshot; the first error is the one that the user sees.
         """
         failed: BaseException | None = None
         try:
-            yield
+            with single():
+                yield
         except BaseException as error:
             failed = error
         with deferred():
@@ -480,4 +483,4 @@ def _parsed(text: str) -> st.Statement:
 def _card(facts: list[tuple[str, str]]) -> Result:
     names, values = zip(*facts, strict=True)
     table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=facts_to_text(facts), markup=facts_to_html(facts))
+    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))

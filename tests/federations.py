@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from unittest import mock
 
 import duckdb
 import numpy as np
@@ -11,12 +12,20 @@ import pyarrow as pa
 from hypothesis import assume
 
 import sqlfl
+from sqlfl.coordinator import equal_rows
 from sqlfl.transport.base import Transport
 from tests import oracle
 from tests.oracle import Central, Fitted
 from tests.strategies import Case, Databases
 
 Parties = dict[str, list[duckdb.DuckDBPyConnection]]
+
+
+@contextlib.contextmanager
+def merging(least: int = 1) -> Iterator[None]:
+    """Equal rows are merged in joins of so many rows."""
+    with mock.patch.object(equal_rows, "LEAST", least):
+        yield
 
 
 @contextlib.contextmanager

@@ -282,6 +282,7 @@ FITTING = (
         np.ones((2, 0)), 0,
     ),
     ms.SendFindings("run", 0),
+    ms.SendEqualRows("run", 0),
     ms.SendExactPredictions("run", 0),
     ms.SendSlope("run", 0, ONES),
 )  # fmt: skip

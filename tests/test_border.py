@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import sqlfl
 from sqlfl.messages import (
     Activate,
+    EqualRows,
     Identifiers,
     Labels,
     Message,
@@ -36,7 +37,7 @@ from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH, examples
-from tests.federations import Parties, federation, trainable
+from tests.federations import Parties, federation, merging, trainable
 from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
 from tests.truth_of_sizes import Number, Truth
 
@@ -94,6 +95,9 @@ def assert_disclosed(
     truth = Truth(plan, connections(parties), outputs, draws)
 
     def run(symbol: Symbol) -> Number:
+        if symbol.role == "trained":
+            told = told_rows(symbol, found)
+            return truth.distinct(symbol) if told else truth.rows(symbol).num_rows
         return value_of_run(symbol, plan, found, epochs, truth.counted)
 
     bound = truth.bind(run)
@@ -118,6 +122,14 @@ def assert_disclosed(
                 else (str(client), "coordinator")
             )
             assert (kind, *ends, slot) in disclosed
+
+
+def told_rows(symbol: Symbol, found: dict[Place, list[Message]]) -> int:
+    """Active rows of which the client has told the class."""
+    assert symbol.client is not None
+    assert symbol.slot is not None
+    sent = found.get((symbol.client, symbol.slot, "equal_rows", "up"), [])
+    return sum(m.classes.size for m in sent if isinstance(m, EqualRows))
 
 
 def encoded(symbol: Symbol, found: dict[Place, list[Message]]) -> int:
@@ -179,6 +191,10 @@ def value_of_run(
             return most_of("send_exact_predictions")
         case "proofs":
             return most_of("send_slope")
+        case "mergers":
+            return most_of("send_equal_rows")
+        case "told":
+            return told_rows(symbol, found)
         case "probes":
             return max(len(messages) for place, messages in found.items() if place[2] == "probe")
         case "run":
@@ -234,7 +250,8 @@ def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
     """Of inner joins and of outer ones."""
-    compare_traffic(case, clients, options, engine, then)
+    with merging():
+        compare_traffic(case, clients, options, engine, then)
 
 
 TOWERS = (
@@ -255,7 +272,8 @@ def test_the_traffic_of_towers_is_what_explain_says(
 ) -> None:
     kind = LINEAR if case.kind == LINEAR else SOFTMAX
     case = Case(kind, case.target, case.tables, case.blocks, case.seed)
-    compare_traffic(case, clients, options, engine, then, NEURAL[kind])
+    with merging():
+        compare_traffic(case, clients, options, engine, then, NEURAL[kind])
 
 
 NEURAL = {LINEAR: "mlp_regressor", SOFTMAX: "mlp_classifier"}

@@ -57,7 +57,7 @@ def test_it_has_what_each_client_ran_for_which_message(engine: str, parties: Par
     assert all(one.seconds > 0 for one in trace)
     places = [one for one in trace if "CURRENT_SCHEMA" in one.sql.upper()]
     assert places
-    assert {one.rows for one in places} == {1}
+    assert all(one.rows is not None and one.rows > 4 for one in places)
     assert {one.rows for one in trace if one.sql.startswith("CREATE")} == {None}
 
 

@@ -136,6 +136,15 @@ class Truth:
             mask = mask & (slot.client == self.clients.index(symbol.client))
         return slot.rows.filter(pa.array(mask))
 
+    def distinct(self, symbol: Symbol) -> int:
+        """Active rows that differ in a feature, NULL and NaN being equal to themselves."""
+        rows = self.rows(symbol)
+        columns = [
+            [_comparable(value, feature) for value in rows.column(feature.name).to_pylist()]
+            for feature in self.features(symbol)
+        ]
+        return len(set(zip(*columns, strict=True)))
+
     def categories(self, symbol: Symbol) -> list[object]:
         feature = self.features(symbol)[_part(symbol)]
         return self.rows(symbol, weighing=True).column(feature.name).to_pylist()
@@ -221,6 +230,15 @@ def _keys(table: pa.Table, key: int) -> list[tuple[object, ...] | None]:
     names = [n for n in table.column_names if n.startswith(f"sqlfl_key_{key}_")]
     columns = [["nan" if v != v else v for v in table.column(n).to_pylist()] for n in names]
     return [None if None in parts else parts for parts in zip(*columns, strict=True)]
+
+
+def _comparable(value: object, feature: Feature) -> object:
+    if feature.kind == CATEGORY or value is None:
+        return value
+    if isinstance(value, list):
+        return tuple(_comparable(item, feature) for item in value)
+    number = float(str(value)) if not isinstance(value, bool) else float(value)
+    return None if number != number else number
 
 
 def _missing(value: object) -> bool:

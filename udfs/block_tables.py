@@ -174,8 +174,7 @@ class DatabaseBlocks(MemoryBlocks):
                 self._delete(cursor, "blocks", {"run": run})
             if not self._kept_runs(cursor):
                 self._delete(cursor, "secrets", {})
-            rest = exp.select(sql.number(1)).from_(self._table("blocks")).limit(1)
-            if not sql.fetch(cursor, rest):
+            if not sql.fetch(cursor, _any(self._catalog)):
                 self._drop_tables(cursor)
 
     def _drop_tables(self, cursor: sql.Connection) -> None:
@@ -207,15 +206,8 @@ class DatabaseBlocks(MemoryBlocks):
                 )
 
     def _make_tables(self, cursor: sql.Connection) -> None:
-        schema = exp.table_(SCHEMA, db=self._catalog, quoted=True)
-        sql.run(cursor, exp.Create(this=schema, kind="SCHEMA", exists=True))
-        for name, columns in (("blocks", BLOCKS), ("secrets", SECRETS)):
-            definitions = [
-                exp.ColumnDef(this=exp.to_identifier(c, quoted=True), kind=exp.DataType.build(t))
-                for c, t in columns.items()
-            ]
-            table = exp.Schema(this=self._table(name), expressions=definitions)
-            sql.run(cursor, exp.Create(this=table, kind="TABLE", exists=True))
+        for statement in _making(self._catalog):
+            sql.run(cursor, statement)
 
     def _kept_runs(self, cursor: sql.Connection) -> set[str]:
         return {run for (run,) in self._select(cursor, "blocks", ["run"])}
@@ -229,22 +221,18 @@ class DatabaseBlocks(MemoryBlocks):
     ) -> list[tuple[Any, ...]]:
         """The client's rows of a table, those at `place` only."""
         found = self._owner | (place or {})
-        query = sql.select(self._table(table), [sql.column(c) for c in columns])
-        return sql.fetch(cursor, query.where(_all_equal(found)), found)
+        query = _selecting(self._catalog, table, tuple(columns), tuple(found))
+        return sql.fetch(cursor, query, found)
 
     def _insert(self, cursor: sql.Connection, table: str, row: dict[str, object]) -> None:
-        values = exp.select(*(sql.parameter(name) for name in row))
-        into = exp.Schema(
-            this=self._table(table), expressions=[exp.to_identifier(n, quoted=True) for n in row]
-        )
-        sql.run(cursor, exp.Insert(this=into, expression=values), row)
+        sql.run(cursor, _inserting(self._catalog, table, tuple(row)), row)
 
     def _delete(self, cursor: sql.Connection, table: str, place: dict[str, object]) -> None:
         found = self._owner | place
-        sql.run(cursor, exp.delete(self._table(table), where=_all_equal(found)), found)
+        sql.run(cursor, _deleting(self._catalog, table, tuple(found)), found)
 
     def _table(self, name: str) -> exp.Table:
-        return exp.table_(name, db=SCHEMA, catalog=self._catalog, quoted=True)
+        return _table(self._catalog, name)
 
     @contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
@@ -332,15 +320,68 @@ def _listed(
     cursor: sql.Connection, catalog: str, kind: str, columns: Sequence[str]
 ) -> list[tuple[Any, ...]]:
     """What the database lists of the schema `sqlfl`, whose name may be written in any case."""
+    return sql.fetch(cursor, _listing(catalog, kind, tuple(columns)))
+
+
+# -- statements, of which a client runs the same ones again and again -----------------------------
+
+
+@lru_cache(maxsize=64)
+def _listing(catalog: str, kind: str, columns: tuple[str, ...]) -> exp.Var:
     source = exp.Table(this=sql.call(f"duckdb_{kind}s"))
     query = sql.select(source, [sql.column(name) for name in columns]).where(
         sql.equal(sql.column("database_name"), sql.string(catalog)),
         sql.equal(sql.call("lower", sql.column("schema_name")), sql.string(SCHEMA)),
     )
-    return sql.fetch(cursor, query)
+    return sql.constant(query)
 
 
-def _all_equal(place: dict[str, object]) -> exp.Expr:
+@lru_cache(maxsize=16)
+def _making(catalog: str) -> tuple[exp.Var, ...]:
+    schema = exp.table_(SCHEMA, db=catalog, quoted=True)
+    statements = [exp.Create(this=schema, kind="SCHEMA", exists=True)]
+    for name, columns in (("blocks", BLOCKS), ("secrets", SECRETS)):
+        definitions = [
+            exp.ColumnDef(this=exp.to_identifier(c, quoted=True), kind=exp.DataType.build(t))
+            for c, t in columns.items()
+        ]
+        table = exp.Schema(this=_table(catalog, name), expressions=definitions)
+        statements.append(exp.Create(this=table, kind="TABLE", exists=True))
+    return tuple(sql.constant(statement) for statement in statements)
+
+
+@lru_cache(maxsize=64)
+def _selecting(
+    catalog: str, table: str, columns: tuple[str, ...], place: tuple[str, ...]
+) -> exp.Var:
+    query = sql.select(_table(catalog, table), [sql.column(name) for name in columns])
+    return sql.constant(query.where(_all_equal(place)))
+
+
+@lru_cache(maxsize=64)
+def _inserting(catalog: str, table: str, row: tuple[str, ...]) -> exp.Var:
+    values = exp.select(*(sql.parameter(name) for name in row))
+    names = [exp.to_identifier(name, quoted=True) for name in row]
+    into = exp.Schema(this=_table(catalog, table), expressions=names)
+    return sql.constant(exp.Insert(this=into, expression=values))
+
+
+@lru_cache(maxsize=64)
+def _deleting(catalog: str, table: str, place: tuple[str, ...]) -> exp.Var:
+    return sql.constant(exp.delete(_table(catalog, table), where=_all_equal(place)))
+
+
+@lru_cache(maxsize=16)
+def _any(catalog: str) -> exp.Var:
+    """A row where anybody keeps a block."""
+    return sql.constant(exp.select(sql.number(1)).from_(_table(catalog, "blocks")).limit(1))
+
+
+def _table(catalog: str, name: str) -> exp.Table:
+    return exp.table_(name, db=SCHEMA, catalog=catalog, quoted=True)
+
+
+def _all_equal(place: Sequence[str]) -> exp.Expr:
     """Parties' names are compared as in SQL, ignoring case."""
 
     def matched(name: str) -> exp.Expr:

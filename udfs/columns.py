@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from sqlglot import exp
 from sqlfl.arrays import Float
 from sqlfl.udfs import sql
 from sqlfl.udfs.features import Encoding
+from sqlfl.udfs.numeric import Numeric
 
-BATCH_BYTES = 1 << 25
-"""Of the numeric columns of a batch: DuckDB, Arrow and this module hold a few batches each."""
+BATCH_BYTES = 1 << 22
+"""Of the numeric columns of a batch, which are turned into rows where they stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,31 +26,40 @@ class Columns:
 
     counts: Float
     """(a,)"""
-    numeric: Float
+    numeric: Numeric
     """(a, p)"""
     onehot: sparse.csr_array
     """(a, q) with a 1 for each known category; a row has none where its value is unknown."""
 
 
-def read_columns(con: sql.Connection, query: exp.Select, rows: int, encoding: Encoding) -> Columns:
+def read_columns(
+    con: sql.Connection,
+    query: exp.Select,
+    rows: int,
+    encoding: Encoding,
+    plain: Collection[int] = (),
+) -> Columns:
     """From a query with the columns of `encode` for rows 0..rows-1, in any order."""
     categories = len(encoding.vocabularies)
     counts = np.empty(rows)
-    numeric = np.empty((rows, encoding.numeric))
+    numeric = Numeric.empty(rows, encoding, plain)
     codes = np.empty((rows, categories), np.int32)
     size = BATCH_BYTES // (8 * max(encoding.numeric, 1))
-    batches = sql.reader(con, query, min(max(size, 1024), 65536))
-    for batch in batches:
-        row = batch.column("r").to_numpy()
-        counts[row] = batch.column("cnt").to_numpy()
-        block = np.empty((len(row), encoding.numeric))
-        for p in range(encoding.numeric):
-            block[:, p] = batch.column(f"x{p}").to_numpy()
-        numeric[row] = block
-        for c in range(categories):
-            codes[row, c] = batch.column(f"k{c}").to_numpy()
-    batches.close()
-    return Columns(counts, numeric, _onehot(codes, encoding))
+    missing = False
+    with sql.batches(con, query, min(max(size, 2048), 65536)) as batches:
+        for batch in batches:
+            row = batch.column("r").to_numpy()
+            counts[row] = batch.column("cnt").to_numpy()
+            for matrix, places in ((numeric.wide, numeric.beside), (numeric.single, numeric.at)):
+                block = np.empty((len(places), len(row)), matrix.dtype)
+                for k, p in enumerate(places):
+                    column = batch.column(f"x{p}")
+                    missing |= column.null_count > 0
+                    block[k] = column.to_numpy(zero_copy_only=False)
+                matrix[row] = block.T
+            for c in range(categories):
+                codes[row, c] = batch.column(f"k{c}").to_numpy()
+    return Columns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
 
 
 def _onehot(codes: npt.NDArray[Any], encoding: Encoding) -> sparse.csr_array:

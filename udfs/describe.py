@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from sqlglot import exp
 
@@ -17,50 +18,48 @@ _OWN_SCHEMAS = ("information_schema", "pg_catalog", OWN_SCHEMA)
 _ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 
-def list_places(con: sql.Connection) -> tuple[Place, ...]:
-    """The schemas of all databases of the connection, the current one first.
+def listing(con: sql.Connection) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
+    """The schemas of all databases of the connection, and the tables and views in them, of one
+    instant; those of the current schema, and of its database, first.
 
-    Those of the databases `system` and `temp`, DuckDB's own and the schema `sqlfl` are left out.
+    Tables of the current schema have neither schema nor catalog, those of the current database's
+    other schemas have no catalog. `rows` is the database's estimate; None for views. Left out are
+    the databases `system` and `temp`, what is internal or temporary, DuckDB's own schemas and those
+    called `sqlfl`.
     """
-    writable = {name: not readonly for name, readonly in sql.fetch(con, _databases())}
-    current = _current(con)
-    found = sorted(
-        {current, *sql.fetch(con, _schemas())}, key=lambda place: (place != current, place)
-    )
-    return tuple(
+    rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _KINDS}
+    for kind, *row in sql.fetch(con, _listing()):
+        rows[kind].append(tuple(row))
+    (current,) = [(catalog, schema) for catalog, schema, *_ in rows["current"]]
+    writable = {catalog: not readonly for catalog, *_, readonly in rows["database"]}
+    schemas = {current, *((catalog, schema) for catalog, schema, *_ in rows["schema"])}
+    places = tuple(
         Place(catalog, schema, writable.get(catalog, False))
-        for catalog, schema in found
+        for catalog, schema in sorted(schemas, key=lambda place: (place != current, place))
         if schema.lower() not in _OWN_SCHEMAS
     )
+    return places, _tables(current, rows["table"], rows["column"])
 
 
-def list_tables(con: sql.Connection) -> tuple[Table, ...]:
-    """The tables and views of all databases of the connection, the current one first.
-
-    Those of the current schema have neither schema nor catalog, those of the current database's
-    other schemas have no catalog. Internal ones, temporary ones and those of schemas called `sqlfl`
-    are left out. `rows` is the database's estimate; None for views.
-    """
-    current = _current(con)
-    found: dict[tuple[str, str, str], int | None] = {}
-    for kind in ("table", "view"):
-        found |= {tuple(row[:3]): row[3] for row in sql.fetch(con, _relations(kind))}
-    columns: dict[tuple[str, str, str], list[Column]] = {}
-    for catalog, schema, name, column, kind in sql.fetch(con, _columns()):
-        columns.setdefault((catalog, schema, name), []).append(Column(column, _type(kind)))
+def _tables(
+    current: tuple[str, str], tables: list[tuple[Any, ...]], columns: list[tuple[Any, ...]]
+) -> tuple[Table, ...]:
+    found: dict[tuple[str, str, str], list[Column]] = {}
+    for *table, name, kind, _ in sorted(columns, key=lambda row: row[-1]):
+        found.setdefault((table[0], table[1], table[2]), []).append(Column(name, _type(kind)))
     return tuple(
         Table(
             None if (catalog, schema) == current else schema,
             name,
-            tuple(columns[catalog, schema, name]),
+            tuple(found[catalog, schema, name]),
             rows,
             None if catalog == current[0] else catalog,
         )
-        for (catalog, schema, name), rows in sorted(
-            found.items(), key=lambda item: (item[0][0] != current[0], item[0])
+        for catalog, schema, name, *_, rows in sorted(
+            tables, key=lambda row: (row[0] != current[0], row[:3])
         )
         # a view over a table that is gone has no columns
-        if (catalog, schema, name) in columns
+        if (catalog, schema, name) in found
     )
 
 
@@ -122,45 +121,42 @@ def _choice(function: str, names: tuple[str, ...]) -> str:
     return sql.to_sql(exp.select(wanted).from_(given))
 
 
-def _current(con: sql.Connection) -> tuple[str, str]:
-    database, schema = sql.fetch(con, _current_names())[0]
-    return str(database), str(schema)
+_KINDS = ("current", "database", "schema", "table", "column")
 
 
 @lru_cache(maxsize=1)
-def _current_names() -> exp.Var:
-    return sql.constant(exp.select(sql.call("current_database"), sql.call("current_schema")))
+def _listing() -> exp.Var:
+    """All that is listed, in one query: each takes DuckDB as long as a small join.
 
-
-@lru_cache(maxsize=1)
-def _databases() -> exp.Var:
-    wanted = [sql.column("database_name"), sql.column("readonly")]
-    return sql.constant(sql.select(_function("duckdb_databases"), wanted))
-
-
-@lru_cache(maxsize=1)
-def _schemas() -> exp.Var:
-    names = [sql.column("database_name"), sql.column("schema_name")]
-    return sql.constant(_outside(sql.select(_function("duckdb_schemas"), names)))
-
-
-@lru_cache(maxsize=2)
-def _relations(kind: str) -> exp.Var:
-    """Names of the tables, or of the views, and their estimated rows."""
-    size = sql.column("estimated_size") if kind == "table" else exp.Null()
-    names = [sql.column(c) for c in ("database_name", "schema_name", f"{kind}_name")]
-    query = _outside(sql.select(_function(f"duckdb_{kind}s"), [*names, size]))
-    hidden = [sql.column("internal"), sql.column("temporary")]
-    return sql.constant(query.where(*(exp.Not(this=column) for column in hidden)))
-
-
-@lru_cache(maxsize=1)
-def _columns() -> exp.Var:
-    place = ["database_name", "schema_name", "table_name"]
-    wanted = [sql.column(c) for c in (*place, "column_name", "data_type")]
-    order = [sql.column(c) for c in (*place, "column_index")]
-    query = _outside(sql.select(_function("duckdb_columns"), wanted))
-    return sql.constant(query.order_by(*order))
+    Rows are of one of `_KINDS`. Left out is what is DuckDB's and sqlfl's own.
+    """
+    query = sql.query(
+        """SELECT kind, a, b, c, d, e, n
+        FROM (
+          SELECT 'current' AS kind, current_database() AS a, current_schema() AS b
+          UNION ALL BY NAME
+          SELECT 'database' AS kind, database_name AS a, CAST(readonly AS BIGINT) AS n
+          FROM duckdb_databases()
+          UNION ALL BY NAME
+          SELECT 'schema' AS kind, database_name AS a, schema_name AS b FROM duckdb_schemas()
+          UNION ALL BY NAME
+          SELECT 'table' AS kind, database_name AS a, schema_name AS b, table_name AS c,
+            estimated_size AS n
+          FROM duckdb_tables() WHERE NOT internal AND NOT temporary
+          UNION ALL BY NAME
+          SELECT 'table' AS kind, database_name AS a, schema_name AS b, view_name AS c
+          FROM duckdb_views() WHERE NOT internal AND NOT temporary
+          UNION ALL BY NAME
+          SELECT 'column' AS kind, database_name AS a, schema_name AS b, table_name AS c,
+            column_name AS d, data_type AS e, column_index AS n
+          FROM duckdb_columns()
+        ) AS l
+        WHERE kind IN ('current', 'database')
+          OR NOT lower(a) IN ($databases) AND NOT lower(b) IN ($schemas)""",
+        databases=[sql.string(name) for name in _OWN_DATABASES],
+        schemas=[sql.string(name) for name in _OWN_SCHEMAS],
+    )
+    return sql.constant(query)
 
 
 def _type(kind: str) -> str:
@@ -170,12 +166,3 @@ def _type(kind: str) -> str:
 
 def _function(name: str) -> exp.Table:
     return exp.Table(this=sql.call(name))
-
-
-def _outside(query: exp.Select) -> exp.Select:
-    """Without what is DuckDB's and sqlfl's own."""
-    for column, own in (("database_name", _OWN_DATABASES), ("schema_name", _OWN_SCHEMAS)):
-        names = [sql.string(name) for name in own]
-        lowered = sql.call("lower", sql.column(column))
-        query = query.where(exp.Not(this=exp.In(this=lowered, expressions=names)))
-    return query

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from sqlfl.udfs.features import Encoding, categories_of, vocabulary_pads
 from sqlfl.udfs.rows import Snapshot
 
 
-def encode(snapshot: Snapshot, encoding: Encoding) -> exp.Select:
+def encode(snapshot: Snapshot, encoding: Encoding, plain: Collection[int] = ()) -> exp.Select:
     """A query for the encoded active rows: r, cnt, x<p> DOUBLE, k<c> INTEGER (−1: other).
 
-    k<c> is an entry of vocabulary c, counted over the category features. The query reads tables
-    of the snapshot that `end_encode` removes. Raises ModelError if the features do not fit.
+    k<c> is an entry of vocabulary c, counted over the category features. The numeric columns
+    `plain` are as they are in the snapshot, of its type, and NULL where missing. The query reads
+    tables of the snapshot that `end_encode` removes. Raises ModelError if the features do not fit.
     """
     features = snapshot.specification.features
     check_features(features, encoding.features)
@@ -29,7 +30,7 @@ def encode(snapshot: Snapshot, encoding: Encoding) -> exp.Select:
         snapshot.create("constants", sql.query("SELECT * FROM $given", given=given))
     query = sql.query(
         "SELECT t.r, t.cnt, $numbers FROM $active AS t CROSS JOIN $constants AS s",
-        numbers=list(_encoded_numbers(encoding)),
+        numbers=list(_encoded_numbers(encoding, plain)),
         active=snapshot.active_table,
         constants=snapshot.table("constants"),
     )
@@ -76,7 +77,7 @@ def _constants(encoding: Encoding) -> pa.Table:
     return pa.table(fields)
 
 
-def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
+def _encoded_numbers(encoding: Encoding, plain: Collection[int]) -> Iterator[exp.Expr]:
     conditions: list[exp.Expr] = []
     numeric = 0
     for number, feature in enumerate(encoding.features):
@@ -90,12 +91,13 @@ def _encoded_numbers(encoding: Encoding) -> Iterator[exp.Expr]:
         )
         for _ in range(feature.width):
             value: exp.Expr = sql.column(f"x{numeric}", "t")
-            if encoding.limits is not None:
-                low, high = (sql.column(f"{name}{numeric}", "s") for name in "lh")
-                value = sql.clipped(value, low, high)
-            standardised = _standardised(value, numeric)
-            imputed = sql.call("coalesce", standardised, sql.cast(sql.number(0), "DOUBLE"))
-            yield sql.named(imputed, f"x{numeric}")
+            if numeric not in plain:
+                if encoding.limits is not None:
+                    low, high = (sql.column(f"{name}{numeric}", "s") for name in "lh")
+                    value = sql.clipped(value, low, high)
+                value = _standardised(value, numeric)
+                value = sql.call("coalesce", value, sql.cast(sql.number(0), "DOUBLE"))
+            yield sql.named(value, f"x{numeric}")
             numeric += 1
     for column, feature_number in enumerate(encoding.indicators, start=numeric):
         flag = sql.cast(conditions[feature_number], "DOUBLE")

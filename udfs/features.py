@@ -241,19 +241,22 @@ def _first_pass(snapshot: Snapshot, start: int) -> tuple[Float, Float]:
     columns = [sql.column(f"x{p}") for p in range(start, min(start + CHUNK, len(names)))]
     terms: list[exp.Expr] = []
     for column in columns:
-        terms.append(sql.call("bool_or", sql.call("isinf", column)))
         present = sql.when(sql.is_null(column), sql.number(0), sql.column("cnt"))
         terms.append(sql.total(present))
-        terms.append(sql.total(sql.times(sql.column("cnt"), column.copy())))
+        value = sql.cast(column.copy(), "DOUBLE")
+        terms.append(sql.total(sql.times(sql.column("cnt"), value)))
     found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
-    for number, infinite in enumerate(found[::3]):
-        if infinite:
+    weight, sums = np.array(found[::2], np.float64), np.array(found[1::2], np.float64)
+    odd = np.flatnonzero(~np.isfinite(sums))
+    if len(odd):
+        infinite = [sql.call("bool_or", sql.call("isinf", columns[number])) for number in odd]
+        found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, infinite))[0]
+        if any(found):
             raise ModelError(
-                f"column {names[start + number]} has infinite values",
+                f"column {names[start + odd[found.index(True)]]} has infinite values",
                 hint="filter them out in WHERE, or turn them into NULL",
             )
-    weight = np.array(found[1::3], np.float64)
-    return weight, np.array(found[2::3], np.float64) / _divisor(weight)
+    return weight, sums / _divisor(weight)
 
 
 def _divisor(weight: Float | float) -> Float:

@@ -106,7 +106,7 @@ def _constant(
 def _same(column: int) -> exp.Expr:
     """Up to rounding it is the mean, which is a value and so a parameter."""
     return sql.expression(
-        "abs($value - $mean) <= $most",
+        "abs(CAST($value AS DOUBLE) - $mean) <= $most",
         value=sql.column(f"x{column}"),
         mean=sql.parameter(f"mean{column}"),
         most=sql.parameter(f"most{column}"),

@@ -15,6 +15,8 @@ from sqlfl.udfs.describe import describe
 AS_BLOB = ("VARCHAR", "JSON")
 """Types of key parts that are kept as BLOB, so that no collation merges two texts."""
 DRAW_BYTES = 8
+_SINGLE = ("FLOAT", "BOOLEAN", "TINYINT", "UTINYINT", "SMALLINT", "USMALLINT")
+"""Types of numbers whose values are all numbers of 4 bytes."""
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
@@ -43,7 +45,7 @@ def converted(
         fragment = sql.when(values[-1].copy(), fragment, sql.number(link))
     chosen: list[exp.Expr] = [sql.named(sql.cast(fragment, "USMALLINT"), "fragment")]
     for number, feature in enumerate(spec.features):
-        chosen.append(sql.named(_feature(next(left)[0], feature), f"f{number}"))
+        chosen.append(sql.named(_feature(*next(left), feature), f"f{number}"))
     if spec.target:
         chosen.append(sql.named(_target(*next(left), spec.classes), "y"))
     if spec.weight:
@@ -83,17 +85,19 @@ def active_features(features: Sequence[FeatureSpecification]) -> list[exp.Expr]:
 
 
 def _no_nan(value: exp.Expr) -> exp.Expr:
-    """NaN counts as NULL; in DuckDB NaN equals itself."""
-    return sql.call("nullif", value, sql.cast(sql.string("nan"), "DOUBLE"))
+    """NaN counts as NULL; in DuckDB NaN equals itself. The type stays: a text takes that of the
+    other side."""
+    return sql.call("nullif", value, sql.string("nan"))
 
 
-def _feature(value: exp.Expr, feature: FeatureSpecification) -> exp.Expr:
+def _feature(value: exp.Expr, column: Column, feature: FeatureSpecification) -> exp.Expr:
     if feature.kind == "category":
         known = sql.call("encode", sql.join_text(sql.string("v"), sql.text(value)))
         return sql.call("coalesce", known, sql.call("encode", sql.string("n")))
     if feature.kind == "array":
-        return sql.cast(value, f"DOUBLE[{feature.width}]")
-    return _no_nan(sql.cast(value, "DOUBLE"))
+        kind = "FLOAT" if column.type == f"FLOAT[{feature.width}]" else "DOUBLE"
+        return sql.cast(value, f"{kind}[{feature.width}]")
+    return _no_nan(sql.cast(value, "FLOAT" if column.type in _SINGLE else "DOUBLE"))
 
 
 def _target(value: exp.Expr, column: Column, classes: bool) -> exp.Expr:

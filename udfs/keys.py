@@ -20,7 +20,6 @@ from sqlfl.udfs import sql
 
 TAG_BYTES = 16
 _BLOCK = 64
-_HASH = "sqlfl_hmac"
 _PLAIN = re.compile(
     r"(U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BIGNUM|VARINT|DECIMAL\(.*\)|BOOLEAN|VARCHAR"
     r"|ENUM\(.*\)|UUID|DATE|TIME|TIME_NS|TIME WITH TIME ZONE|TIMESTAMP(_S|_MS|_NS)?|BIT|JSON)",
@@ -38,17 +37,6 @@ def derive(secret: bytes, *info: str) -> bytes:
     return hmac.digest(extracted, label + b"\x01", "sha256")
 
 
-def install(con: sql.Connection) -> None:
-    """Give the cursor the macro `sqlfl_hmac(ipad, opad, m)`: 16 bytes of HMAC-SHA256 of `m`."""
-    sql.run(con, sql.expression(_MACRO))
-
-
-_MACRO = f"""
-CREATE OR REPLACE TEMPORARY MACRO temp.main.{_HASH}(ipad, opad, m) AS
-array_slice(unhex(sha256(opad || unhex(sha256(ipad || m)))), 1, {TAG_BYTES})
-"""
-
-
 def pads(key: bytes) -> dict[str, bytes]:
     """The two parameters of `tag` for an HMAC key."""
     if len(key) > _BLOCK:
@@ -61,8 +49,14 @@ def pads(key: bytes) -> dict[str, bytes]:
 
 
 def tag(message: exp.Expr) -> exp.Expr:
-    """The tag of a BLOB expression; the query takes `pads(key)` as parameters."""
-    return sql.expression(f"temp.main.{_HASH}($ipad, $opad, $message)", message=message)
+    """The tag of a BLOB expression: 16 bytes of its HMAC-SHA256; the query takes `pads(key)` as
+    parameters."""
+    return sql.expression(
+        f"""array_slice(
+          unhex(sha256($opad || unhex(sha256($ipad || $message)))), 1, {TAG_BYTES}
+        )""",
+        message=message,
+    )
 
 
 def first_bytes(blob: exp.Expr, count: int) -> exp.Expr:

@@ -74,7 +74,8 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
         )
         snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way)))
         listing = sql.query("SELECT r, noise FROM $made", made=snapshot.table("noise"))
-        found = sql.reader(snapshot.con, listing).read_all()
+        with sql.batches(snapshot.con, listing) as reader:
+            found = reader.read_all()
         snapshot.drop_part("noise")
         words[found.column("r").to_numpy()] = tag_bytes(found.column("noise")).view("<u8")
     return words

@@ -1,17 +1,22 @@
-"""Row ids, and join keys as codes of tags, in tables of a tables.
+"""Row ids, and join keys as codes of tags.
 
 Row ids run from 0 over all the client's fragments of the slot. They follow the tags of the key
 with the most distinct tags, and chance within a tag, so that they tell nothing of the storage
 order that the tags do not. Without keys they follow (fragment, chance): the coordinator then
 knows a row's fragment from the fragments' sizes.
 
-With a seed they follow from what the rows hold, not from tags, which differ from run to run: a
-keyed hash of the row, under a key that takes the seed and all rows of the slot at this client to
-know. So who does not have the table cannot tell which row comes where; who sees two runs of one
-seed over the same table knows its rows again. Rows that are equal in all columns keep their order.
+With a seed they follow from what the rows hold, not from tags, which differ from run to run: rows
+in the order of a hash of their content are shuffled by a generator, under a key that takes the seed
+and all rows of the slot at this client to know. So who does not have the table cannot tell which
+row comes where; who sees two runs of one seed over the same table knows its rows again.
 """
 
 from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,124 +24,219 @@ from sqlglot import exp
 
 from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
+from sqlfl.schema import KeySpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import AS_BLOB
 from sqlfl.udfs.tables import SlotTables
 
-
-def hash_keys(tables: SlotTables, secret: bytes) -> None:
-    """Make the tables tags<k>, per key a dictionary: its parts, tag and code.
-
-    Every distinct value is hashed once; a key with a NULL in a part is not in it.
-    """
-    for position, key in enumerate(tables.specification.keys):
-        names = [f"p{position}_{p}" for p in range(len(key.types))]
-        own = sql.columns_of(names)
-        distinct = sql.query("SELECT DISTINCT $own FROM $raw", own=own, raw=tables.table("raw"))
-        distinct = tables.kept(distinct)
-        if key.nullable:
-            distinct = distinct.where(*(exp.Not(this=sql.is_null(part.copy())) for part in own))
-        parts: list[exp.Expr] = [
-            sql.call("decode", part) if kind in AS_BLOB else part
-            for part, kind in zip(own, key.types, strict=True)
-        ]
-        query = sql.query(
-            """SELECT *, row_number() OVER (ORDER BY tag) - 1 AS code
-            FROM (SELECT $own, $tag AS tag FROM $distinct AS d) AS h""",
-            own=own,
-            tag=keys.tag(keys.key_message(key, parts)),
-            distinct=distinct,
-        )
-        tables.create(f"tags{position}", query, keys.pads(secret))
+_DRAWN = 1 << 20
+"""Random numbers that are drawn at once."""
+_LARGE = 1 << 20
+"""Rows whose keys are worth a statement to let go of, once they are codes."""
 
 
-def content_key(tables: SlotTables) -> bytes:
-    """32 bytes that follow from the specification's seed and all rows, in whatever order these are.
+@dataclass(frozen=True, eq=False)
+class Numbering:
+    """The rows of a snapshot by row id."""
 
-    Numbers count to 24 bits only: a database that adds up in several threads may give the last
-    bits of a sum one way or the other.
-    """
-    rows = sql.query(
-        "SELECT $content AS h FROM $raw AS t",
-        content=_content(tables, rounded=True),
-        raw=tables.table("raw"),
-    )
-    query = sql.query(
-        """SELECT count(*), sum(CAST(h AS HUGEINT)), sum(CAST(hash(h, 'again') AS HUGEINT))
-        FROM $rows AS r""",
-        rows=tables.kept(rows),
-    )
-    seed, slot = tables.specification.seed, tables.specification.slot
-    digest = repr(sql.fetch(tables.con, query)[0])
-    return keys.derive(digest.encode(), "rows", str(seed), str(slot))
+    positions: Array
+    """uint32 (n,): their place in `raw`, which does not leave."""
+    fragments: Array
+    """uint16 (n,), or (0,) where the slot has one fragment here."""
+    tags: tuple[Array, ...]
+    """Per key the distinct tags, uint8 (u, 16), ascending."""
+    codes: tuple[Array, ...]
+    """Per key uint32 (n,): the row's tag; u where a part of the key is NULL."""
+    salt: bytes
+    """The key of chance: random, or with a seed what follows from that and from the rows."""
 
 
-def number_rows(tables: SlotTables, salt: bytes, rows: int) -> None:
-    """Make the table `ids`: position in `raw`, row id, fragment, and the code of every key.
+def number_rows(tables: SlotTables, secret: bytes, rows: int, first: int) -> Numbering:
+    """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`, and
+    `first` is the first rowid. Of large tables, `raw` loses its keys.
 
-    A NULL key has the code after the last. Chance is keyed with the `salt`. Raises ModelError where
-    a key that is not nullable has a NULL, so that there are fewer than `rows`.
+    Raises ModelError where a key that is not nullable has a NULL, so that there are fewer.
     """
     wanted = tables.specification
-    sizes = [_size(tables, f"tags{position}") for position in range(len(wanted.keys))]
-    drawn: list[exp.Expr] = [sql.column("pos", "t")]
+    pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
+    found = _read(tables, [len(tags) for tags, _ in pairs], rows, first)
+    for k, (_, ranks) in enumerate(pairs):
+        tables.drop_part(f"tags{k}")
+        found[f"k{k}"] = ranks[found[f"k{k}"]]
+    if rows >= _LARGE:
+        for k, key in enumerate(wanted.keys):
+            for name in _parts(k, key):
+                sql.drop_as(tables.con, f"ALTER TABLE t DROP COLUMN {name}", tables.table("raw"))
+    salt = os.urandom(32)
     if wanted.seed is not None:
-        drawn = [_content(tables, rounded=True), _content(tables, rounded=False), *drawn]
-    # a window keeps all columns of its source until it is done: wide rows are not to be among them
-    narrow = sql.query(
-        "SELECT $columns, $numbers FROM $raw AS t",
-        columns=sql.columns_of(["pos", "fragment", *_key_columns(tables)], "t"),
-        numbers=[sql.named(value, f"n{place}") for place, value in enumerate(drawn)],
+        salt = _by_content(found, wanted.seed, wanted.slot)
+    leading, size = None, 1
+    if not pairs:
+        leading, size = found.get("fragment"), max(wanted.fragments) + 1
+    elif wanted.seed is None:
+        finest = int(np.argmax([len(tags) for tags, _ in pairs]))
+        leading, size = found[f"k{finest}"], len(pairs[finest][0]) + 1
+    order = _shuffled(rows, leading, size, salt)
+    for name in found:
+        found[name] = found[name][order]
+    return Numbering(
+        found["pos"],
+        found.get("fragment", np.zeros(0, np.uint16)),
+        tuple(tags for tags, _ in pairs),
+        tuple(found[f"k{k}"] for k in range(len(pairs))),
+        salt,
+    )
+
+
+def _hash_key(
+    tables: SlotTables, position: int, key: KeySpecification, secret: bytes
+) -> tuple[Array, Array]:
+    """Make the table tags<k>, the dictionary of a key: its parts and tag.
+
+    Every distinct value is hashed once; a key with a NULL in a part is not in it. Returns the tags,
+    ascending, and uint32 (u + 1,): among them the place of each row of the table, and u at the end.
+    """
+    own = sql.columns_of(_parts(position, key))
+    distinct = sql.query("SELECT DISTINCT $own FROM $raw", own=own, raw=tables.table("raw"))
+    distinct = tables.kept(distinct)
+    if key.nullable:
+        distinct = distinct.where(*(exp.Not(this=sql.is_null(part.copy())) for part in own))
+    parts: list[exp.Expr] = [
+        sql.call("decode", part) if kind in AS_BLOB else part
+        for part, kind in zip(own, key.types, strict=True)
+    ]
+    query = sql.query(
+        "SELECT row_number() OVER () - 1 AS place, $own, $tag AS tag FROM $distinct AS d",
+        own=own,
+        tag=keys.tag(keys.key_message(key, parts)),
+        distinct=distinct,
+    )
+    made = f"tags{position}"
+    tables.create(made, query, keys.pads(secret))
+    listing = sql.query("SELECT place, tag FROM $tags", tags=tables.table(made))
+    with sql.batches(tables.con, listing) as reader:
+        found = reader.read_all()
+    tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
+    tags[found.column("place").to_numpy()] = tag_bytes(found.column("tag"))
+    order = ascending(tags)
+    ranks = np.empty(len(tags) + 1, np.uint32)
+    ranks[order] = np.arange(len(tags), dtype=np.uint32)
+    ranks[-1] = len(tags)
+    return tags[order], ranks
+
+
+def ascending(tags: Array) -> Array:
+    """The order of tags, uint8 (u, 16), by their bytes."""
+    first, last = np.ascontiguousarray(tags).view(">u8").astype(np.uint64).T
+    order = np.argsort(first)
+    if (np.diff(first[order]) == 0).any():
+        return np.lexsort((last, first))
+    return order
+
+
+def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[str, Array]:
+    """By name, of each row: pos, fragment where there are several, the place k<k> of its keys in
+    their tables; with a seed also hashes of its content, h and exact."""
+    wanted = tables.specification
+    position = sql.expression("CAST(t.rowid - $first AS UINTEGER)", first=sql.number(first))
+    chosen: dict[str, exp.Expr] = {"pos": position}
+    kinds: dict[str, type[np.generic]] = {"pos": np.uint32}
+    if len(wanted.fragments) > 1:
+        chosen["fragment"], kinds["fragment"] = sql.column("fragment", "t"), np.uint16
+    if wanted.seed is not None:
+        chosen["h"], kinds["h"] = _content(tables, rounded=True), np.uint64
+        chosen["exact"], kinds["exact"] = _content(tables, rounded=False), np.uint64
+    for k, size in enumerate(sizes):
+        place = "CAST(coalesce($place, $size) AS UINTEGER)"
+        chosen[f"k{k}"] = sql.expression(
+            place, place=sql.column("place", f"d{k}"), size=sql.number(size)
+        )
+        kinds[f"k{k}"] = np.uint32
+    query = sql.query(
+        "SELECT $columns FROM $raw AS t",
+        columns=[sql.named(value, name) for name, value in chosen.items()],
         raw=tables.table("raw"),
     )
-    codes = [
-        sql.expression(
-            "coalesce($code, $size)", code=sql.column("code", f"d{k}"), size=sql.number(size)
-        )
-        for k, size in enumerate(sizes)
-    ]
-    order = [
-        sql.expression(_CHANCE),
-        *sql.columns_of((f"n{place}" for place in range(1, len(drawn))), "t"),
-    ]
-    if not sizes:
-        order.insert(0, sql.column("fragment", "t"))
-    elif wanted.seed is None:
-        order.insert(0, codes[int(np.argmax(sizes))])
-    query = sql.query(
-        """SELECT t.pos, t.fragment, row_number() OVER (ORDER BY $order) - 1 AS row, $codes
-        FROM $narrow AS t""",
-        order=order,
-        codes=[sql.named(code, f"k{k}") for k, code in enumerate(codes)],
-        narrow=tables.kept(narrow),
-    )
-    for position, key in enumerate(wanted.keys):
-        names = [f"p{position}_{p}" for p in range(len(key.types))]
-        pairs = (sql.columns_of(names, table) for table in ("t", f"d{position}"))
+    for number, key in enumerate(wanted.keys):
+        parts = _parts(number, key)
+        pairs = (sql.columns_of(parts, table) for table in ("t", f"d{number}"))
         query = query.join(
-            tables.table(f"tags{position}", f"d{position}"),
+            tables.table(f"tags{number}", f"d{number}"),
             on=exp.and_(*map(sql.equal, *pairs)),
             join_type="left" if key.nullable else "",
         )
-    tables.create("ids", query, {"salt": salt})
-    if _size(tables, "ids") != rows:
+    found = {name: np.empty(rows, kind) for name, kind in kinds.items()}
+    filled = 0
+    with sql.batches(tables.con, tables.kept(query)) as reader:
+        for batch in reader:
+            part = slice(filled, filled + batch.num_rows)
+            for name, values in found.items():
+                values[part] = batch.column(name).to_numpy()
+            filled = part.stop
+    if filled != rows:
         raise ModelError(f"a fragment of slot {wanted.slot} has NULL join keys")
+    return found
 
 
-# 12 bytes are kept inline by DuckDB's strings, and are enough to order any table
-_CHANCE = "array_slice(unhex(sha256($salt || encode(CAST(t.n0 AS VARCHAR)))), 1, 12)"
+def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
+    """Bring the rows into the order of what they hold; and a key of 32 bytes that follows from the
+    seed and all of them.
+
+    The key is of `h` alone: a database that adds up in several threads may give the last bits of a
+    sum one way or the other.
+    """
+    h, exact = found.pop("h"), found.pop("exact")
+    order = np.lexsort((exact, h))
+    digest = hashlib.sha256(h[order].tobytes()).digest()
+    for name in found:
+        found[name] = found[name][order]
+    return keys.derive(digest, "rows", str(seed), str(slot))
 
 
-def _size(tables: SlotTables, part: str) -> int:
-    query = sql.query("SELECT count(*) FROM $part", part=tables.table(part))
-    return int(sql.fetch(tables.con, query)[0][0])
+def _shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
+    """int64 (rows,): an order by `leading`, numbers below `size`, and by chance among equal ones.
+
+    One sort of 64 bits: the number, chance, the place in a shuffled order. Chance has the bits that
+    are left; where two rows draw the same, they follow that order, not the one they came in.
+    """
+    low = max(rows - 1, 1).bit_length()
+    high = 0 if leading is None else (size - 1).bit_length()
+    factor, shift = (int(n) for n in np.frombuffer(_stream(salt, rows, 2), "<u8"))
+    factor |= 1  # odd numbers have an inverse
+    mask = np.uint64((1 << low) - 1)
+    packed = np.empty(rows, np.uint64)
+    for start, drawn in _random(rows, salt):
+        part = slice(start, start + len(drawn))
+        place = np.arange(start, part.stop, dtype=np.uint64)
+        place *= np.uint64(factor)
+        place += np.uint64(shift)
+        packed[part] = (drawn >> np.uint64(high)) & ~mask | place & mask
+        if leading is not None and high:
+            packed[part] |= leading[part].astype(np.uint64) << np.uint64(64 - high)
+    packed.sort()
+    packed -= np.uint64(shift)
+    packed *= np.uint64(pow(factor, -1, 1 << 64))
+    packed &= mask
+    return packed.view(np.int64)
+
+
+def _random(count: int, salt: bytes) -> Iterator[tuple[int, Array]]:
+    """Numbers of 64 bits, and the place of the first: who lacks the salt cannot tell them from
+    random ones."""
+    for start in range(0, count, _DRAWN):
+        size = min(_DRAWN, count - start)
+        yield start, np.frombuffer(_stream(salt, start, size), "<u8")
+
+
+def _stream(salt: bytes, number: int, size: int) -> bytes:
+    return hashlib.shake_128(salt + number.to_bytes(8, "little")).digest(8 * size)
 
 
 def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:
-    """A hash of row t of `raw`, 8 bytes that follow from all its columns but its position.
+    """A hash of row t of `raw`, 8 bytes that follow from all its columns.
 
-    Without `rounded` numbers count to the last bit, and the query takes the parameter `salt`. It is
-    DuckDB's own hash, which is fast over wide rows, and may change from version to version.
+    With `rounded` numbers count to 24 bits, else to the last one. It is DuckDB's own hash, which is
+    fast over wide rows, and may change from version to version.
     """
     wanted = tables.specification
     columns: list[exp.Expr] = [sql.column("fragment", "t")]
@@ -153,29 +253,21 @@ def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:
         numbers.append(("y", "FLOAT"))
     numbers += [("w", "FLOAT")] * wanted.weight
     columns += [sql.column("draw", "t")] * wanted.base
-    names = [*(f"id{k}" for k in wanted.identifiers), *_key_columns(tables)]
+    names = [f"id{k}" for k in wanted.identifiers]
+    for position, key in enumerate(wanted.keys):
+        names += _parts(position, key)
     columns += sql.columns_of(names, "t")
     if not rounded:
         values: list[exp.Expr] = sql.columns_of((name for name, _ in numbers), "t")
-        return sql.call("hash", sql.parameter("salt"), *columns, *values)
+        return sql.call("hash", *columns, *values)
     # a number beyond the range of FLOAT is NULL
     values = [sql.try_cast(sql.column(name, "t"), kind) for name, kind in numbers]
     return sql.call("hash", *columns, *values)
 
 
-def _key_columns(tables: SlotTables) -> list[str]:
-    """The columns of `raw` with the parts of keys."""
-    types = [key.types for key in tables.specification.keys]
-    return [f"p{position}_{p}" for position, parts in enumerate(types) for p in range(len(parts))]
-
-
-def tags_of(tables: SlotTables, key: int) -> Array:
-    """uint8 (u, 16): the distinct tags of a key, by code."""
-    query = sql.query("SELECT code, tag FROM $tags", tags=tables.table(f"tags{key}"))
-    found = sql.reader(tables.con, query).read_all()
-    tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
-    tags[found.column("code").to_numpy()] = tag_bytes(found.column("tag"))
-    return tags
+def _parts(position: int, key: KeySpecification) -> list[str]:
+    """The columns of `raw` with the parts of a key."""
+    return [f"p{position}_{p}" for p in range(len(key.types))]
 
 
 def tag_bytes(column: pa.ChunkedArray) -> Array:

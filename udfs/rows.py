@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,13 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
-from sqlfl.udfs.numbering import content_key, hash_keys, number_rows, tags_of
+from sqlfl.udfs.numbering import Numbering, number_rows
 from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
+
+NOTHING = np.zeros(0, np.uint16)
+_WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
+"""Types whose values are equal where their texts are."""
 
 
 @dataclass
@@ -41,8 +45,14 @@ class Snapshot(SlotTables):
     """SQL, in the order of the specification's."""
     draws: bytes = field(default=b"", repr=False)
     """The client's own key of what is drawn by a row's content; empty where nothing is."""
-    salt: bytes = field(default=b"", repr=False)
+    _numbering: Numbering | None = field(default=None, repr=False)
+    """Until `activate`."""
+    _salt: bytes = field(default=b"", repr=False)
     """The key of chance: random, or with a seed what follows from that and from the rows."""
+    _size: int = 0
+    """Rows of `raw`."""
+    _first: int = 0
+    """Their first rowid, while the snapshot is taken."""
     _rows: str = "active"
     """The part that holds the active rows."""
 
@@ -58,10 +68,10 @@ class Snapshot(SlotTables):
     ) -> Snapshot:
         """Evaluate the fragments (SQL, in the order of `specification.fragments`).
 
-        The caller opens the transaction that makes all snapshots of a client consistent, and has
-        called `keys.install`. `secret` is the run's key for join keys; `draws` the client's own for
-        drawing validation rows and the noise of labels, without which a specification with
-        `base` is an InternalError, unless it has a seed, which they follow then.
+        The caller opens the transaction that makes all snapshots of a client consistent. `secret`
+        is the run's key for join keys; `draws` the client's own for drawing validation rows and the
+        noise of labels, without which a specification with `base` is an InternalError, unless it
+        has a seed, which they follow then.
         Raises ModelError if a fragment does not have the columns that the specification calls for.
         """
         seed = specification.seed
@@ -73,9 +83,8 @@ class Snapshot(SlotTables):
         try:
             snapshot._evaluate(fragments, draws)
             snapshot._count()
-            snapshot.salt = os.urandom(32) if seed is None else content_key(snapshot)
-            hash_keys(snapshot, secret)
-            number_rows(snapshot, snapshot.salt, sum(snapshot.rows))
+            snapshot._numbering = number_rows(snapshot, secret, sum(snapshot.rows), snapshot._first)
+            snapshot._salt = snapshot._numbering.salt
         except BaseException:
             # in a failed transaction nothing can be dropped; its roll-back takes the tables along
             snapshot._tables.clear()
@@ -83,23 +92,17 @@ class Snapshot(SlotTables):
         return snapshot
 
     def keys(self) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
-        """What `JoinKeys` carries, rows in row-id order.
+        """What `JoinKeys` carries, rows in row-id order; it is here once.
 
         Returns fragments uint16 (n,), or (0,) if there is one fragment; per key the distinct tags
         uint8 (u, 16), sorted; per key the codes uint32 (n,), u where a part of the key is NULL.
         """
-        names = [f"k{key}" for key in range(len(self.specification.keys))]
-        codes_of = sql.columns_of(names)
-        wanted = "SELECT row, fragment, $codes FROM $ids"
-        query = sql.query(wanted, codes=codes_of, ids=self.table("ids"))
-        found = sql.columns(self.con, query)
-        order = np.empty(len(found["row"]), np.int64)
-        order[found["row"]] = np.arange(len(order))
-        several = len(self.specification.fragments) > 1
-        fragment = found["fragment"][order] if several else np.zeros(0, np.uint16)
-        codes = tuple(found[name][order].astype(np.uint32, copy=False) for name in names)
-        tags = tuple(tags_of(self, key) for key in range(len(names)))
-        return fragment.astype(np.uint16, copy=False), tags, codes
+        numbering = self._numbered_rows()
+        if len(numbering.codes) != len(self.specification.keys):
+            raise InternalError("keys are asked for once")
+        # they take as much memory as the join's, which is made next
+        self._numbering = replace(numbering, fragments=NOTHING, tags=(), codes=())
+        return numbering.fragments, numbering.tags, numbering.codes
 
     def activate(self, rows: Array, counts: Array) -> None:
         """Keep the rows that occur in the join; active row r is `rows[r]`.
@@ -107,35 +110,33 @@ class Snapshot(SlotTables):
         rows: (a,) row ids, strictly ascending; counts: (a,) how often each occurs, at least 1.
         What is not active is dropped, so this is done once.
         """
-        if self.name("ids") not in self._tables:
-            raise InternalError("rows are activated once")
+        positions = self._numbered_rows().positions
         rows, counts = np.asarray(rows, np.int64), np.asarray(counts, np.int64)
-        size = sum(self.rows)
+        size = len(positions)
         if len(rows) != len(counts) or np.any(counts < 1):
             raise InternalError("active rows must have one positive count each")
         if len(rows) and (rows[0] < 0 or rows[-1] >= size or np.any(np.diff(rows) <= 0)):
             raise InternalError(f"active rows must be ascending row ids below {size}")
-        table = pa.table({
-            "row": rows.astype(np.uint32),
-            "r": np.arange(len(rows), dtype=np.uint32),
-            "cnt": counts.astype(np.uint32),
-        })  # fmt: skip
+        places = positions[rows]
+        occurring = {name: np.zeros(self._size, np.uint32) for name in ("r", "cnt")}
+        occurring["r"][places] = np.arange(len(rows), dtype=np.uint32)
+        occurring["cnt"][places] = counts
         chosen = [
             *active_features(self.specification.features),
             *sql.columns_of(self._plain_columns(), "t"),
         ]
-        with sql.registered(self.con, self.name("occurring"), table) as occurring:
+        # `raw` and what is beside it are read in the order of raw's rowid
+        with sql.registered(self.con, self.name("occurring"), pa.table(occurring)) as beside:
             query = sql.query(
-                """SELECT a.r, a.cnt, $chosen FROM $occurring AS a
-                JOIN $ids AS i ON a.row = i.row
-                JOIN $raw AS t ON i.pos = t.pos""",
+                """SELECT a.r, a.cnt, $chosen FROM $raw AS t
+                POSITIONAL JOIN $beside AS a WHERE a.cnt > 0""",
                 chosen=chosen,
-                occurring=occurring,
-                ids=self.table("ids"),
+                beside=beside,
                 raw=self.table("raw"),
             )
             self.create("active", query)
         self.active, self.weight = len(rows), float(counts.sum())
+        self._numbering = None
         self._forget(*(self._tables - {self.name("active")}))
 
     def weigh(self, counts: Array) -> None:
@@ -147,30 +148,59 @@ class Snapshot(SlotTables):
         counts = np.asarray(counts, np.float64)
         if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
             raise InternalError(f"{self.active} active rows must have one weight each, from 0 up")
-        table = pa.table({"r": np.arange(self.active, dtype=np.uint32), "cnt": counts})
-        names = [item.alias_or_name for item in active_features(self.specification.features)]
-        names += self._plain_columns()
+        lying = sql.query("SELECT rowid AS place, r FROM $rows", rows=self.active_table)
+        found = sql.columns(self.con, lying)
+        order = np.empty(self.active, np.int64)
+        order[found["place"]] = found["r"]
+        query = "SELECT t.r, a.cnt, $chosen FROM $before AS t POSITIONAL JOIN $given AS a"
+        self._recount(query, {"cnt": counts[order]})
+
+    def merge(self, rows: Array, counts: Array) -> None:
+        """Keep these of the active rows, (n,) ascending, whose features those of all others have:
+        row k is `rows[k]` from now on, and counts `counts[k]`.
+
+        A row is no longer a table's then: labels, weights, split and identifiers are gone.
+        """
+        self.specification = replace(
+            self.specification, target=False, weight=False, split=0.0, base=False, identifiers=()
+        )
+        numbers = np.arange(len(rows), dtype=np.uint32)
+        query = "SELECT a.k AS r, a.cnt, $chosen FROM $given AS a JOIN $before AS t ON a.r = t.r"
+        self._recount(query, {"r": rows.astype(np.uint32), "k": numbers, "cnt": counts})
+        self.active = len(rows)
+
+    def _recount(self, text: str, given: Mapping[str, Array]) -> None:
+        """Active rows that count what `given` says, with the columns that `text` chooses."""
         before, part = self._rows, self.fresh("active")
-        with sql.registered(self.con, self.name("weights"), table) as weights:
+        with sql.registered(self.con, self.name("counts"), pa.table(dict(given))) as table:
             query = sql.query(
-                "SELECT t.r, a.cnt, $chosen FROM $weights AS a JOIN $before AS t ON a.r = t.r",
-                chosen=sql.columns_of(names, "t"),
-                weights=weights,
+                text,
+                chosen=sql.columns_of([*self.feature_columns, *self._plain_columns()], "t"),
+                given=table,
                 before=self.table(before),
             )
             self.create(part, query)
-        self._rows, self.weight = part, float(counts.sum())
+        self._rows, self.weight = part, float(given["cnt"].sum())
         self.drop_part(before)
 
     @property
     def active_table(self) -> exp.Table:
-        """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> DOUBLE per
-        numeric column, NULL where missing; m<i> BOOLEAN
+        """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> per numeric
+        column, FLOAT where the column's type has only such numbers, else DOUBLE, NULL where
+        missing; m<i> BOOLEAN
         per array feature i, whether the array is NULL; c<i> BLOB per category feature i, its
         canonical text; y; w; draw; fragment, of private slots with draws; id<k>. i counts the
         features, p the numeric columns.
         """
         return self.table(self._rows)
+
+    @property
+    def single(self) -> tuple[int, ...]:
+        """The numeric columns of the active rows that are FLOAT."""
+        width = sum(f.width for f in self.specification.features if f.kind != "category")
+        columns = sql.columns_of(f"x{p}" for p in range(width))
+        kinds = sql.types(self.con, sql.select(self.active_table, columns)) if width else {}
+        return tuple(p for p, kind in enumerate(kinds.values()) if kind == "FLOAT")
 
     def labels(self, classes: bool | None = None) -> tuple[Array, tuple[str, ...], Array]:
         """What `Labels` carries for the active rows: (values, classes, codes).
@@ -191,12 +221,17 @@ class Snapshot(SlotTables):
             if not np.isfinite(values).all():
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
+        (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
+        text = sql.expression("encode(CAST(y AS VARCHAR))")
+        # of others, a collation or another equality may take two texts for one
+        own = sql.column("y") if _WHOLE.fullmatch(kind) else text
         ordered = sql.query(
-            """SELECT name, row_number() OVER (ORDER BY y, name) - 1 AS code
+            """SELECT own, name, row_number() OVER (ORDER BY y, name) - 1 AS code
             FROM (
-              SELECT encode(CAST(y AS VARCHAR)) AS name, min(y) AS y FROM $active
-              GROUP BY encode(CAST(y AS VARCHAR))
+              SELECT $own AS own, min($text) AS name, min(y) AS y FROM $active GROUP BY $own
             ) AS g""",
+            own=own,
+            text=text,
             active=self.active_table,
         )
         self.create("classes", ordered)
@@ -204,8 +239,8 @@ class Snapshot(SlotTables):
         listing = sql.query("SELECT name FROM $classes ORDER BY code", classes=classes_of)
         names = sql.fetch(self.con, listing)
         query = sql.query(
-            """SELECT r, code FROM $active
-            JOIN $classes AS g ON encode(CAST(y AS VARCHAR)) = name""",
+            "SELECT r, code FROM $active JOIN $classes AS g ON $own = g.own",
+            own=own,
             active=self.active_table,
             classes=classes_of,
         )
@@ -243,7 +278,7 @@ class Snapshot(SlotTables):
             given |= keys.pads(keys.derive(self.draws, "numbered split"))
         elif self.specification.seed is not None:
             draw = keys.first_bytes(keys.tag(draw), DRAW_BYTES)
-            given |= keys.pads(keys.derive(self.salt, "split"))
+            given |= keys.pads(keys.derive(self._salt, "split"))
         drawn = sql.expression("$draw < $limit", draw=draw)
         return self.of_active_rows(drawn, given, np.uint8)
 
@@ -298,6 +333,7 @@ class Snapshot(SlotTables):
     def drop(self) -> None:
         """Remove all temporary tables of the snapshot; it may be called again."""
         self._forget(*self._tables)
+        self._numbering = None
         self.active, self.weight = 0, 0.0
 
     # -- taking the snapshot ----------------------------------------------------------------------
@@ -318,23 +354,41 @@ class Snapshot(SlotTables):
         union: exp.Query = parts[0]
         for part in parts[1:]:
             union = exp.Union(this=union, expression=part, distinct=False)
-        query = sql.query("SELECT row_number() OVER () - 1 AS pos, * FROM $rows AS u", rows=union)
-        self.create("raw", query, keys.pads(draws) if self.specification.base else None)
+        self.create("raw", union, keys.pads(draws) if self.specification.base else None)
 
     def _count(self) -> None:
+        labelled = "y" if self.specification.target else "*"
         query = sql.query(
-            "SELECT fragment, count(*) FROM $raw GROUP BY fragment", raw=self.table("raw")
+            f"""SELECT fragment, count(*), count({labelled}), min(rowid), max(rowid) FROM $raw
+            GROUP BY fragment""",
+            raw=self.table("raw"),
         )
-        every = dict(sql.fetch(self.con, query))
-        labelled = kept = every
-        if self.specification.target:
-            labelled = dict(sql.fetch(self.con, query.where(sql.expression("NOT y IS NULL"))))
-            kept = dict(sql.fetch(self.con, self.kept(query)))
-        indices = self.specification.fragments
-        self.rows = tuple(kept.get(i, 0) for i in indices)
-        self.null_targets = tuple(every.get(i, 0) - labelled.get(i, 0) for i in indices)
+        found = sql.fetch(self.con, query)
+        counts = {index: (size, own) for index, size, own, *_ in found}
+        links = {link for _, link in self.specification.links}
+        sizes = [counts.get(index, (0, 0)) for index in self.specification.fragments]
+        self._size = sum(size for size, _ in sizes)
+        self.null_targets = tuple(size - own for size, own in sizes)
+        self.rows = tuple(
+            size if index in links else own
+            for index, (size, own) in zip(self.specification.fragments, sizes, strict=True)
+        )
+        # in the transaction that makes a table, its rowids do not begin at 0
+        self._first = min((first for *_, first, _ in found), default=0)
+        if max((last for *_, last in found), default=-1) - self._first + 1 != self._size:
+            raise InternalError("the rows of a snapshot do not lie side by side")
+
+    def _numbered_rows(self) -> Numbering:
+        if self._numbering is None:
+            raise InternalError("the rows are active already")
+        return self._numbering
 
     # -- columns ----------------------------------------------------------------------------------
+
+    @property
+    def feature_columns(self) -> list[str]:
+        """Those of the active rows that hold features."""
+        return [item.alias_or_name for item in active_features(self.specification.features)]
 
     def _plain_columns(self) -> list[str]:
         wanted = self.specification

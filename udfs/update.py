@@ -15,7 +15,7 @@ import pyarrow as pa
 from scipy import sparse
 from sqlglot import exp
 
-from sqlfl.arrays import Float
+from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
@@ -68,8 +68,8 @@ class Engine(Protocol):
         """‖x̃_r‖ of every active row: (a,), as √(‖x‖² − 2 x·μ + ‖μ‖²), exact to about 1e-7."""
         ...
 
-    def columns(self) -> tuple[Float, sparse.csr_array]:
-        """X: the numeric columns (a, p), the one-hot columns (a, d − p)."""
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        """X: the numeric columns (a, p) as numbers of this kind, the one-hot columns (a, d − p)."""
         ...
 
     def close(self) -> None:
@@ -228,10 +228,10 @@ class SqlEngine:
         norms: Float = np.sqrt(np.maximum(squares, 0.0))
         return norms
 
-    def columns(self) -> tuple[Float, sparse.csr_array]:
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
         query = exp.select(exp.Star()).from_(self._snapshot.table(self._table))
         found = read_columns(self._con, query, self.rows, self._encoding)
-        return found.numeric, found.onehot
+        return found.numeric.whole(kind), found.onehot
 
     def close(self) -> None:
         self._snapshot.drop_part(self._table)

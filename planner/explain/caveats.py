@@ -140,7 +140,9 @@ def _predictions(plan: FederatedPlan) -> str:
     """What rounds of training tell of the columns and of the labels."""
     if plan.protection.predictions:
         return _residuals(plan)
-    note = "Not protected: partial predictions of every active row leave in clear in every round. "
+    equal = "which rows have equal features, as their predictions tell in any case; "
+    note = f"Not protected: {equal if plan.merges else ''}"
+    note += "partial predictions of every active row leave in clear in every round. "
     if plan.tower is None:
         note += (
             "They are linear in the encoded columns: those of a slot with one column are that "

@@ -12,7 +12,7 @@ from sqlfl.planner.explain.render import Section, Table
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.network import Network
 
-BOUNDS = ("max_joined_rows", "memory_limit")
+BOUNDS = ("max_joined_rows", "memory_limit", "merge_equal_rows")
 """Options that what is trained does not depend on, left to the details."""
 SHARES = ("dropout", "momentum", "validation_fraction")
 """Options of which 0 is as good as none."""

@@ -16,11 +16,11 @@ from sqlfl.planner.protocol.symbols import ROLES
 OF_ROWS = frozenset(
     {
         "joined", "rows", "active", "tags", "identifiers", "written", "batch", "first_batch",
-        "first_listed",
+        "first_listed", "trained", "told",
     }
 )  # fmt: skip
 """Roles of symbols that grow with the tables."""
-OF_ROUNDS = frozenset({"rounds", "steps", "exact", "renewals", "proofs", "probes"})
+OF_ROUNDS = frozenset({"rounds", "steps", "exact", "renewals", "proofs", "mergers", "probes"})
 """Roles of symbols that count how often something is repeated."""
 NAMES = ("tables", "columns")
 """Kinds of messages of names and types, before there is a plan."""

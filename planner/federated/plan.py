@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from sqlfl.errors import InternalError
 from sqlfl.methods import methods
+from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
@@ -54,8 +55,8 @@ class FederatedPlan:
     blocks: Mapping[int, int]
     """Slot of the query -> slot of the model that scores it, or that its training starts from;
     empty where nothing was trained before."""
-    exchanges: tuple[ex.Exchange, ...]
-    """All messages of a run without failures, in order."""
+    run: ex.Run
+    """What its exchanges follow from."""
     into: Into | None = None
     """The tables that PREDICT INTO makes."""
     at: str | None = None
@@ -64,6 +65,8 @@ class FederatedPlan:
     """What PRIVACY asks for, settled; None without the clause. In EVALUATE it is of labels only."""
     findings: bool = True
     """Clients are asked what is odd about their features: not where these are protected."""
+    merges: bool = False
+    """Clients may be asked which of their rows have equal features, to train them as one."""
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     notes: tuple[str, ...] = ()
@@ -121,6 +124,11 @@ class FederatedPlan:
     def crosses(self, client: Client) -> bool:
         """What the coordinator exchanges with `client` crosses a border between parties."""
         return self.at is None or client.party.lower() != self.at.lower()
+
+    @cached_property
+    def exchanges(self) -> tuple[ex.Exchange, ...]:
+        """All messages of a run without failures, in order."""
+        return protocol(self.run)
 
     @cached_property
     def disclosures(self) -> tuple[ex.Disclosure, ...]:
@@ -220,9 +228,10 @@ def plan(
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
     findings = findings and not protection.features
+    merges = training is not None and _merges(training, protection)
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
-        findings,
+        findings, merges,
     )  # fmt: skip
     return FederatedPlan(
         purpose=purpose,
@@ -235,11 +244,12 @@ def plan(
         mapping=mapping_query(ucq),
         specifications=MappingProxyType(specifications),
         blocks=scored,
-        exchanges=protocol(run),
+        run=run,
         into=into,
         at=at,
         privacy=privacy,
         findings=findings,
+        merges=merges,
         fleeting=MappingProxyType(dict(fleeting or {})),
         notes=notes,
     )
@@ -270,6 +280,13 @@ def _specification(
         weight=slot.weight,
         name=slot.name if training else "",
     )
+
+
+def _merges(options: TrainingOptions, protection: Protection) -> bool:
+    """Each row that dropout leaves units out for, or that is noised, is one for itself."""
+    drops = options.tower is not None and options.tower.dropout > 0.0
+    allowed = options.merge_equal_rows and not (drops or protection.features)
+    return allowed and spec_of(options.algorithm).merges(options)
 
 
 def _weighted(ucq: Ucq, options: Options) -> bool:

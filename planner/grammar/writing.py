@@ -13,6 +13,7 @@ from sqlglot.generators.duckdb import DuckDBGenerator
 
 from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
+from sqlfl.sql_writer import Writer
 
 
 def _binary(operator: str) -> Callable[[Any, exp.Expr], str]:
@@ -92,6 +93,9 @@ class Dialect(DuckDB):
     Generator = Generator
 
 
+_written = Writer(lambda tree: tree.sql(dialect=Dialect))
+
+
 def to_sql(node: exp.Expr, pretty: bool = False) -> str:
     """The text of the tree."""
-    return node.sql(dialect=Dialect, pretty=pretty)
+    return node.sql(dialect=Dialect, pretty=True) if pretty else _written(node)

@@ -97,6 +97,8 @@ class Run:
     protection: Protection = UNPROTECTED
     findings: bool = True
     """Clients are asked what is odd about their features."""
+    merges: bool = False
+    """Clients may be asked which of their rows have equal features."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

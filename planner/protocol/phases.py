@@ -33,6 +33,7 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
+        *([equal_rows(run)] if run.merges else []),
         *spec_of(run.training.algorithm).exchanges(run),
         *([releases(run)] if run.protection else []),
         over(run, "save", run.towers, save),
@@ -268,6 +269,20 @@ def findings(run: Run, slot: Slot, client: Client) -> Asked:
     elif any(f.kind == CATEGORY for f in slot.features):
         what += "; how many joined rows have a category that training did not"
     return content(ms.SendFindings), content(ms.Findings, what, features=len(slot.features))
+
+
+def equal_rows(run: Run) -> Exchange:
+    calls = [
+        Call(
+            client,
+            slot.index,
+            content(ms.SendEqualRows),
+            content(ms.EqualRows, told=sym.of_client("told", slot, client)),
+        )
+        for slot in run.towers
+        for client in slot.clients
+    ]
+    return exchange("equal rows", sym.MERGERS, calls)
 
 
 def save(run: Run, slot: Slot, client: Client) -> Asked:

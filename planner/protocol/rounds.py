@@ -36,9 +36,8 @@ def first_predictions(run: Run) -> list[Exchange]:
             if warm or run.tower is not None:
                 phase = "warm start" if warm else phase
                 start = "the model that training starts from" if warm else "first parameters"
-                reply = predicted(
-                    run, slot, client, f"{outputs_of(run)} of active rows, by {start}"
-                )
+                what = f"{outputs_of_rows(run)}, by {start}"
+                reply = predicted(run, slot, client, what)
                 calls.append(Call(client, slot.index, ALL_ROWS, reply))
     return [exchange(phase, 1, calls)]
 
@@ -50,12 +49,16 @@ def outputs_of(run: Run) -> str:
     return "h = X θ" if run.tower is None else "h, outputs of the tower"
 
 
+def outputs_of_rows(run: Run) -> str:
+    return f"{outputs_of(run)} of {rows_of(run)}"
+
+
 def predicted(run: Run, slot: Slot, client: Client, what: str, rows: Size | None = None) -> Content:
-    """The block's outputs of so many rows (all active ones by default), and its penalty."""
+    """The block's outputs of so many rows (all by default), and its penalty."""
     noise = run.protection.predictions
     what += f", {noise.told}" if noise else ""
     what += "; penalty of the block" if client == slot.clients[0] else ""
-    return predictions(slot, client, what, PENALTY, outputs=run.outputs, rows=rows)
+    return predictions(run, slot, client, what, PENALTY, outputs=run.outputs, rows=rows)
 
 
 def grams(run: Run) -> list[Exchange]:
@@ -88,6 +91,15 @@ def shared(run: Run) -> tuple[Slot, ...]:
 
 def active(slot: Slot, client: Client) -> Size:
     return sym.of_client("active", slot, client)
+
+
+def trained(run: Run, slot: Slot, client: Client) -> Size:
+    """Rows that the rounds are of: active ones, equal ones once where the client told them."""
+    return sym.of_client("trained", slot, client) if run.merges else active(slot, client)
+
+
+def rows_of(run: Run) -> str:
+    return "distinct rows" if run.merges else "active rows"
 
 
 def partial(run: Run, parameters: Size) -> Content:
@@ -126,6 +138,7 @@ def step(
 
 
 def predictions(
+    run: Run,
     slot: Slot,
     client: Client,
     what: str,
@@ -135,24 +148,24 @@ def predictions(
     outputs: Size | int = sym.OUTPUTS,
     rows: Size | None = None,
 ) -> Content:
-    """Of all active rows by default; `products` numbers come from the slot's first client only."""
-    rows = active(slot, client) if rows is None else rows
+    """Of all rows by default; `products` numbers come from the slot's first client only."""
+    rows = trained(run, slot, client) if rows is None else rows
     own = products if client == slot.clients[0] else 0
     return content(kind, what, rows=rows, outputs=outputs, products=own)
 
 
 def scores(run: Run, phase: str, times: Size, *, exact: bool = True) -> Exchange:
-    """h of all active rows, as the blocks stand."""
+    """h of all rows, as the blocks stand."""
     calls = []
     for slot in run.towers:
         for client in slot.clients:
             if not exact:
-                reply = predicted(run, slot, client, f"{outputs_of(run)} of active rows")
+                reply = predicted(run, slot, client, outputs_of_rows(run))
                 calls.append(Call(client, slot.index, ALL_ROWS, reply))
                 continue
-            what = f"{outputs_of(run)} of active rows, in 8 bytes"
+            what = f"{outputs_of_rows(run)}, in 8 bytes"
             what += "; penalty of the block" if client == slot.clients[0] else ""
-            reply = predictions(slot, client, what, PENALTY, kind=ms.ExactPredictions)
+            reply = predictions(run, slot, client, what, PENALTY, kind=ms.ExactPredictions)
             calls.append(Call(client, slot.index, content(ms.SendExactPredictions), reply))
     return exchange(phase, times, calls)
 
@@ -167,7 +180,7 @@ def proof(run: Run, measured: Callable[[Slot], bool], *, exact: bool = True) -> 
         return []
 
     def sent(slot: Slot, client: Client) -> Content:
-        return content(ms.SendSlope, rows=active(slot, client), outputs=sym.OUTPUTS)
+        return content(ms.SendSlope, rows=trained(run, slot, client), outputs=sym.OUTPUTS)
 
     def answer(slot: Slot, client: Client) -> Content:
         if client != slot.clients[0]:
@@ -186,10 +199,10 @@ def probes(run: Run, consensus: bool) -> list[Exchange]:
     """Power rounds of the curvature estimate, on one vector."""
 
     def sent(slot: Slot, client: Client) -> Content:
-        return content(ms.Probe, rows=active(slot, client))
+        return content(ms.Probe, rows=trained(run, slot, client))
 
     def answer(slot: Slot, client: Client) -> Content:
-        return predictions(slot, client, "its image, per active row", 0, outputs=1)
+        return predictions(run, slot, client, "its image, per active row", 0, outputs=1)
 
     if consensus:
         calls = [

@@ -15,6 +15,12 @@ ROLES: dict[str, tuple[str, str]] = {
     "outputs": ("d_c", "outputs of the model"),
     "rows": ("n[slot@client]", "rows of the client's snapshot"),
     "active": ("a[slot@client]", "rows of the snapshot that occur in the join (active rows)"),
+    "trained": (
+        "R[slot@client]",
+        "active rows that differ in a feature (all of them, where the client does not tell "
+        "which are equal)",
+    ),
+    "told": ("j[slot@client]", "active rows that it tells of, none where few are equal"),
     "tags": ("u[slot@client.key]", "distinct values of the join key in the snapshot, NULL apart"),
     "vocabulary": (
         "v[slot@client.feature]",
@@ -70,6 +76,10 @@ ROLES: dict[str, tuple[str, str]] = {
         "V",
         "times that the gradient was measured in the end: 1, or 0 where training was stopped",
     ),
+    "mergers": (
+        "G",
+        "times that it is asked which rows are equal: 1, or 0 of a join of few rows",
+    ),
     "probes": ("P", "power rounds of the curvature estimate"),
     "run": ("r", "bytes of the name of a training run, under which its blocks are kept"),
     "schema_text": ("s[client]", "bytes of names of schemas, tables, columns, and types, as JSON"),
@@ -88,6 +98,7 @@ EXACT = Size(Symbol("E", "exact"))
 RENEWALS = Size(Symbol("F", "renewals"))
 PROOFS = Size(Symbol("V", "proofs"))
 RUN = Size(Symbol("r", "run"))
+MERGERS = Size(Symbol("G", "mergers"))
 PROBES = Size(Symbol("P", "probes"))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from sqlfl.messages import (
     Collected,
+    EqualRows,
     Findings,
     Identifiers,
     JoinKeys,
@@ -161,6 +162,24 @@ def findings(features: int, joined: int) -> Expected[Findings]:
         return f"counts {most} joined rows of {joined}" if most > joined else None
 
     return Expected(Findings, {"features": features}, fault)
+
+
+def equal_rows(active: int) -> Expected[EqualRows]:
+    """Of each active row its class, or of none."""
+
+    def fault(reply: EqualRows) -> str | None:
+        found = reply.classes.astype(np.int64)
+        if not found.size:
+            return None
+        if len(found) != active:
+            return f"has classes of {len(found)} rows, of {active}"
+        # each class is one more than those before it where it first comes
+        highest = np.maximum.accumulate(found)
+        if found[0] != 0 or (np.diff(highest) > 1).any():
+            return "does not number classes as they come"
+        return None
+
+    return Expected(EqualRows, {}, fault)
 
 
 def identifiers(item: SlotSpecification, active: int) -> Expected[Identifiers]:

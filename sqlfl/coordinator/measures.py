@@ -51,7 +51,8 @@ class Measures:
         self._training = Part(None, None)
         self._validation: Part | None = None
         self._held: Array | None = None
-        self.training_rows = passes.total
+        rows = None if weighting is None else weighting.rows
+        self.training_rows = passes.total if rows is None else int(rows.sum())
         self.validation_rows: int | None = None
         """None where there is no split."""
         if weighting is None:
@@ -62,7 +63,8 @@ class Measures:
             self._training = Part(~weighting.validation, samples)
             self._validation = Part(weighting.validation, samples)
             self._held = weighting.held
-            self.validation_rows = int(np.count_nonzero(weighting.validation))
+            held = weighting.validation if rows is None else rows[weighting.validation]
+            self.validation_rows = int(held.sum())
             self.training_rows -= self.validation_rows
 
     def epoch(self, scores: Scores) -> Metrics:

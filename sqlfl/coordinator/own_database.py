@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import duckdb
 
@@ -22,7 +22,8 @@ def own_database() -> Iterator[duckdb.DuckDBPyConnection]:
         con = _opened()
         try:
             con.execute("SET temp_directory = ?", [folder])
-            yield con
+            with closing(con.cursor()) as cursor:
+                yield cursor
             whole = _emptied(con)
         except BaseException:
             con.close()
@@ -43,8 +44,6 @@ def _opened() -> duckdb.DuckDBPyConnection:
 
 def _emptied(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether it is as it was opened; not where it has put something on disk."""
-    for (name,) in con.execute("SELECT view_name FROM duckdb_views() WHERE temporary").fetchall():
-        con.unregister(name)
     con.execute("RESET memory_limit")
     try:
         con.execute("SET temp_directory = ''")

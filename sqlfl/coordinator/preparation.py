@@ -82,6 +82,8 @@ class Weighting:
     """bool (N,)"""
     held: Array
     """float64 (N,): in the validation loss, class weights included; 0 for training rows."""
+    rows: Array | None = None
+    """int64 (N,): joined rows of the query that each stands for; None for one each."""
 
 
 @dataclass(frozen=True, eq=False)

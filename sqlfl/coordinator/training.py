@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.equal_rows import merge_equal_rows
+from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.lou import Members
@@ -164,6 +166,8 @@ def train(
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
     protection = protect(plan, joined, target)
+    if written:
+        joined, target = merge_equal_rows(plan, joined, target, channel, run)
     data = _written(plan, joined, target) if written else _found(plan, joined, target)
     problem = _problem(plan, joined, data, loss, run, start, protection)
     watched = Watched(channel)
@@ -314,6 +318,8 @@ def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
 def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
     """No such arrays; `target` is of the rows of its slot."""
     every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
+    if not isinstance(every, Factorised):
+        raise InternalError("joined rows that are to be written down")
     mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
     place = _target(plan)
     pieces = FoundPieces(every, slots, place, target.values)

@@ -42,6 +42,11 @@ class MethodSpec:
     array has a row for each."""
     moments: bool = False
     """Its private rounds need second moments of linear blocks."""
+    merges: Callable[[TrainingOptions], bool] = lambda options: False
+    """A client may train equal rows as one that counts as they do together: in its rounds, all that
+    a client makes of rows is sums over them and predictions."""
+    whole: Callable[[TrainingOptions, int], bool] = lambda options, rows: True
+    """Where it `merges`: a step is of all of so many joined rows, each by its weight."""
 
 
 def spec_of(name: str) -> MethodSpec:

@@ -43,7 +43,8 @@ class DeviceLayer:
     ) -> None:
         self.device, self.dtype = device, dtype
         self.rows, self.width = engine.rows, engine.width
-        numeric, onehot = engine.columns()
+        kind = np.float32 if dtype == torch.float32 else np.float64
+        numeric, onehot = engine.columns(kind)
         self._split = numeric.shape[1]
         self._categories = onehot.shape[1]
         self._numeric = torch.tensor(numeric, dtype=dtype, device=device)

@@ -27,11 +27,12 @@ from sqlfl.schema import (
     specifications_from_json,
     tables_to_json,
 )
+from sqlfl.threads import single
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.connection import files
-from sqlfl.udfs.describe import describe, list_places, list_tables
+from sqlfl.udfs.describe import describe, listing
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
@@ -126,7 +127,7 @@ class PartyClient:
         at = ""
         try:
             seen = self._observers.of(self.client, request.kind)
-            with self._lock, stoppable(self._stop), seen:
+            with self._lock, stoppable(self._stop), seen, single():
                 self._stop.clear()
                 reply = self._answer(request)
             return encode(replace(reply, number=request.number))
@@ -187,6 +188,8 @@ class PartyClient:
                 return state.labels()
             case ms.SendFindings():
                 return state.findings()
+            case ms.SendEqualRows():
+                return state.equal_rows()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
             case ms.SendSplit():
@@ -211,16 +214,16 @@ class PartyClient:
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
         cursor = self._cursors.begin()
         try:
-            listing = tables_to_json(
-                self._places(cursor), list_tables(cursor), self._labels.fleeting
-            )
-            return ms.Tables(request.run, request.slot, listing)
+            places, tables = listing(cursor)
+            text = tables_to_json(self._told(cursor, places), tables, self._labels.fleeting)
+            return ms.Tables(request.run, request.slot, text)
         finally:
             self._cursors.end(cursor)
 
-    def _places(self, cursor: duckdb.DuckDBPyConnection) -> tuple[Place, ...]:
+    def _told(
+        self, cursor: duckdb.DuckDBPyConnection, places: tuple[Place, ...]
+    ) -> tuple[Place, ...]:
         """With what tells, among the party's clients, that two have one database open."""
-        places = list_places(cursor)
         if self._instance is None:
             return places
         found, secret = files(cursor), self._secrets.organisation
@@ -279,7 +282,6 @@ class PartyClient:
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
     ) -> ms.Prepared:
         """All fragments in one transaction, so that the slots' snapshots are of one instant."""
-        keys.install(run.cursor)
         secret = keys.derive(self._secrets.federation, request.run, "join")
         rows: list[int] = []
         null_targets: list[int] = []

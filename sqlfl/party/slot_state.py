@@ -14,6 +14,7 @@ from sqlfl.party.operator import Operator
 from sqlfl.privacy.specification import LabelNoise
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.blocks import SavedBlock
+from sqlfl.udfs.equal_rows import merge_equal_rows
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.findings import of_scoring, of_training
 from sqlfl.udfs.label_noise import noised_labels
@@ -114,6 +115,15 @@ class SlotState:
             encoding = self.encoded()
             empty, constant, identifying = of_training(self.snapshot, encoding, self.joined)
         return ms.Findings(self.snapshot.run, own.slot, empty, constant, identifying, unseen)
+
+    def equal_rows(self) -> ms.EqualRows:
+        """Which active rows are equal; engine and operator are of distinct ones then."""
+        own = self.specification
+        if own.privacy is not None and own.privacy.delta is not None:
+            raise InternalError(f"features of slot {own.slot} are protected: nothing is said")
+        if self.operator is not None:
+            raise InternalError(f"slot {own.slot} has been started")
+        return ms.EqualRows(self.snapshot.run, own.slot, merge_equal_rows(self.snapshot))
 
     def releases(self, request: ms.SendReleases) -> ms.Releases:
         """What the operator says of its releases, where there is one; and labels and statistics."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from sqlfl.arrays import Array
@@ -51,8 +52,9 @@ class Engine(Protocol):
         """‖x̃_r‖ of every active row, its columns centred: float64 (rows,)."""
         ...
 
-    def columns(self) -> tuple[Array, sparse.csr_array]:
-        """The encoded columns before centring: numeric (rows, p), one-hot (rows, d − p)."""
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        """The encoded columns before centring: numeric (rows, p), as numbers of this kind, one-hot
+        (rows, d − p)."""
         ...
 
 

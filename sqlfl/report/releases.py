@@ -27,7 +27,8 @@ SUMMED = "exact predictions are in the residuals that they get"
 
 def releases(own: Setting) -> tuple[Release, ...]:
     """Of a plan or a run, in the order in which they happen."""
-    parts = [_joins, _weights, _identifiers, _labels, _statistics, _moments, _predictions]
+    parts = [_joins, _weights, _identifiers, _labels, _statistics, _moments, _equal_rows]
+    parts += [_predictions]
     if own.plan.algorithm:
         parts += [_gradients, _history, _model]
     elif own.plan.purpose == "evaluate":
@@ -136,6 +137,11 @@ def _moments(own: Setting) -> Iterator[Release]:
         yield from _of(own, "second moments", CLIENTS, shared, mechanism)
     if own.plan.algorithm and own.together and linear and spec_of(own.plan.algorithm).moments:
         yield from _of(own, "second moments", USERS, own.slots, mechanism, alone=True)
+
+
+def _equal_rows(own: Setting) -> Iterator[Release]:
+    if "equal_rows" in own.kinds:
+        yield _none("which rows are equal", own.coordinator)
 
 
 def _predictions(own: Setting) -> Iterator[Release]:

@@ -33,9 +33,11 @@ def test_it_is_used_again_and_empty() -> None:
         con.execute("SET memory_limit = '100MB'")
         con.register("slot_0", pa.table({"key": [1, 2]}))
         assert con.sql("FROM slot_0").fetchall() == [(1,), (2,)]
+        con.execute("SET GLOBAL TimeZone = 'Asia/Tokyo'")  # nothing else tells that it is the same
+    zone = "SELECT current_setting('TimeZone')"
     with own_database() as again, own_database() as another:
-        assert again is con
-        assert another is not con
+        assert again.execute(zone).fetchall() == [("Asia/Tokyo",)]
+        assert another.execute(zone).fetchall() != [("Asia/Tokyo",)]
         assert again.execute(asked).fetchall() == usual
         assert again.execute("SHOW ALL TABLES").fetchall() == []
 
@@ -56,8 +58,9 @@ def test_one_that_failed_or_has_spilled_is_closed() -> None:
 
 def test_a_fork_opens_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with own_database() as con:
-        pass
+        con.execute("SET GLOBAL TimeZone = 'Asia/Tokyo'")
     here = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: here + 1)
     with own_database() as other:
-        assert other is not con
+        ((zone,),) = other.execute("SELECT current_setting('TimeZone')").fetchall()
+        assert zone != "Asia/Tokyo"

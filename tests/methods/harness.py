@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize, sparse
 
 from sqlfl.coordinator.lou import Members
@@ -62,8 +63,9 @@ class DenseEngine:
         centred = self.x - self.centre
         return np.sqrt(np.einsum("rd,rd->r", centred, centred))
 
-    def columns(self) -> tuple[Array, sparse.csr_array]:
-        return self.x[:, : self.numeric], sparse.csr_array(self.x[:, self.numeric :])
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        numeric: Array = self.x[:, : self.numeric].astype(kind)
+        return numeric, sparse.csr_array(self.x[:, self.numeric :])
 
 
 def configured(method: str, **values: Any) -> Configuration:

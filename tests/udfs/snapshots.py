@@ -9,7 +9,6 @@ import numpy as np
 
 from sqlfl.privacy.specification import SnapshotPrivacy
 from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
-from sqlfl.udfs import keys
 from sqlfl.udfs.rows import Snapshot
 
 SECRET = b"the parties' secret"
@@ -62,7 +61,6 @@ def take(
     draws: bytes = SECRET,
 ) -> Snapshot:
     """The snapshot, taken in a transaction of `con` as a party does."""
-    keys.install(con)
     con.begin()
     snapshot = Snapshot.take(con, wanted, fragments, secret, run, draws)
     con.commit()

@@ -16,7 +16,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs.block_tables import DatabaseBlocks, blocks_of
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
-from sqlfl.udfs.describe import list_tables
+from sqlfl.udfs.describe import listing
 from sqlfl.udfs.features import Encoding
 from tests.conftest import Open
 
@@ -161,7 +161,7 @@ def test_what_is_in_the_tables(con: duckdb.DuckDBPyConnection) -> None:
         "abs(epoch(saved_at) - epoch(now())) < 60 FROM sqlfl.blocks"
     ).fetchall()
     assert found == [("c", "bank/0", "r", 3, "m", 1, True)]
-    assert [table.name for table in list_tables(con) if table.schema == "sqlfl"] == []
+    assert [table.name for table in listing(con)[1] if table.schema == "sqlfl"] == []
     secrets = con.execute("SELECT client, purpose, octet_length(secret) FROM sqlfl.secrets")
     assert secrets.fetchall() == [("bank/0", "split", 32)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from sqlfl.errors import ModelError
 from sqlfl.schema import Column, Place, Table
-from sqlfl.udfs.describe import current_place, describe, list_places, list_tables, use
+from sqlfl.udfs.describe import current_place, describe, listing, use
 from tests.conftest import Open
 
 
@@ -30,21 +30,21 @@ def test_tables_and_views_of_all_schemas(database: Open) -> None:
     columns = (Column("b", "INTEGER"), Column("a", "DECIMAL(9,2)"), Column("v", "FLOAT[3]"))
     enum = Column("e", "ENUM"), Column("z", "TIMESTAMP WITH TIME ZONE")
     far = Table("main", "far", (Column("x", "INTEGER"),), 0, "elsewhere")
-    assert list_tables(con) == (
+    assert listing(con)[1] == (
         Table(None, "t", columns, 7),
         Table(None, "w", columns[1:2], None),
         Table("other", "u", enum, 0),
         far,
     )
     con.execute("USE memory.other")
-    assert [(t.schema, t.name, t.catalog) for t in list_tables(con)] == [
+    assert [(t.schema, t.name, t.catalog) for t in listing(con)[1]] == [
         ("main", "t", None),
         ("main", "w", None),
         (None, "u", None),
         ("main", "far", "elsewhere"),
     ]
     con.execute("USE elsewhere")
-    assert [(t.schema, t.name, t.catalog) for t in list_tables(con)] == [
+    assert [(t.schema, t.name, t.catalog) for t in listing(con)[1]] == [
         (None, "far", None),
         ("main", "t", "memory"),
         ("main", "w", "memory"),
@@ -59,7 +59,7 @@ def test_tables_of_one_name_in_several_databases(database: Open) -> None:
         "CREATE TABLE far.t (b VARCHAR, c INTEGER)",
         "CREATE VIEW far.v AS SELECT 1 AS d",
     )
-    assert list_tables(con) == (
+    assert listing(con)[1] == (
         Table(None, "t", (Column("a", "INTEGER"),), 0),
         Table("main", "t", (Column("b", "VARCHAR"), Column("c", "INTEGER")), 0, "far"),
         Table("main", "v", (Column("d", "INTEGER"),), None, "far"),
@@ -76,7 +76,7 @@ def test_places_are_schemas_that_tables_can_lie_in(database: Open, tmp_path: Pat
         f"ATTACH '{path}' AS read (READ_ONLY)",
         "USE memory.other",
     )
-    assert list_places(con) == (
+    assert listing(con)[0] == (
         Place("memory", "other"),
         Place("memory", "main"),
         Place("memory", "temp"),

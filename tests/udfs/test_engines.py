@@ -20,7 +20,8 @@ from sqlfl.models.neural import Network
 from sqlfl.models.towers import TowerShape
 from sqlfl.party.first_layer import EngineLayer
 from sqlfl.schema import SlotSpecification
-from sqlfl.udfs import arrays, update
+from sqlfl.udfs import arrays, numeric, update
+from sqlfl.udfs.arrays import ArraysEngine
 from sqlfl.udfs.features import CHUNK, Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.keys import derive
 from sqlfl.udfs.predict import ENGINES, make_engine, score
@@ -496,4 +497,42 @@ class TestSparseArraysEngine(EngineConformance):
 
     @pytest.fixture(autouse=True)
     def no_table_is_small(self, monkeypatch) -> None:
+        """And all steps take several pieces."""
         monkeypatch.setattr(arrays, "_SMALL", 0)
+        monkeypatch.setattr(numeric, "_VALUES", 16)
+        monkeypatch.setattr(numeric, "_BLOCK", 16)
+
+    def test_numbers_of_four_bytes_take_four(self, case: Case) -> None:
+        engine = ArraysEngine(case.con, case.snapshot, case.encoding)
+        held = engine._numeric
+        # flag, the elements of vector, nothing
+        assert held.at.tolist() == [2, 3, 4, 5, 9]
+        assert (held.single.dtype, held.single.shape) == (np.float32, (90, 5))
+        assert held.wide.shape == (90, engine.numeric - 5)
+        np.testing.assert_array_equal(engine.columns(np.float32)[0], held.whole().astype("f4"))
+
+    @pytest.mark.parametrize("null", [True, False])
+    @pytest.mark.parametrize("kind", ["FLOAT", "BOOLEAN", "TINYINT", "USMALLINT"])
+    def test_numbers_of_four_bytes_are_not_rounded(self, kind: str, null: bool) -> None:
+        """Nor far from 0, where a standardised one would not be exact in four bytes."""
+        value = {"BOOLEAN": "range % 3 = 0", "TINYINT": "120 + range % 7"}.get(
+            kind, "60000 + range % 13"
+        )
+        condition = "range % 5 > 0" if null else "true"
+        with duckdb.connect() as con:
+            con.execute(
+                f"CREATE TABLE t AS SELECT CASE WHEN {condition} THEN ({value})::{kind} END AS x, "
+                "x::DOUBLE AS z, range AS id FROM range(200)"
+            )
+            wanted = specification(("x", "numeric"), ("z", "numeric"), identifiers=(0,))
+            snapshot = take(con, wanted, "SELECT x, z, id AS sqlfl_id_0 FROM t")
+            snapshot.activate(np.arange(200), np.arange(1, 201))
+            engine = ArraysEngine(con, snapshot, local_encoding(snapshot))
+            assert engine._numeric.at.tolist() == [0]
+            unit = np.eye(engine.width)
+            predicted = engine.predict(unit)
+            np.testing.assert_allclose(predicted[:, 0], predicted[:, 1], rtol=1e-13, atol=1e-13)
+            back = engine.gradient(predicted)
+            np.testing.assert_allclose(back[0], back[1], rtol=1e-12, atol=1e-12)
+            moments = engine.gram()
+            np.testing.assert_allclose(moments.numeric[0], moments.numeric[1], rtol=1e-12)

@@ -14,7 +14,7 @@ from sqlfl.errors import Error
 from sqlfl.schema import Client
 from sqlfl.udfs import label_secret as ls
 from sqlfl.udfs.block_tables import blocks_of, current_database
-from sqlfl.udfs.describe import list_places, list_tables
+from sqlfl.udfs.describe import listing
 from sqlfl.udfs.label_secret import BesideFile, Holders, InDatabase, LabelSecret, label_secret
 from tests.conftest import Open
 
@@ -83,8 +83,8 @@ def test_it_lies_in_a_database_that_keeps_models(database: Open, path: Path) -> 
     blocks.collect([])
     rows = con.execute("FROM duckdb_tables() SELECT table_name").fetchall()
     assert rows == [("label_secrets",)]
-    assert list_tables(con) == ()
-    assert "sqlfl" not in {place.schema for place in list_places(con)}
+    assert listing(con)[1] == ()
+    assert "sqlfl" not in {place.schema for place in listing(con)[0]}
     assert label_secret(con, Client("else", 1), keeps=True).get() == secret
     assert label_secret(con, CLIENT).get() == secret
     con.close()

@@ -15,7 +15,9 @@ import pytest
 
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs import numbering
 from sqlfl.udfs.features import local_encoding, statistics
+from sqlfl.udfs.numbering import ascending
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from tests.conftest import Open
@@ -107,6 +109,88 @@ def test_row_ids_do_not_show_the_storage_order(database: Open) -> None:
         # ρ of a random order has deviation 1/√n
         assert abs(np.corrcoef(order, np.arange(4000))[0, 1]) < 6 / np.sqrt(4000)
     assert abs(np.corrcoef(*orders)[0, 1]) < 6 / np.sqrt(4000)
+
+
+def test_tags_are_ascending_by_all_their_bytes() -> None:
+    tags = np.random.default_rng(0).integers(0, 256, (300, 16), dtype=np.uint8)
+    for alike in (0, 5, 8, 15):
+        tags[:, :alike] = 7
+        tags[::3, :alike] = 200
+        found = [tag.tobytes() for tag in tags[ascending(tags)]]
+        assert found == sorted(tag.tobytes() for tag in tags)
+
+
+@pytest.mark.parametrize("leading", [None, 1, 3, 50])
+@pytest.mark.parametrize("rows", [0, 1, 2, 63, 64, 65, 5000])
+def test_every_row_has_one_number(rows: int, leading: int | None) -> None:
+    own = None
+    if leading is not None:
+        own = np.random.default_rng(rows).integers(0, leading, rows).astype(np.uint32)
+    orders = [numbering._shuffled(rows, own, leading or 1, salt) for salt in (b"a", b"a", b"b")]
+    for order in orders:
+        assert np.sort(order).tolist() == list(range(rows))
+        if own is not None:
+            assert (np.diff(own[order].astype(np.int64)) >= 0).all()
+    np.testing.assert_array_equal(orders[0], orders[1])
+    if rows >= 63:
+        assert (orders[0] != orders[2]).any()
+
+
+@pytest.mark.parametrize("bits", [0, 60])
+def test_every_order_is_as_likely(bits: int) -> None:
+    """Also where hardly any of the 64 bits are left for chance."""
+    rows, size = 4, (1 << bits) + 1
+    leading = np.full(rows, size - 1, np.uint64)
+    counts = np.zeros((rows, rows))
+    for number in range(4000):
+        order = numbering._shuffled(rows, leading, size, number.to_bytes(4, "little"))
+        counts[np.arange(rows), order] += 1
+    # each is binomial, with deviation 27
+    assert np.abs(counts - 1000).max() < 6 * 27.4
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_large_tables_keep_their_rows_in_any_order_of_storage(
+    database: Open, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several row groups, written by several threads that need not keep the order."""
+    monkeypatch.setattr(numbering, "_LARGE", 200_000)
+    con = database(
+        "SET threads = 4",
+        "SET preserve_insertion_order = false",
+        "CREATE TABLE t AS SELECT range AS id, range % 1000 AS k, range % 3 AS y "
+        "FROM range(300000) ORDER BY hash(range)",
+    )
+    wanted = specification(
+        target=True, classes=True, identifiers=(0,), join=(("BIGINT",),), seed=seed
+    )
+    fragment = (
+        "SELECT CASE WHEN id % 5 > 0 THEN y END AS sqlfl_target, id AS sqlfl_id_0, "
+        "k AS sqlfl_key_0_0 FROM t"
+    )
+    snapshot = take(con, wanted, fragment)
+    raw = snapshot.table("raw").sql(dialect="duckdb")
+    assert con.sql(f"FROM {raw}").columns == ["fragment", "y", "id0"]
+    _, tags, (codes,) = snapshot.keys()
+    with pytest.raises(InternalError, match="once"):
+        snapshot.keys()
+    assert len(tags[0]) == 800
+    rows = np.flatnonzero(np.random.default_rng(0).random(240_000) < 0.9)
+    snapshot.activate(rows, np.ones(len(rows), int))
+    for _ in range(2):
+        (ids,) = snapshot.identifiers()
+        ids = ids.to_numpy()
+        np.testing.assert_array_equal(snapshot.labels()[2], ids % 3)
+        code_of = np.full(1000, -1)
+        code_of[ids % 1000] = codes[rows]
+        np.testing.assert_array_equal(code_of[ids % 1000], codes[rows])
+        snapshot.weigh(ids.astype(np.float64))
+        counts, own = (
+            con.execute(f"SELECT cnt, id0 FROM {snapshot.active_table.sql(dialect='duckdb')}")
+            .fetchnumpy()
+            .values()
+        )
+        np.testing.assert_array_equal(counts, own)
 
 
 def test_without_keys_row_ids_follow_fragments_and_chance(database: Open) -> None:

@@ -28,7 +28,7 @@ from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING
-from sqlfl.coordinator.rounds.warm import best_constants
+from sqlfl.coordinator.rounds.warm import Levelled, levelled
 from sqlfl.endings import Ending
 
 RESOLVED = 1e-8
@@ -103,33 +103,32 @@ def examine(
     held = conversation.whole.concatenate(replies)
     least = least_eigenvalue(problem.passes, [[values] for values in held])
     scores = Scores(by_output(held), np.array(intercept))
-    at_best = scores.shifted(best_constants(problem, scores))
-    squares = conversation.slopes(problem.passes.look(at_best).slots)
+    best = levelled(problem, scores)
+    squares = conversation.slopes(best.look.slots)
     curvature = problem.loss.curvature if reference is None else reference
-    return weighed(problem, scores, at_best, penalty, squares, first, curvature, least)
+    return weighed(problem, scores, best, penalty, squares, first, curvature, least)
 
 
 def weighed(
     problem: Problem,
     scores: Scores,
-    at_best: Scores,
+    best: Levelled,
     penalty: float,
     squares: Sequence[Array],
     first: float,
     reference: float,
     least: float = RESOLVED,
 ) -> Evidence:
-    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `at_best`,
-    which differ from `scores` by the intercept only."""
-    passes = problem.passes
-    loss = passes.value(scores)
+    """From the slots' squared norms (2,) or (1,), as `Slope` has them, at the scores `best`, which
+    differ from `scores` by the intercept only."""
+    loss = best.before
     objective = loss + penalty
     euclidean = sum(float(found[0]) for found in squares)
     known = all(len(found) == 2 for found in squares)
     preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
-    gap = bound(problem, at_best, euclidean, preconditioned, reference, least)
-    certain = bound(problem, at_best, euclidean, np.inf, reference)
-    excess, scale = max(loss - passes.value(at_best), 0.0), scale_of(objective, first)
+    gap = bound(problem, best.scores, euclidean, preconditioned, reference, least)
+    certain = _by_penalty(problem, euclidean)
+    excess, scale = max(loss - best.look.value, 0.0), scale_of(objective, first)
     return Evidence(
         scores=scores,
         loss=loss,
@@ -137,7 +136,7 @@ def weighed(
         gradient=float(np.sqrt(euclidean)),
         gap=(gap + excess) / scale + ROUNDING,
         certain=(certain + excess) / scale + ROUNDING,
-        separable=problem.l2 == 0.0 and passes.separates(scores),
+        separable=problem.l2 == 0.0 and problem.passes.separates(scores),
     )
 
 
@@ -151,15 +150,19 @@ def bound(
 ) -> float:
     """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
     loss; `least`: as `least_eigenvalue` says."""
-    found = np.inf
-    if problem.l2 > 0.0:
-        found = euclidean / (2.0 * problem.l2)
-    bend = problem.passes.mean_curvature(scores) / reference
     if preconditioned == 0.0:
         return 0.0
-    if bend > 0.0:
-        found = min(found, preconditioned / (2.0 * least * bend))
+    found = _by_penalty(problem, euclidean)
+    if np.isfinite(preconditioned):
+        bend = problem.passes.mean_curvature(scores) / reference
+        if bend > 0.0:
+            found = min(found, preconditioned / (2.0 * least * bend))
     return float(found)
+
+
+def _by_penalty(problem: Problem, euclidean: float) -> float:
+    """The bound by l2 alone."""
+    return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
 
 
 def least_eigenvalue(passes: Passes, held: Sequence[Sequence[Array]]) -> float:

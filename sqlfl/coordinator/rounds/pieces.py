@@ -127,7 +127,10 @@ class WrittenPieces:
             yield Piece(
                 start,
                 len(range(start, chosen.stop, step)),
-                tuple(chosen if slot.identity else slot.rows[chosen] for slot in slots),
+                # of the machine's own width: else each use of them would make them so
+                tuple(
+                    chosen if slot.identity else slot.rows[chosen].astype(np.intp) for slot in slots
+                ),
                 self._targets[chosen],
                 None if self._shares is None else self._shares[chosen],
             )

@@ -8,6 +8,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import exact_search
@@ -66,13 +67,28 @@ def beginning(problem: Problem, conversation: Conversation) -> Beginning:
     penalty = float(conversation.products(replies).sum()) + start.penalty
     if not problem.warm:
         return Beginning(start.head, blocks, scores, penalty)
-    moved = best_constants(problem, scores)
-    return Beginning(start.head.shifted(moved), blocks, scores.shifted(moved), penalty)
+    best = levelled(problem, scores)
+    return Beginning(start.head.shifted(best.moved), blocks, best.scores, penalty)
 
 
-def best_constants(problem: Problem, scores: Scores) -> Array:
-    """What to add to all scores for the least mean loss: (d_c,)."""
-    return exact_search(_Constants(problem, scores))
+@dataclass(frozen=True, eq=False)
+class Levelled:
+    """Scores with the constants that are best for them."""
+
+    before: float
+    """The mean loss without."""
+    moved: Array
+    """What is added to all scores: (d_c,)"""
+    scores: Scores
+    look: Look
+
+
+def levelled(problem: Problem, scores: Scores) -> Levelled:
+    """`scores`, with constants added for the least mean loss."""
+    function = _Constants(problem, scores)
+    before = function.look(np.zeros(problem.outputs)).value
+    moved = exact_search(function)
+    return Levelled(before, moved, scores.shifted(moved), function.look(moved))
 
 
 class _Constants:
@@ -81,11 +97,18 @@ class _Constants:
     def __init__(self, problem: Problem, scores: Scores) -> None:
         self._passes = problem.passes
         self._scores = scores
+        self._looks: dict[bytes, Look] = {}
         self.size = problem.outputs
         self.quadratic = problem.loss.quadratic
 
+    def look(self, steps: Array) -> Look:
+        key = steps.tobytes()
+        if key not in self._looks:
+            self._looks[key] = self._passes.look(self._scores.shifted(steps))
+        return self._looks[key]
+
     def at(self, steps: Array) -> tuple[float, Array]:
-        found = self._passes.look(self._scores.shifted(steps))
+        found = self.look(steps)
         return found.value, found.total / self._passes.total
 
     def bend(self, steps: Array, *, roughly: bool) -> Array:

@@ -8,6 +8,7 @@ from sqlfl import messages as ms
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.methods.admm.options import AdmmOptions, local_rounds
 from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
+from sqlfl.options.batch import Whole
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
 from sqlfl.planner.protocol import symbols as sym
@@ -32,10 +33,10 @@ def _exchanges(run: Run) -> list[Exchange]:
         )
 
     def sent(slot: Slot, client: Client) -> Content:
-        return content(AdmmResiduals, rows=rounds.active(slot, client), outputs=run.outputs)
+        return content(AdmmResiduals, rows=rounds.trained(run, slot, client), outputs=run.outputs)
 
     def answer(slot: Slot, client: Client) -> Content:
-        return rounds.predicted(run, slot, client, f"{rounds.outputs_of(run)} of active rows")
+        return rounds.predicted(run, slot, client, rounds.outputs_of_rows(run))
 
     def measured(slot: Slot) -> bool:
         return len(slot.clients) == 1 or not consensus
@@ -105,4 +106,9 @@ def _private(part: Part) -> Counts:
     return Counts(epochs * inner * passes, epochs, epochs)
 
 
-SPEC = MethodSpec("admm", _exchanges, _words, _private, moments=True)
+def _merges(options: TrainingOptions) -> bool:
+    """Local steps of towers draw batches of the client's own rows."""
+    return options.tower is None or isinstance(options.of(AdmmOptions).batch_size, Whole)
+
+
+SPEC = MethodSpec("admm", _exchanges, _words, _private, moments=True, merges=_merges)

@@ -26,7 +26,7 @@ from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
-from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
+from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
 from sqlfl.messages.replies import Channel
 from sqlfl.methods.admm.configuration import AdmmConfiguration, LocalSteps
 from sqlfl.methods.admm.linear_coordinator import DAMPING, SMALLEST
@@ -223,9 +223,9 @@ class TowerAdmm:
         scores = Scores(by_output(blocks, self._head.weights), self._head.intercept)
         look = problem.passes.look(scores, sums=False)
         check_scores(problem, look.largest, look.highest, "the towers", HINT, self._head.stretch)
-        moved = best_constants(problem, scores)
-        self._head = self._head.shifted(moved)
-        self._scores = scores.shifted(moved)
+        best = levelled(problem, scores)
+        self._head = self._head.shifted(best.moved)
+        self._scores = best.scores
 
 
 def _local_batch(batch: Batch, problem: Problem) -> int:

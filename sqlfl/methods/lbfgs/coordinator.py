@@ -27,7 +27,7 @@ from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING, exact_search
-from sqlfl.coordinator.rounds.warm import beginning, best_constants, cold
+from sqlfl.coordinator.rounds.warm import Levelled, beginning, cold, levelled
 from sqlfl.endings import CERTAIN, Ending
 from sqlfl.messages import Residuals
 from sqlfl.messages.replies import Channel
@@ -198,10 +198,12 @@ class Lbfgs:
             least = least_eigenvalue(
                 problem.passes, [[own, *more] for own, more in zip(held, images, strict=True)]
             )
+            best = Levelled(self._loss, np.zeros(problem.outputs), self._scores, self._seen)
             penalty = self._objective - self._loss
             squares = list(self._inner.squares)
-            scores, reference = self._scores, self._reference
-            return weighed(problem, scores, scores, penalty, squares, first, reference, least)
+            return weighed(
+                problem, self._scores, best, penalty, squares, first, self._reference, least
+            )
         found = examine(
             problem,
             self._conversation,
@@ -227,10 +229,9 @@ class Lbfgs:
         gradient there, which moves nothing; gives the blocks' predictions (n_i, d_c)."""
         replies = self._conversation.exact_predictions()
         held = self._conversation.whole.concatenate(replies)
-        scores = Scores(by_output(held), self.intercept)
-        moved = best_constants(self._problem, scores)
-        self._intercept.shift(moved)
-        self._scores, self._look = scores.shifted(moved), None
+        best = levelled(self._problem, Scores(by_output(held), self.intercept))
+        self._intercept.shift(best.moved)
+        self._scores, self._look = best.scores, best.look
         self._exchange(np.zeros((len(self._problem.slots), coefficients_length())))
         self._value()
         return held

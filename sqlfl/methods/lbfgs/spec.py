@@ -18,12 +18,12 @@ from sqlfl.schema import Client
 
 def _exchanges(run: Run) -> list[Exchange]:
     def sent(slot: Slot, client: Client) -> Content:
-        return _residuals(LbfgsResiduals, slot, client)
+        return _residuals(run, LbfgsResiduals, slot, client)
 
     def answer(slot: Slot, client: Client) -> Content:
-        what = "X P g of active rows"
+        what = f"X P g of {rounds.rows_of(run)}"
         what += "; inner products of the block" if client == slot.clients[0] else ""
-        return rounds.predictions(slot, client, what, products_length())
+        return rounds.predictions(run, slot, client, what, products_length())
 
     found = [rounds.start(run), *rounds.first_predictions(run), *rounds.grams(run)]
     found += rounds.step(run, "iteration", sym.ROUNDS + 1 + -1 * sym.EXACT, sent, answer)
@@ -34,20 +34,22 @@ def _exact_iterations(run: Run) -> list[Exchange]:
     """Where 4-byte numbers do not do."""
 
     def sent(slot: Slot, client: Client) -> Content:
-        return _residuals(ExactLbfgsResiduals, slot, client)
+        return _residuals(run, ExactLbfgsResiduals, slot, client)
 
     def answer(slot: Slot, client: Client) -> Content:
-        what = "X P g of active rows, in 8 bytes"
+        what = f"X P g of {rounds.rows_of(run)}, in 8 bytes"
         what += "; inner products of the block" if client == slot.clients[0] else ""
-        return rounds.predictions(slot, client, what, products_length(), kind=ms.ExactPredictions)
+        return rounds.predictions(
+            run, slot, client, what, products_length(), kind=ms.ExactPredictions
+        )
 
     times = sym.EXACT + sym.RENEWALS
     renewed = rounds.scores(run, "renewal", sym.RENEWALS)
     return [renewed, *rounds.step(run, "renewal", times, sent, answer)]
 
 
-def _residuals(kind: type[LbfgsResiduals], slot: Slot, client: Client) -> Content:
-    rows, length = rounds.active(slot, client), coefficients_length()
+def _residuals(run: Run, kind: type[LbfgsResiduals], slot: Slot, client: Client) -> Content:
+    rows, length = rounds.trained(run, slot, client), coefficients_length()
     return content(kind, rows=rows, outputs=sym.OUTPUTS, coefficients=length)
 
 
@@ -62,4 +64,4 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     )
 
 
-SPEC = MethodSpec("lbfgs", _exchanges, _words, sums_only=True)
+SPEC = MethodSpec("lbfgs", _exchanges, _words, sums_only=True, merges=lambda options: True)

@@ -41,7 +41,8 @@ def _exchanges(run: Run) -> list[Exchange]:
     outputs = rounds.outputs_of(run)
 
     def first(slot: Slot, client: Client) -> Content:
-        rows = sym.of_client("first_batch" if drops else "active", slot, client)
+        rows = rounds.trained(run, slot, client)
+        rows = sym.of_client("first_batch", slot, client) if drops else rows
         return content(SgdResiduals, rows=rows, outputs=run.outputs, batch=0)
 
     def all_rows(slot: Slot, client: Client) -> Content:
@@ -120,4 +121,8 @@ def _private(part: Part) -> Counts:
     )
 
 
-SPEC = MethodSpec("sgd", _exchanges, _words, _private)
+def _whole(options: TrainingOptions, rows: int) -> bool:
+    return options.of(SgdOptions).batch_size.of(rows) == rows
+
+
+SPEC = MethodSpec("sgd", _exchanges, _words, _private, merges=lambda options: True, whole=_whole)

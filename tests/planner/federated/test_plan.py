@@ -208,16 +208,18 @@ def test_sizes_of_a_shared_slot_with_the_gram() -> None:
     # T iterations and the first gradient, F that are asked for anew, V in the end
     gradients = "8·F·d[c]·d_c + 8·T·d[c]·d_c + 8·V·d[c]·d_c + 8·d[c]·d_c"
     assert up["partial_gradient"] == gradients
-    rows = "a[c@bank/0]·d_c"
+    rows = "R[c@bank/0]"
+    assert up["equal_rows"] == "4·G·j[c@bank/0]"
     assert up["predictions"] == (
-        f"4·T·{rows} + 4·V·{rows} + 4·{rows} + 1584·T + 8·V + 1584 - 4·E·{rows} - 1584·E"
+        f"4·{rows}·T·d_c + 4·{rows}·V·d_c + 4·{rows}·d_c + 1584·T + 8·V + 1584 - 4·E·{rows}·d_c"
+        " - 1584·E"
     )
-    assert up["exact_predictions"] == f"8·E·{rows} + 16·F·{rows} + 1584·E + 1592·F"
-    assert down["exact_residuals"] == f"8·E·{rows} + 8·F·{rows} + 168·E + 168·F"
+    assert up["exact_predictions"] == f"8·E·{rows}·d_c + 16·F·{rows}·d_c + 1584·E + 1592·F"
+    assert down["exact_residuals"] == f"8·E·{rows}·d_c + 8·F·{rows}·d_c + 168·E + 168·F"
     assert up["slope"] == "16·V"
     second = plan.totals()[BANK_1, 0, "predictions", UP][1]
-    rows = "a[c@bank/1]·d_c"
-    assert str(second) == f"4·T·{rows} + 4·V·{rows} + 4·{rows} - 4·E·{rows}"
+    rows = "R[c@bank/1]"
+    assert str(second) == f"4·{rows}·T·d_c + 4·{rows}·V·d_c + 4·{rows}·d_c - 4·E·{rows}·d_c"
     assert kinds(plan, 1, UP).keys() == {"join_keys"}
 
 
@@ -233,19 +235,19 @@ def test_admm_sums_gradients_or_runs_consensus() -> None:
     assert consensus["slope"] == "8·V"
     assert consensus["consensus_part"] == "80·T·d[c]·d_c"
     assert kinds(plan, 0, DOWN)["consensus_average"] == "80·T·d[c]·d_c"
-    assert consensus["predictions"] == "4·T·a[c@bank/0]·d_c + 4·P·a[c@bank/0] + 8·T"
+    assert consensus["predictions"] == "4·R[c@bank/0]·T·d_c + 4·P·R[c@bank/0] + 8·T"
 
 
 def test_sgd_sends_all_rows_once_an_epoch_and_batches_between() -> None:
     full = plans.train(plans.flights(), "logistic_regression", SGD)
-    assert kinds(full, 0, DOWN)["residuals"] == "4·T·a[f@airline/0]·d_c + 24·T"
+    assert kinds(full, 0, DOWN)["residuals"] == "4·R[f@airline/0]·T·d_c + 24·T"
     assert "probe" in kinds(full, 0, DOWN)
     options = SGD | {"batch_size": 100, "learning_rate": 0.1}
     plan = plans.train(plans.flights(), "logistic_regression", options)
     assert "probe" not in kinds(plan, 0, DOWN)
     messages, amount = plan.totals()[AIRLINE, 0, "residuals", DOWN]
     assert str(messages) == "S"
-    values = {"T": 2, "S": 6, "a[f@airline/0]": 50, "b[f@airline/0]": 20, "d_c": 1}
+    values = {"T": 2, "S": 6, "R[f@airline/0]": 50, "b[f@airline/0]": 20, "d_c": 1}
     assert amount.evaluate(values) == 2 * 50 * 4 + 4 * (20 * 4 + 20 * 4) + 6 * 24
 
 
@@ -284,7 +286,7 @@ def test_towers_predict_once_before_they_step() -> None:
     plan = plans.train(plans.cards(), "mlp_regressor")
     assert kinds(plan, 0, DOWN)["send_predictions"] == "16"
     assert kinds(plan, 0, UP)["predictions"] == (
-        "4·S·b[c@bank/0]·d_c + 4·T·a[c@bank/0]·d_c + 4·a[c@bank/0]·d_c + 8·S + 8"
+        "4·R[c@bank/0]·T·d_c + 4·S·b[c@bank/0]·d_c + 4·R[c@bank/0]·d_c + 8·S + 8"
         " - 4·T·b[c@bank/0]·d_c"
     )
     admm = plans.train(plans.cards(), "mlp_regressor", plans.LOCAL)
@@ -295,11 +297,15 @@ def test_towers_predict_once_before_they_step() -> None:
 
 
 def test_with_a_head_each_row_has_its_embedding_and_no_model_output() -> None:
-    for options in (plans.HEAD, plans.LOCAL | plans.HEAD):
+    # local batches are of the client's own rows, equal or not
+    for options, rows in (
+        (plans.HEAD, "R[p@airline/0]·T"),
+        (plans.LOCAL | plans.HEAD, "T·a[p@airline/0]"),
+    ):
         plan = plans.train(plans.cards(), "mlp_classifier", options)
         assert "outputs" not in {symbol.role for symbol in plan.symbols}
-        assert "32·T·a[p@airline/0]" in kinds(plan, 2, UP)["predictions"]
-        assert "32·T·a[p@airline/0]" in kinds(plan, 2, DOWN)["residuals"]
+        assert f"32·{rows}" in kinds(plan, 2, UP)["predictions"]
+        assert f"32·{rows}" in kinds(plan, 2, DOWN)["residuals"]
     scored = plans.score("predict", "mlp_classifier", plans.NEURAL | plans.HEAD)
     assert kinds(scored, 2, UP)["predictions"] == "32·a[p@airline/0]"
     # as a model's file has them

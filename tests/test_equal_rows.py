@@ -1,0 +1,218 @@
+"""Equal rows trained as one: the model is that of all rows, the traffic what EXPLAIN says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sqlfl
+from sqlfl.messages import EqualRows, Predictions
+from sqlfl.transport.recording import Recorded
+from sqlfl.udfs import block_tables, blocks
+from sqlfl.wire import decode
+from tests.conftest import Open
+from tests.federations import Parties, merging
+from tests.strategies import train_sql
+from tests.test_border import assert_disclosed, tapped
+
+DRAWS = b"the key of the draws"
+
+
+@pytest.fixture(autouse=True)
+def _merging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(blocks.MemoryBlocks, "secret", lambda self, purpose: DRAWS)
+    monkeypatch.setattr(block_tables.DatabaseBlocks, "secret", lambda self, purpose: DRAWS)
+    with merging():
+        yield
+
+
+def orders(rows: range) -> str:
+    """Two in three are equal in all features, and not in their label."""
+    return (
+        "CREATE TABLE orders AS SELECT i AS id, i % 23 AS k, hash(i) % 40 AS p, "
+        'CASE i % 4 WHEN 0 THEN NULL ELSE 0.5 * (i % 3) END AS "si ze", '
+        "CASE i % 5 WHEN 0 THEN NULL ELSE 'c' || (i % 2) END AS colour, "
+        "0.25 * (i % 4) AS w, hash(7 * i) % 3 AS y "
+        f"FROM range({rows.start}, {rows.stop}) r(i)"
+    )
+
+
+PLACES = (
+    "CREATE TABLE places AS SELECT i % 20 AS k, [i % 2, NULL]::FLOAT[2] AS v, i % 3 = 0 AS flag "
+    "FROM range(46) r(i)"
+)
+PRODUCTS = "CREATE TABLE products AS SELECT i AS p, sin(i) AS x, 'one' AS c FROM range(35) r(i)"
+JOINS = {
+    "inner": "JOIN town.places q USING (k) JOIN shop.products s USING (p)",
+    "left": "LEFT JOIN town.places q USING (k) LEFT JOIN shop.products s USING (p)",
+}
+COLUMNS = 'o.y, o."si ze", o.colour, q.v, q.flag, s.x, s.c'
+
+
+@pytest.fixture(params=["one client", "two clients", "and an empty one"])
+def parties(request: pytest.FixtureRequest, database: Open) -> Parties:
+    parts = [range(90)]
+    if request.param != "one client":
+        parts = [range(40), range(40, 90)]
+    if request.param == "and an empty one":
+        parts.insert(1, range(0))
+    return {
+        "census": [database(orders(p)) for p in parts],
+        "town": [database(PLACES)],
+        "shop": [database(PRODUCTS)],
+    }
+
+
+def query(join: str, *, weight: bool = False) -> str:
+    return f"SELECT {COLUMNS}{', o.w' * weight} FROM census.orders o {JOINS[join]}"
+
+
+ALONE = 'SELECT y, "si ze", colour FROM census.orders'
+"""One block, for which admm has no power rounds: these start at random."""
+
+
+def union() -> str:
+    halves = (f"{query('inner')} WHERE o.id % 2 = {half}" for half in (0, 1))
+    return " UNION ALL ".join(halves)
+
+
+def trained(
+    parties: Parties, kind: str, select: str, *, weight: bool = False, **options: Any
+) -> tuple[sqlfl.Model, list[dict[str, Any]], list[Recorded]]:
+    """The model, its predictions, and what crossed the border in training."""
+    with tapped(parties) as (fed, tap):
+        statement = train_sql("m", kind, "y", select, **{"seed": 3, **options})
+        if weight:
+            statement = statement.replace("TARGET y", "TARGET y WEIGHT w")
+        plan = fed.explain(statement)
+        with tap.taken() as recorded:
+            fed.sql(statement)
+        model = fed.model("m")
+        outputs = 1 if kind in ("linear_regression", "mlp_regressor") else 3
+        if not options.get("validation_fraction"):
+            epochs = model.history.num_rows
+            assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=outputs, draws=DRAWS)
+        scored = ALONE if select == ALONE else query("left")
+        found = fed.sql(f"PREDICT MODEL m FROM ({scored})").arrow()
+        return model, found.to_pylist(), recorded
+
+
+def compare(parties: Parties, kind: str, select: str, near: float, **options: Any) -> None:
+    """With equal rows as one, and without; predictions are sorted, for rows have no identifier."""
+    one, found, sent = trained(parties, kind, select, **options)
+    other, expected, plain = trained(parties, kind, select, merge_equal_rows=False, **options)
+    told = [m for m in map(decode, (item.data for item in sent)) if isinstance(m, EqualRows)]
+    assert {m.slot for m in told if m.classes.size} >= ({0} if select == ALONE else {0, 1})
+    assert not any(isinstance(decode(item.data), EqualRows) for item in plain)
+    largest = {name: max(_rows(part)) for name, part in (("one", sent), ("other", plain))}
+    assert largest["one"] < largest["other"]
+    assert one.metrics.keys() == other.metrics.keys()
+    for name, value in other.metrics.items():
+        if isinstance(value, int):
+            assert one.metrics[name] == value, name
+        elif value is not None:
+            assert one.metrics[name] == pytest.approx(value, rel=near, abs=near), name
+    for name in ("prediction", "probability_1"):
+        if expected[0].get(name) is not None and not isinstance(expected[0][name], str):
+            np.testing.assert_allclose(
+                np.sort([float(row[name]) for row in found]),
+                np.sort([float(row[name]) for row in expected]),
+                atol=20 * near,
+            )
+
+
+def _rows(recorded: list[Recorded]) -> list[int]:
+    """Of the label's slot, in the messages of predictions."""
+    messages = (decode(item.data) for item in recorded)
+    return [len(m.values) for m in messages if isinstance(m, Predictions) and m.slot == 0]
+
+
+CONVERGED = {"tolerance": 1e-12, "l2": 0.01}
+STEPS = {"algorithm": "sgd", "learning_rate": 0.2, "epochs": 6}
+ADMM = {"algorithm": "admm", "epochs": 5}
+METHODS: dict[str, tuple[float, dict[str, Any]]] = {
+    "lbfgs": (1e-8, {"epochs": 60, **CONVERGED}),
+    "sgd": (1e-6, STEPS),
+    "adam": (1e-5, {**STEPS, "optimizer": "adam"}),
+    "batches": (1e-6, {**STEPS, "batch_size": 30}),
+    "admm": (1e-6, ADMM),
+    "consensus": (1e-6, {**ADMM, "union": "consensus", "inner_rounds": 3}),
+}
+
+
+@pytest.mark.thinned(12)
+@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_finds_what_it_does_of_all_rows(
+    parties: Parties, method: str, kind: str, engine: str
+) -> None:
+    near, options = METHODS[method]
+    select = ALONE if options.get("algorithm") == "admm" else query("left")
+    compare(parties, kind, select, near, engine=engine, **options)
+
+
+TOWERS: dict[str, dict[str, Any]] = {
+    "all rows": {"batch_size": 100_000},
+    "batches": {"batch_size": 30},
+    "head": {"head": "linear", "embedding": 2, "batch_size": 100_000},
+}
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("case", TOWERS)
+def test_towers(parties: Parties, case: str) -> None:
+    options = {"hidden": [3], "epochs": 4, "optimizer": "momentum", **TOWERS[case]}
+    compare(parties, "mlp_classifier", query("inner"), 1e-5, **options)
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("options", [
+    {}, {"validation_fraction": 0.3}, {"class_weight": "balanced"},
+    {"validation_fraction": 0.3, "class_weight": "balanced", "patience": 60},
+], ids=str)  # fmt: skip
+def test_weights_and_rows_for_validation(
+    parties: Parties, weight: bool, options: dict[str, Any]
+) -> None:
+    select = query("inner", weight=weight)
+    own = {**METHODS["lbfgs"][1], **options}
+    compare(parties, "softmax_regression", select, 1e-6, weight=weight, **own)
+
+
+@pytest.mark.thinned(2)
+def test_unions_of_blocks(parties: Parties) -> None:
+    near, options = METHODS["lbfgs"]
+    compare(parties, "linear_regression", union(), near, **options)
+
+
+def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
+    found = []
+    for merge in (True, False):
+        with tapped(parties) as (fed, _):
+            options = {"seed": 3, "merge_equal_rows": merge, **METHODS["lbfgs"][1], "epochs": 2}
+            fed.sql(train_sql("a", "linear_regression", "y", query("left"), **options))
+            options |= {"warm_start": "a", "epochs": 40}
+            fed.sql(train_sql("m", "linear_regression", "y", query("inner"), **options))
+            found.append(fed.model("m").metrics["objective"])
+    assert found[0] == pytest.approx(found[1], rel=1e-8)
+
+
+PRIVACY = "noise_multiplier = 1, delta = 1e-4, statistics = 'none'"
+
+
+def test_protected_and_dropped_rows_stay_for_themselves(parties: Parties) -> None:
+    with tapped(parties) as (fed, tap):
+        private = train_sql("p", "linear_regression", "y", query("inner"), epochs=2)
+        private = private.replace(
+            "FROM (", "PRIVACY (noise_multiplier = 1, delta = 1e-4, statistics = 'none') FROM (", 1
+        )
+        dropped = train_sql("d", "mlp_classifier", "y", query("inner"), dropout=0.5, epochs=2)
+        local = train_sql("l", "mlp_classifier", "y", query("inner"), algorithm="admm", epochs=1)
+        for statement in (private, dropped, local):
+            with tap.taken() as recorded:
+                fed.sql(statement)
+            assert not {"equal_rows", "send_equal_rows"} & {decode(r.data).kind for r in recorded}
