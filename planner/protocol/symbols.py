@@ -78,7 +78,8 @@ ROLES: dict[str, tuple[str, str]] = {
     ),
     "mergers": (
         "G",
-        "times that it is asked which rows are equal: 1, or 0 of a join of few rows",
+        "times that it is asked which rows are equal: 1, or 0 of joins of few rows, and of those "
+        "that are never written down",
     ),
     "probes": ("P", "power rounds of the curvature estimate"),
     "run": ("r", "bytes of the name of a training run, under which its blocks are kept"),
