@@ -13,6 +13,9 @@ DISTINCT = 1e-13
 but their last digits."""
 ROUNDING = 1e-14
 """Relative decrease that is taken for rounding: what follows it would follow noise."""
+ROUGH = 3
+"""Hessians of one search that may be rough: what is wrong with a step is mostly that the function
+bends on the way, and later that they are."""
 ENOUGH = 1e-14
 """Of the decrease so far: what a further step must promise to be made."""
 
@@ -35,13 +38,15 @@ class Convex(Protocol):
 def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
     """The minimum of `function`, from 0, by damped Newton steps: (size,).
 
-    A Hessian serves as long as steps by it go well; the first one may be rough. Zeros where a step
-    would decrease the function by less than `rounding` of its value.
+    A Hessian serves as long as steps by it go well; the first `ROUGH` may be rough, of a quadratic
+    function one. Zeros where a step would decrease the function by less than `rounding` of its
+    value.
     """
     steps = np.zeros(function.size)
     value, slope = function.at(steps)
     newton = Newton(function.bend(steps, roughly=True))
-    start, fresh, rough = value, True, True
+    start, fresh, made = value, True, 1
+    most = 1 if function.quadratic else ROUGH
     for _ in range(50):
         move = newton.step(slope)
         decrement = -float(slope @ move)
@@ -53,6 +58,7 @@ def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
             size *= 0.5
             trial = function.at(steps + size * move)
         fell = trial[0] < value or _descends(trial, value, move, size, decrement)
+        rough = made <= most
         if not fell and fresh and not rough:
             break
         if fell:
@@ -61,7 +67,8 @@ def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
         well = fell and size == 1.0 and -float(slope @ newton.step(slope)) <= 0.01 * decrement
         fresh = not (well or (function.quadratic and not rough))
         if fresh:
-            newton, rough = Newton(function.bend(steps, roughly=False)), False
+            made = made + 1 if fell else most + 1
+            newton = Newton(function.bend(steps, roughly=made <= most))
     return steps
 
 
