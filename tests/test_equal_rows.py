@@ -134,7 +134,7 @@ CONVERGED = {"tolerance": 1e-12, "l2": 0.01}
 STEPS = {"algorithm": "sgd", "learning_rate": 0.2, "epochs": 6}
 ADMM = {"algorithm": "admm", "epochs": 5}
 METHODS: dict[str, tuple[float, dict[str, Any]]] = {
-    "lbfgs": (1e-8, {"epochs": 60, **CONVERGED}),
+    "lbfgs": (1e-7, {"epochs": 60, **CONVERGED}),
     "sgd": (1e-6, STEPS),
     "adam": (1e-5, {**STEPS, "optimizer": "adam"}),
     "batches": (1e-6, {**STEPS, "batch_size": 30}),
