@@ -53,11 +53,12 @@ class Writer:
 
     def bare(self, name: str) -> str:
         """A name without quotes, but where the dialect needs them."""
-        if name not in self._bare:
+        found = self._bare.get(name)
+        if found is None:
             if len(self._bare) >= _MOST:
-                self._bare.clear()
-            self._bare[name] = self._other(exp.Identifier(this=name))
-        return self._bare[name]
+                self._bare.clear()  # of other threads too
+            found = self._bare[name] = self._other(exp.Identifier(this=name))
+        return found
 
     def type(self, kind: exp.DType) -> str:
         if kind not in self._types:

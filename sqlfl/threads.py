@@ -29,9 +29,9 @@ def single() -> Iterator[None]:
     if getattr(_here, "inside", False):
         yield
         return
-    _here.inside = True
     with _limits.lock:
         own = _limits.enter()
+    _here.inside = True
     try:
         yield
     finally:

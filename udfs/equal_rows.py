@@ -55,11 +55,12 @@ def _firsts(snapshot: Snapshot, names: list[str]) -> tuple[Array, Array]:
         active=snapshot.active_table,
     )
     first = np.empty(snapshot.active, np.int64)
-    for batch in sql.reader(snapshot.con, query):
-        equal = batch.column("r")
-        rows, starts = equal.flatten().to_numpy(), equal.offsets.to_numpy()
-        rows, starts = rows.astype(np.int64), starts - starts[0]
-        if len(rows):
-            heads = np.minimum.reduceat(rows, starts[:-1])
-            first[rows] = np.repeat(heads, np.diff(starts))
+    with sql.batches(snapshot.con, query) as reader:
+        for batch in reader:
+            equal = batch.column("r")
+            rows, starts = equal.flatten().to_numpy(), equal.offsets.to_numpy()
+            rows, starts = rows.astype(np.int64), starts - starts[0]
+            if len(rows):
+                heads = np.minimum.reduceat(rows, starts[:-1])
+                first[rows] = np.repeat(heads, np.diff(starts))
     return first, snapshot.of_active_rows(sql.column("cnt"), None, np.float64)

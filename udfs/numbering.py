@@ -31,6 +31,9 @@ from sqlfl.udfs.tables import SlotTables
 
 _DRAWN = 1 << 20
 """Random numbers that are drawn at once."""
+_APART = 6
+"""Bits of chance beyond those that number the rows of a tag: of 64 rows one, about, draws another's
+number."""
 _LARGE = 1 << 20
 """Rows whose keys are worth a statement to let go of, once they are codes."""
 
@@ -197,10 +200,16 @@ def _shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array
     """int64 (rows,): an order by `leading`, numbers below `size`, and by chance among equal ones.
 
     One sort of 64 bits: the number, chance, the place in a shuffled order. Chance has the bits that
-    are left; where two rows draw the same, they follow that order, not the one they came in.
+    are left: so many that few rows of a number draw the same, and follow that order; else there are
+    two sorts.
     """
     low = max(rows - 1, 1).bit_length()
     high = 0 if leading is None else (size - 1).bit_length()
+    most = rows
+    if leading is not None and 0 < size <= 4 * rows:
+        most = int(np.bincount(leading).max())
+    if 64 - high - low < most.bit_length() + _APART:
+        return _shuffled_twice(rows, leading, salt)
     factor, shift = (int(n) for n in np.frombuffer(_stream(salt, rows, 2), "<u8"))
     factor |= 1  # odd numbers have an inverse
     mask = np.uint64((1 << low) - 1)
@@ -218,6 +227,15 @@ def _shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array
     packed *= np.uint64(pow(factor, -1, 1 << 64))
     packed &= mask
     return packed.view(np.int64)
+
+
+def _shuffled_twice(rows: int, leading: Array | None, salt: bytes) -> Array:
+    """As `_shuffled`, for any number of rows: by chance, and then by `leading`."""
+    drawn = np.concatenate([part for _, part in _random(rows, salt)] or [np.zeros(0, np.uint64)])
+    order = np.argsort(drawn, kind="stable")
+    if leading is not None:
+        order = order[np.argsort(leading[order], kind="stable")]
+    return order.astype(np.int64, copy=False)
 
 
 def _random(count: int, salt: bytes) -> Iterator[tuple[int, Array]]:

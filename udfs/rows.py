@@ -302,17 +302,17 @@ class Snapshot(SlotTables):
         columns: list[exp.Expr] = sql.columns_of(names)
         wanted = "SELECT r, $columns FROM $active"
         query = sql.query(wanted, columns=columns, active=self.active_table)
-        reader = sql.reader(self.con, query)
-        odd = [not travels(reader.schema.field(name).type) for name in names]
-        if any(odd):
-            reader.close()
-            columns = [
-                sql.named(sql.text(column), name) if as_text else column
-                for column, name, as_text in zip(columns, names, odd, strict=True)
-            ]
-            query = sql.query(wanted, columns=columns, active=self.active_table)
-            reader = sql.reader(self.con, query)
-        return reader.read_all().combine_chunks()
+        with sql.batches(self.con, query) as reader:
+            odd = [not travels(reader.schema.field(name).type) for name in names]
+            if not any(odd):
+                return reader.read_all().combine_chunks()
+        columns = [
+            sql.named(sql.text(column), name) if as_text else column
+            for column, name, as_text in zip(columns, names, odd, strict=True)
+        ]
+        query = sql.query(wanted, columns=columns, active=self.active_table)
+        with sql.batches(self.con, query) as reader:
+            return reader.read_all().combine_chunks()
 
     def numbered(self, *values: exp.Expr) -> exp.Expr:
         """16 bytes of HMAC per active row: of its `draw`, of `values` (BLOBs), and of its number

@@ -178,6 +178,7 @@ def _source(place: exp.Expr, alias: str) -> exp.Expr:
     if isinstance(place, exp.Query):
         place = exp.Subquery(this=place)
     if alias:
+        place = place.copy()  # it may stand elsewhere, without
         place.set("alias", exp.TableAlias(this=_name(alias)))
     return place
 
@@ -389,6 +390,9 @@ def batches(con: Connection, query: exp.Expr, rows: int = 65536) -> Iterator[pa.
 _KINDS = {
     "INTERRUPT": duckdb.InterruptException,
     "Out of Memory": duckdb.OutOfMemoryException,
+    "Conversion": duckdb.ConversionException,
+    "Out of Range": duckdb.OutOfRangeException,
+    "Invalid Input": duckdb.InvalidInputException,
 }
 """By the beginning of an error's text."""
 

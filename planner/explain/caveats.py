@@ -140,7 +140,7 @@ def _predictions(plan: FederatedPlan) -> str:
     """What rounds of training tell of the columns and of the labels."""
     if plan.protection.predictions:
         return _residuals(plan)
-    equal = "which rows have equal features, as their predictions tell in any case; "
+    equal = "which rows have equal features, even where predictions would not tell them apart; "
     note = f"Not protected: {equal if plan.merges else ''}"
     note += "partial predictions of every active row leave in clear in every round. "
     if plan.tower is None:

@@ -202,7 +202,7 @@ def probes(run: Run, consensus: bool) -> list[Exchange]:
         return content(ms.Probe, rows=trained(run, slot, client))
 
     def answer(slot: Slot, client: Client) -> Content:
-        return predictions(run, slot, client, "its image, per active row", 0, outputs=1)
+        return predictions(run, slot, client, "its image, per row", 0, outputs=1)
 
     if consensus:
         calls = [

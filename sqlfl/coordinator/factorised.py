@@ -220,14 +220,20 @@ class Factorised:
                 found[slot] += counts[slot]
         return found
 
-    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
-        before = 0
+    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
         for tree in self.trees:
-            for first in range(-before % step, tree.total, size * step):
-                end = min(first + size * step, tree.total)
-                found = tree.part(first, end) if step == 1 else tree.at(np.arange(first, end, step))
+            for first in range(0, tree.total, size):
+                found = tree.part(first, min(first + size, tree.total))
                 yield tuple(found[slot] for slot in self.slots)
+
+    def at(self, numbers: Array) -> tuple[Array, ...]:
+        parts, before = [], 0
+        for tree in self.trees:
+            low, high = np.searchsorted(numbers, [before, before + tree.total])
+            found = tree.at(numbers[low:high] - before)
+            parts.append([found[slot] for slot in self.slots])
             before += tree.total
+        return tuple(np.concatenate(own) for own in zip(*parts, strict=True))
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
         place = {slot: positions(rows, self._sizes[slot]) for slot, rows in active.items()}

@@ -60,7 +60,7 @@ def check_join(
             said = "at least " if rows > enough else ""
     tell(f"joining keys: {said}{rows:,} rows")
     if rows > most:
-        raise _too_large(plan, slots, rows, most, size.exact)
+        raise _too_large(plan, slots, rows, most, size.exact, written=written)
     if written:
         check_memory(plan, rows, 1, said)
 
@@ -131,7 +131,13 @@ def machine_memory() -> int:
 
 
 def _too_large(
-    plan: FederatedPlan, slots: Mapping[int, SlotCodes], rows: int, most: int, exact: bool
+    plan: FederatedPlan,
+    slots: Mapping[int, SlotCodes],
+    rows: int,
+    most: int,
+    exact: bool,
+    *,
+    written: bool,
 ) -> ModelError:
     number = f"{rows:,}" if rows < 2**53 else f"about {rows:.3g}"
     what = "query" if len(plan.ucq.slots) == 1 else "join"
@@ -147,9 +153,11 @@ def _too_large(
         hint = "is a key missing in the join? Else aggregate or filter before it"
     elif len(plan.ucq.slots) > 1 and not any(block.joins for block in plan.ucq.blocks):
         said = [f"it is a cross product of {' and '.join(slot.name for slot in plan.ucq.slots)}"]
-    if rows <= LARGEST_TABLE and exact:
-        memory = readable(rows * row_bytes(plan, 1))
-        hint += f"; or WITH (max_joined_rows = {rows}), which takes about {memory} of memory"
+    if rows <= (LARGEST_TABLE if written else LARGEST_JOIN) and exact:
+        hint += f"; or WITH (max_joined_rows = {rows})"
+        if written:
+            memory = readable(rows * row_bytes(plan, 1))
+            hint += f", which takes about {memory} of memory"
     elif not exact:
         hint += "; or a larger max_joined_rows in WITH"
     return ModelError("; ".join([message, *said]), hint=hint)

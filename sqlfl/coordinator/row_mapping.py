@@ -35,9 +35,12 @@ class RowMapping(Protocol):
         """cnt of every row of a slot, by its number: int64 (n_i,)."""
         ...
 
-    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
-        """Of up to `size` joined rows after another, or of every `step`-th, the row of each of
-        `slots`: integers (n,)."""
+    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
+        """Of up to `size` joined rows after another, the row of each of `slots`: integers (n,)."""
+        ...
+
+    def at(self, numbers: Array) -> tuple[Array, ...]:
+        """The same of the joined rows of these numbers (n,), ascending."""
         ...
 
     def renumbered(self, active: Mapping[int, Array]) -> RowMapping:
@@ -65,9 +68,12 @@ class WrittenMapping:
     def counts(self, slot: int) -> Array:
         return np.bincount(self._rows[slot], minlength=self._sizes[slot])
 
-    def chunks(self, size: int = CHUNK, step: int = 1) -> Iterator[tuple[Array, ...]]:
-        for start in range(0, self.total, size * step):
-            yield tuple(rows[start : start + size * step : step] for rows in self._rows.values())
+    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
+        for start in range(0, self.total, size):
+            yield tuple(rows[start : start + size] for rows in self._rows.values())
+
+    def at(self, numbers: Array) -> tuple[Array, ...]:
+        return tuple(rows[numbers] for rows in self._rows.values())
 
     def renumbered(self, active: Mapping[int, Array]) -> WrittenMapping:
         """In the same arrays: these rows here are gone then."""

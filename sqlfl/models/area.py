@@ -5,6 +5,8 @@ Ties count half. Weights (N,) are not negative: a row of weight 2 counts as two 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sqlfl.arrays import Array
@@ -68,18 +70,23 @@ def _sorted(score: Array, weights: Array, chosen: Array) -> tuple[Array, Array]:
 class Area:
     """The area under the curve of rows that come in pieces.
 
-    Up to `kept` rows it is exact. Of more, scores h are counted in bins of equal width of
-    u = h / (1 + |h|), at least a quarter of `bins` between the least and the largest u; the width
-    is a power of two, so that areas can be merged, and follows from the rows alone, not from their
-    order. Rows of a bin count as ties: equal scores are one bin's, as they should be, and others
-    are wrong by `error` at the most, half of the pairs that share a bin. The area is much closer,
-    since rows of a bin are in no order to speak of: about the largest share of a bin, over the root
-    of the rows of the smaller side. Where scores are spread over the bins and that side has ten
-    thousand rows, it is below 5e-8.
+    Up to `kept` rows it is exact. Of more, what `spread` makes of scores, h in their order, is
+    counted in bins of equal width of u = h / (1 + |h|), at least a quarter of `bins` between the
+    least and the largest u; the width is a power of two, so that areas can be merged, and follows
+    from the rows alone, not from their order. Rows of a bin count as ties: equal scores are one
+    bin's, as they should be, and others are wrong by `error` at the most, half of the pairs that
+    share a bin. The area is much closer, since rows of a bin are in no order to speak of: about the
+    largest share of a bin, over the root of the rows of the smaller side. Where scores are spread
+    over the bins and that side has ten thousand rows, it is below 5e-8.
     """
 
-    def __init__(self, kept: int = KEPT, bins: int = BINS) -> None:
-        self._most, self._bins = kept, bins
+    def __init__(
+        self,
+        kept: int = KEPT,
+        bins: int = BINS,
+        spread: Callable[[Array], Array] = lambda scores: scores,
+    ) -> None:
+        self._most, self._bins, self._spread = kept, bins, spread
         self._rows = 0
         self._kept: list[tuple[Array, Array, Array | None]] = []
         self._counts: _Counts | None = None
@@ -117,14 +124,15 @@ class Area:
         if self._counts is None and self._rows <= self._most:
             self._kept.append((score, positive, weights))
         else:
-            self._count().add(score, positive, weights)
+            self._count().add(self._spread(score), positive, weights)
 
     def _count(self) -> _Counts:
         """The bins, with the rows that were kept until now."""
         if self._counts is None:
             self._counts = _Counts(self._bins)
             if self._kept:
-                self._counts.add(*_joined(self._kept))
+                scores, positive, weights = _joined(self._kept)
+                self._counts.add(self._spread(scores), positive, weights)
             self._kept = []
         return self._counts
 

@@ -215,8 +215,8 @@ class Logistic(OfClasses):
     curvature: float = 0.25
 
     def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
-        h = scores[:, 0]
-        return _logistic_value(h, _softplus(h)[0], targets, weights)
+        wrong = np.where(targets > 0, -scores[:, 0], scores[:, 0])
+        return mean_of(np.log1p(np.exp(-np.abs(wrong))) + np.maximum(wrong, 0.0), weights)
 
     def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
         return rows_times(sigmoid(scores) - targets[:, None], weights)
@@ -351,12 +351,6 @@ CHUNK = 1 << 14
 """Scores in one piece of a proximal step: few enough for the processor's cache."""
 
 
-def _logistic_value(h: Array, bent: Array, targets: Array, weights: Array | None) -> float:
-    """`bent`: log(1 + exp(−|h|)), to which a score of the wrong sign adds its size."""
-    wrong = np.maximum(np.where(targets > 0, -h, h), 0.0)
-    return mean_of(bent + wrong, weights)
-
-
 def _class_sums(targets: Array, weights: Array, classes: int) -> Array:
     """Σ w of each class: float64 (classes,)."""
     return np.bincount(targets.astype(np.intp), weights, classes)
@@ -365,13 +359,6 @@ def _class_sums(targets: Array, weights: Array, classes: int) -> Array:
 def _floored(sums: Array, rows: int) -> Array:
     """Half a row of mean weight for classes that weigh nothing, so that logarithms are finite."""
     return np.where(sums > 0.0, sums, 0.5 * sums.sum() / rows)
-
-
-def _softplus(h: Array) -> tuple[Array, Array]:
-    """log(1 + exp(−|h|)), and σ(h)."""
-    e = np.exp(-np.abs(h))
-    p = np.where(h >= 0.0, 1.0, e) / (1.0 + e)
-    return np.log1p(e), p
 
 
 def _sigmoids(h: Array) -> tuple[Array, Array]:

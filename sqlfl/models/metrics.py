@@ -151,7 +151,7 @@ class ClassMeter:
     """
 
     def __init__(self) -> None:
-        self._right, self._surprises, self._area = Mean(), Mean(), Area()
+        self._right, self._surprises, self._area = Mean(), Mean(), Area(spread=_log_odds)
         self._classes = 0
 
     def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
@@ -173,6 +173,13 @@ class ClassMeter:
             "auc": self._area.value if self._classes == 2 else None,
             "log_loss": self._surprises.value,
         }
+
+
+def _log_odds(probability: Array) -> Array:
+    """In the order of the probabilities, and apart where these are near 0 or 1."""
+    p = np.clip(probability, np.finfo(np.float64).tiny, 1.0 - 2.0**-53)
+    odds: Array = np.log(p) - np.log1p(-p)
+    return odds
 
 
 class _Spread:

@@ -151,7 +151,7 @@ class TrainingOptions:
     merge_equal_rows: bool = option(BOOLEAN, True,
         "rows of a table whose features are equal are trained as one that counts as they do "
         "together; each client then tells the coordinator which of its rows are equal, as exact "
-        "predictions do too. Not where units drop, nor where PRIVACY protects features")
+        "predictions mostly do. Not where units drop, nor where PRIVACY protects features")
     validation_fraction: float = option(number(0, most=0.9), 0.0,
         "share of the label's rows that training leaves out, to validate on")
     patience: int | None = option(integer(1), None,

@@ -229,6 +229,31 @@ def test_the_exact_search_is_safeguarded() -> None:
     assert found(lambda a: (1.0, -1e-18, 1.0)) == 0.0
 
 
+@pytest.mark.parametrize("known", [[], [0], [0, 1]])
+def test_a_rough_hessian_that_knows_few_directions_is_replaced(known: list[int]) -> None:
+    """As of a sample without the rows that a direction is about."""
+    exact = np.diag([1.0, 4.0, 0.25])
+    goal = np.array([2.0, -1.0, 3.0])
+
+    @dataclass
+    class Sampled:
+        size: int = 3
+        quadratic: bool = False
+
+        def at(self, steps: np.ndarray) -> tuple[float, np.ndarray]:
+            away = exact @ (steps - goal)
+            return 0.5 * float((steps - goal) @ away), away
+
+        def bend(self, steps: np.ndarray, *, roughly: bool) -> np.ndarray:
+            if not roughly:
+                return exact
+            rough = np.zeros((3, 3))
+            rough[known, known] = 1.1 * exact[known, known]
+            return rough
+
+    np.testing.assert_allclose(exact_search(Sampled()), goal, rtol=1e-6)
+
+
 def test_of_directions_that_do_the_same_the_search_takes_the_shortest_step() -> None:
     newton = Newton(np.array([[2.0, 2, 0], [2, 2, 0], [0, 0, 0]]))
     step = newton.step(np.array([1.0, 1.0, 0.0]))

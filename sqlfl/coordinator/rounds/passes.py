@@ -32,8 +32,8 @@ class Look:
     value: float
     """The (weighted) mean loss."""
     slots: tuple[Array, ...]
-    """Y_i = A_iᵀ g of every slot, g being N times the slopes of the mean loss: (d_c, n_i). None
-    where they are not wanted."""
+    """Y_i = A_iᵀ g of every slot, g being N times the slopes of the mean loss: (d_c, n_i); () where
+    they are not wanted."""
     total: Array
     """Σ_j g_j: (d_c,)"""
     largest: float
@@ -54,16 +54,20 @@ class Passes:
     def look(self, scores: Scores, *, sums: bool = True) -> Look:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
         every slot."""
-        return self._looked(scores, self._loss.value_and_slopes, sums=sums)
+
+        def slopes(piece: Piece, h: Array) -> tuple[float, Array]:
+            return self._loss.value_and_slopes(h, piece.targets, piece.shares)
+
+        return self._looked(scores, slopes, sums=sums)
 
     def _looked(
         self,
         scores: Scores,
-        slopes: Callable[[Array, Array, Array | None], tuple[float, Array]],
+        slopes: Callable[[Piece, Array], tuple[float, Array]],
         *,
         sums: bool = True,
     ) -> Look:
-        """A `Look` with such slopes: as `Loss.value_and_slopes`."""
+        """A `Look` with such a value and slopes of a piece's H (d_c, b)."""
         sizes = self._source.sizes if sums else ()
         found = tuple(np.zeros((self._outputs, size)) for size in sizes)
         value, total = 0.0, np.zeros(self._outputs)
@@ -74,7 +78,7 @@ class Passes:
             if counting.size:
                 top, low = float(counting.max()), float(counting.min())
                 largest, highest = max_of(largest, top, -low), max_of(highest, top)
-            part, pulled = slopes(h, piece.targets, piece.shares)
+            part, pulled = slopes(piece, h)
             value += part
             total += pulled.sum(axis=1)
             for slot, into in enumerate(found):
@@ -88,12 +92,12 @@ class Passes:
     def curvatures(self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False) -> Array:
         """Second derivatives of the mean loss along `ways` (k, d_c, n_i) of each slot, slot after
         slot, where there are any, and then along a constant for each output; where it may be
-        `sampled`, over some rows in even distances."""
+        `sampled`, over rows that were drawn."""
         outputs, count = self._outputs, sum(len(own) for own in ways)
         size = count + outputs
         found, counted = np.zeros((size, size)), 0.0
         rows = max(1024, DIRECTIONS // (size * outputs))
-        for piece in self._pieces(rows, self._distance(sampled)):
+        for piece in self._drawn(rows) if sampled else self._pieces(rows):
             h = self._scores(scores, piece)
             along = np.empty((count, outputs, h.shape[1]))
             start = 0
@@ -102,12 +106,15 @@ class Passes:
                 start += len(own)
             found += self._loss.curvatures(h, piece.targets, piece.shares, along)
             counted += piece.counted
-        return found / counted if counted > 0.0 else found
+        if counted > 0.0:
+            return found / counted
+        # nothing that counts was drawn
+        return self.curvatures(scores, ways) if sampled else found
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
-        """Mean of share · ‖H_j‖²; where it may be `sampled`, over some rows in even distances."""
+        """Mean of share · ‖H_j‖²; where it may be `sampled`, over rows that were drawn."""
         square, rows = 0.0, 0
-        for piece in self._pieces(step=self._distance(sampled)):
+        for piece in self._drawn() if sampled else self._pieces():
             h = self._scores(scores, piece)
             weighted = h if piece.shares is None else h * piece.shares
             square += float(np.vdot(h, weighted))
@@ -149,19 +156,16 @@ class Passes:
 
         Slopes are those of λ + ρ (H − z), and the value mean share ‖ρ (H − z)‖².
         """
-        position = 0
 
-        def step(h: Array, targets: Array, shares: Array | None) -> tuple[float, Array]:
-            nonlocal position
-            held = dual[:, position : position + h.shape[1]]
-            position += h.shape[1]
-            points = self._loss.prox((h + held / rho).T, targets, rho).T
+        def step(piece: Piece, h: Array) -> tuple[float, Array]:
+            held = dual[:, piece.numbers]
+            points = self._loss.prox((h + held / rho).T, piece.targets, rho).T
             gap = rho * (h - points)
             held += gap
             pulled, counted = held + gap, gap
-            if shares is not None:
-                pulled *= shares
-                counted = gap * shares
+            if piece.shares is not None:
+                pulled *= piece.shares
+                counted = gap * piece.shares
             return float(np.vdot(gap, counted)), pulled
 
         return self._looked(scores, step)
@@ -199,12 +203,9 @@ class Passes:
         return found
 
     def sample(self, slots: Sequence[Array], rows: int) -> list[Array]:
-        """A_i h of about so many joined rows in even distances: (n_i, c) -> (b, c) each."""
-        parts: list[list[Array]] = [[] for _ in slots]
-        for piece in self._pieces(step=max(1, self.total // rows)):
-            for slot, (part, values) in enumerate(zip(parts, slots, strict=True)):
-                part.append(piece.of(slot, values))
-        return [np.concatenate(part) for part in parts]
+        """A_i h of so many joined rows that are drawn, or of all: (n_i, c) -> (b, c) each."""
+        piece = self._source.some(_draw(self.total, rows))
+        return [piece.of(slot, values) for slot, values in enumerate(slots)]
 
     def _scores(self, scores: Scores, piece: Piece) -> Array:
         """H of a piece: float64 (d_c, b), an array of its own."""
@@ -220,13 +221,27 @@ class Passes:
         h += scores.constant[:, None]
         return h
 
-    def _distance(self, sampled: bool) -> int:
-        return max(1, self.total // SAMPLED) if sampled else 1
+    def _pieces(self, size: int | None = None) -> Iterator[Piece]:
+        """Of `size` joined rows each."""
+        return self._source.pieces(size or max(1024, CHUNK // self._outputs))
 
-    def _pieces(self, size: int | None = None, step: int = 1) -> Iterator[Piece]:
-        """Of `size` joined rows each, `step` apart."""
-        size = max(1024, CHUNK // self._outputs) if size is None else size
-        return self._source.pieces(size, step)
+    def _drawn(self, size: int | None = None) -> Iterator[Piece]:
+        """Of `SAMPLED` joined rows, always the same, or of all where they are few."""
+        if self.total < 2 * SAMPLED:
+            yield from self._pieces(size)
+            return
+        numbers = _draw(self.total, SAMPLED)
+        size = size or max(1024, CHUNK // self._outputs)
+        for start in range(0, len(numbers), size):
+            yield self._source.some(numbers[start : start + size])
+
+
+def _draw(total: int, rows: int) -> Array:
+    """int64, ascending: numbers of about so many rows, or all of few. By chance, for what lies in
+    even distances may be alike; the same each time, so that training repeats."""
+    if total < 2 * rows:
+        return np.arange(total)
+    return np.unique(np.random.default_rng(0).integers(0, total, rows))
 
 
 def max_of(*numbers: float) -> float:

@@ -15,10 +15,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.blocks import Block, Blocks
+from sqlfl.coordinator.blocks import Blocks
 from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.row_mapping import RowMapping
 
 Rows: TypeAlias = Array | slice
 """Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
@@ -105,8 +104,12 @@ class Pieces(Protocol):
         """Rows of each slot with features."""
         ...
 
-    def pieces(self, size: int, step: int = 1) -> Iterator[Piece]:
-        """Of up to `size` joined rows after another, or of every `step`-th."""
+    def pieces(self, size: int) -> Iterator[Piece]:
+        """Of up to `size` joined rows."""
+        ...
+
+    def some(self, numbers: Array) -> Piece:
+        """The joined rows of these numbers (b,), ascending; `Piece.numbers` are not told."""
         ...
 
 
@@ -120,20 +123,22 @@ class WrittenPieces:
         self.total = len(targets)
         self.sizes = mapping.sizes
 
-    def pieces(self, size: int, step: int = 1) -> Iterator[Piece]:
-        slots = self._mapping.slots
-        for start in range(0, self.total, size * step):
-            chosen = slice(start, min(start + size * step, self.total), step)
-            yield Piece(
-                start,
-                len(range(start, chosen.stop, step)),
-                # of the machine's own width: else each use of them would make them so
-                tuple(
-                    chosen if slot.identity else slot.rows[chosen].astype(np.intp) for slot in slots
-                ),
-                self._targets[chosen],
-                None if self._shares is None else self._shares[chosen],
-            )
+    def pieces(self, size: int) -> Iterator[Piece]:
+        for start in range(0, self.total, size):
+            chosen = slice(start, min(start + size, self.total))
+            yield self._piece(start, chosen.stop - start, chosen)
+
+    def some(self, numbers: Array) -> Piece:
+        return self._piece(0, len(numbers), numbers)
+
+    def _piece(self, first: int, count: int, chosen: Rows) -> Piece:
+        # of the machine's own width: else each use of them would make them so
+        rows = (
+            chosen if slot.identity else slot.rows[chosen].astype(np.intp)
+            for slot in self._mapping.slots
+        )
+        shares = None if self._shares is None else self._shares[chosen]
+        return Piece(first, count, tuple(rows), self._targets[chosen], shares)
 
 
 class FoundPieces:
@@ -143,30 +148,24 @@ class FoundPieces:
     """
 
     def __init__(
-        self, mapping: RowMapping, slots: Sequence[int], target: int, targets: Array
+        self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
     ) -> None:
         self._mapping = mapping
-        self._blocks = Blocks(mapping) if isinstance(mapping, Factorised) else None
+        self._blocks = Blocks(mapping)
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
         self._targets = targets
         self.total = mapping.total
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
-    def pieces(self, size: int, step: int = 1) -> Iterator[Piece]:
-        if step == 1 and self._blocks is not None:
-            yield from self._products(self._blocks.blocks(size))
-            return
-        first = 0
-        for rows in self._mapping.chunks(size, step):
-            own = tuple(rows[place] for place in self._places)
-            count = len(rows[self._target])
-            yield Piece(first, count, own, self._targets.take(rows[self._target]), None)
-            first += count * step
+    def some(self, numbers: Array) -> Piece:
+        rows = self._mapping.at(numbers)
+        own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
+        return Piece(0, len(numbers), own, self._targets.take(rows[self._target]), None)
 
-    def _products(self, blocks: Iterator[Block]) -> Iterator[Piece]:
+    def pieces(self, size: int) -> Iterator[Piece]:
         first = 0
-        for block in blocks:
+        for block in self._blocks.blocks(size):
             own = tuple(block.rows[place] for place in self._places)
             targets = np.empty(block.shape, self._targets.dtype)
             targets[...] = self._targets.take(block.rows[self._target])

@@ -133,6 +133,14 @@ class Problem:
         pieces = self.pieces or WrittenPieces(self.mapping, self.targets, self.shares)
         return Passes(pieces, self.loss)
 
+    @cached_property
+    def counted(self) -> list[Array]:
+        """Σ share of each slot's rows over the joined rows: (n_i,) each."""
+        mapping, shares = self.mapping, self.shares
+        if shares is None or self.pieces is not None:
+            return [mapping.counts(n) for n in range(len(mapping))]
+        return [np.bincount(slot.rows, shares, slot.size) for slot in mapping.slots]
+
     def weighted(self, values: Array) -> Array:
         """Each joined row of (N, c) times its share."""
         return values if self.shares is None else values * self.shares[:, None]

@@ -16,6 +16,9 @@ ROUNDING = 1e-14
 ROUGH = 3
 """Hessians of one search that may be rough: what is wrong with a step is mostly that the function
 bends on the way, and later that they are."""
+MISSED = 1e-3
+"""Share of the first slope along directions that a rough Hessian does not know of, from which it is
+not used."""
 ENOUGH = 1e-14
 """Of the decrease so far: what a further step must promise to be made."""
 
@@ -46,8 +49,12 @@ def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
     value, slope = function.at(steps)
     newton = Newton(function.bend(steps, roughly=True))
     start, fresh, made = value, True, 1
+    least = MISSED * float(np.linalg.norm(slope))
     most = 1 if function.quadratic else ROUGH
     for _ in range(50):
+        if made <= most and newton.missed(slope) > least:
+            made = most + 1
+            newton = Newton(function.bend(steps, roughly=False))
         move = newton.step(slope)
         decrement = -float(slope @ move)
         if not decrement > max(ENOUGH * (start - value), rounding * abs(start)):
@@ -99,6 +106,15 @@ class Newton:
         some = values > DISTINCT * values.max(initial=0.0)
         self._scale = scale
         self._values, self._vectors = values[some], vectors[:, some]
+
+    def missed(self, slope: Array) -> float:
+        """Norm of what of a slope is along directions without curvature: no step lowers it. Of a
+        Hessian from all rows that is rounding."""
+        flat = np.isinf(self._scale)
+        scaled = slope / self._scale
+        left = scaled - self._vectors @ (self._vectors.T @ scaled)
+        left = np.where(flat, slope, left * np.where(flat, 0.0, self._scale))
+        return float(np.linalg.norm(left))
 
     def step(self, slope: Array) -> Array:
         """−curvature⁺ slope"""

@@ -14,6 +14,9 @@ from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import exact_search
 from sqlfl.models.head import Head, first_head
 
+KEPT = 2
+"""Looks beside the last one that a search for constants may need again."""
+
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
@@ -104,6 +107,8 @@ class _Constants:
     def look(self, steps: Array) -> Look:
         key = steps.tobytes()
         if key not in self._looks:
+            if len(self._looks) > KEPT:
+                del self._looks[list(self._looks)[1]]  # the first one is that of the start
             self._looks[key] = self._passes.look(self._scores.shifted(steps))
         return self._looks[key]
 

@@ -62,7 +62,7 @@ class Images:
         mapping = problem.mapping
         self._mapping = mapping
         self._memory = memory
-        self._counts = [mapping.counts(n) / max(mapping.total, 1) for n in range(len(mapping))]
+        self._counts = [own / max(mapping.total, 1) for own in problem.counted]
         rows = max(mapping.total * problem.outputs, 1)
         self._most = max(LEAST, int(math.sqrt(WORK / rows) / max(len(mapping), 1)))
         self._images: dict[Key, Image] = {}

@@ -87,6 +87,7 @@ class Sgd:
         self._scores = self._begin.scores
         self._look: Look | None = None
         """At these scores, with sums; None where steps are of batches, or made of noise."""
+        self._largest = self._highest = 0.0
         self.first = 0.0
         self._optimizers = [
             optimizer_of(self._options.steps.optimizer, self._options.steps.momentum)
@@ -156,6 +157,7 @@ class Sgd:
             penalty = self._epoch(step_factor(self._schedule, self._decay, epoch, epochs))
             before = objective
             loss = self._seen()
+            self._check(self._largest, self._highest)
             objective = loss + penalty
             check_objective(problem, objective, first, "the steps", HINT, self._head.stretch)
             change = relative(before - objective, objective, first)
@@ -197,12 +199,11 @@ class Sgd:
         return ADAM_MEMORY if self._swings else 1
 
     def _seen(self) -> float:
-        """The mean loss at the scores. Raises ModelError where they are beyond all targets."""
+        """The mean loss at the scores."""
         whole = self._plain and not self._problem.dropout > 0.0
         look = self._problem.passes.look(self._scores, sums=whole)
-        if self._blocks:
-            self._check(look.largest, look.highest)
         self._look = look if whole else None
+        self._largest, self._highest = look.largest, look.highest
         return look.value
 
     @property
