@@ -50,6 +50,8 @@ class Passes:
         self._loss = loss
         self.total = source.total
         self._outputs = loss.outputs
+        self._chosen: Array | None = None
+        """Numbers of the joined rows that are drawn."""
 
     def look(self, scores: Scores, *, sums: bool = True) -> Look:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
@@ -71,18 +73,19 @@ class Passes:
         sizes = self._source.sizes if sums else ()
         found = tuple(np.zeros((self._outputs, size)) for size in sizes)
         value, total = 0.0, np.zeros(self._outputs)
-        largest, highest = 0.0, -np.inf
+        extents, tops = [0.0], [-np.inf]
         for piece in self._pieces():
             h = self._scores(scores, piece)
             counting = h if piece.shares is None else h[:, piece.shares > 0.0]
             if counting.size:
-                top, low = float(counting.max()), float(counting.min())
-                largest, highest = max_of(largest, top, -low), max_of(highest, top)
+                tops.append(counting.max())
+                extents += [tops[-1], -counting.min()]
             part, pulled = slopes(piece, h)
             value += part
             total += pulled.sum(axis=1)
             for slot, into in enumerate(found):
                 piece.add(slot, into, pulled)
+        largest, highest = float(np.max(extents)), float(np.max(tops))
         return Look(value / self.total, found, total, largest, highest)
 
     def value(self, scores: Scores) -> float:
@@ -230,7 +233,9 @@ class Passes:
         if self.total < 2 * SAMPLED:
             yield from self._pieces(size)
             return
-        numbers = _draw(self.total, SAMPLED)
+        if self._chosen is None:
+            self._chosen = _draw(self.total, SAMPLED)
+        numbers = self._chosen
         size = size or max(1024, CHUNK // self._outputs)
         for start in range(0, len(numbers), size):
             yield self._source.some(numbers[start : start + size])
@@ -241,9 +246,6 @@ def _draw(total: int, rows: int) -> Array:
     even distances may be alike; the same each time, so that training repeats."""
     if total < 2 * rows:
         return np.arange(total)
-    return np.unique(np.random.default_rng(0).integers(0, total, rows))
-
-
-def max_of(*numbers: float) -> float:
-    """The largest; NaN where one is."""
-    return float(np.max(numbers))
+    drawn = np.sort(np.random.default_rng(0).integers(0, total, rows))
+    different: Array = drawn[np.append(True, drawn[1:] > drawn[:-1])]
+    return different
