@@ -50,7 +50,7 @@ class Clock:
                 continue
             _keep_name(call)
             if function_name(call) == "age":
-                call.set("expressions", [self._as(type_), *call.expressions])
+                call.set("expressions", [self._midnight(*call.expressions), *call.expressions])
             else:
                 _replace(_qualified(call), self._as(type_))
         return copy
@@ -61,6 +61,17 @@ class Clock:
             return exp.Anonymous(this=_OWN_WORDS[folded(name)])
         type_ = _WORDS.get(folded(name))
         return None if type_ is None else self._as(type_)
+
+    def _midnight(self, since: exp.Expr) -> exp.Expr:
+        """The date that an age is counted to: today's where the session is, of an instant, else
+        today's in UTC."""
+        instant = exp.EQ(
+            this=exp.Anonymous(this="typeof", expressions=[since.copy()]),
+            expression=exp.Literal.string("TIMESTAMP WITH TIME ZONE"),
+        )
+        utc = exp.Literal.string(f"{self.now.astimezone(dt.UTC):%Y-%m-%d}")
+        found = exp.If(this=instant, true=self._as("DATE"))
+        return exp.Case(ifs=[found], default=build.cast(utc, "DATE"))
 
     def _as(self, type_: str) -> exp.Expr:
         if type_ == "TIME":
@@ -73,7 +84,7 @@ class Clock:
 def _type_of_call(call: exp.Anonymous) -> str | None:
     name, arguments = function_name(call), len(call.expressions)
     if name == "age" and arguments == 1:
-        return "DATE"  # counted from midnight of today
+        return "DATE"
     method = isinstance(call.parent, exp.Dot) and _qualified(call) is call
     return _CALLS.get(name) if arguments == 0 and not method else None
 
