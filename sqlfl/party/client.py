@@ -238,8 +238,9 @@ class ClientOperator:
         return self._predictions(vector, products)
 
     def _remember(self) -> None:
-        """An epoch ends with the step after which all rows are predicted."""
-        if self._configuration.keep and self._rows is None:
+        """An epoch ends with the step after which all rows are predicted; what only asks for the
+        gradient anew is none."""
+        if self._configuration.keep and self._rows is None and self._step.ends:
             self._kept.append(np.array(self._step.theta))
 
     def _predictions(self, vector: Array, products: Array) -> Predictions:

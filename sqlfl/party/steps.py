@@ -69,6 +69,8 @@ class ClientStep(ABC, Generic[Own]):
     """The method's residuals."""
     needs_gram: ClassVar[bool] = False
     """The method uses second moments: the slot's, or in consensus the client's own."""
+    ends: bool = True
+    """A step after which all rows are predicted ends an epoch."""
 
     def __init__(self, configuration: Own, engine: Engine, theta: Array) -> None:
         self._configuration = configuration

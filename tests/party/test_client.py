@@ -58,7 +58,7 @@ def test_unknown_methods_are_refused() -> None:
 
 def test_a_shared_slot_needs_its_second_moments_first() -> None:
     client = operator("lbfgs", clients=2)
-    client.handle(LbfgsResiduals("run", 3, np.zeros((4, 1), np.float32), np.zeros(21)))
+    client.handle(LbfgsResiduals("run", 3, np.zeros((4, 1), np.float32), np.zeros(21), 1))
     with pytest.raises(InternalError, match="second moments are missing"):
         client.handle(SumGradient("run", 3, np.zeros((2, 1))))
 
@@ -119,5 +119,5 @@ def test_batches_within_an_epoch_are_no_epochs() -> None:
 def test_a_step_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(InternalError, match="coefficients is 20, expected 21"):
         operator("lbfgs").handle(
-            LbfgsResiduals("run", 3, np.zeros((4, 1), np.float32), np.zeros(20))
+            LbfgsResiduals("run", 3, np.zeros((4, 1), np.float32), np.zeros(20), 1)
         )

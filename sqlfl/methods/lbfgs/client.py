@@ -43,6 +43,7 @@ class LbfgsStep(ClientStep[LbfgsConfiguration]):
         return self._measure.solve(values)
 
     def begin(self, message: LbfgsResiduals) -> None:
+        self.ends = bool(message.epoch)
         self._basis.move(message.coefficients)
 
     def advance(self, gradient: Array) -> tuple[Array, Array]:

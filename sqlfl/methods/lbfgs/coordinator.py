@@ -232,7 +232,7 @@ class Lbfgs:
         best = levelled(self._problem, Scores(by_output(held), self.intercept))
         self._intercept.shift(best.moved)
         self._scores, self._look = best.scores, best.look
-        self._exchange(np.zeros((len(self._problem.slots), coefficients_length())))
+        self._exchange(np.zeros((len(self._problem.slots), coefficients_length())), epoch=False)
         self._value()
         return held
 
@@ -278,12 +278,12 @@ class Lbfgs:
         self._scores, self._look = move.to.scores, move.to.look
         self._exchange(move.coefficients)
 
-    def _exchange(self, coefficients: Array) -> None:
+    def _exchange(self, coefficients: Array, *, epoch: bool = True) -> None:
         """The clients make the step; their new gradients' images and products come back."""
         look = self._seen
         whole = self._conversation.whole
         replies = self._conversation.step(
-            whole, look.slots, self._residuals(coefficients), exact=self._exact
+            whole, look.slots, self._residuals(coefficients, epoch), exact=self._exact
         )
         products = self._conversation.products(replies)
         own = self._intercept.renew(look.total[None, :] / self._problem.passes.total)
@@ -291,11 +291,11 @@ class Lbfgs:
         rows = self._conversation.whole.concatenate(replies)
         self._images.renew(rows, self._inner.iteration)
 
-    def _residuals(self, coefficients: Array) -> Callable[[Address, Array], Residuals]:
+    def _residuals(self, coefficients: Array, epoch: bool) -> Callable[[Address, Array], Residuals]:
         kind = ExactLbfgsResiduals if self._exact else LbfgsResiduals
         run, slots = self._problem.run, [members.slot for members in self._problem.slots]
         told = dict(zip(slots, coefficients, strict=True))
-        return lambda to, values: kind(run, to[1], values, told[to[1]])
+        return lambda to, values: kind(run, to[1], values, told[to[1]], int(epoch))
 
 
 class _Progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sqlfl.messages.forms import array
+from sqlfl.messages.forms import array, integer
 from sqlfl.messages.training import Residuals
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ class LbfgsResiduals(Residuals):
     of_method = "lbfgs"
     coefficients: Array = field(metadata=array("float64", "coefficients"))
     """The step, in the block's basis: of P g, of the m s and of the m P y."""
+    epoch: int = field(metadata=integer(most=1))
+    """0 where nothing moves, and the gradient is asked for anew."""
 
 
 @dataclass(frozen=True, eq=False)
