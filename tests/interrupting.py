@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 import sqlfl
-from sqlfl.coordinator import mapping_query
+from sqlfl.coordinator import mapping_query, preparation
 from sqlfl.interrupts import interruptible
 from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
@@ -109,6 +109,8 @@ def main(stage: str) -> None:
             text = f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made"
         telling[0].kind = kind
         if kind == JOIN:
+            # inner joins like this one are made without a query
+            preparation.factorised = lambda ucq, codes: None
             mapping_query.interruptible = told  # type: ignore[attr-defined]
         try:
             fed.sql(text)

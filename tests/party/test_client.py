@@ -84,7 +84,7 @@ def test_blocks_of_the_last_epochs_are_kept(algorithm: str) -> None:
     coefficients = np.append(0.5, np.zeros(20))
     kind, scalars = {
         "sgd": (SgdResiduals, (0.5, 4, 1)),
-        "lbfgs": (LbfgsResiduals, (coefficients,)),
+        "lbfgs": (LbfgsResiduals, (coefficients, 1)),
         "admm": (AdmmResiduals, (1.0,)),
     }[algorithm]
     rng, found = np.random.default_rng(0), []

@@ -215,7 +215,7 @@ def test_sizes_of_a_shared_slot_with_the_gram() -> None:
         " - 1584·E"
     )
     assert up["exact_predictions"] == f"8·E·{rows}·d_c + 16·F·{rows}·d_c + 1584·E + 1592·F"
-    assert down["exact_residuals"] == f"8·E·{rows}·d_c + 8·F·{rows}·d_c + 168·E + 168·F"
+    assert down["exact_residuals"] == f"8·E·{rows}·d_c + 8·F·{rows}·d_c + 176·E + 176·F"
     assert up["slope"] == "16·V"
     second = plan.totals()[BANK_1, 0, "predictions", UP][1]
     rows = "R[c@bank/1]"
