@@ -227,6 +227,7 @@ class Factorised:
                 yield tuple(found[slot] for slot in self.slots)
 
     def at(self, numbers: Array) -> tuple[Array, ...]:
+        """As `chunks`, of the joined rows of these numbers (n,), ascending."""
         parts, before = [], 0
         for tree in self.trees:
             low, high = np.searchsorted(numbers, [before, before + tree.total])

@@ -25,11 +25,6 @@ class SlotMapping:
     size: int
     """n_i, rows of the slot."""
 
-    def gather(self, values: Array) -> Array:
-        """A_i h: (n_i, c) -> (N, c), of the type of `values`."""
-        self._check(values, self.size)
-        return values if self.identity else np.take(values, self.rows, axis=0)
-
     def part(self, values: Array, joined: slice) -> Array:
         """A_i h of some joined rows: (n_i, c) -> (b, c), of the type of `values`."""
         self._check(values, self.size)
@@ -117,10 +112,6 @@ class TableMapping:
     def counts(self, slot: int) -> Array:
         """cnt of every row of `slot`: int64 (n_i,)."""
         return self.slots[slot].counts
-
-    def gather(self, slot: int, values: Array) -> Array:
-        """A_i h: (n_i, c) -> (N, c)."""
-        return self.slots[slot].gather(values)
 
     def scatter(self, slot: int, values: Array) -> Array:
         """A_iᵀ g: (N, c) -> (n_i, c)."""

@@ -39,10 +39,6 @@ class RowMapping(Protocol):
         """Of up to `size` joined rows after another, the row of each of `slots`: integers (n,)."""
         ...
 
-    def at(self, numbers: Array) -> tuple[Array, ...]:
-        """The same of the joined rows of these numbers (n,), ascending."""
-        ...
-
     def renumbered(self, active: Mapping[int, Array]) -> RowMapping:
         """With slots that have only their `active` rows left, among them all that are joined."""
         ...
@@ -71,9 +67,6 @@ class WrittenMapping:
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
         for start in range(0, self.total, size):
             yield tuple(rows[start : start + size] for rows in self._rows.values())
-
-    def at(self, numbers: Array) -> tuple[Array, ...]:
-        return tuple(rows[numbers] for rows in self._rows.values())
 
     def renumbered(self, active: Mapping[int, Array]) -> WrittenMapping:
         """In the same arrays: these rows here are gone then."""

@@ -41,7 +41,8 @@ def test_gather_and_scatter_are_products_with_the_incidence(case) -> None:
     expected = np.zeros_like(values)
     for slot, (p, size) in enumerate(zip(rows, sizes, strict=True)):
         matrix = incidence(p, size)
-        np.testing.assert_allclose(mapping.gather(slot, parts[slot]), matrix @ parts[slot])
+        gathered = mapping.slots[slot].part(parts[slot], slice(None))
+        np.testing.assert_allclose(gathered, matrix @ parts[slot])
         np.testing.assert_allclose(mapping.scatter(slot, values), matrix.T @ values, atol=1e-12)
         np.testing.assert_array_equal(mapping.counts(slot), matrix.sum(axis=0))
         expected += matrix @ parts[slot]
@@ -95,7 +96,7 @@ def test_wrong_mappings_are_refused(rows, sizes, match) -> None:
 def test_values_of_the_wrong_length_are_refused() -> None:
     mapping = TableMapping([np.array([0, 1, 1])], [2])
     with pytest.raises(InternalError, match="2 rows"):
-        mapping.gather(0, np.ones((3, 1)))
+        mapping.gather_sum([np.ones((3, 1))])
     with pytest.raises(InternalError, match="3 rows"):
         mapping.scatter(0, np.ones((2, 1)))
     with pytest.raises(InternalError, match="vectors"):

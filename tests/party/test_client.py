@@ -116,6 +116,21 @@ def test_batches_within_an_epoch_are_no_epochs() -> None:
     np.testing.assert_array_equal(client.kept(0)[0], ends[1])
 
 
+def test_gradients_that_are_asked_for_anew_are_no_epochs() -> None:
+    """As lbfgs does where it goes over to 8-byte messages, and to prove a minimum."""
+    client = operator("lbfgs", keep=2)
+    rng, ends = np.random.default_rng(0), []
+    for epoch in (1, 1, 0, 1, 0):
+        values = rng.normal(size=(4, 1)).astype(np.float32)
+        coefficients = np.append(0.5 * epoch, np.zeros(20))
+        client.handle(LbfgsResiduals("run", 3, values, coefficients, epoch))
+        if epoch:
+            ends.append(client.theta.copy())
+    assert len(np.unique([theta[0, 0] for theta in ends])) == 3
+    for back in range(3):
+        np.testing.assert_array_equal(client.kept(back)[0], ends[-1 - back])
+
+
 def test_a_step_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(InternalError, match="coefficients is 20, expected 21"):
         operator("lbfgs").handle(
