@@ -69,6 +69,7 @@ def engines(snapshot: Snapshot, encoding: Encoding) -> list[Engine]:
     return [make_engine(name, snapshot.con, snapshot, encoding) for name in ENGINES]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_classes_are_of_rows_that_are_equal_in_all_features(database: Open, seed: int) -> None:
     con = database()
@@ -82,6 +83,7 @@ def test_classes_are_of_rows_that_are_equal_in_all_features(database: Open, seed
     assert snapshot.active == len(numbers)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("counted", ["counts", "weights"])
 def test_engines_of_classes_do_what_those_of_rows_do(database: Open, counted: str) -> None:
     con = database()
