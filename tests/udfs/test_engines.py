@@ -86,8 +86,8 @@ def make_table(con: duckdb.DuckDBPyConnection, rows: int, seed: int) -> list[dic
             "nothing": None,
             "far": 1e6 + float(rng.normal()),
         })  # fmt: skip
-    places = ", ".join("?" * 13)
-    con.executemany(f"INSERT INTO t VALUES ({places})", [list(row.values()) for row in table])
+    places = ", ".join([f"({', '.join('?' * 13)})"] * rows)
+    con.execute(f"INSERT INTO t VALUES {places}", [x for row in table for x in row.values()])
     return table
 
 
