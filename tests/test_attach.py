@@ -91,6 +91,7 @@ def test_one_store_for_each_client(folder: Path) -> None:
     assert kept_runs(folder / FILES[0]) == []
 
 
+@pytest.mark.thinned(3)
 def test_a_read_only_connection_in_every_statement(folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         *census, geo = (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -13,10 +15,9 @@ from sqlfl.messages import EqualRows, Predictions
 from sqlfl.transport.recording import Recorded
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
-from tests.conftest import Open
 from tests.federations import Parties, merging
 from tests.strategies import train_sql
-from tests.test_border import assert_disclosed, tapped
+from tests.test_border import Tap, assert_disclosed, tapped
 
 DRAWS = b"the key of the draws"
 
@@ -52,18 +53,23 @@ JOINS = {
 COLUMNS = 'o.y, o."si ze", o.colour, q.v, q.flag, s.x, s.c'
 
 
-@pytest.fixture(params=["one client", "two clients", "and an empty one"])
-def parties(request: pytest.FixtureRequest, database: Open) -> Parties:
-    parts = [range(90)]
-    if request.param != "one client":
-        parts = [range(40), range(40, 90)]
-    if request.param == "and an empty one":
-        parts.insert(1, range(0))
-    return {
-        "census": [database(orders(p)) for p in parts],
-        "town": [database(PLACES)],
-        "shop": [database(PRODUCTS)],
-    }
+CLIENTS = {"one client": [range(90)], "two and an empty one": [range(40), range(0), range(40, 90)]}
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
+def parties(request: pytest.FixtureRequest) -> Iterator[Parties]:
+    with contextlib.ExitStack() as stack:
+
+        def made(script: str) -> duckdb.DuckDBPyConnection:
+            con = stack.enter_context(duckdb.connect())
+            con.execute(script)
+            return con
+
+        yield {
+            "census": [made(orders(part)) for part in CLIENTS[request.param]],
+            "town": [made(PLACES)],
+            "shop": [made(PRODUCTS)],
+        }
 
 
 def query(join: str, *, weight: bool = False) -> str:
@@ -80,30 +86,38 @@ def union() -> str:
 
 
 def trained(
-    parties: Parties, kind: str, select: str, *, weight: bool = False, **options: Any
-) -> tuple[sqlfl.Model, list[dict[str, Any]], list[Recorded]]:
-    """The model, its predictions, and what crossed the border in training."""
-    with tapped(parties) as (fed, tap):
-        statement = train_sql("m", kind, "y", select, **{"seed": 3, **options})
-        if weight:
-            statement = statement.replace("TARGET y", "TARGET y WEIGHT w")
-        plan = fed.explain(statement)
-        with tap.taken() as recorded:
-            fed.sql(statement)
-        model = fed.model("m")
-        outputs = 1 if kind in ("linear_regression", "mlp_regressor") else 3
-        if not options.get("validation_fraction"):
-            epochs = model.history.num_rows
-            assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=outputs, draws=DRAWS)
-        scored = ALONE if select == ALONE else query("left")
-        found = fed.sql(f"PREDICT MODEL m FROM ({scored})").arrow()
-        return model, found.to_pylist(), recorded
+    parties: Parties, fed: sqlfl.Federation, tap: Tap, statement: str, outputs: int
+) -> tuple[sqlfl.Model, list[Recorded]]:
+    """The model m, and what crossed the border in training."""
+    plan = fed.explain(statement)
+    with tap.taken() as recorded:
+        fed.sql(statement)
+    model = fed.model("m")
+    if "validation_fraction" not in statement:
+        epochs = model.history.num_rows
+        assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=outputs, draws=DRAWS)
+    return model, recorded
 
 
-def compare(parties: Parties, kind: str, select: str, near: float, **options: Any) -> None:
+def compare(
+    parties: Parties, kind: str, select: str, near: float, *, weight: bool = False, **options: Any
+) -> None:
     """With equal rows as one, and without; predictions are sorted, for rows have no identifier."""
-    one, found, sent = trained(parties, kind, select, **options)
-    other, expected, plain = trained(parties, kind, select, merge_equal_rows=False, **options)
+    predict = f"PREDICT MODEL m FROM ({ALONE if select == ALONE else query('left')})"
+    outputs = 1 if kind in ("linear_regression", "mlp_regressor") else 3
+    with tapped(parties) as (fed, tap):
+
+        def run(**more: Any) -> tuple[sqlfl.Model, list[dict[str, Any]], list[Recorded]]:
+            statement = train_sql("m", kind, "y", select, **{"seed": 3, **options, **more})
+            if weight:
+                statement = statement.replace("TARGET y", "TARGET y WEIGHT w")
+            model, recorded = trained(parties, fed, tap, statement, outputs)
+            found = fed.sql(predict).arrow().to_pylist()
+            fed.sql("DROP MODEL m")
+            return model, found, recorded
+
+        one, found, sent = run()
+        other, expected, plain = run(merge_equal_rows=False)
     told = [m for m in map(decode, (item.data for item in sent)) if isinstance(m, EqualRows)]
     assert {m.slot for m in told if m.classes.size} >= ({0} if select == ALONE else {0, 1})
     assert not any(isinstance(decode(item.data), EqualRows) for item in plain)
@@ -131,19 +145,19 @@ def _rows(recorded: list[Recorded]) -> list[int]:
 
 
 CONVERGED = {"tolerance": 1e-12, "l2": 0.01}
-STEPS = {"algorithm": "sgd", "learning_rate": 0.2, "epochs": 6}
+STEPS = {"algorithm": "sgd", "learning_rate": 0.2, "epochs": 4}
 ADMM = {"algorithm": "admm", "epochs": 5}
 METHODS: dict[str, tuple[float, dict[str, Any]]] = {
     "lbfgs": (1e-7, {"epochs": 60, **CONVERGED}),
     "sgd": (1e-6, STEPS),
     "adam": (1e-5, {**STEPS, "optimizer": "adam"}),
-    "batches": (1e-6, {**STEPS, "batch_size": 30}),
+    "batches": (1e-6, {**STEPS, "epochs": 2, "batch_size": 40}),
     "admm": (1e-6, ADMM),
     "consensus": (1e-6, {**ADMM, "union": "consensus", "inner_rounds": 3}),
 }
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
 @pytest.mark.parametrize("method", METHODS)
@@ -162,14 +176,14 @@ TOWERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", TOWERS)
 def test_towers(parties: Parties, case: str) -> None:
-    options = {"hidden": [3], "epochs": 4, "optimizer": "momentum", **TOWERS[case]}
+    options = {"hidden": [3], "epochs": 3, "optimizer": "momentum", **TOWERS[case]}
     compare(parties, "mlp_classifier", query("inner"), 1e-5, **options)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("options", [
     {}, {"validation_fraction": 0.3}, {"class_weight": "balanced"},
@@ -189,6 +203,7 @@ def test_unions_of_blocks(parties: Parties) -> None:
     compare(parties, "linear_regression", union(), near, **options)
 
 
+@pytest.mark.thinned(2)
 def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
     found = []
     for merge in (True, False):
@@ -204,6 +219,7 @@ def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
 PRIVACY = "noise_multiplier = 1, delta = 1e-4, statistics = 'none'"
 
 
+@pytest.mark.thinned(2)
 def test_protected_and_dropped_rows_stay_for_themselves(parties: Parties) -> None:
     with tapped(parties) as (fed, tap):
         private = train_sql("p", "linear_regression", "y", query("inner"), epochs=2)

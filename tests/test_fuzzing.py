@@ -45,6 +45,7 @@ def fuzz(end: str, kinds: list[str], count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.thinned(2)
 def test_messages_that_are_mutated() -> None:
     found = fuzz("wire", list(KINDS), 1000 if THOROUGH else 100)
     assert [(item["kind"], item["deaths"]) for item in found if item["deaths"]] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,17 +35,22 @@ SOURCES = sources()
 
 
 @functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def imported(path: Path, *, lazily: bool = True) -> set[str]:
     """Modules that a file imports; `lazily`: those inside functions too. Not those for typing."""
-    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(parsed(path)))
     skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+    for node in nodes:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in vars(node.test).values():
             skipped.update(inner for child in node.body for inner in ast.walk(child))
         if not lazily and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             skipped.update(ast.walk(node))
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
@@ -139,7 +145,7 @@ def graph() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, path in SOURCES.items():
         names = found[module] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 names.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -292,8 +298,11 @@ def python_files() -> list[Path]:
 
 
 def test_planner_and_udfs_are_imported_through_the_package() -> None:
+    suspect = re.compile(
+        r"^\s*(from\s+\.|(from|import)\b.*(?<![.\w])(planner|udfs)\b)", re.MULTILINE
+    )
     for path in python_files():
-        for name in imported(path):
+        for name in imported(path) if suspect.search(path.read_text()) else ():
             assert name.split(".")[0] not in ("planner", "udfs"), path
 
 

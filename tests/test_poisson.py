@@ -15,6 +15,8 @@ from tests.conftest import Open
 from tests.federations import federation
 from tests.oracle import Encoder, materialised
 
+pytestmark = pytest.mark.thinned(2)
+
 L2 = 1e-3
 VISITS = (
     "CREATE TABLE visits AS SELECT i AS id, i % 11 AS place, (i * 37) % 23 / 7.0 AS age, "
@@ -75,6 +77,7 @@ def central(query: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return Encoder.fit(features).transform(features), y, rows.column("years").to_numpy()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("options", "near"),
     [
@@ -107,6 +110,7 @@ def test_the_means_are_those_of_scikit_learn(
         assert metrics[name] == pytest.approx(row[name], rel=1e-5)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 def test_a_rate_that_its_exposure_weighs_is_the_count(
     fed: sqlfl.Federation, algorithm: str

@@ -26,7 +26,7 @@ from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, Databases, cases, predict_sql
 from tests.test_border import Tap, assert_disclosed
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 QUERY = "SELECT t.x, u.z, u.y FROM a.t JOIN b.u ON t.k = u.k"
 PREDICT = f"PREDICT MODEL m ID (a.t.id) FROM ({QUERY})"

@@ -18,7 +18,7 @@ from tests.depth import SEED, THOROUGH
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 PATIENTS = (
     "CREATE TABLE t AS SELECT i AS id, i % 9 AS k, i % 7 AS x, NULL::INT AS void, 'u' || i AS name,"

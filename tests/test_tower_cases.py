@@ -19,7 +19,7 @@ from tests.test_bad_input import disturbed, unchanged
 from tests.test_border import Tap, assert_disclosed
 from tests.test_towers import STILL, start_of
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 ROWS = (
     "SELECT i AS id, i % 7 AS k, sin(i) AS x, CASE WHEN i % 5 = 0 THEN NULL ELSE cos(i) END AS g, "

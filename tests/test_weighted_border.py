@@ -28,6 +28,7 @@ def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_tables.DatabaseBlocks, "secret", lambda self, purpose: DRAWS)
 
 
+@pytest.mark.thinned(2)
 @given(
     cases(), st.integers(1, 3), st.sampled_from(ALGORITHMS), st.sampled_from(("sql", "arrays")),
     st.sampled_from((0.2, 0.5)),
@@ -88,7 +89,7 @@ def train(name: str, kind: str, *, weight: bool = True, **options: object) -> st
     return statement.replace("TARGET y", "TARGET y WEIGHT w") if weight else statement
 
 
-@pytest.mark.thinned(27)
+@pytest.mark.thinned(41)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("options", ALGORITHMS, ids=str)
 @pytest.mark.parametrize("fraction", [0.0, 0.3])

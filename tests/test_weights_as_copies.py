@@ -59,7 +59,7 @@ def predictions(found: Parties, statement: str) -> np.ndarray:
         return probabilities(table, kind)[order]
 
 
-@pytest.mark.thinned(13)
+@pytest.mark.thinned(19)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -21,6 +23,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
 NAMES = (
+    "speed",
     "comparison",
     "speed_tables",
     "measuring",
@@ -228,14 +231,37 @@ def run(*arguments: str | Path) -> str:
     return done.stdout
 
 
+@pytest.fixture
+def here(speed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are no processes of their own, which would import everything anew; what goes to them
+    and comes back is pickled as there."""
+
+    def fresh(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        sent = pickle.loads(pickle.dumps((function, args, kwargs)))
+        return pickle.loads(pickle.dumps(sent[0](*sent[1], **sent[2])))
+
+    monkeypatch.setattr(speed.comparison, "fresh", fresh)
+    monkeypatch.setattr(speed.measuring, "BLOCK", 1 << 20)
+
+
 @pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["star", "many", "flights"])
-def test_both_sides_come_to_the_gap(name: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_both_sides_come_to_the_gap(
+    speed,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     kept, page = tmp_path / "results.json", tmp_path / "page.md"
     page.write_text("<!-- speed: begin -->\n<!-- speed: end -->\n")
     size = ("--rows", "2000", "--fan-out", "5", "--fraction", "0.02", "--repeats", "1")
-    printed = run("--workloads", name, *size, "--results", kept, "--page", page)
+    arguments = ["--workloads", name, *size, "--results", str(kept), "--page", str(page)]
+    monkeypatch.setattr(sys, "argv", ["speed.py", *arguments])
+    speed.speed.main()
+    printed = capsys.readouterr().out
     results = json.loads(kept.read_text())
     (found,) = (value for key, value in results.items() if key != "about")
     for side, phases in (("ours", 5), ("central", 3)):
@@ -250,6 +276,7 @@ def test_both_sides_come_to_the_gap(name: str, tmp_path: Path) -> None:
     assert page.read_text().split("\n\n", 1)[1].split("\n\n<!--")[0] in printed
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 def test_a_side_that_cannot_says_why() -> None:
     size = ("--rows", "2000", "--repeats", "1")
@@ -259,6 +286,7 @@ def test_a_side_that_cannot_says_why() -> None:
 
 @pytest.mark.slow
 @pytest.mark.thinned(2)
+@pytest.mark.usefixtures("here")
 def test_linear_models_are_set_beside_sums_in_sql_too(speed, tmp_path: Path) -> None:
     task = generated(speed, "star", kind="linear_regression")
     work = speed.workloads.Workload(task, task)

@@ -63,6 +63,7 @@ def html(outputs: dict[str, Any], cell: str) -> str:
     return str(output.data["text/html"])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = run(tmp_path, monkeypatch)

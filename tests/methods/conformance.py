@@ -190,6 +190,7 @@ class MethodConformance:
             if slot > 0 or planned.whole:
                 assert counts == most
 
+    @pytest.mark.thinned(3)
     @pytest.mark.parametrize("clause", ["", "epsilon = 8, predictions = 'gaussian', "])
     @pytest.mark.parametrize("clients", [1, 2])
     def test_the_traffic_is_what_explain_says(

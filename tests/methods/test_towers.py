@@ -258,7 +258,7 @@ def test_an_integer_weight_is_the_row_so_often(shape, algorithm: str) -> None:
     )
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_objective_is_that_of_what_the_clients_hold(shape, algorithm: str) -> None:
@@ -369,7 +369,7 @@ ADMM = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [(1, 2, 1)])
 @pytest.mark.parametrize("shape", ADMM.values(), ids=ADMM)
 @pytest.mark.parametrize("kind", KINDS)

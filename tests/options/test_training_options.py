@@ -242,7 +242,7 @@ def close(name: str, value: float) -> object:
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -284,7 +284,7 @@ def test_the_scale_of_weights_does_not_matter(shared, whole, clients, engine, sc
     np.testing.assert_allclose(predicted(fed, source), expected, atol=2e-5)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @KINDS
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 def test_a_weight_of_two_is_the_row_twice(shared, whole, kind: str, algorithm: str) -> None:
@@ -313,7 +313,7 @@ def test_a_weight_of_two_is_the_row_twice(shared, whole, kind: str, algorithm: s
     assert objective == pytest.approx(other, rel=1e-5)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression"])
 @pytest.mark.parametrize("weight", ["", "w"])
 @pytest.mark.parametrize("balanced", [True, False])
@@ -494,7 +494,7 @@ def stopped(losses: list[float], patience: int) -> tuple[int, int]:
     return len(losses), best + 1
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("patience", [1, 3, 8])
 def test_training_ends_early_with_the_best_epochs_model(
@@ -581,7 +581,7 @@ def test_epochs_add_up(whole, clients: int) -> None:
         assert fed.sql("SHOW MODELS").arrow().column("name").to_pylist() == ["whole", "m"]
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm"])
@@ -601,7 +601,7 @@ def test_a_converged_model_is_found_again_at_once(shared, kind, clients, algorit
     assert warm.metrics["objective"] == pytest.approx(cold.metrics["objective"], rel=1e-5)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])

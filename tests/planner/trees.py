@@ -31,9 +31,12 @@ def _database(random: Random) -> duckdb.DuckDBPyConnection:
     con = database()
     for table in TABLES:
         con.execute(f"CREATE TABLE {table} ({COLUMNS})")
+        rows = []
         for _ in range(random.randrange(5)):
             text = random.choice(("NULL", "'a'", "'b'", "'c'"))
-            con.execute(f"INSERT INTO {table} VALUES ({value(3)}, {value(3)}, {value(10)}, {text})")
+            rows.append(f"({value(3)}, {value(3)}, {value(10)}, {text})")
+        if rows:
+            con.execute(f"INSERT INTO {table} VALUES {', '.join(rows)}")
     return con
 
 
@@ -218,6 +221,9 @@ def central_of(catalog: DatabaseCatalog) -> duckdb.DuckDBPyConnection:
         for table in TABLES:
             con.execute(f"CREATE TABLE {party}.{table} ({COLUMNS})")
             for client in catalog.clients(party):
-                for row in catalog.databases[client].execute(f"FROM {table}").fetchall():
-                    con.execute(f"INSERT INTO {party}.{table} VALUES (?, ?, ?, ?)", list(row))
+                rows = catalog.databases[client].execute(f"FROM {table}").fetchall()
+                if rows:
+                    places = ", ".join(["(?, ?, ?, ?)"] * len(rows))
+                    values = [value for row in rows for value in row]
+                    con.execute(f"INSERT INTO {party}.{table} VALUES {places}", values)
     return con

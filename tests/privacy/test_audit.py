@@ -98,6 +98,7 @@ BROKEN: dict[str, Broken] = {
 }
 
 
+@pytest.mark.thinned(2)
 def test_many_runs_prove_no_more_than_is_claimed() -> None:
     found = against_the_coordinator(1000)
     # and the audit is no blunt instrument
@@ -123,6 +124,7 @@ PARAMETERS = slice(0, 2)
 """Scores that take gradient sums, and so parameters, alone."""
 
 
+@pytest.mark.thinned(2)
 def test_parameters_are_noised_by_all_clients_together() -> None:
     """Where only the sum of gradients is promised to hide a row: a quarter of it at each of 16."""
     clients = 16

@@ -1,9 +1,9 @@
 """Kills processes in the midst of saving, replacing or dropping a model, and looks at what is left.
 
-A program of its own, so that it can fork: python -m tests.store.crashing FOLDER SEED KILLS DELAYS.
-It makes a federation with a model in FOLDER, copies it for every point, has a child do one
-operation and die at that point, and another process, which stays, open the files again. It prints a
-line of JSON for each point: {"operation", "k", "delay", "killed", "error"}.
+A program of its own, so that it can fork: python -m tests.store.crashing FOLDER SEED KILLS DELAYS
+OPERATIONS. It makes a federation with a model in FOLDER, copies it for every point, has a child do
+one operation and die at that point, and another process, which stays, open the files again. It
+prints a line of JSON for each point: {"operation", "k", "delay", "killed", "error"}.
 
 A point is the k-th call or return of a function, Python's or C's, since the saving began (KILLS of
 them for each operation), or a time after the saving began, when DuckDB may be anywhere (DELAYS).
@@ -242,12 +242,12 @@ def strike(folder: Path, operation: str, k: int, delay: float) -> tuple[bool, st
     return killed, "" if killed or status == 0 else text
 
 
-def main(home: Path, seed: int, kills: int, delays: int) -> None:
+def main(home: Path, seed: int, kills: int, delays: int, operations: list[str]) -> None:
     base, folder = home / "base", home / "case"
     base.mkdir()
     examiner = Examiner(*prepare(base))
     chance = random.Random(seed)
-    for operation in OPERATIONS:
+    for operation in operations:
         shutil.copytree(base, folder)
         events, seconds = count(folder, operation)
         shutil.rmtree(folder)
@@ -263,4 +263,4 @@ def main(home: Path, seed: int, kills: int, delays: int) -> None:
 
 if __name__ == "__main__":
     assert sqlfl.Federation  # loaded before the first fork
-    main(Path(sys.argv[1]), *(int(argument) for argument in sys.argv[2:5]))
+    main(Path(sys.argv[1]), *(int(argument) for argument in sys.argv[2:5]), sys.argv[5:])

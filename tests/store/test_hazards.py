@@ -29,7 +29,7 @@ from tests import lasting
 from tests.depth import SEED, THOROUGH
 from tests.lasting import FILES, Trained, evaluate, kept_runs, make_trained, opened, train
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 ROOT = Path(__file__).parent.parent.parent
 REPLACE = "TRAIN OR REPLACE MODEL"

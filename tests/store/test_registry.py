@@ -34,7 +34,7 @@ from tests.lasting import (
     train,
 )
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 ROOT = Path(__file__).parent.parent.parent
 CLIENTS = ("census/0", "census/1", "geo/0")

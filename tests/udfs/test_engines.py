@@ -86,8 +86,8 @@ def make_table(con: duckdb.DuckDBPyConnection, rows: int, seed: int) -> list[dic
             "nothing": None,
             "far": 1e6 + float(rng.normal()),
         })  # fmt: skip
-    places = ", ".join("?" * 13)
-    con.executemany(f"INSERT INTO t VALUES ({places})", [list(row.values()) for row in table])
+    places = ", ".join([f"({', '.join('?' * 13)})"] * rows)
+    con.execute(f"INSERT INTO t VALUES {places}", [x for row in table for x in row.values()])
     return table
 
 
@@ -414,6 +414,7 @@ class EngineConformance:
 MANY, DEEP = (1050, 1000) if THOROUGH else (200, 150)
 
 
+@pytest.mark.thinned(2)
 def test_many_columns() -> None:
     """More columns than a statement aggregates, and than DuckDB lets an expression nest."""
     assert max(DEEP, CHUNK) < MANY
@@ -439,6 +440,7 @@ def test_many_columns() -> None:
             engine.close()
 
 
+@pytest.mark.thinned(2)
 def test_a_weight_of_two_is_the_row_twice() -> None:
     """Whatever the row counted before it was weighed."""
     with duckdb.connect() as con:
@@ -469,6 +471,7 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
 class TestSqlEngine(EngineConformance):
     name = "sql"
 
+    @pytest.mark.thinned(2)
     def test_a_gram_matrix_of_several_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Blocks are smaller here than they are, so that a small matrix has several."""
         monkeypatch.setattr(update, "_BLOCK", 16)
@@ -511,6 +514,7 @@ class TestSparseArraysEngine(EngineConformance):
         assert held.wide.shape == (90, engine.numeric - 5)
         np.testing.assert_array_equal(engine.columns(np.float32)[0], held.whole().astype("f4"))
 
+    @pytest.mark.thinned(3)
     @pytest.mark.parametrize("null", [True, False])
     @pytest.mark.parametrize("kind", ["FLOAT", "BOOLEAN", "TINYINT", "USMALLINT"])
     def test_numbers_of_four_bytes_are_not_rounded(self, kind: str, null: bool) -> None:

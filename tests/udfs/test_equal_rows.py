@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sqlfl.errors import InternalError
@@ -53,12 +54,15 @@ def filled(con: duckdb.DuckDBPyConnection, rows: int, seed: int) -> list[tuple[A
     rng = np.random.default_rng(seed)
     types = ", ".join(f"{name} {kind}" for name, (kind, _) in VALUES.items())
     con.execute(f"CREATE TABLE t ({types}, y DOUBLE, w DOUBLE)")
-    made = []
-    for number in range(rows):
-        row = [values[rng.integers(len(values))] for _, values in VALUES.values()]
-        con.execute(f"INSERT INTO t VALUES ({', '.join('?' * 7)})", [*row, number, 0.1 * number])
-        made.append(tuple(map(comparable, row)))
-    return made
+    known = {name: values for name, (_, values) in VALUES.items()}
+    places = {name: rng.integers(len(values), size=rows) for name, values in known.items()}
+    con.register("drawn", pa.table({**places, "y": np.arange(rows)}))
+    columns = (f"CAST(${name} AS {kind}[])[1 + {name}]" for name, (kind, _) in VALUES.items())
+    lists = {name: list(values) for name, values in known.items()}
+    con.execute(f"INSERT INTO t SELECT {', '.join(columns)}, y, 0.1 * y FROM drawn", lists)
+    con.unregister("drawn")
+    made = zip(*([known[name][k] for k in found] for name, found in places.items()), strict=True)
+    return [tuple(map(comparable, row)) for row in made]
 
 
 def taken(con: duckdb.DuckDBPyConnection) -> Snapshot:

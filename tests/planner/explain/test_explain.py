@@ -287,10 +287,11 @@ def test_html_has_the_same_words_as_the_text(name: str) -> None:
 def test_the_short_form_has_every_kind_of_message_and_what_is_in_it(name: str) -> None:
     plan = made(name)
     text = said(plan)
+    whole = rows(plan) + text
     for item in plan.disclosures:
         assert item.kind in text
         for thing in item.what.split("; "):
-            assert thing in rows(plan) + text, (item.kind, thing)
+            assert thing in whole, (item.kind, thing)
 
 
 def rows(plan: FederatedPlan) -> str:
