@@ -15,7 +15,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import Piece
+from sqlfl.coordinator.rounds.piece import Piece
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Metrics
