@@ -12,6 +12,9 @@ import logging
 import os
 from pathlib import Path
 
+import numpy as np
+
+from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 
 log = logging.getLogger("sqlfl.compiled")
@@ -19,6 +22,8 @@ log = logging.getLogger("sqlfl.compiled")
 VARIABLE = "SQLFL_COMPILED"
 FORM = 1
 """What the library must say of itself: the form of its functions that this version calls."""
+TYPES = {"float64": 0, "float32": 1, "uint8": 2, "uint16": 3, "int32": 4}
+"""Of targets, by their numbers in compiled.c."""
 PATH = Path(__file__).with_name("_compiled.so")
 
 
@@ -56,3 +61,21 @@ def _miss(why: str) -> None:
         "there is a C compiler, pip install makes it",
         why,
     )
+
+
+def typed(targets: Array) -> tuple[Array, int]:
+    """As one of `TYPES`, in one piece, and which."""
+    kind = TYPES.get(targets.dtype.name)
+    if kind is None:
+        targets = targets.astype(np.float64 if targets.dtype.kind == "f" else np.int32)
+        kind = TYPES[targets.dtype.name]
+    return np.ascontiguousarray(targets), kind
+
+
+def address(values: Array | None) -> ctypes.c_void_p | None:
+    """Where an array lies; whoever asks holds it."""
+    if values is None:
+        return None
+    if not values.flags.c_contiguous:
+        raise InternalError("an array for the compiled part lies as one piece")
+    return ctypes.c_void_p(values.ctypes.data)

@@ -43,12 +43,18 @@ class Products:
             start = end
 
 
+def is_product(tree: Tree) -> bool:
+    """One branch multiplies, and no other one."""
+    several = sum(branch.rows is not None for branch in tree.branches)
+    return tree.bounds is not None and several == 1 and tree.total > 0
+
+
 def products(tree: Tree) -> Products | None:
-    """None where more than one branch multiplies, or none does."""
-    several = [branch for branch in tree.branches if branch.rows is not None]
-    if tree.bounds is None or len(several) != 1 or not tree.total:
+    """None where it is none."""
+    if not is_product(tree):
         return None
-    spread = several[0]
+    spread = next(branch for branch in tree.branches if branch.rows is not None)
+    assert tree.bounds is not None
     assert spread.rows is not None
     assert spread.start is not None
     assert spread.size is not None

@@ -15,16 +15,13 @@ from typing import TypeAlias
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.compiled import functions
+from sqlfl.compiled import address, functions, typed
 from sqlfl.coordinator.rounds.piece import Piece, Rows, Tally
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.errors import InternalError
 from sqlfl.models.losses import Loss
 
-CHUNK = 1 << 20
-"""Joined rows of a piece."""
 LOSSES = {"squared": 0, "poisson": 1, "logistic": 2, "softmax": 3}
-TYPES = {"float64": 0, "float32": 1, "uint8": 2, "uint16": 3, "int32": 4}
 
 
 class _Slot(ctypes.Structure):
@@ -72,7 +69,7 @@ class CompiledPiece(Piece):
 
     def add(self, slot: int, into: Array, values: Array) -> None:
         slots, values = _slots([(self.rows[slot], None, into)]), _dense(values)
-        functions().sqlfl_add(c_int64(len(into)), slots, c_int64(self.count), _at(values))
+        functions().sqlfl_add(c_int64(len(into)), slots, c_int64(self.count), address(values))
 
     def scores(self, scores: Scores) -> Array:
         into = np.empty((len(scores.constant), self.count))
@@ -99,14 +96,14 @@ class CompiledPiece(Piece):
     def _look(self, loss: Loss, scores: Scores, sums: Sequence[Array], total: Array) -> _Found:
         found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
         values, constant = [_dense(own) for own in scores.slots], _dense(scores.constant)
-        into = sums or [None for _ in values]
+        into: Sequence[Array | None] = sums or [None] * len(values)
         slots = _slots(list(zip(self.rows, values, into, strict=False)))
-        targets, kind = _typed(self.given)
+        targets, kind = typed(self.given)
         shares = None if self.shares is None else _dense(self.shares)
         failed = functions().sqlfl_look(
             c_int32(LOSSES[loss.name]), c_int64(loss.outputs), c_int64(len(slots)), slots,
-            c_int64(self.count), _at(constant), _at(targets), c_int32(kind), _at(shares),
-            ctypes.byref(found), _at(total),
+            c_int64(self.count), address(constant), address(targets), c_int32(kind),
+            address(shares), ctypes.byref(found), address(total),
         )  # fmt: skip
         _check(failed)
         return found
@@ -115,7 +112,7 @@ class CompiledPiece(Piece):
         slots = _slots([(self.rows[slot], own, None) for slot, own in values.items()])
         functions().sqlfl_scores(
             c_int64(len(constant)), c_int64(len(slots)), slots, c_int64(self.count),
-            _at(constant), _at(into),
+            address(constant), address(into),
         )  # fmt: skip
 
 
@@ -143,14 +140,14 @@ class ProductPiece(CompiledPiece):
     def add(self, slot: int, into: Array, values: Array) -> None:
         values, sides = _dense(values), self._sides({slot: (None, into)})
         failed = functions().sqlfl_add_products(
-            c_int64(len(into)), sides, _at(self.keys), c_int64(len(self.keys)), _at(values),
+            c_int64(len(into)), sides, address(self.keys), c_int64(len(self.keys)), address(values),
             c_int64(self.count),
         )  # fmt: skip
         _check(failed)
 
     def _look(self, loss: Loss, scores: Scores, sums: Sequence[Array], total: Array) -> _Found:
-        into = sums or [None for _ in scores.slots]
         values = [_dense(own) for own in scores.slots]
+        into: Sequence[Array | None] = sums or [None] * len(values)
         slots = dict(enumerate(zip(values, into, strict=True)))
         return self._measure(loss, slots, _dense(scores.constant), total=total)
 
@@ -171,14 +168,15 @@ class ProductPiece(CompiledPiece):
         """Writes scores into `into` (d_c, b), or targets into `labels` (b,), where they are
         wanted."""
         found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
-        targets, kind = _typed(self.given)
-        unused = np.empty((1, self.count)) if labels is not None else None
+        targets, kind = typed(self.given)
+        if labels is not None:
+            into = np.empty((1, self.count))  # as H of no slot
         failed = functions().sqlfl_look_at_products(
             c_int32(0 if loss is None else LOSSES[loss.name]), c_int64(len(constant)),
-            self._sides(slots), _at(self.keys), c_int64(len(self.keys)), _at(constant),
-            None if into is not None else _at(targets), c_int32(kind), c_int32(self.far[-1]),
-            ctypes.byref(found), _at(total), _at(unused if into is None else into), _at(labels),
-            c_int64(self.count),
+            self._sides(slots), address(self.keys), c_int64(len(self.keys)), address(constant),
+            None if loss is None and labels is None else address(targets), c_int32(kind),
+            c_int32(self.far[-1]), ctypes.byref(found), address(total), address(into),
+            address(labels), c_int64(self.count),
         )  # fmt: skip
         _check(failed)
         return found
@@ -201,32 +199,16 @@ def _slots(slots: Sequence[tuple[Rows, Array | None, Array | None]]) -> ctypes.A
         if isinstance(rows, slice):
             entry.first = rows.start
         elif rows.dtype == np.int32:
-            entry.rows = _at(rows)
+            entry.rows = address(rows)
         else:
             raise InternalError(f"rows for the compiled part are int32, not {rows.dtype}")
-        entry.width, entry.values, entry.sums = own.shape[-1], _at(values), _at(sums)
+        entry.width, entry.values, entry.sums = own.shape[-1], address(values), address(sums)
     return found
-
-
-def _typed(targets: Array) -> tuple[Array, int]:
-    """As one of `TYPES`, and which."""
-    if targets.dtype.name not in TYPES:
-        targets = targets.astype(np.float64 if targets.dtype.kind == "f" else np.int32)
-    return np.ascontiguousarray(targets), TYPES[targets.dtype.name]
 
 
 def _dense(values: Array) -> Array:
     """Copied only where they are not float64 in one piece."""
     return np.ascontiguousarray(values, np.float64)
-
-
-def _at(values: Array | None) -> c_void_p | None:
-    """Where an array lies."""
-    if values is None:
-        return None
-    if not values.flags.c_contiguous:
-        raise InternalError("an array for the compiled part lies as one piece")
-    return c_void_p(values.ctypes.data)
 
 
 def _check(failed: int) -> None:

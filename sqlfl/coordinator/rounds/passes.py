@@ -24,6 +24,8 @@ CHUNK = 1 << 14
 """Scores of one piece."""
 LARGE = 1 << 20
 """Joined rows of one piece that the compiled library reads, which has pieces of its own."""
+WALKED = 1 << 16
+"""Scores of one piece that it makes of them for others."""
 DIRECTIONS = 1 << 18
 """Numbers of one piece along all directions."""
 SAMPLED = 1 << 18
@@ -184,7 +186,8 @@ class Passes:
 
     def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
         """All joined rows, and H of each piece: (b, d_c)."""
-        for piece in self._pieces():
+        size = None if library() is None else max(1024, WALKED // self._outputs)
+        for piece in self._pieces(size):
             yield piece, piece.scores(scores).T
 
     def rows(self, scores: Scores) -> Array:
