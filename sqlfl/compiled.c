@@ -35,7 +35,7 @@
 
 #define SCORES 16384 /* of a tile, of all outputs */
 #define LANES 16     /* tiles are filled up to a multiple of it with rows that change nothing */
-#define FAR -1e9     /* a score whose exponential is 0 */
+#define FAR -1e9     /* a score whose exponential is next to 0 */
 
 enum { SQUARED, POISSON, LOGISTIC, SOFTMAX };
 enum { FLOAT64, FLOAT32, UINT8, UINT16, INT32 };
@@ -98,36 +98,42 @@ INLINE uint64_t to_bits(double x) {
 
 #define MAGIC 6755399441055744.0 /* 1.5 · 2⁵²: of a sum with it the last bits are the integer */
 
-/* exp(x) − 1 as (2 scale) p + 2 (scale − ½): x = k log 2 + r, scale = 2ᵏ⁻¹, p = exp(r) − 1. */
-INLINE void parts_of_exp(double x, double *scale, double *p) {
-    double shifted = x * 1.4426950408889634 + MAGIC;
-    double k = shifted - MAGIC;
+/* exp(x) = 2ᵏ (1 + p), x = k log 2 + r, p = exp(r) − 1; `shifted` has k in its last bits. */
+INLINE double part_of_exp(double x, double *shifted) {
+    *shifted = x * 1.4426950408889634 + MAGIC;
+    double k = *shifted - MAGIC;
     double r = (x - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
-    double q = 2.510038549551032e-08; /* Chebyshev's, of (exp(r) − 1 − r) / r², |r| ≤ ½ log 2 */
-    q = q * r + 2.7620088445409746e-07;
-    q = q * r + 2.7557268459997064e-06;
-    q = q * r + 2.4801521295954376e-05;
-    q = q * r + 0.00019841269863053618;
-    q = q * r + 0.0013888888917213717;
-    q = q * r + 0.008333333333330062;
-    q = q * r + 0.04166666666662413;
-    q = q * r + 0.16666666666666669;
-    q = q * r + 0.5000000000000001;
-    *p = r + r * r * q;
-    *scale = from_bits((to_bits(shifted) << 52) + ((uint64_t)1022 << 52));
+    double r2 = r * r, r4 = r2 * r2;
+    /* (exp(r) − 1 − r) / r², |r| ≤ ½ log 2, between Chebyshev's points */
+    double a = 0.5000000000000001 + r * 0.16666666666666669;
+    double b = 0.04166666666662413 + r * 0.008333333333330062;
+    double c = 0.0013888888917213717 + r * 0.00019841269863053618;
+    double d = 2.4801521295954376e-05 + r * 2.7557268459997064e-06;
+    double e = 2.7620088445409746e-07 + r * 2.510038549551032e-08;
+    return r + r2 * ((a + r2 * b) + r4 * ((c + r2 * d) + r4 * e));
+}
+
+/* 2ⁿ⁺ᵏ, of the k in the last bits of `shifted` */
+INLINE double power_of_2(double shifted, int n) {
+    return from_bits((to_bits(shifted) << 52) + ((uint64_t)(1023 + n) << 52));
+}
+
+/* Of x ≤ 0; below −708 it is that of −708. */
+INLINE double exponential_down(double x) {
+    double shifted, p = part_of_exp(x < -708.0 ? -708.0 : x, &shifted);
+    double scale = power_of_2(shifted, 0);
+    return scale + scale * p;
 }
 
 /* 0 below −708 */
 INLINE double exponential(double x) {
-    double scale, p;
-    parts_of_exp(x, &scale, &p);
+    double shifted, p = part_of_exp(x, &shifted), scale = power_of_2(shifted, -1);
     double found = 2.0 * (scale + scale * p);
     return x > 709.782712893384 ? HUGE_VAL : x < -708.0 ? 0.0 : found;
 }
 
 INLINE double exponential_less_1(double x) {
-    double scale, p;
-    parts_of_exp(x, &scale, &p);
+    double shifted, p = part_of_exp(x, &shifted), scale = power_of_2(shifted, -1);
     double found = 2.0 * (scale * p + (scale - 0.5));
     return x > 709.782712893384 ? HUGE_VAL : x < -708.0 ? -1.0 : found;
 }
@@ -296,7 +302,7 @@ CLONED static void logistic(Tile *tile, int64_t n, const double *RESTRICT shares
         for (j = 0; j < n; j++) {
             double sign = 1.0 - 2.0 * y[j];
             double wrong = h[j] * sign; /* the score of the wrong class */
-            double e = exponential(-fabs(wrong));
+            double e = exponential_down(-fabs(wrong));
             double large = 1.0 / (1.0 + e);
             double g = sign * (wrong >= 0.0 ? large : e * large);
             small[j] = e;
@@ -311,7 +317,7 @@ CLONED static void logistic(Tile *tile, int64_t n, const double *RESTRICT shares
         for (j = 0; j < n; j++) {
             double sign = 1.0 - 2.0 * y[j];
             double wrong = (shares[j] > 0.0 ? h[j] : 0.0) * sign;
-            double e = exponential(-fabs(wrong));
+            double e = exponential_down(-fabs(wrong));
             double large = 1.0 / (1.0 + e);
             double g = shares[j] * sign * (wrong >= 0.0 ? large : e * large);
             value += shares[j] * ((wrong > 0.0 ? wrong : 0.0) + logarithm_of_1_plus(e));
@@ -403,7 +409,7 @@ CLONED static void softmax(Tile *tile, int64_t n, const double *RESTRICT shares)
     for (c = 0; c < outputs; c++) {
         double *RESTRICT h = tile->h + c * size;
         for (j = 0; j < n; j++) {
-            double e = exponential(h[j] - top[j]);
+            double e = exponential_down(h[j] - top[j]);
             sum[j] += e;
             square[j] += e * e;
             h[j] = e;
@@ -744,7 +750,7 @@ CLONED static void judge(Verdict *verdict, const double *RESTRICT h, const doubl
     for (int64_t j = 0; j < n; j++) {
         double own = w == NULL ? 1.0 : w[j];
         double wrong = h[j] * (1.0 - 2.0 * y[j]);
-        double e = exponential(-fabs(wrong));
+        double e = exponential_down(-fabs(wrong));
         double bounded = wrong > -LOWEST ? -LOWEST : wrong > 0.0 ? wrong : 0.0;
         double hit = (h[j] > 0.0 ? 1.0 : 0.0) == y[j] ? own : 0.0;
         double kept = h[j] < LOWEST ? LOWEST : h[j] > HIGHEST ? HIGHEST : h[j];
