@@ -15,7 +15,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.preparation import Targets, Weighting
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import Piece
+from sqlfl.coordinator.rounds.piece import Piece
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Metrics
@@ -29,6 +29,9 @@ class Part:
     """bool (N,); None for all."""
     samples: Array | None
     """float64 (N,); None for 1 of each."""
+
+    def rows(self, total: int) -> int:
+        return total if self.chosen is None else int(self.chosen.sum())
 
     def of(self, piece: Piece, h: Array) -> tuple[Array, Array | None, Array]:
         """Targets, weights and scores of its rows in a piece, which has the scores `h`."""
@@ -86,10 +89,10 @@ class Measures:
 
     def final(self, scores: Scores) -> Metrics:
         """All metrics of the model's kind; those of the validation rows as valid_<metric>."""
-        meters = [self._loss.meter() for _ in self._parts]
+        meters = [self._loss.meter(own.rows(self._passes.total)) for own in self._parts]
         for piece, h in self._passes.walk(scores):
             for meter, (y, samples, own) in zip(meters, self._chosen(piece, h), strict=True):
-                meter.add(self._loss.predict(own), y, samples)
+                self._loss.measure(meter, own, y, samples)
         found = meters[0].metrics()
         if self._validation is not None:
             found["valid_loss"] = self._valid_loss(scores)

@@ -15,6 +15,7 @@ from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
+from tests.ways import WAYS, take_way
 
 LOSSES: list[Loss] = [Squared(), Poisson(), Logistic(), Softmax(3)]
 TOTAL, SIZES = 5000, (5000, 700, 9)
@@ -56,10 +57,16 @@ class Dense:
         return found
 
 
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_way(request.param, monkeypatch)
+
+
 @pytest.fixture(params=[None, 1 << 10], ids=["one piece", "many"], autouse=True)
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param is not None:
         monkeypatch.setattr(passes_module, "CHUNK", request.param)
+        monkeypatch.setattr(passes_module, "LARGE", request.param)
         monkeypatch.setattr(passes_module, "DIRECTIONS", request.param)
 
 

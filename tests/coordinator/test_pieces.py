@@ -11,11 +11,12 @@ from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Piece, WrittenPieces
+from sqlfl.coordinator.rounds.pieces import Piece, WrittenPieces, found_pieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Softmax
 from tests.coordinator.test_factorised import TREES, query
 from tests.depth import SEED
+from tests.ways import WAYS, take_way
 
 
 def test_a_product_gathers_and_adds_as_an_incidence() -> None:
@@ -40,13 +41,16 @@ def test_a_product_gathers_and_adds_as_an_incidence() -> None:
         np.testing.assert_allclose(sums, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("chunk", [1 << 14, 900])
 @pytest.mark.parametrize("name", ["two", "chain", "star", "same key"])
 def test_passes_over_found_rows_are_those_over_written_ones(
-    name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+    name: str, chunk: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables, of which one has several rows of a key; targets belong to the second."""
+    take_way(way, monkeypatch)
     monkeypatch.setattr(passes_module, "CHUNK", chunk)
+    monkeypatch.setattr(passes_module, "LARGE", chunk)
     monkeypatch.setattr(passes_module, "DIRECTIONS", chunk)
     monkeypatch.setattr(blocks, "MANY", 100)
     rng = np.random.default_rng(SEED)
@@ -68,7 +72,7 @@ def test_passes_over_found_rows_are_those_over_written_ones(
     slots = [slot for slot in mapping.slots if slot != 1] or [0]
     rows = mapping.written()
     table = TableMapping([rows[s] for s in slots], [mapping.sizes[s] for s in slots])
-    one = Passes(FoundPieces(mapping, slots, 1, y), loss)
+    one = Passes(found_pieces(mapping, slots, 1, y), loss)
     other = Passes(WrittenPieces(table, y[rows[1]], None), loss)
     held = [rng.normal(size=(mapping.sizes[s], 3)) for s in slots]
     scores = Scores(by_output(held), rng.normal(size=3))
