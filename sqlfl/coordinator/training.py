@@ -24,9 +24,11 @@ from sqlfl.coordinator.measures import Measures
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, labels, prepare
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.rounds.divergence import check_kept
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, StoredPieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.row_mapping import StoredMapping
+from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
@@ -133,6 +135,19 @@ def train(
     (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
     PartyError for a client that fails, or has not noised what was planned: then nothing is saved.
     """
+    with Scratch() as scratch:
+        return _train(plan, channel, run, progress, start, remark, scratch)
+
+
+def _train(
+    plan: FederatedPlan,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    start: Model | None,
+    remark: Callable[[str], None],
+    scratch: Scratch,
+) -> Trained:
     started = time.perf_counter()
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
@@ -140,7 +155,7 @@ def train(
             f"model {plan.training.warm_start} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
-    joined = prepare(plan, channel, run, progress.stage)
+    joined = prepare(plan, channel, run, progress.stage, scratch)
     if joined.total == 0:
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
@@ -152,10 +167,12 @@ def train(
     loss = _loss(plan, target)
     written = is_written(plan, joined.mapping)
     if written:
-        check_memory(plan, joined.total, loss.outputs)
+        head = 0 if plan.tower is None else plan.tower.outputs or 0
+        check_memory(plan, joined.total, max(loss.outputs, head))
         target = target.of(joined.slots[_target(plan)].rows)
     else:
-        check_tables(plan, sum(joined.mapping.sizes), loss.outputs)
+        sizes = zip(joined.mapping.slots, joined.mapping.sizes, strict=True)
+        check_tables(plan, dict(sizes), loss.outputs)
     if start is not None and start.classes != target.classes:
         raise ModelError(
             f"model {start.name} knows the classes {listed(start.classes or ())}, and target "
@@ -318,12 +335,18 @@ def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
 def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
     """No such arrays; `target` is of the rows of its slot."""
     every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
-    if not isinstance(every, Factorised):
-        raise InternalError("joined rows that are to be written down")
     mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
     place = _target(plan)
-    pieces = FoundPieces(every, slots, place, target.values)
-    return _Data(mapping, target.values, every.counts(place).astype(np.float64), pieces)
+    pieces: Pieces
+    if isinstance(every, Factorised):
+        pieces = FoundPieces(every, slots, place, target.values)
+    elif isinstance(every, StoredMapping):
+        pieces = StoredPieces(every, slots, place, target.values)
+    else:
+        raise InternalError("joined rows that are in arrays")
+    counts = every.counts(place)
+    weights = None if bool((counts == 1).all()) else counts.astype(np.float64)
+    return _Data(mapping, target.values, weights, pieces)
 
 
 def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:

@@ -1,14 +1,14 @@
 """Joined rows piece by piece: which row of every slot each comes from, its target, what it counts.
 
-They are written down, as arrays of all joined rows, or found again in each pass from groups of rows
-with equal keys. Then no array has a row per joined row: targets are those of their slot's rows. A
-piece may be a product of groups, in which what belongs to a row is read and added up once for all
-joined rows that it has there.
+They are written down, as arrays of all joined rows, or read from files in each pass, or found again
+from groups of rows with equal keys. Then no array has a row per joined row: targets are those of
+their slot's rows. A piece may be a product of groups, in which what belongs to a row is read and
+added up once for all joined rows that it has there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,7 +18,10 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.blocks import Blocks
 from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.row_mapping import StoredMapping
 
+READ = 1 << 18
+"""Numbers that are read from a file at once, where some of them are wanted."""
 Rows: TypeAlias = Array | slice
 """Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
 
@@ -172,3 +175,47 @@ class FoundPieces:
             shape = block.shape if len(block.shape) > 1 else ()
             yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
             first += block.count
+
+
+class StoredPieces:
+    """Of a mapping in files, with the targets of their slot's rows.
+
+    slots: those with features; target: the slot of `targets` (n,).
+    """
+
+    def __init__(
+        self, mapping: StoredMapping, slots: Sequence[int], target: int, targets: Array
+    ) -> None:
+        self._mapping = mapping
+        self._slots = tuple(slots)
+        self._target = target
+        self._targets = targets
+        self.total = mapping.total
+        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
+        self.sizes = tuple(sizes[slot] for slot in slots)
+
+    def some(self, numbers: Array) -> Piece:
+        """By one reading of the files from the first of them to the last."""
+        found = {slot: np.empty(len(numbers), np.intp) for slot in {*self._slots, self._target}}
+        start, first = 0, int(numbers[0]) if len(numbers) else 0
+        while start < len(numbers):
+            end = start + int(np.searchsorted(numbers[start:], first + READ))
+            for slot, into in found.items():
+                rows = self._mapping.part(slot, first, min(first + READ, self.total))
+                into[start:end] = rows[numbers[start:end] - first]
+            start = end
+            first = int(numbers[start]) if start < len(numbers) else first
+        return self._piece(0, found, len(numbers))
+
+    def pieces(self, size: int) -> Iterator[Piece]:
+        for first in range(0, self.total, size):
+            end = min(first + size, self.total)
+            found = {
+                slot: self._mapping.part(slot, first, end).astype(np.intp)
+                for slot in {*self._slots, self._target}
+            }
+            yield self._piece(first, found, end - first)
+
+    def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Piece:
+        own = tuple(found[slot] for slot in self._slots)
+        return Piece(first, count, own, self._targets.take(found[self._target]), None)
