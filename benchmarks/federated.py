@@ -45,6 +45,7 @@ def train(stored: Stored, options: Options) -> dict[str, Any]:
         measured["phases"] = phases(_audit(fed, model.run), begun, ended)
         measured["objective"] = model.metrics["objective"]
         measured["epochs"] = model.history.num_rows
+        measured["joined"] = model.metrics["rows"] + model.metrics.get("valid_rows", 0)
         fed.sql("DROP MODEL m")
     return measured
 

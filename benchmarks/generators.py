@@ -386,7 +386,7 @@ def _create(path: Path, name: str, batches: Iterator[pa.RecordBatch]) -> None:
         yield from batches
 
     # in the order of the rows, as a table of these is written: by one thread
-    with duckdb.connect(path, config={"threads": 1}) as con:
+    with duckdb.connect(path, config={"threads": 1, "memory_limit": "1GB"}) as con:
         con.register("given", pa.RecordBatchReader.from_batches(first.schema, all_of_them()))
         con.execute(f'CREATE TABLE "{name}" AS FROM given')
 

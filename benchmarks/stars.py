@@ -1,4 +1,4 @@
-"""Seeded joins of any size: a star, and a join in which keys repeat on all sides.
+"""Seeded joins of any size: a star, one in which keys repeat on all sides, one that is no tree.
 
 Tables are SELECTs over ranges of numbers, hashed with the seed: they stream into the databases, and
 equal seeds give equal tables (of one version of DuckDB). Labels are drawn from a model over columns
@@ -8,7 +8,7 @@ of all tables, so that there is something to learn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -16,6 +16,8 @@ from tasks import Task
 
 CATEGORIES = 8
 """Values of each table's category."""
+SIDE = 100
+"""Numbers of each side of a grid."""
 STRENGTH = 1.5
 """Standard deviation of the true scores, about."""
 
@@ -94,6 +96,26 @@ def many_to_many(shape: Shape) -> Task:
     joins = [f"JOIN d{k}.facets d{k} ON d0.key = d{k}.key" for k in parts[1:]]
     query = f"SELECT {', '.join(_columns(parts))}, d0.y FROM d0.facets d0 {' '.join(joins)}"
     return Task(f"many-to-many, {shape}", shape.kind, tables, query)
+
+
+def grid(shape: Shape) -> Task:
+    """Two tables as of `many_to_many`, and a third one that hangs on both: a row for most pairs of
+    a number of the one and a number of the other, found by a LEFT JOIN. No tree of keys leads to
+    its joined rows. Raises ValueError for other than three tables."""
+    if shape.slots != 3:
+        raise ValueError(f"a grid joins three tables, not {shape.slots}")
+    base = many_to_many(replace(shape, slots=2))
+    draws = Draws(shape.seed)
+    tables = {}
+    for name, selects in base.tables.items():
+        side = f"CAST(floor({SIDE} * {draws.uniform(name, 'key + 7 * b')}) AS BIGINT) AS side"
+        tables[name] = tuple(f"SELECT *, {side} FROM ({select})" for select in selects)
+    cells = f"SELECT i // {SIDE} AS p, i % {SIDE} AS q, {draws.facets(2, 'i', 'i')}"
+    tables["d2.facets"] = _clients(replace(shape, clients=1), SIDE * SIDE - SIDE, cells)
+    joins = "JOIN d1.facets d1 ON d0.key = d1.key "
+    joins += "LEFT JOIN d2.facets d2 ON d2.p = d0.side AND d2.q = d1.side"
+    query = f"SELECT {', '.join(_columns(range(3)))}, d0.y FROM d0.facets d0 {joins}"
+    return Task(f"grid, {replace(shape, slots=3)}", shape.kind, tables, query)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Stored:
 
     task: Task
     databases: Mapping[str, tuple[Path, ...]]
+    memory_limit: str | None = None
+    """Of each party's database; None for DuckDB's default."""
 
     @classmethod
     def of(cls, task: Task, folder: Path) -> Stored:
@@ -56,7 +58,8 @@ class Stored:
         with ExitStack() as stack:
             fed = stack.enter_context(sqlfl.connect(progress=False))
             for party, paths in self.databases.items():
-                clients = [stack.enter_context(duckdb.connect(path)) for path in paths]
+                limited = {} if self.memory_limit is None else {"memory_limit": self.memory_limit}
+                clients = [stack.enter_context(duckdb.connect(p, config=limited)) for p in paths]
                 fed.attach(party, clients)
             yield fed
 

@@ -199,7 +199,11 @@ JOIN = "SELECT t.x, w.z, t.y FROM a.t t JOIN b.w w ON t.k = w.k"
             r"(?s)the join has 26,668 rows, and max_joined_rows is 26,667; by t\.k = w\.k a row of "
             r"t meets 222 of w on average.*is a key missing.*WITH \(max_joined_rows = 26668\)",
         ),
-        ("memory_limit = '100KB'", "26,668 rows, which take about .* memory_limit is 97.7 KiB"),
+        (
+            "memory_limit = '100KB'",
+            r"(26,668|the tables of the join have 2,120) rows, which take about .* memory_limit is "
+            "97.7 KiB",
+        ),
     ],
 )
 def test_a_join_that_is_too_large_is_not_made(
@@ -265,11 +269,13 @@ def test_a_cycle_is_held_against_the_memory_by_its_own_rows(
         "SELECT a.v AS y, b.p, c.v AS w FROM a.t a JOIN b.t b ON a.p = b.p "
         "JOIN c.t c ON b.v = c.v AND c.v % 4 = a.v % 4"
     )
-    statement = f"TRAIN MODEL m USING linear_regression TARGET y FROM ({query})"
+    statement = (
+        f"TRAIN MODEL m USING linear_regression TARGET y WITH (algorithm = 'admm') FROM ({query})"
+    )
     memory = "sqlfl.coordinator.join_limits.machine_memory"
     with federation(parties) as fed:
         monkeypatch.setattr(memory, lambda: 1000)
-        with pytest.raises(sqlfl.ModelError, match="the join has at least 6 rows, which take"):
+        with pytest.raises(sqlfl.ModelError, match=r"the join has at least \d rows, which take"):
             fed.sql(statement)
         monkeypatch.setattr(memory, lambda: 10_000)
         fed.sql(statement)

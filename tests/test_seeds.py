@@ -221,7 +221,7 @@ def test_the_split_follows_the_seed_and_the_rows(database: Open) -> None:
 def test_joined_rows_are_sorted_by_the_largest_slot_first() -> None:
     small, large = [[1, 2, 2], [3]], [[2, 3, 1, 1, 2, 3, 2, None]]
     rows, replies = slots_and_replies([small, large])
-    found = run_mapping_query(INNER, key_codes(rows, replies), None).written()
+    found = run_mapping_query(INNER, key_codes(rows, replies)).written()
     assert list(found) == [0, 1]
     pairs = list(zip(found[1].tolist(), found[0].tolist(), strict=True))
     assert pairs == sorted(pairs)

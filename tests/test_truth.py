@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.coordinator import join_limits
+from sqlfl.coordinator import join_limits, preparation
 from sqlfl.coordinator.rounds import passes
 from tests import oracle
 from tests.conftest import Open
@@ -94,6 +94,28 @@ def test_joined_rows_that_are_not_written_down_train_the_same_model(
             for name, value in fed.model("m").metrics.items():
                 expected = None if value is None else pytest.approx(value, rel=1e-5, abs=1e-5)
                 assert metrics[name] == expected, name
+
+
+@given(cases(outer=True), CLIENTS)
+@examples(1, 200)
+def test_joined_rows_in_files_train_the_same_model(case: Case, clients: int) -> None:
+    """As joins that do not fit memory are trained, where they are none along trees."""
+    with pytest.MonkeyPatch.context() as patch, case.open(clients) as databases:
+        data = trainable(case, databases, 1e-2)
+        with federation(databases) as fed:
+            fed.sql(case.train(l2=1e-2, seed=1, **TIGHT))
+            expected = fed.model("m")
+        patch.setattr(preparation, "factorised", lambda *_: None)
+        patch.setattr(join_limits, "FIXED", 1 << 50)
+        patch.setattr(passes, "CHUNK", 1)  # pieces of 1,024 rows
+        with federation(databases) as fed:
+            fed.sql(case.train(l2=1e-2, seed=1, **TIGHT))
+            model = fed.model("m")
+            assert gap(model, data, data.optimum()) <= 1e-6
+            assert model.metrics["rows"] == len(data.y)
+            for name, value in expected.metrics.items():
+                wanted = None if value is None else pytest.approx(value, rel=1e-5, abs=1e-5)
+                assert model.metrics[name] == wanted, name
 
 
 def assert_metrics_equal(

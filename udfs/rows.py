@@ -21,6 +21,8 @@ from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
 
 NOTHING = np.zeros(0, np.uint16)
+_CHUNK = 1 << 16
+"""Rows that are looked up at once."""
 _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 """Types whose values are equal where their texts are."""
 
@@ -111,16 +113,17 @@ class Snapshot(SlotTables):
         What is not active is dropped, so this is done once.
         """
         positions = self._numbered_rows().positions
-        rows, counts = np.asarray(rows, np.int64), np.asarray(counts, np.int64)
         size = len(positions)
         if len(rows) != len(counts) or np.any(counts < 1):
             raise InternalError("active rows must have one positive count each")
-        if len(rows) and (rows[0] < 0 or rows[-1] >= size or np.any(np.diff(rows) <= 0)):
+        if len(rows) and (rows[0] < 0 or rows[-1] >= size or np.any(rows[1:] <= rows[:-1])):
             raise InternalError(f"active rows must be ascending row ids below {size}")
-        places = positions[rows]
         occurring = {name: np.zeros(self._size, np.uint32) for name in ("r", "cnt")}
-        occurring["r"][places] = np.arange(len(rows), dtype=np.uint32)
-        occurring["cnt"][places] = counts
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, min(start + _CHUNK, len(rows)))
+            places = positions[rows[part]]
+            occurring["r"][places] = np.arange(start, part.stop, dtype=np.uint32)
+            occurring["cnt"][places] = counts[part]
         chosen = [
             *active_features(self.specification.features),
             *sql.columns_of(self._plain_columns(), "t"),
@@ -244,10 +247,9 @@ class Snapshot(SlotTables):
             active=self.active_table,
             classes=classes_of,
         )
-        found = sql.columns(self.con, query)
-        self._forget(self.name("classes"))
         codes = np.empty(self.active, np.uint32)
-        codes[found["r"]] = found["code"]
+        self._fill(codes, query, "code")
+        self._forget(self.name("classes"))
         return np.zeros(0), tuple(name.decode() for (name,) in names), codes
 
     def weights(self) -> Array:
@@ -403,7 +405,15 @@ class Snapshot(SlotTables):
         query = sql.query(
             "SELECT r, $value AS value FROM $rows", value=value, rows=self.active_table
         )
-        found = sql.columns(self.con, query, parameters)
         values: Array = np.empty(self.active, kind)
-        values[found["r"]] = found["value"]
+        self._fill(values, query, "value", parameters)
         return values
+
+    def _fill(
+        self, into: Array, query: exp.Expr, name: str, parameters: sql.Parameters | None = None
+    ) -> None:
+        """`into`[r] = the query's column of this name; it has a row for each active row."""
+        with sql.batches(self.con, query, parameters=parameters) as reader:
+            for batch in reader:
+                values = batch.column(name).to_numpy(zero_copy_only=False)
+                into[batch.column("r").to_numpy()] = values

@@ -364,19 +364,24 @@ def types(con: Connection, query: exp.Expr) -> dict[str, str]:
     return dict(zip(found.columns, map(str, found.types), strict=True))
 
 
-def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatchReader:
+def reader(
+    con: Connection, query: exp.Expr, rows: int = 65536, parameters: Parameters | None = None
+) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
     with _told(to_sql(query)) as (text, _):
-        return con.sql(text).to_arrow_reader(rows)
+        given = dict(parameters) if parameters else None
+        return con.sql(text, params=given).to_arrow_reader(rows)
 
 
 @contextmanager
-def batches(con: Connection, query: exp.Expr, rows: int = 65536) -> Iterator[pa.RecordBatchReader]:
+def batches(
+    con: Connection, query: exp.Expr, rows: int = 65536, parameters: Parameters | None = None
+) -> Iterator[pa.RecordBatchReader]:
     """As `reader`, which is closed with the context: else the cursor has an unfinished result.
 
     An error of the database while its rows are read is a duckdb.Error, as elsewhere.
     """
-    found = reader(con, query, rows)
+    found = reader(con, query, rows, parameters)
     try:
         yield found
     except OSError as error:  # all that Arrow makes of it

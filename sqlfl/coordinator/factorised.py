@@ -116,9 +116,8 @@ class Tree:
         return dict(zip(self.slots, self._below(root, rest), strict=True))
 
     def counts(self, sizes: Mapping[int, int]) -> dict[int, Array]:
-        """Slot -> float64 (rows,): the joined rows that each row occurs in, exact up to 2⁵³."""
-        root = np.ones(self.size) if self.bounds is None else np.diff(self.bounds).astype(float)
-        own = [root]
+        """Slot -> (rows,): the joined rows that each row occurs in, whole, exact up to 2⁵³."""
+        own = [np.ones(self.size, np.uint8) if self.bounds is None else np.diff(self.bounds)]
         for branch in self.branches:
             own.append(_counts_below(branch, own[branch.parent], sizes[branch.slot]))
         return dict(zip(self.slots, own, strict=True))
@@ -183,13 +182,22 @@ def _counts_below(branch: Branch, above: Array, size: int) -> Array:
     if not above.all():
         group, above = group[above > 0], above[above > 0]
     if branch.rows is None or branch.start is None or branch.size is None:
-        return np.bincount(group, above, size)
-    each = np.bincount(group, above / branch.size[group], len(branch.size))
+        return _summed(group, above, size)
+    each = _summed(group, above / branch.size[group], len(branch.size))
     counts = np.repeat(each, np.diff(branch.start, append=len(branch.rows)))
     if branch.before is not None:
         counts *= np.diff(branch.before, append=branch.size.sum())
     # rows that nothing above joins have any number when others are numbered anew
     return np.bincount(branch.rows, counts, size)[:size]
+
+
+def _summed(numbers: Array, values: Array, size: int) -> Array:
+    """float64 (size,): the sums of the values of each number, in their order."""
+    found = np.zeros(size)
+    for start in range(0, len(numbers), CHUNK):
+        part = slice(start, start + CHUNK)
+        np.add.at(found, numbers[part], values[part].astype(np.float64))
+    return found
 
 
 class Factorised:
@@ -213,11 +221,10 @@ class Factorised:
 
     @cached_property
     def _counts(self) -> dict[int, Array]:
-        found = {slot: np.zeros(self._sizes[slot]) for slot in self.slots}
-        for tree in self.trees:
-            counts = tree.counts(self._sizes)
+        found, *others = (tree.counts(self._sizes) for tree in self.trees)
+        for counts in others:
             for slot in self.slots:
-                found[slot] += counts[slot]
+                found[slot] = found[slot].astype(np.float64) + counts[slot]
         return found
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
@@ -237,6 +244,7 @@ class Factorised:
         return tuple(np.concatenate(own) for own in zip(*parts, strict=True))
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
+        active = {slot: rows for slot, rows in active.items() if len(rows) < self._sizes[slot]}
         place = {slot: positions(rows, self._sizes[slot]) for slot, rows in active.items()}
         trees = [tree.renumbered(active, place) for tree in self.trees]
         sizes = self._sizes | {slot: len(rows) for slot, rows in active.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -11,7 +12,7 @@ from sqlfl.compiled import library
 from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.join_size import JoinSize, Multiplying, SlotCodes, multiplying
 from sqlfl.coordinator.products import is_product
-from sqlfl.coordinator.row_mapping import RowMapping
+from sqlfl.coordinator.row_mapping import RowMapping, StoredMapping
 from sqlfl.errors import ModelError
 from sqlfl.fragment_columns import KEY
 from sqlfl.methods.spec import spec_of
@@ -22,18 +23,23 @@ from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.ucq import Slot
 
-FIXED, PER_SLOT, PER_OUTPUT = 48, 12, 64
-"""Bytes of memory for each joined row in training, as measured: the mapping while it is made,
-targets, and of each output scores, slopes and what a step makes of them."""
-PER_ROW = 400
-"""Bytes for each row of a slot and each output, where joined rows are not written down: what lbfgs
-keeps of the last iterations, scores and sums, and the groups of equal keys."""
+PER_SLOT, FIXED = 8, 48
+"""Bytes of memory for each joined row: of each table its row, once more while equal rows are
+merged; targets, and what metrics sort."""
+MERGING, WEIGHING = 16, 40
+"""Besides, where equal rows are merged, and where rows count differently."""
+OF_TABLE, PER_KEY, PER_IMAGE = 24, 12, 400
+"""Bytes for each row of a slot, for each of its keys, and for each output of one with features,
+where joined rows are not written down: which rows take part; codes of keys and their groups;
+scores, sums, and what lbfgs keeps of the last iterations."""
+LEAST_OF_DATABASE = 1 << 25
+"""Bytes with which DuckDB can still join, sort, and put on disk what is more."""
 MANY = 1 << 25
 """Joined rows from which they are not written down, where that can be: fewer are faster read."""
 PRODUCTS, FOLD = 1 << 20, 4
 """As many, and times as many as all tables have rows, where they are products of groups that the
 compiled library reads: these need not be many, for to write them down takes longer."""
-SCORING_FIXED, SCORING_PER_OUTPUT = 24, 40
+SCORING_FIXED, SCORING_PER_SLOT, SCORING_PER_OUTPUT = 24, 12, 40
 OF_MACHINE = 0.8
 """Of the machine's memory, where memory_limit does not say: what DuckDB takes too."""
 SHOWN = 3
@@ -46,11 +52,12 @@ def check_join(
     count: Callable[[int], int],
     tell: Callable[[str], None],
     *,
-    written: bool = True,
-) -> None:
+    found: bool = False,
+    stored: bool = False,
+) -> Place:
     """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
 
-    written: arrays will have a row for each joined row.
+    found: joined rows can be found again in each pass; stored: they can be read from files.
 
     Where its size, counted from the codes, is a bound only, and one that is too large, `count(n)`
     makes up to n joined rows to count them. `tell` is told the number.
@@ -59,27 +66,38 @@ def check_join(
     rows, said = int(size.rows), ""
     if not size.exact:
         tell(f"counting joined rows, {rows:,} at most")
-        enough, said = min(most, _memory(plan) // row_bytes(plan, 1)), "at most "
-        if rows > enough:
+        fitting, said = min(most, _memory(plan) // row_bytes(plan, 1)), "at most "
+        if rows > fitting:
+            enough = most if stored and _sums_only(plan) else fitting
             rows = count(enough + 1)
             said = "at least " if rows > enough else ""
     tell(f"joining keys: {said}{rows:,} rows")
+    written = _in_arrays(plan, rows, found=found, stored=stored)
     if rows > most:
         raise _too_large(plan, slots, rows, most, size.exact, written=written)
     if written:
         check_memory(plan, rows, 1, said)
+    else:
+        check_tables(plan, {slot: len(own.fragment) for slot, own in slots.items()}, 1)
+    return Place(rows, written)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where joined rows are to be."""
+
+    rows: int
+    """How many, or a bound."""
+    written: bool
+    """In arrays that have a row for each."""
 
 
 def is_written(plan: FederatedPlan, rows: RowMapping) -> bool:
     """Whether arrays with a row for each joined row are made: of few, and for what needs them."""
-    unneeded = (
-        plan.purpose == TRAIN
-        and spec_of(plan.algorithm).sums_only
-        and not plan.weighted
-        and isinstance(rows, Factorised)
-        and (rows.total >= MANY or _quicker_found(rows))
-    )
-    return not unneeded
+    found, stored = isinstance(rows, Factorised), isinstance(rows, StoredMapping)
+    if isinstance(rows, Factorised) and _sums_only(plan) and _quicker_found(rows):
+        return False
+    return not stored and _in_arrays(plan, rows.total, found=found, stored=stored)
 
 
 def _quicker_found(rows: Factorised) -> bool:
@@ -87,9 +105,27 @@ def _quicker_found(rows: Factorised) -> bool:
     return several and library() is not None and all(map(is_product, rows.trees))
 
 
-def check_tables(plan: FederatedPlan, rows: int, outputs: int) -> None:
-    """As `check_memory`, where joined rows are not written down: `rows` of all slots."""
-    _check_bytes(plan, rows * PER_ROW * outputs, f"the tables of the join have {rows:,} rows")
+def _in_arrays(plan: FederatedPlan, rows: int, *, found: bool, stored: bool) -> bool:
+    if not (found or stored) or not _sums_only(plan):
+        return True
+    if found and rows >= MANY:
+        return False
+    return rows * row_bytes(plan, 1) <= _memory(plan)
+
+
+def _sums_only(plan: FederatedPlan) -> bool:
+    """What follows needs of joined rows no more than sums over the rows of slots."""
+    return plan.purpose == TRAIN and spec_of(plan.algorithm).sums_only and not plan.weighted
+
+
+def check_tables(plan: FederatedPlan, rows: Mapping[int, int], outputs: int) -> None:
+    """As `check_memory`, where joined rows are not written down, by the `rows` of every slot."""
+    need = sum(
+        rows.get(slot.index, 0)
+        * (OF_TABLE + PER_KEY * len(slot.keys) + PER_IMAGE * outputs * bool(slot.features))
+        for slot in plan.ucq.slots
+    )
+    _check_bytes(plan, need, f"the tables of the join have {sum(rows.values()):,} rows")
 
 
 def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -> None:
@@ -102,8 +138,8 @@ def check_memory(plan: FederatedPlan, rows: int, outputs: int, said: str = "") -
         raise ModelError(
             f"the join has {said}{rows:,} rows, and {LARGEST_TABLE:,} is the most that can be "
             "written down",
-            hint="train on inner joins by lbfgs, without weights or validation, or aggregate the "
-            "larger table by the join key",
+            hint="train by lbfgs, without weights or validation, or aggregate the larger table by "
+            "the join key",
         )
     _check_bytes(plan, rows * row_bytes(plan, outputs), f"the join has {said}{rows:,} rows")
 
@@ -123,16 +159,26 @@ def _check_bytes(plan: FederatedPlan, need: int, what_is: str) -> None:
 
 
 def _memory(plan: FederatedPlan) -> int:
-    """Bytes that the joined rows may take."""
+    """Bytes that the coordinator may take."""
     return bytes_of(plan.options.memory_limit) or int(OF_MACHINE * machine_memory())
+
+
+def database_memory(plan: FederatedPlan, slots: Mapping[int, SlotCodes], place: Place) -> int:
+    """Bytes that DuckDB may take while it joins the keys: what is left."""
+    held = sum(codes.bytes for codes in slots.values())
+    if place.written:
+        held += 4 * len(plan.ucq.mapped) * place.rows
+    return max(_memory(plan) - held, LEAST_OF_DATABASE)
 
 
 def row_bytes(plan: FederatedPlan, outputs: int) -> int:
     """About what each joined row takes of the coordinator's memory, at the most."""
     slots = sum(1 for s in plan.ucq.slots if s.features or s.target or s.weight or s.identifiers)
-    if plan.purpose == TRAIN:
-        return FIXED + PER_SLOT * slots + PER_OUTPUT * outputs
-    return SCORING_FIXED + PER_SLOT * slots + SCORING_PER_OUTPUT * outputs
+    if plan.purpose != TRAIN:
+        return SCORING_FIXED + SCORING_PER_SLOT * slots + SCORING_PER_OUTPUT * outputs
+    method = spec_of(plan.algorithm)
+    found = FIXED + PER_SLOT * slots + MERGING * plan.merges + WEIGHING * plan.weighted
+    return found + method.row_bytes(plan.training, outputs)
 
 
 def machine_memory() -> int:

@@ -31,6 +31,12 @@ class SlotCodes:
     keys: dict[int, Array]
     """Key -> int (n,): codes from 0 that all slots with the key share; -1 for NULL."""
 
+    @property
+    def bytes(self) -> int:
+        """Of memory, with the numbers of the rows."""
+        own = sum(codes.nbytes for codes in self.keys.values())
+        return own + self.fragment.nbytes + 4 * len(self.fragment)
+
 
 @dataclass(frozen=True)
 class JoinSize:

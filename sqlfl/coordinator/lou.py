@@ -140,16 +140,15 @@ def merge_classes(parts: Sequence[Labels], type_: str) -> tuple[tuple[str, ...],
 
     `type_` is the target's DuckDB type. Classes keep the order of their type, which is that of each
     client's list: numbers by value, text by code points; where the lists alone decide (ENUM), any
-    classes that no list compares are in order of their text. Returns the classes and int64 (rows,).
+    classes that no list compares are in order of their text. Returns classes and uint32 (rows,).
     """
     if len(parts) == 1:
-        return parts[0].classes, parts[0].codes.astype(np.int64)
+        return parts[0].classes, parts[0].codes
     numeric = any(word in type_.upper() for word in NUMBERS) and "ENUM" not in type_.upper()
     classes = _merge_orders([part.classes for part in parts], numeric)
     position = {name: code for code, name in enumerate(classes)}
     codes = [
-        np.array([position[name] for name in part.classes], np.int64)[part.codes.astype(np.intp)]
-        for part in parts
+        np.array([position[name] for name in part.classes], np.uint32)[part.codes] for part in parts
     ]
     return classes, np.concatenate(codes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import duckdb
@@ -15,12 +16,16 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlfl.arrays import Array
 from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.coordinator.own_database import own_database
-from sqlfl.coordinator.row_mapping import WrittenMapping
+from sqlfl.coordinator.row_mapping import StoredMapping, WrittenMapping
+from sqlfl.coordinator.scratch import Scratch, StoredNumbers
 from sqlfl.errors import ModelError
 from sqlfl.interrupts import interruptible
 from sqlfl.messages import JoinKeys
 from sqlfl.options.training import LARGEST_TABLE
 from sqlfl.schema import Address
+
+BATCH = 1 << 17
+"""Joined rows that DuckDB hands over at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,16 @@ class SlotRows:
         return np.concatenate(parts)
 
 
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What the join may use."""
+
+    memory: int | None = None
+    """Bytes that DuckDB may take, and puts on disk what is more; None for its default."""
+    scratch: Scratch | None = None
+    """Where the joined rows are to be written; None for memory."""
+
+
 def key_codes(
     slots: Sequence[SlotRows], replies: Mapping[Address, JoinKeys]
 ) -> dict[int, SlotCodes]:
@@ -74,22 +89,21 @@ def key_codes(
 def run_mapping_query(
     sql: str,
     codes: Mapping[int, SlotCodes],
-    memory_limit: str | None,
-    check: Callable[[Callable[[int], int]], None] = lambda count: None,
-) -> WrittenMapping:
+    check: Callable[[Callable[[int], int]], Room] = lambda count: Room(),
+    counting: int | None = None,
+) -> WrittenMapping | StoredMapping:
     """The joined rows of the query's output, sorted by the rows of all slots, the largest first.
 
     So its values are gathered in the order in which they lie, and joined rows have the same order
     from run to run.
 
     `check` is called before, with a function that makes up to as many joined rows as it is
-    given, to count them; what it raises ends the work. Ctrl-C ends the query. Raises ModelError
-    where DuckDB's memory does not suffice.
+    given, to count them in `counting` bytes; what it raises ends the work. Ctrl-C ends the query.
+    Raises ModelError where DuckDB's memory does not suffice, and where a disk is full.
     """
     sizes = {slot: len(own.fragment) for slot, own in codes.items()}
     with own_database() as con:
-        if memory_limit is not None:
-            con.execute("SET memory_limit = ?", [memory_limit])
+        _limit(con, counting)
         for slot, own in codes.items():
             con.register(f"slot_{slot}", _slot_table(own))
 
@@ -98,24 +112,46 @@ def run_mapping_query(
             return int(interruptible(joined.fetchall, con.interrupt)[0][0])
 
         try:
-            check(count)
+            room = check(count)
+            _limit(con, room.memory)
             relation = con.sql(_unordered(sql))
             columns = {int(name.removeprefix("slot_")): name for name in relation.columns}
             largest = sorted(columns, key=lambda slot: -sizes[slot])
             relation = relation.sort(*(columns[slot] for slot in largest))
-            table = interruptible(relation.to_arrow_table, con.interrupt)
+            if room.scratch is not None:
+                files = [room.scratch.numbers() for _ in columns]
+                interruptible(partial(_store, relation, files), con.interrupt)
+                return StoredMapping(dict(zip(columns, files, strict=True)), sizes)
+            rows = interruptible(partial(_kept, relation), con.interrupt)
         except duckdb.OutOfMemoryException as error:
             raise ModelError(
                 f"the join does not fit the coordinator's memory: {error}",
                 hint="raise memory_limit, or join on a more selective key",
             ) from error
-    rows = {slot: _whole(table.column(name)) for slot, name in columns.items()}
-    return WrittenMapping(rows, sizes)
+    return WrittenMapping(dict(zip(columns, rows, strict=True)), sizes)
 
 
-def _whole(column: Any) -> Array:
-    """int32 (N,), which may be written to."""
-    return np.array(column.to_numpy(), np.int32)
+def _limit(con: duckdb.DuckDBPyConnection, memory: int | None) -> None:
+    if memory is not None:
+        con.execute("SET memory_limit = ?", [f"{memory}B"])
+
+
+def _store(relation: duckdb.DuckDBPyRelation, files: Sequence[StoredNumbers]) -> None:
+    for batch in relation.to_arrow_reader(BATCH):
+        for column, file in zip(batch.columns, files, strict=True):
+            file.append(column.to_numpy())
+
+
+def _kept(relation: duckdb.DuckDBPyRelation) -> list[Array]:
+    """int32 (N,) of each column, which may be written to."""
+    parts: list[list[Array]] = [[] for _ in relation.columns]
+    for batch in relation.to_arrow_reader(BATCH):
+        for column, own in zip(batch.columns, parts, strict=True):
+            own.append(column.to_numpy().astype(np.int32))
+    rows = []
+    while parts:
+        rows.append(np.concatenate(parts.pop(0) or [np.empty(0, np.int32)]))
+    return rows
 
 
 def _unordered(sql: str) -> str:
@@ -156,12 +192,21 @@ def _share_codes(
         parts: dict[int, list[Array]] = {slot.slot: [] for slot, _ in holders}
         start = 0
         for (slot, address), own in zip(holders, tags, strict=True):
-            place = replies[address].codes[slot.keys.index(key)].astype(np.int64)
             # the place after the last tag is NULL's
-            parts[slot.slot].append(np.append(numbers[start : start + len(own)], -1)[place])
+            values = np.append(numbers[start : start + len(own)], np.int32(-1))
+            parts[slot.slot].append(_taken(values, replies[address].codes[slot.keys.index(key)]))
             start += len(own)
         for number, several in parts.items():
-            found[number].keys[key] = np.concatenate(several).astype(np.int32, copy=False)
+            found[number].keys[key] = several[0] if len(several) == 1 else np.concatenate(several)
+
+
+def _taken(values: Array, places: Array) -> Array:
+    """values[places], without a copy of the places as wider numbers."""
+    found = np.empty(len(places), values.dtype)
+    for start in range(0, len(places), BATCH):
+        part = slice(start, start + BATCH)
+        found[part] = values[places[part]]
+    return found
 
 
 def _slot_table(codes: SlotCodes) -> pa.Table:

@@ -11,11 +11,12 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.fan_out import limit_fan_out
-from sqlfl.coordinator.join_limits import check_join, is_written
+from sqlfl.coordinator.join_limits import Place, check_join, database_memory
 from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
 from sqlfl.coordinator.lou import merge_classes, merge_noised, merge_statistics
-from sqlfl.coordinator.mapping_query import SlotRows, key_codes, run_mapping_query
+from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
+from sqlfl.coordinator.scratch import Scratch
 from sqlfl.errors import ModelError, PartyError, PlanError
 from sqlfl.messages import (
     CLIENT,
@@ -122,22 +123,28 @@ class Targets:
 
 
 def prepare(
-    plan: FederatedPlan, channel: Channel, run: str, tell: Callable[[str], None] = lambda _: None
+    plan: FederatedPlan,
+    channel: Channel,
+    run: str,
+    tell: Callable[[str], None] = lambda _: None,
+    scratch: Scratch | None = None,
 ) -> Joined:
     """Snapshots at all clients, the table mapping here, active rows back to the clients.
 
     `tell` is told what is being done, for a bar of progress. Where the statement limits how often a
-    row may be joined, joined rows beyond it are gone before a client hears of the join. Raises
-    PartyError where a client's query fails, ModelError where the join is too large.
+    row may be joined, joined rows beyond it are gone before a client hears of the join. Joined rows
+    that do not fit memory go to `scratch`, where there is one and what follows can read them there.
+    Raises PartyError where a client's query fails, ModelError where the join is too large.
     """
     tell("taking snapshots")
     slots, null_targets = _snapshots(plan, channel, run)
     tell("joining keys")
     keys = _keys(plan, slots, channel, run)
-    rows = _join(plan, key_codes(slots, keys), tell)
+    rows = _join(plan, key_codes(slots, keys), tell, scratch)
     total = rows.total
     unjoined = _unjoined(plan, slots, keys, rows)
     virtual = _virtual(plan, slots, keys)
+    del keys
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:
         protected = {s.index: virtual[s.index] for s in plan.ucq.slots if s.features}
         kept = limit_fan_out(rows.written(), protected, plan.privacy.max_fan_out)
@@ -156,26 +163,32 @@ def prepare(
 
 
 def _join(
-    plan: FederatedPlan, codes: Mapping[int, SlotCodes], tell: Callable[[str], None]
+    plan: FederatedPlan,
+    codes: Mapping[int, SlotCodes],
+    tell: Callable[[str], None],
+    scratch: Scratch | None,
 ) -> RowMapping:
     """Joins along a tree from the codes alone, others by the mapping query."""
     found = factorised(plan.ucq, codes)
     if found is not None:
         size = JoinSize(found.total, exact=True)
-        written = is_written(plan, found)
-        check_join(plan, codes, size, lambda most: min(most, found.total), tell, written=written)
+        check_join(plan, codes, size, lambda most: min(most, found.total), tell, found=True)
         return found
 
-    def check(count: Callable[[int], int]) -> None:
-        check_join(plan, codes, join_size(plan.ucq, codes), count, tell)
+    def check(count: Callable[[int], int]) -> Room:
+        size = join_size(plan.ucq, codes)
+        place = check_join(plan, codes, size, count, tell, stored=scratch is not None)
+        memory = database_memory(plan, codes, place)
+        return Room(memory, None if place.written else scratch)
 
-    return run_mapping_query(plan.mapping_sql, codes, plan.options.memory_limit, check)
+    counting = database_memory(plan, codes, Place(0, written=False))
+    return run_mapping_query(plan.mapping_sql, codes, check, counting)
 
 
 def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[int, int]:
     optional = {slot for block in plan.ucq.blocks for slot in block.optional}
     return {
-        number: int(np.count_nonzero(slot.made_up[slot.rows])) if len(slot.virtual) else 0
+        number: int(slot.mapping.counts(number)[slot.virtual].sum()) if len(slot.virtual) else 0
         for number, slot in joined.items()
         if number in optional
     }
@@ -293,27 +306,25 @@ def _activate(
     run: str,
 ) -> dict[int, JoinedSlot]:
     total = rows.total
-    counted_rows = {slot: rows.counts(slot) for slot in rows.slots}
-    kept = {slot: np.flatnonzero(counts) for slot, counts in counted_rows.items()}
+    kept, often = {}, {}
+    for number in rows.slots:
+        counts = rows.counts(number)
+        kept[number] = np.flatnonzero(counts).astype(np.uint32)
+        often[number] = counts[counts > 0].astype(np.uint32)
     mapping = rows.renumbered(kept)
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Activate] = {}
     for slot in slots:
         if slot.slot not in mapping.slots:
             continue
-        active, counts = kept[slot.slot], counted_rows[slot.slot]
-        bounds = np.searchsorted(active, slot.offsets)
-        made_up = np.flatnonzero(virtual[slot.slot][active])
+        active, counts = kept.pop(slot.slot), often.pop(slot.slot)
+        bounds = np.searchsorted(active, slot.offsets.astype(active.dtype))
+        made_up = _places(active, np.flatnonzero(virtual[slot.slot]))
         joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, mapping, made_up)
         for number, address in enumerate(slot.addresses):
-            mine = active[bounds[number] : bounds[number + 1]]
-            requests[address] = Activate(
-                run,
-                slot.slot,
-                (mine - slot.offsets[number]).astype(np.uint32),
-                counts[mine].astype(np.uint32),
-                total,
-            )
+            mine = slice(bounds[number], bounds[number + 1])
+            own = active[mine] - np.uint32(slot.offsets[number])
+            requests[address] = Activate(run, slot.slot, own, counts[mine], total)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     now = {a: not told(plan, a).weighted for a in requests}
     replies = ask(
@@ -323,6 +334,17 @@ def _activate(
     )
     merge_encodings(joined, replies, total, deviations(plan), channel, run)
     return joined
+
+
+def _places(active: Array, rows: Array) -> Array:
+    """Where those of the rows stand that are active; both ascending."""
+    # of one type: else numpy makes wider ones of all active rows
+    rows = rows.astype(active.dtype)
+    places = np.searchsorted(active, rows)
+    inside = places < len(active)
+    places, rows = places[inside], rows[inside]
+    found: Array = places[active[places] == rows]
+    return found
 
 
 def deviations(plan: FederatedPlan) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Which row of every slot each joined row comes from, written down or found when asked for."""
+"""Which row of every slot each joined row comes from: in arrays, in files, or found each time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.scratch import StoredNumbers
+from sqlfl.interrupts import checkpoint
 
 CHUNK = 1 << 16
 """Joined rows that are taken at once: few enough for the processor's cache."""
@@ -80,6 +82,52 @@ class WrittenMapping:
 
     def written(self) -> Mapping[int, Array]:
         return self._rows
+
+
+class StoredMapping:
+    """Joined rows in files, an array of each slot: slot -> its rows, of so many rows `sizes`."""
+
+    def __init__(self, rows: Mapping[int, StoredNumbers], sizes: Mapping[int, int]) -> None:
+        self._rows = dict(rows)
+        self._sizes = dict(sizes)
+        self.slots = tuple(rows)
+        self.total = len(next(iter(rows.values())))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self._sizes[slot] for slot in self.slots)
+
+    def counts(self, slot: int) -> Array:
+        found = np.zeros(self._sizes[slot], np.int64)
+        for start in range(0, self.total, CHUNK):
+            np.add.at(found, self.part(slot, start, min(start + CHUNK, self.total)), 1)
+            checkpoint()
+        return found
+
+    def part(self, slot: int, first: int, end: int) -> Array:
+        """int32 (end − first,): the slot's rows of these joined rows."""
+        return self._rows[slot].part(first, end)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
+        for start in range(0, self.total, size):
+            end = min(start + size, self.total)
+            yield tuple(self.part(slot, start, end) for slot in self.slots)
+
+    def renumbered(self, active: Mapping[int, Array]) -> StoredMapping:
+        """In the same files: these rows here are gone then."""
+        for slot, kept in active.items():
+            if len(kept) == self._sizes[slot]:
+                continue
+            place = positions(kept, self._sizes[slot])
+            for start in range(0, self.total, CHUNK):
+                own = self.part(slot, start, min(start + CHUNK, self.total))
+                self._rows[slot].replace(start, place[own])
+                checkpoint()
+        sizes = self._sizes | {slot: len(kept) for slot, kept in active.items()}
+        return StoredMapping(self._rows, sizes)
+
+    def written(self) -> Mapping[int, Array]:
+        return {slot: self.part(slot, 0, self.total) for slot in self.slots}
 
 
 def positions(active: Array, size: int) -> Array:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.equal_rows import merge_equal_rows
-from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.lou import Members
@@ -27,6 +26,7 @@ from sqlfl.coordinator.rounds.divergence import check_kept
 from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
@@ -133,6 +133,19 @@ def train(
     (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
     PartyError for a client that fails, or has not noised what was planned: then nothing is saved.
     """
+    with Scratch() as scratch:
+        return _train(plan, channel, run, progress, start, remark, scratch)
+
+
+def _train(
+    plan: FederatedPlan,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    start: Model | None,
+    remark: Callable[[str], None],
+    scratch: Scratch,
+) -> Trained:
     started = time.perf_counter()
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
@@ -140,7 +153,7 @@ def train(
             f"model {plan.training.warm_start} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
-    joined = prepare(plan, channel, run, progress.stage)
+    joined = prepare(plan, channel, run, progress.stage, scratch)
     if joined.total == 0:
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
@@ -152,10 +165,12 @@ def train(
     loss = _loss(plan, target)
     written = is_written(plan, joined.mapping)
     if written:
-        check_memory(plan, joined.total, loss.outputs)
+        head = 0 if plan.tower is None else plan.tower.outputs or 0
+        check_memory(plan, joined.total, max(loss.outputs, head))
         target = target.of(joined.slots[_target(plan)].rows)
     else:
-        check_tables(plan, sum(joined.mapping.sizes), loss.outputs)
+        sizes = zip(joined.mapping.slots, joined.mapping.sizes, strict=True)
+        check_tables(plan, dict(sizes), loss.outputs)
     if start is not None and start.classes != target.classes:
         raise ModelError(
             f"model {start.name} knows the classes {listed(start.classes or ())}, and target "
@@ -318,12 +333,12 @@ def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
 def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
     """No such arrays; `target` is of the rows of its slot."""
     every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
-    if not isinstance(every, Factorised):
-        raise InternalError("joined rows that are to be written down")
     mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
     place = _target(plan)
     pieces = found_pieces(every, slots, place, target.values)
-    return _Data(mapping, target.values, every.counts(place).astype(np.float64), pieces)
+    counts = every.counts(place)
+    weights = None if bool((counts == 1).all()) else counts.astype(np.float64)
+    return _Data(mapping, target.values, weights, pieces)
 
 
 def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:

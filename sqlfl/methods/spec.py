@@ -37,6 +37,9 @@ class MethodSpec:
     words: Callable[[TrainingOptions, Protection], Words]
     private: Callable[[Part], Counts] | None = None
     """How often its private rounds release something of a row; None where there are none."""
+    row_bytes: Callable[[TrainingOptions, int], int] = lambda options, outputs: 16 + 96 * outputs
+    """What its rounds take of memory for each joined row of so many outputs, where arrays have a
+    row for each."""
     sums_only: bool = False
     """Its rounds need of joined rows no more than sums over the rows of slots: of very many, no
     array has a row for each."""

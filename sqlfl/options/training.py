@@ -118,8 +118,8 @@ class TrainingOptions:
     engine: str = option(choice("auto", "sql", "arrays"), "auto",
         "what computes the local updates: queries on the party's database, or arrays beside it")
     memory_limit: str | None = option(SIZE, None,
-        "what the joined rows may take at the coordinator, where more are refused, and what the "
-        "arrays of an engine must fit in half of",
+        "what the join and the training may take at the coordinator, beyond which joined rows are "
+        "kept on disk or refused, and what the arrays of an engine must fit in half of",
         default_text="four fifths of the machine's memory; 4 GiB for the arrays")
     max_joined_rows: int = option(integer(1, LARGEST_JOIN), 100_000_000,
         "the most rows that the join may have: more are refused before it is made")

@@ -55,7 +55,7 @@ def slots_and_replies(
 def joined(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[int, ...]]:
     """Rows of the mapping query, sorted."""
     rows, replies = slots_and_replies(slots, fragments)
-    mapping = run_mapping_query(sql, key_codes(rows, replies), None).written()
+    mapping = run_mapping_query(sql, key_codes(rows, replies)).written()
     return sorted(zip(*(mapping[n].tolist() for n in sorted(mapping)), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Joined rows that are found in each pass give what arrays of them give."""
+"""Joined rows that are found or read in each pass give what arrays of them give."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds import pieces as pieces_module
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import Piece, WrittenPieces, found_pieces
+from sqlfl.coordinator.rounds.pieces import Piece, StoredPieces, WrittenPieces, found_pieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.coordinator.row_mapping import StoredMapping
+from sqlfl.coordinator.scratch import Scratch
 from sqlfl.models.losses import Softmax
 from tests.coordinator.test_factorised import TREES, query
 from tests.depth import SEED
@@ -90,3 +93,41 @@ def test_passes_over_found_rows_are_those_over_written_ones(
     drawn = one.sample(held, mapping.total)
     for found, wanted in zip(drawn, other.sample(held, mapping.total), strict=True):
         assert found.sum() == pytest.approx(wanted.sum())
+
+
+@pytest.mark.parametrize("read", [1 << 18, 50])
+@pytest.mark.parametrize("slots", [(0, 1), (2, 0)])
+def test_passes_over_stored_rows_are_those_over_written_ones(
+    slots: tuple[int, int], read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last digit: pieces, and so the order of sums, are the same."""
+    monkeypatch.setattr(pieces_module, "READ", read)
+    monkeypatch.setattr(passes_module, "SAMPLED", 1000)
+    monkeypatch.setattr(passes_module, "CHUNK", 900)
+    rng = np.random.default_rng(SEED)
+    sizes, total = (300, 40, 7), 5000
+    rows = [np.sort(rng.integers(0, 300, total)), *(rng.integers(0, n, total) for n in sizes[1:])]
+    y = rng.integers(0, 3, sizes[1])
+    table = TableMapping([rows[s] for s in slots], [sizes[s] for s in slots])
+    loss = Softmax(3)
+    held = [rng.normal(size=(sizes[s], 3)) for s in slots]
+    scores = Scores(by_output(held), rng.normal(size=3))
+    ways = [rng.normal(size=(2, 3, sizes[s])) for s in slots]
+    with Scratch() as scratch:
+        files = [scratch.numbers() for _ in rows]
+        for file, own in zip(files, rows, strict=True):
+            file.append(own)
+        mapping = StoredMapping(dict(enumerate(files)), dict(enumerate(sizes)))
+        one = Passes(StoredPieces(mapping, slots, 1, y), loss)
+        other = Passes(WrittenPieces(table, y[rows[1]], None), loss)
+        look, expected = one.look(scores), other.look(scores)
+        assert look.value == expected.value
+        for found, wanted in zip(look.slots, expected.slots, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        for sampled in (False, True):
+            found, wanted = (p.curvatures(scores, ways, sampled=sampled) for p in (one, other))
+            np.testing.assert_array_equal(found, wanted)
+        for number in (100, total):
+            drawn, expected_rows = (p.sample(held, number) for p in (one, other))
+            for found, wanted in zip(drawn, expected_rows, strict=True):
+                np.testing.assert_array_equal(found, wanted)

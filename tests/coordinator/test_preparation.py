@@ -65,3 +65,20 @@ def test_labelled_rows_without_a_partner_are_counted(database: Open) -> None:
         right = "SELECT coalesce(u.z, 9) AS y, t.id FROM a.t t LEFT JOIN b.u u ON t.k = u.k"
         assert unjoined(f"{right} AND t.k < 3") == 2
         assert unjoined(f"{right} AND t.k < 3 WHERE coalesce(u.v, 0) <> 16") == 1
+
+
+def test_rows_that_find_no_partner_are_counted(database: Open) -> None:
+    """Also where no row needs the virtual one, which is not active then."""
+    visits = database("CREATE TABLE visits AS SELECT i AS k, sin(i) AS y FROM range(20) r(i)")
+    tests = database("CREATE TABLE tests AS SELECT i AS k, i % 3 AS v FROM range(15) r(i)")
+    query = "SELECT v.y, t.v FROM clinic.visits v LEFT JOIN lab.tests t USING (k) WHERE v.k < {}"
+    with sqlfl.connect() as fed:
+        fed.attach("clinic", visits)
+        fed.attach("lab", tests)
+        for most, expected in ((15, 0), (16, 1), (20, 5)):
+            fed.sql(
+                "TRAIN OR REPLACE MODEL m USING linear_regression TARGET y "
+                f"FROM ({query.format(most)})"
+            )
+            assert fed.model("m").metrics["unjoined_t"] == expected
+            assert fed.model("m").metrics["rows"] == most

@@ -8,7 +8,7 @@ joined rows that it has there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,9 +22,13 @@ from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.products import Products, products
 from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece, ProductPiece
 from sqlfl.coordinator.rounds.piece import Piece, Rows
+from sqlfl.coordinator.row_mapping import RowMapping, StoredMapping
+from sqlfl.errors import InternalError
 
 SPREAD = 1 << 16
 """Joined rows of one piece that are found one by one, in arrays of their own."""
+READ = 1 << 18
+"""Numbers that are read from a file at once, where some of them are wanted."""
 
 
 class Pieces(Protocol):
@@ -56,7 +60,6 @@ class WrittenPieces:
         self._mapping = mapping
         self._targets = targets
         self._shares = shares
-        self._compiled = library() is not None
         self.total = len(targets)
         self.sizes = mapping.sizes
 
@@ -72,19 +75,30 @@ class WrittenPieces:
         rows = [chosen if slot.identity else slot.rows[chosen] for slot in self._mapping.slots]
         targets = self._targets[chosen]
         shares = None if self._shares is None else self._shares[chosen]
-        if self._compiled:
-            own = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
-            return CompiledPiece(first, count, tuple(own), targets, shares)
-        # of the machine's own width: else each use of them would make them so
-        wide = (r if isinstance(r, slice) else r.astype(np.intp, copy=False) for r in rows)
-        return Piece(first, count, tuple(wide), targets, shares)
+        return _of_rows(first, count, rows, targets, shares)
 
 
-def found_pieces(mapping: Factorised, slots: Sequence[int], target: int, targets: Array) -> Pieces:
+def _of_rows(
+    first: int, count: int, rows: Iterable[Rows], targets: Array, shares: Array | None = None
+) -> Piece:
+    """Of the row of every slot of each joined row."""
+    if library() is not None:
+        own = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
+        return CompiledPiece(first, count, tuple(own), targets, shares)
+    # of the machine's own width: else each use of them would make them so
+    wide = (r if isinstance(r, slice) else r.astype(np.intp, copy=False) for r in rows)
+    return Piece(first, count, tuple(wide), targets, shares)
+
+
+def found_pieces(mapping: RowMapping, slots: Sequence[int], target: int, targets: Array) -> Pieces:
     """Of a mapping that need not be written down, with the targets of their slot's rows.
 
     slots: those with features; target: the slot of `targets` (n,).
     """
+    if isinstance(mapping, StoredMapping):
+        return StoredPieces(mapping, slots, target, targets)
+    if not isinstance(mapping, Factorised):
+        raise InternalError("joined rows that are in arrays")
     kind = FoundPieces if library() is None else ProductPieces
     return kind(mapping, slots, target, targets)
 
@@ -157,8 +171,7 @@ class ProductPieces:
 
     def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Piece:
         own = (rows[slot] for slot in self._slots)
-        small = tuple(r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in own)
-        return CompiledPiece(first, count, small, self._targets[rows[self._target]], None)
+        return _of_rows(first, count, own, self._targets[rows[self._target]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,3 +197,42 @@ class _Grouped:
         for keys in self.products.parts(size):
             count = int((keys[:, 1] * keys[:, 3]).sum())
             yield ProductPiece(0, count, self.rows, self.targets, None, (), keys, self.far)
+
+
+class StoredPieces:
+    """Read from files."""
+
+    def __init__(
+        self, mapping: StoredMapping, slots: Sequence[int], target: int, targets: Array
+    ) -> None:
+        self._mapping = mapping
+        self._slots = tuple(slots)
+        self._target = target
+        self._targets = targets
+        self.total = mapping.total
+        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
+        self.sizes = tuple(sizes[slot] for slot in slots)
+
+    def some(self, numbers: Array) -> Piece:
+        """By one reading of the files from the first of them to the last."""
+        found = {slot: np.empty(len(numbers), np.int32) for slot in {*self._slots, self._target}}
+        start, first = 0, int(numbers[0]) if len(numbers) else 0
+        while start < len(numbers):
+            end = start + int(np.searchsorted(numbers[start:], first + READ))
+            for slot, into in found.items():
+                rows = self._mapping.part(slot, first, min(first + READ, self.total))
+                into[start:end] = rows[numbers[start:end] - first]
+            start = end
+            first = int(numbers[start]) if start < len(numbers) else first
+        return self._piece(0, found, len(numbers))
+
+    def pieces(self, size: int) -> Iterator[Piece]:
+        for first in range(0, self.total, size):
+            end = min(first + size, self.total)
+            every = {*self._slots, self._target}
+            found = {slot: self._mapping.part(slot, first, end) for slot in every}
+            yield self._piece(first, found, end - first)
+
+    def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Piece:
+        own = (found[slot] for slot in self._slots)
+        return _of_rows(first, count, own, self._targets.take(found[self._target]))

@@ -111,4 +111,16 @@ def _merges(options: TrainingOptions) -> bool:
     return options.tower is None or isinstance(options.of(AdmmOptions).batch_size, Whole)
 
 
-SPEC = MethodSpec("admm", _exchanges, _words, _private, moments=True, merges=_merges)
+def _row_bytes(options: TrainingOptions, outputs: int) -> int:
+    return 8 + (24 if options.tower is None else 96) * outputs
+
+
+SPEC = MethodSpec(
+    "admm",
+    _exchanges,
+    _words,
+    _private,
+    row_bytes=_row_bytes,
+    moments=True,
+    merges=_merges,
+)

@@ -64,4 +64,11 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
     )
 
 
-SPEC = MethodSpec("lbfgs", _exchanges, _words, sums_only=True, merges=lambda options: True)
+SPEC = MethodSpec(
+    "lbfgs",
+    _exchanges,
+    _words,
+    row_bytes=lambda options, outputs: 0,
+    sums_only=True,
+    merges=lambda options: True,
+)

@@ -125,4 +125,12 @@ def _whole(options: TrainingOptions, rows: int) -> bool:
     return options.of(SgdOptions).batch_size.of(rows) == rows
 
 
-SPEC = MethodSpec("sgd", _exchanges, _words, _private, merges=lambda options: True, whole=_whole)
+SPEC = MethodSpec(
+    "sgd",
+    _exchanges,
+    _words,
+    _private,
+    row_bytes=lambda options, outputs: 16 + 24 * outputs,
+    merges=lambda options: True,
+    whole=_whole,
+)
