@@ -358,25 +358,36 @@ def columns(
         return found
 
 
+def described(con: Connection, query: exp.Expr) -> list[tuple[str, str]]:
+    """Names and types of the result's columns; the query is bound, and not run."""
+    with _told(to_sql(query)) as (text, _):
+        found = con.sql(text)
+        return list(zip(found.columns, map(str, found.types), strict=True))
+
+
 def types(con: Connection, query: exp.Expr) -> dict[str, str]:
-    """The types of the result's columns by name; the query is bound, and not run."""
-    found = con.sql(to_sql(query))
-    return dict(zip(found.columns, map(str, found.types), strict=True))
+    """The types of the result's columns by name, as `described`."""
+    return dict(described(con, query))
 
 
-def reader(con: Connection, query: exp.Expr, rows: int = 65536) -> pa.RecordBatchReader:
+def reader(
+    con: Connection, query: exp.Expr, rows: int = 65536, parameters: Parameters | None = None
+) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
     with _told(to_sql(query)) as (text, _):
-        return con.sql(text).to_arrow_reader(rows)
+        found = con.sql(text, params=dict(parameters)) if parameters else con.sql(text)
+        return found.to_arrow_reader(rows)
 
 
 @contextmanager
-def batches(con: Connection, query: exp.Expr, rows: int = 65536) -> Iterator[pa.RecordBatchReader]:
+def batches(
+    con: Connection, query: exp.Expr, rows: int = 65536, parameters: Parameters | None = None
+) -> Iterator[pa.RecordBatchReader]:
     """As `reader`, which is closed with the context: else the cursor has an unfinished result.
 
     An error of the database while its rows are read is a duckdb.Error, as elsewhere.
     """
-    found = reader(con, query, rows)
+    found = reader(con, query, rows, parameters)
     try:
         yield found
     except OSError as error:  # all that Arrow makes of it
