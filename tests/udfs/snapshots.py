@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import duckdb
 import numpy as np
@@ -12,6 +13,10 @@ from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecificati
 from sqlfl.udfs.rows import Snapshot
 
 SECRET = b"the parties' secret"
+FORMS = {"tables": "sql", "columns": "arrays"}
+"""How rows are held, by the engine that they are held so for."""
+form = "tables"
+"""That of the next snapshots."""
 
 
 def specification(
@@ -61,6 +66,7 @@ def take(
     draws: bytes = SECRET,
 ) -> Snapshot:
     """The snapshot, taken in a transaction of `con` as a party does."""
+    wanted = replace(wanted, engine=FORMS[form])
     con.begin()
     snapshot = Snapshot.take(con, wanted, fragments, secret, run, draws)
     con.commit()

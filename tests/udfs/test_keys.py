@@ -15,6 +15,8 @@ from sqlfl.udfs import keys, sql
 from tests.conftest import Open
 from tests.udfs.snapshots import SECRET, specification, take
 
+pytestmark = pytest.mark.usefixtures("in_both_forms")
+
 KEY = keys.derive(b"secret", "test")
 
 
