@@ -44,8 +44,17 @@ class HeldRows:
     counts: Array = field(default_factory=lambda: np.zeros(0))
     """(a,): what each active row counts; whole numbers until they are weighed."""
 
-    def __len__(self) -> int:
-        return len(self.columns["fragment"])
+    @property
+    def size(self) -> int:
+        """n, while there are columns."""
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:
+        """(n,): the row has a target, or there is none."""
+        if "y" not in self.columns or not self.columns["y"].null_count:
+            return np.ones(self.size, bool)
+        return np.asarray(self.columns["y"].is_valid().to_numpy(zero_copy_only=False), bool)
 
     def kept(self, places: Array) -> HeldRows:
         """The rows at these places."""
@@ -113,6 +122,16 @@ class HeldRows:
         found: Array = self.columns[name].to_numpy(zero_copy_only=False)
         return found
 
+    def classes(self, name: str) -> tuple[list[int], Array]:
+        """The distinct values of whole numbers or a BOOLEAN, ascending; uint32 (a,), which of them
+        a row has."""
+        encoded = self.columns[name].dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        order = sorted(range(len(values)), key=values.__getitem__)
+        ranks = np.empty(len(values), np.uint32)
+        ranks[order] = np.arange(len(values), dtype=np.uint32)
+        return [values[place] for place in order], ranks[encoded.indices.to_numpy()]
+
     def table(self, plain: Sequence[str]) -> pa.Table:
         """The active rows as `Snapshot.active_table` has them, with these plain columns."""
         columns: dict[str, object] = {"r": np.arange(len(self.counts), dtype=np.uint32)}
@@ -170,9 +189,10 @@ def held_rows(
 ) -> HeldRows | None:
     """The rows of the query `raw`; None where they are too large to be held, or of types that
     Arrow has not. `content` are further columns, of its row t."""
-    if wanted.engine != "arrays" or wanted.base or not _types_are_plain(con, wanted, raw):
+    in_columns = wanted.engine == "arrays" or not wanted.features
+    if not in_columns or wanted.base or not _types_are_plain(con, wanted, raw):
         return None
-    names = ["fragment", *(f"f{position}" for position in range(len(wanted.features)))]
+    names = [f"f{position}" for position in range(len(wanted.features))]
     names += ["y"] * wanted.target + ["w"] * wanted.weight
     columns = sql.columns_of([*names, *(f"id{k}" for k in wanted.identifiers)], "t")
     for position, key in enumerate(wanted.keys):
@@ -180,6 +200,8 @@ def held_rows(
             name = f"p{position}_{p}"
             columns.append(sql.named(_part(sql.column(name, "t"), kind), name))
     columns += [sql.named(value, name) for name, value in content.items()]
+    if len(wanted.fragments) > 1 or not columns:
+        columns.append(sql.column("fragment", "t"))
     query = sql.query("SELECT $columns FROM $raw AS t", columns=columns, raw=raw)
     read, size = [], 0
     with sql.batches(con, query) as reader:

@@ -20,33 +20,34 @@ of them, which hashes in several threads."""
 def held_key(
     con: sql.Connection, held: HeldRows, position: int, key: KeySpecification, secret: bytes
 ) -> tuple[Array, Array] | None:
-    """Of a key the tag of each distinct value, uint8 (u, 16), and uint32 (n,), which of them a row
-    has: u where a part is NULL. None where that is so and the key is not nullable."""
+    """Of a key the tag of each distinct value, uint8 (u, 16), and (n,), which of them a row has: u
+    where a part is NULL. None where that is so and the key is not nullable."""
     parts = [held.columns[f"p{position}_{p}"] for p in range(len(key.types))]
+    if not any(part.null_count for part in parts):
+        codes, distinct = _distinct(parts)
+        return _tags(con, key, distinct, secret), codes
+    if not key.nullable:
+        return None
     whole = np.ones(len(parts[0]), bool)
     for part in parts:
-        if part.null_count:
-            whole &= part.is_valid().to_numpy(zero_copy_only=False)
-    if not whole.all():
-        if not key.nullable:
-            return None
-        places = pa.array(np.flatnonzero(whole))
-        parts = [part.take(places) for part in parts]
-    own, distinct = _distinct(parts)
+        whole &= part.is_valid().to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(whole)
+    own, distinct = _distinct([part.take(pa.array(places)) for part in parts])
     codes = np.full(len(whole), len(distinct[0]), np.uint32)
-    codes[whole] = own
+    codes[places] = own
     return _tags(con, key, distinct, secret), codes
 
 
 def _distinct(parts: Sequence[pa.Array]) -> tuple[Array, list[pa.Array]]:
-    """int64 (n,): which distinct tuple of values a row has, and the values of these tuples."""
+    """(n,): which distinct tuple of values a row has, and the values of these tuples."""
     first = parts[0].dictionary_encode()
-    codes, distinct = first.indices.to_numpy().astype(np.int64), [first.dictionary]
+    codes, distinct = first.indices.to_numpy(), [first.dictionary]
     for part in parts[1:]:
         further = part.dictionary_encode()
         size = max(len(further.dictionary), 1)
-        both = pa.array(codes * size + further.indices.to_numpy()).dictionary_encode()
-        codes = both.indices.to_numpy().astype(np.int64)
+        both = codes.astype(np.int64) * size + further.indices.to_numpy()
+        both = pa.array(both).dictionary_encode()
+        codes = both.indices.to_numpy()
         before, own = np.divmod(both.dictionary.to_numpy(), size)
         places = pa.array(before)
         distinct = [values.take(places) for values in distinct]

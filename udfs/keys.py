@@ -23,7 +23,8 @@ from sqlfl.schema import KeySpecification
 from sqlfl.udfs import sql
 
 TAG_BYTES = 16
-_BLOCK = 64
+_BLOCK, _DIGEST = 64, 32
+"""Bytes of SHA-256."""
 _PLAIN = re.compile(
     r"(U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BIGNUM|VARINT|DECIMAL\(.*\)|BOOLEAN|VARCHAR"
     r"|ENUM\(.*\)|UUID|DATE|TIME|TIME_NS|TIME WITH TIME ZONE|TIMESTAMP(_S|_MS|_NS)?|BIT|JSON)",
@@ -69,14 +70,15 @@ def first_bytes(blob: exp.Expr, count: int) -> exp.Expr:
 
 def tags(key: bytes, messages: Iterable[bytes]) -> Array:
     """uint8 (n, 16): what `tag` makes of these messages under `pads(key)`, without a database."""
-    inner, outer = (hashlib.sha256(pads(key)[name]) for name in ("ipad", "opad"))
+    inside, outside = (hashlib.sha256(pads(key)[name]).copy for name in ("ipad", "opad"))
     found = []
     for message in messages:
-        first, second = inner.copy(), outer.copy()
-        first.update(message)
-        second.update(first.digest())
-        found.append(second.digest()[:TAG_BYTES])
-    return np.frombuffer(b"".join(found), np.uint8).reshape(-1, TAG_BYTES)
+        inner, outer = inside(), outside()
+        inner.update(message)
+        outer.update(inner.digest())
+        found.append(outer.digest())
+    digests = np.frombuffer(b"".join(found), np.uint8).reshape(-1, _DIGEST)
+    return np.ascontiguousarray(digests[:, :TAG_BYTES])
 
 
 def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
@@ -101,8 +103,13 @@ def message_of(key: KeySpecification, values: Iterable[exp.Expr]) -> exp.Expr:
 def messages_of(key: KeySpecification, parts: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     """What `message_of` makes of the values of each part, n of each, without a database."""
     domain = _domain(key).encode()
-    for values in zip(*parts, strict=True):
-        yield domain + b"".join(b"%d:%b" % (len(value), value) for value in values)
+    if len(key.types) == 1:
+        (own,) = parts
+        return (b"%b%d:%b" % (domain, len(value), value) for value in own)
+    return (
+        domain + b"".join(b"%d:%b" % (len(value), value) for value in values)
+        for values in zip(*parts, strict=True)
+    )
 
 
 def _domain(key: KeySpecification) -> str:

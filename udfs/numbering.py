@@ -121,7 +121,7 @@ def _from_columns(
     wanted = tables.specification
     names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
     found = {name: held.columns[name].to_numpy() for name in names}
-    found["pos"] = np.arange(len(held), dtype=np.uint32)
+    found["pos"] = np.arange(held.size, dtype=np.uint32)
     ascending_tags = []
     for k, key in enumerate(wanted.keys):
         pair = held_key(tables.con, held, k, key, secret)

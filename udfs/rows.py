@@ -255,9 +255,8 @@ class Snapshot(SlotTables):
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
         if self.held is not None and self.held.is_whole("y"):
-            values, codes = np.unique(self.held.plain("y"), return_inverse=True)
-            texts = tuple(str(value).lower() for value in values.tolist())
-            return np.zeros(0), texts, codes.astype(np.uint32)
+            values, codes = self.held.classes("y")
+            return np.zeros(0), tuple(str(value).lower() for value in values), codes
         (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
         text = sql.expression("encode(CAST(y AS VARCHAR))")
         # of others, a collation or another equality may take two texts for one
@@ -408,16 +407,15 @@ class Snapshot(SlotTables):
             self._count_held(self.held)
 
     def _count_held(self, held: HeldRows) -> None:
-        fragments = held.columns["fragment"].to_numpy()
-        most = max(self.specification.fragments) + 1
-        own = np.ones(len(fragments), bool)
-        if self.specification.target:
-            own = held.columns["y"].is_valid().to_numpy(zero_copy_only=False)
-        sizes = np.bincount(fragments, minlength=most)
-        owns = np.bincount(fragments, own, most).astype(np.int64)
-        self._settle({i: (int(sizes[i]), int(owns[i])) for i in range(most)})
-        links = [link for _, link in self.specification.links]
-        kept = own | np.isin(fragments, links)
+        """Count the rows, and leave out those that are not kept."""
+        indices, kept = self.specification.fragments, held.labelled
+        sizes, owns = [len(kept)], [int(np.count_nonzero(kept))]
+        if len(indices) > 1:
+            found, most = held.columns["fragment"].to_numpy(), max(indices) + 1
+            sizes = np.bincount(found, minlength=most)[list(indices)].tolist()
+            owns = np.bincount(found[kept], minlength=most)[list(indices)].tolist()
+            kept = kept | np.isin(found, [link for _, link in self.specification.links])
+        self._settle(dict(zip(indices, zip(sizes, owns, strict=True), strict=True)))
         if not kept.all():
             self.held = held.kept(np.flatnonzero(kept))
 
