@@ -24,6 +24,9 @@ Planned: TypeAlias = TrainModel | EvaluateModel | PredictModel
 
 MOST = 64
 """Statements whose plans are kept."""
+WIDEST = 20_000
+"""Columns of all tables that parties have told of, beyond which a plan is not kept: their listings
+would take more memory than plans save time."""
 
 
 @dataclass
@@ -34,6 +37,14 @@ class _Asked:
     answers: dict[tuple[str, *tuple[Any, ...]], Any] = field(default_factory=dict)
     failed: bool = False
     """It had no answer once."""
+
+    @property
+    def columns(self) -> int:
+        """Of the tables that were told of."""
+        listings = (
+            tables for (question, *_), tables in self.answers.items() if question == "tables"
+        )
+        return sum(len(table.columns) for tables in listings for table in tables)
 
     def parties(self) -> tuple[str, ...]:
         return self._ask(self.catalog.parties)
@@ -111,7 +122,7 @@ class Plans:
         plan = make(asked, remarks.append)
         for text in remarks:
             remark(text)
-        if not asked.failed and not _is_of_the_moment(statement):
+        if not (asked.failed or _is_of_the_moment(statement)) and asked.columns <= WIDEST:
             with self._lock:
                 self._kept[key] = _Kept(plan, asked.answers, tuple(remarks))
                 self._kept.move_to_end(key)

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import sqlfl
-from sqlfl import session
+from sqlfl import plans, session
 from sqlfl.errors import PlanError
 
 QUERY = "SELECT t.x, t.c, u.z, t.y FROM one.t JOIN two.u USING (k)"
@@ -147,6 +147,15 @@ def test_a_statement_that_starts_from_a_model_is_planned_each_time(
     for name in ("b", "c"):
         train(fed, name, given="warm_start = 'a'")
     assert len(made) == 3
+
+
+def test_plans_over_very_many_tables_are_not_kept(
+    fed: sqlfl.Federation, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "WIDEST", 5)
+    for name in ("a", "b"):
+        train(fed, name)
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize(

@@ -179,11 +179,14 @@ def test_rows_of_several_fragments_some_of_which_only_match(database: Open) -> N
 def test_what_is_too_large_is_kept_in_tables(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "LARGEST", 1000)
+    """Also where rows are left that were not read."""
+    monkeypatch.setattr(held, "LARGEST", 1 << 20)
     monkeypatch.setattr(snapshots, "form", "columns")
-    con = database(TABLE)
-    snapshot = take(con, wanted(), FRAGMENT)
+    con = database("CREATE TABLE t AS SELECT range AS k, range / 2 AS x FROM range(1000000)")
+    fragment = "SELECT x, k AS sqlfl_key_0_0 FROM t"
+    snapshot = take(con, specification(("x", "numeric"), join=(("BIGINT",),)), fragment)
     assert snapshot.held is None
+    assert snapshot.rows == (1_000_000,)
     assert snapshots.temporary_tables(con) == ["sqlfl_r1_0_raw"]
 
 
