@@ -28,6 +28,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planning import explain, plan_scoring, plan_training
+from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.remarks import Remarks
@@ -98,6 +99,7 @@ class Federation:
                 self._file.close()
             raise
         kept = None if self._file is None else self._file.kept
+        self._plans = Plans()
         self._saving = Saving(self._registry, self._transport, self._audit, kept)
 
     # -- parties ----------------------------------------------------------------------------------
@@ -288,11 +290,22 @@ class Federation:
         try:
             match statement:
                 case st.TrainModel():
-                    return plan_training(statement, catalog, models, at=self._at)
+                    return self._plans.plan(
+                        statement,
+                        catalog,
+                        remark,
+                        lambda asked, say: plan_training(statement, asked, models, self._at),
+                    )
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)
                     self._saving.check_attached(model, statement.query)
-                    return plan_scoring(statement, model, catalog, self._at, remark)
+                    return self._plans.plan(
+                        statement,
+                        catalog,
+                        remark,
+                        lambda asked, say: plan_scoring(statement, model, asked, self._at, say),
+                        model.run,
+                    )
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
         raise Error("only TRAIN, EVALUATE and PREDICT have a plan to explain")

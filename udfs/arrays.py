@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
@@ -9,8 +11,8 @@ from scipy import sparse
 from sqlfl.arrays import Array, Float
 from sqlfl.models.gram import GramMatrix
 from sqlfl.udfs import sql
-from sqlfl.udfs.columns import read_columns
-from sqlfl.udfs.encode import encode, end_encode
+from sqlfl.udfs.columns import Columns, held_columns, read_columns
+from sqlfl.udfs.encode import check_features, encode, end_encode
 from sqlfl.udfs.features import Encoding
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Index, check_theta, check_values
@@ -35,10 +37,8 @@ class ArraysEngine:
         self.numeric = encoding.numeric
         self.offsets = encoding.offsets
         plain = () if encoding.limits is not None else snapshot.single
-        query = encode(snapshot, encoding, plain)
-        found = read_columns(con, query, self.rows, encoding, plain)
+        found = _columns(con, snapshot, encoding, plain)
         self.counts, self._numeric, self._onehot = found.counts, found.numeric, found.onehot
-        end_encode(snapshot)
         self._has_onehot = self.width > self.numeric
         self._dense: Float | None = None
         small = self.rows * self.width <= _SMALL and self.width - self.numeric <= _FEW
@@ -110,3 +110,15 @@ class ArraysEngine:
         self._numeric = self._numeric.nothing()
         self._onehot = sparse.csr_array((0, self.width - self.numeric))
         self.counts = np.empty(0)
+
+
+def _columns(
+    con: sql.Connection, snapshot: Snapshot, encoding: Encoding, plain: Collection[int]
+) -> Columns:
+    check_features(snapshot.specification.features, encoding.features)
+    if snapshot.held is not None:
+        return held_columns(snapshot.held, encoding, plain)
+    query = encode(snapshot, encoding, plain)
+    found = read_columns(con, query, snapshot.active, encoding, plain)
+    end_encode(snapshot)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,9 @@ from scipy import sparse
 from sqlglot import exp
 
 from sqlfl.arrays import Float
-from sqlfl.udfs import sql
-from sqlfl.udfs.features import Encoding
+from sqlfl.udfs import keys, sql
+from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
+from sqlfl.udfs.held import HeldRows
 from sqlfl.udfs.numeric import Numeric
 
 BATCH_BYTES = 1 << 22
@@ -60,6 +61,45 @@ def read_columns(
             for c in range(categories):
                 codes[row, c] = batch.column(f"k{c}").to_numpy()
     return Columns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
+
+
+def held_columns(held: HeldRows, encoding: Encoding, plain: Collection[int] = ()) -> Columns:
+    """What `read_columns` makes of the same rows in temporary tables."""
+    rows, given = len(held.counts), held.numbers
+    numeric = Numeric.empty(rows, encoding, plain)
+    missing = False
+    for k, p in enumerate(numeric.at):
+        numeric.single[:, k] = given[p]
+        missing |= bool(np.isnan(given[p]).any())
+    for k, p in enumerate(numeric.beside):
+        if p < len(given):
+            values = given[p].astype(np.float64)
+            if encoding.limits is not None:
+                np.clip(values, *encoding.limits[:, p], out=values)
+        else:
+            flags = held.missing[encoding.indicators[p - len(given)]]
+            values = flags.astype(np.float64)
+        values -= encoding.centres[p]
+        values /= encoding.scales[p]
+        values[np.isnan(values)] = 0.0
+        numeric.wide[:, k] = values
+    codes = np.empty((rows, len(encoding.vocabularies)), np.int32)
+    for number, position in categories_of(encoding.features):
+        own, entries = held.categories[position]
+        codes[:, number] = known_codes(encoding, number, entries)[own]
+    counts = held.counts.astype(np.float64)
+    return Columns(counts, replace(numeric, missing=missing), _onehot(codes, encoding))
+
+
+def known_codes(encoding: Encoding, number: int, texts: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    """Of each canonical text its entry of a vocabulary, −1 where it has none."""
+    shared = encoding.vocabulary_key
+    entries = [text.decode() for text in texts] if shared is None else []
+    if shared is not None:
+        tags = keys.tags(vocabulary_key_of(shared, number), texts)
+        entries = [tag.tobytes().hex() for tag in tags]
+    places = {entry: code for code, entry in enumerate(encoding.vocabularies[number])}
+    return np.array([places.get(entry, -1) for entry in entries], np.int32)
 
 
 def _onehot(codes: npt.NDArray[Any], encoding: Encoding) -> sparse.csr_array:

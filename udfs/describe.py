@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlglot import exp
 
@@ -18,7 +18,32 @@ _OWN_SCHEMAS = ("information_schema", "pg_catalog", OWN_SCHEMA)
 _ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 
 
-def listing(con: sql.Connection) -> tuple[tuple[Place, ...], tuple[Table, ...]]:
+class Listings:
+    """The listing of a connection's cursors, kept while nothing that it tells of has changed.
+
+    DuckDB takes most of the time of a listing for the columns of its own views. What tells that a
+    table was changed, on any connection, takes a third: how it would be made. What the columns of
+    a view are follows from more than the database tells: where there is one, nothing is kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[object, Listing] | None = None
+
+    def listing(self, con: sql.Connection) -> Listing:
+        """As `listing`."""
+        state = sorted(sql.fetch(con, _state()), key=repr)
+        if self._kept is not None and self._kept[0] == state:
+            return self._kept[1]
+        found = listing(con)  # what changes in between makes another state the next time
+        views = any(kind == "view" for kind, *_ in state)
+        self._kept = None if views else (state, found)
+        return found
+
+
+Listing: TypeAlias = tuple[tuple[Place, ...], tuple[Table, ...]]
+
+
+def listing(con: sql.Connection) -> Listing:
     """The schemas of all databases of the connection, and the tables and views in them, of one
     instant; those of the current schema, and of its database, first.
 
@@ -68,8 +93,8 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
 
     Raises ModelError if the text is not one SELECT, duckdb.Error if it cannot be bound.
     """
-    query = exp.Describe(this=sql.verbatim(con, select))
-    return tuple(Column(row[0], _type(row[1])) for row in sql.fetch(con, query))
+    query = sql.verbatim(con, select)
+    return tuple(Column(name, _type(kind)) for name, kind in sql.described(con, query))
 
 
 def current_place(con: sql.Connection) -> tuple[str, str]:
@@ -155,6 +180,30 @@ def _listing() -> exp.Var:
           OR NOT lower(a) IN ($databases) AND NOT lower(b) IN ($schemas)""",
         databases=[sql.string(name) for name in _OWN_DATABASES],
         schemas=[sql.string(name) for name in _OWN_SCHEMAS],
+    )
+    return sql.constant(query)
+
+
+@lru_cache(maxsize=1)
+def _state() -> exp.Var:
+    """What there is, as it would be made: other rows where `listing` would be another."""
+    query = sql.query(
+        """SELECT kind, a, b, c, n, o
+        FROM (
+          SELECT 'current' AS kind, current_database() AS a, current_schema() AS b
+          UNION ALL BY NAME
+          SELECT 'database' AS kind, database_name AS a, CAST(readonly AS BIGINT) AS n
+          FROM duckdb_databases()
+          UNION ALL BY NAME
+          SELECT 'schema' AS kind, database_name AS a, schema_name AS b FROM duckdb_schemas()
+          UNION ALL BY NAME
+          SELECT 'table' AS kind, database_name AS a, schema_name AS b, sql AS c,
+            estimated_size AS n, table_oid AS o
+          FROM duckdb_tables() WHERE NOT internal AND NOT temporary
+          UNION ALL BY NAME
+          SELECT 'view' AS kind, database_name AS a, schema_name AS b, view_name AS c
+          FROM duckdb_views() WHERE NOT internal AND NOT temporary
+        ) AS l"""
     )
     return sql.constant(query)
 

@@ -135,12 +135,7 @@ def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
     weight, mean, m2, missing = _moments(snapshot)
     tags, counts = [], []
     for number, position in categories_of(snapshot.specification.features):
-        tag = keys.tag(sql.column(f"c{position}"))
-        query = exp.select(sql.named(tag, "tag"), sql.column("n")).from_(
-            _frequencies(snapshot, position).subquery("g")
-        )
-        found = sql.fetch(snapshot.con, query, vocabulary_pads(vocabulary_key, number))
-        found.sort()
+        found = sorted(_tagged(snapshot, position, vocabulary_key_of(vocabulary_key, number)))
         tags.append(np.frombuffer(b"".join(t for t, _ in found), np.uint8).reshape(-1, 16))
         counts.append(np.array([n for _, n in found], np.float64))
     return Statistics(
@@ -182,7 +177,7 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
     constant = deviation <= CONSTANT * np.maximum(1.0, np.abs(mean))
     vocabularies, counts = [], []
     for _, position in categories_of(snapshot.specification.features):
-        found = sorted(sql.fetch(snapshot.con, _frequencies(snapshot, position)))
+        found = sorted(_frequencies(snapshot, position))
         vocabularies.append(tuple(entry.decode() for entry, _ in found))
         counts.append(np.array([n for _, n in found], np.float64))
     return Encoding(
@@ -216,17 +211,7 @@ def _moments(snapshot: Snapshot) -> tuple[Float, Float, Float, Float]:
     for start in range(0, size, CHUNK):
         part = slice(start, min(start + CHUNK, size))
         weight[part], mean[part] = _first_pass(snapshot, start)
-        terms: list[exp.Expr] = []
-        for p in range(part.start, part.stop):
-            distance = exp.paren(
-                sql.minus(sql.column(f"x{p}"), sql.cast(sql.parameter(f"m{p}"), "DOUBLE"))
-            )
-            terms.append(sql.total(sql.times(sql.column("cnt"), distance)))
-            square = sql.times(distance.copy(), distance.copy())
-            terms.append(sql.total(sql.times(sql.column("cnt"), square)))
-        given = {f"m{p}": float(mean[p]) for p in range(part.start, part.stop)}
-        query = sql.select(snapshot.active_table, terms)
-        found = np.array(sql.fetch(snapshot.con, query, given)[0], np.float64).reshape(-1, 2)
+        found = _distances(snapshot, range(part.start, part.stop), mean[part])
         present = _divisor(weight[part])
         mean[part] += found[:, 0] / present
         m2[part] = np.maximum(found[:, 1] - found[:, 0] ** 2 / present, 0.0)
@@ -236,27 +221,56 @@ def _moments(snapshot: Snapshot) -> tuple[Float, Float, Float, Float]:
     return weight, mean, m2, _missing(snapshot)
 
 
+def _distances(snapshot: Snapshot, columns: range, mean: Float) -> Float:
+    """(k, 2): Σ cnt·(x − mean) and Σ cnt·(x − mean)²."""
+    if snapshot.held is not None:
+        return snapshot.held.distances(columns, mean)
+    terms: list[exp.Expr] = []
+    for p in columns:
+        distance = exp.paren(
+            sql.minus(sql.column(f"x{p}"), sql.cast(sql.parameter(f"m{p}"), "DOUBLE"))
+        )
+        terms.append(sql.total(sql.times(sql.column("cnt"), distance)))
+        square = sql.times(distance.copy(), distance.copy())
+        terms.append(sql.total(sql.times(sql.column("cnt"), square)))
+    given = {f"m{p}": float(value) for p, value in zip(columns, mean, strict=True)}
+    query = sql.select(snapshot.active_table, terms)
+    return np.array(sql.fetch(snapshot.con, query, given)[0], np.float64).reshape(-1, 2)
+
+
 def _first_pass(snapshot: Snapshot, start: int) -> tuple[Float, Float]:
     names = _numeric_names(snapshot.specification.features)
-    columns = [sql.column(f"x{p}") for p in range(start, min(start + CHUNK, len(names)))]
-    terms: list[exp.Expr] = []
-    for column in columns:
-        present = sql.when(sql.is_null(column), sql.number(0), sql.column("cnt"))
-        terms.append(sql.total(present))
-        value = sql.cast(column.copy(), "DOUBLE")
-        terms.append(sql.total(sql.times(sql.column("cnt"), value)))
-    found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
-    weight, sums = np.array(found[::2], np.float64), np.array(found[1::2], np.float64)
-    odd = np.flatnonzero(~np.isfinite(sums))
-    if len(odd):
-        infinite = [sql.call("bool_or", sql.call("isinf", columns[number])) for number in odd]
-        found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, infinite))[0]
-        if any(found):
-            raise ModelError(
-                f"column {names[start + odd[found.index(True)]]} has infinite values",
-                hint="filter them out in WHERE, or turn them into NULL",
-            )
+    columns = range(start, min(start + CHUNK, len(names)))
+    weight, sums = _sums(snapshot, columns)
+    odd = [columns[number] for number in np.flatnonzero(~np.isfinite(sums))]
+    infinite = [p for p in odd if _is_infinite(snapshot, p)]
+    if infinite:
+        raise ModelError(
+            f"column {names[infinite[0]]} has infinite values",
+            hint="filter them out in WHERE, or turn them into NULL",
+        )
     return weight, sums / _divisor(weight)
+
+
+def _sums(snapshot: Snapshot, columns: range) -> tuple[Float, Float]:
+    """(k,): Σ cnt of the rows where the column is not NULL, and Σ cnt·x."""
+    if snapshot.held is not None:
+        return snapshot.held.sums(columns)
+    terms: list[exp.Expr] = []
+    for p in columns:
+        value = sql.column(f"x{p}")
+        present = sql.when(sql.is_null(value), sql.number(0), sql.column("cnt"))
+        terms.append(sql.total(present))
+        terms.append(sql.total(sql.times(sql.column("cnt"), sql.cast(value.copy(), "DOUBLE"))))
+    found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, terms))[0]
+    return np.array(found[::2], np.float64), np.array(found[1::2], np.float64)
+
+
+def _is_infinite(snapshot: Snapshot, column: int) -> bool:
+    if snapshot.held is not None:
+        return bool(np.isinf(snapshot.held.numbers[column]).any())
+    some = sql.call("bool_or", sql.call("isinf", sql.column(f"x{column}")))
+    return bool(sql.fetch(snapshot.con, sql.select(snapshot.active_table, [some]))[0][0])
 
 
 def _divisor(weight: Float | float) -> Float:
@@ -265,6 +279,8 @@ def _divisor(weight: Float | float) -> Float:
 
 
 def _missing(snapshot: Snapshot) -> Float:
+    if snapshot.held is not None:
+        return snapshot.held.absent()
     conditions: list[exp.Expr] = []
     numeric = 0
     for number, feature in enumerate(snapshot.specification.features):
@@ -286,8 +302,26 @@ def _missing(snapshot: Snapshot) -> Float:
     return missing
 
 
-def _frequencies(snapshot: Snapshot, position: int) -> exp.Select:
+def _frequencies(snapshot: Snapshot, position: int) -> list[tuple[bytes, float]]:
     """Entry and Σ cnt, of those that weigh anything."""
+    if snapshot.held is not None:
+        return snapshot.held.frequencies(position)
+    return [(entry, n) for entry, n in sql.fetch(snapshot.con, _counting(snapshot, position))]
+
+
+def _tagged(snapshot: Snapshot, position: int, key: bytes) -> list[tuple[bytes, float]]:
+    """As `_frequencies`, with the entries' tags."""
+    if snapshot.held is not None:
+        found = snapshot.held.frequencies(position)
+        tags = keys.tags(key, (entry for entry, _ in found))
+        return [(tag.tobytes(), n) for tag, (_, n) in zip(tags, found, strict=True)]
+    tag = sql.named(keys.tag(sql.column(f"c{position}")), "tag")
+    counting = _counting(snapshot, position).subquery("g")
+    query = exp.select(tag, sql.column("n")).from_(counting)
+    return [(own, n) for own, n in sql.fetch(snapshot.con, query, keys.pads(key))]
+
+
+def _counting(snapshot: Snapshot, position: int) -> exp.Select:
     entry, weight = sql.column(f"c{position}"), sql.total(sql.column("cnt"))
     return (
         exp.select(entry, sql.named(weight, "n"))

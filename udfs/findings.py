@@ -11,7 +11,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.udfs import keys, sql
+from sqlfl.udfs.columns import known_codes
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of, vocabulary_pads
+from sqlfl.udfs.held import HeldRows
 from sqlfl.udfs.rows import Snapshot
 
 Flags = npt.NDArray[np.uint8]
@@ -61,6 +63,8 @@ def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
     unseen = np.zeros(len(features), np.int64)
     for number, position in categories_of(features):
         unseen[position] = _unseen(snapshot, encoding, number, position)
+    if snapshot.held is not None:
+        return _empty(snapshot.held), unseen
     present: list[exp.Expr] = []
     numeric = 0
     for position, feature in enumerate(features):
@@ -73,6 +77,18 @@ def of_scoring(snapshot: Snapshot, encoding: Encoding) -> tuple[Flags, Counts]:
         present.append(sql.call("count", value))
     found = sql.fetch(snapshot.con, sql.select(snapshot.active_table, present))[0]
     return (np.array(found) == 0).astype(np.uint8), unseen
+
+
+def _empty(held: HeldRows) -> Flags:
+    """Per feature: NULL in all rows."""
+    missing = iter(held.missing)
+    found = [
+        set(held.categories[position][1]) <= {NULL}
+        if feature.kind == "category"
+        else next(missing).all()
+        for position, feature in enumerate(held.features)
+    ]
+    return np.array(found, np.uint8)
 
 
 def _is_null(entry: str, key: bytes | None, number: int) -> bool:
@@ -88,6 +104,9 @@ def _constant(
 ) -> npt.NDArray[Any]:
     if not candidates:
         return np.zeros(0, np.uint8)
+    if snapshot.held is not None:
+        found = [_alike(snapshot.held, encoding, columns) for columns in candidates.values()]
+        return np.array(found, np.uint8)
     terms: list[exp.Expr] = []
     given: dict[str, object] = {}
     for columns in candidates.values():
@@ -103,6 +122,17 @@ def _constant(
     return np.array(sql.fetch(snapshot.con, query, given)[0], np.uint8)
 
 
+def _alike(held: HeldRows, encoding: Encoding, columns: range) -> bool:
+    """Up to rounding all numbers of these columns, that count, are their means."""
+    counted = held.counts > 0
+    for p in columns:
+        mean = float(encoding.mean[p])
+        distance = np.abs(held.numbers[p][counted].astype(np.float64) - mean)
+        if (distance > SAME * max(1.0, abs(mean))).any():
+            return False
+    return True
+
+
 def _same(column: int) -> exp.Expr:
     """Up to rounding it is the mean, which is a value and so a parameter."""
     return sql.expression(
@@ -115,6 +145,10 @@ def _same(column: int) -> exp.Expr:
 
 def _unseen(snapshot: Snapshot, encoding: Encoding, number: int, position: int) -> int:
     """Σ cnt over the rows whose category is in no entry of the vocabulary."""
+    if snapshot.held is not None:
+        found = snapshot.held.frequencies(position)
+        codes = known_codes(encoding, number, [text for text, _ in found])
+        return round(sum(n for (_, n), code in zip(found, codes, strict=True) if code < 0))
     key, vocabulary = encoding.vocabulary_key, encoding.vocabularies[number]
     entries = [e.encode() if key is None else bytes.fromhex(e) for e in vocabulary]
     entry = sql.column("c", "g") if key is None else keys.tag(sql.column("c", "g"))

@@ -11,15 +11,20 @@ import hashlib
 import hmac
 import json
 import re
+from collections.abc import Iterable, Iterator
 
+import numpy as np
+import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
 from sqlfl.schema import KeySpecification
 from sqlfl.udfs import sql
 
 TAG_BYTES = 16
-_BLOCK = 64
+_BLOCK, _DIGEST = 64, 32
+"""Bytes of SHA-256."""
 _PLAIN = re.compile(
     r"(U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|BIGNUM|VARINT|DECIMAL\(.*\)|BOOLEAN|VARCHAR"
     r"|ENUM\(.*\)|UUID|DATE|TIME|TIME_NS|TIME WITH TIME ZONE|TIMESTAMP(_S|_MS|_NS)?|BIT|JSON)",
@@ -63,19 +68,53 @@ def first_bytes(blob: exp.Expr, count: int) -> exp.Expr:
     return sql.expression("array_slice($blob, 1, $count)", blob=blob, count=sql.number(count))
 
 
+def tags(key: bytes, messages: Iterable[bytes]) -> Array:
+    """uint8 (n, 16): what `tag` makes of these messages under `pads(key)`, without a database."""
+    inside, outside = (hashlib.sha256(pads(key)[name]).copy for name in ("ipad", "opad"))
+    found = []
+    for message in messages:
+        inner, outer = inside(), outside()
+        inner.update(message)
+        outer.update(inner.digest())
+        found.append(outer.digest())
+    digests = np.frombuffer(b"".join(found), np.uint8).reshape(-1, _DIGEST)
+    return np.ascontiguousarray(digests[:, :TAG_BYTES])
+
+
 def key_message(key: KeySpecification, parts: list[exp.Expr]) -> exp.Expr:
     """The BLOB that is hashed for a composite key: its domain, then every part with its length.
 
     The domain (index and types of the key) keeps the tags of different keys apart. ModelError
     where a part's type has no canonical bytes.
     """
-    domain = json.dumps([key.index, *key.types], separators=(",", ":"))
-    pieces: list[exp.Expr] = [sql.call("encode", sql.string(f"{len(domain)}:{domain}"))]
-    for part, kind in zip(parts, key.types, strict=True):
-        value = canonical_bytes(part, kind)
+    pairs = zip(parts, key.types, strict=True)
+    return message_of(key, [canonical_bytes(part, kind) for part, kind in pairs])
+
+
+def message_of(key: KeySpecification, values: Iterable[exp.Expr]) -> exp.Expr:
+    """As `key_message`, of the parts' canonical bytes."""
+    pieces: list[exp.Expr] = [sql.call("encode", sql.string(_domain(key)))]
+    for value in values:
         length = "encode(CAST(octet_length($value) AS VARCHAR) || ':')"
         pieces += [sql.expression(length, value=value), value.copy()]
     return sql.join_text(*pieces)
+
+
+def messages_of(key: KeySpecification, parts: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """What `message_of` makes of the values of each part, n of each, without a database."""
+    domain = _domain(key).encode()
+    if len(key.types) == 1:
+        (own,) = parts
+        return (b"%b%d:%b" % (domain, len(value), value) for value in own)
+    return (
+        domain + b"".join(b"%d:%b" % (len(value), value) for value in values)
+        for values in zip(*parts, strict=True)
+    )
+
+
+def _domain(key: KeySpecification) -> str:
+    domain = json.dumps([key.index, *key.types], separators=(",", ":"))
+    return f"{len(domain)}:{domain}"
 
 
 def canonical_bytes(value: exp.Expr, kind: str) -> exp.Expr:
@@ -135,3 +174,12 @@ def _interval_microseconds(value: exp.Expr) -> exp.Expr:
             for unit, size in units.items()
         ]
     )
+
+
+def tag_bytes(column: pa.ChunkedArray) -> Array:
+    """uint8 (n, 16), of a column of tags."""
+    parts = [np.zeros((0, TAG_BYTES), np.uint8)]
+    for chunk in column.cast(pa.binary(TAG_BYTES)).chunks:
+        data = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * TAG_BYTES :]
+        parts.append(data[: len(chunk) * TAG_BYTES].reshape(-1, TAG_BYTES))
+    return np.concatenate(parts)

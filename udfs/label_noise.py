@@ -29,7 +29,6 @@ from sqlfl.privacy.samplers import add_laplace, randomised_response
 from sqlfl.privacy.specification import LabelNoise
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.label_ways import way_to_label
-from sqlfl.udfs.numbering import tag_bytes
 from sqlfl.udfs.rows import Snapshot
 
 
@@ -77,7 +76,7 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
         with sql.batches(snapshot.con, listing) as reader:
             found = reader.read_all()
         snapshot.drop_part("noise")
-        words[found.column("r").to_numpy()] = tag_bytes(found.column("noise")).view("<u8")
+        words[found.column("r").to_numpy()] = keys.tag_bytes(found.column("noise")).view("<u8")
     return words
 
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.arrays import Array
@@ -27,6 +26,8 @@ from sqlfl.errors import ModelError
 from sqlfl.schema import KeySpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import AS_BLOB
+from sqlfl.udfs.held import HeldRows
+from sqlfl.udfs.held_keys import held_key
 from sqlfl.udfs.tables import SlotTables
 
 _DRAWN = 1 << 20
@@ -54,12 +55,52 @@ class Numbering:
     """The key of chance: random, or with a seed what follows from that and from the rows."""
 
 
-def number_rows(tables: SlotTables, secret: bytes, rows: int, first: int) -> Numbering:
+def number_rows(
+    tables: SlotTables, secret: bytes, rows: int, first: int, held: HeldRows | None = None
+) -> Numbering:
     """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`, and
-    `first` is the first rowid. Of large tables, `raw` loses its keys.
+    `first` is the first rowid. Of large tables, `raw` loses its keys. `held`: the rows that are
+    kept, where these are not in `raw`.
 
     Raises ModelError where a key that is not nullable has a NULL, so that there are fewer.
     """
+    wanted = tables.specification
+    if held is None:
+        tags, found = _from_tables(tables, secret, rows, first)
+    else:
+        tags, found = _from_columns(tables, secret, held)
+    salt = os.urandom(32)
+    if wanted.seed is not None:
+        salt = _by_content(found, wanted.seed, wanted.slot)
+    leading, size = None, 1
+    if not tags:
+        leading, size = found.get("fragment"), max(wanted.fragments) + 1
+    elif wanted.seed is None:
+        finest = int(np.argmax([len(own) for own in tags]))
+        leading, size = found[f"k{finest}"], len(tags[finest]) + 1
+    order = _shuffled(rows, leading, size, salt)
+    for name in found:
+        found[name] = found[name][order]
+    return Numbering(
+        found["pos"],
+        found.get("fragment", np.zeros(0, np.uint16)),
+        tags,
+        tuple(found[f"k{k}"] for k in range(len(tags))),
+        salt,
+    )
+
+
+def content(tables: SlotTables) -> dict[str, exp.Expr]:
+    """Of row t of `raw`, what the order of seeded rows follows: nothing without a seed."""
+    if tables.specification.seed is None:
+        return {}
+    return {name: _content(tables, rounded=name == "h") for name in ("h", "exact")}
+
+
+def _from_tables(
+    tables: SlotTables, secret: bytes, rows: int, first: int
+) -> tuple[tuple[Array, ...], dict[str, Array]]:
+    """Per key its tags, ascending; and by name, of each row, what `_read` has."""
     wanted = tables.specification
     pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
     found = _read(tables, [len(tags) for tags, _ in pairs], rows, first)
@@ -70,25 +111,39 @@ def number_rows(tables: SlotTables, secret: bytes, rows: int, first: int) -> Num
         for k, key in enumerate(wanted.keys):
             for name in _parts(k, key):
                 sql.drop_as(tables.con, f"ALTER TABLE t DROP COLUMN {name}", tables.table("raw"))
-    salt = os.urandom(32)
-    if wanted.seed is not None:
-        salt = _by_content(found, wanted.seed, wanted.slot)
-    leading, size = None, 1
-    if not pairs:
-        leading, size = found.get("fragment"), max(wanted.fragments) + 1
-    elif wanted.seed is None:
-        finest = int(np.argmax([len(tags) for tags, _ in pairs]))
-        leading, size = found[f"k{finest}"], len(pairs[finest][0]) + 1
-    order = _shuffled(rows, leading, size, salt)
-    for name in found:
-        found[name] = found[name][order]
-    return Numbering(
-        found["pos"],
-        found.get("fragment", np.zeros(0, np.uint16)),
-        tuple(tags for tags, _ in pairs),
-        tuple(found[f"k{k}"] for k in range(len(pairs))),
-        salt,
-    )
+    return tuple(tags for tags, _ in pairs), found
+
+
+def _from_columns(
+    tables: SlotTables, secret: bytes, held: HeldRows
+) -> tuple[tuple[Array, ...], dict[str, Array]]:
+    """The same of rows that are held."""
+    wanted = tables.specification
+    names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
+    found = {name: held.columns[name].to_numpy() for name in names}
+    found["pos"] = np.arange(held.size, dtype=np.uint32)
+    ascending_tags = []
+    for k, key in enumerate(wanted.keys):
+        pair = held_key(tables.con, held, k, key, secret)
+        if pair is None:
+            raise _null_keys(wanted.slot)
+        tags, ranks = _sorted(pair[0])
+        ascending_tags.append(tags)
+        found[f"k{k}"] = ranks[pair[1]]
+    return tuple(ascending_tags), found
+
+
+def _sorted(tags: Array) -> tuple[Array, Array]:
+    """The tags, ascending, and uint32 (u + 1,): among them the place of each, and u at the end."""
+    order = ascending(tags)
+    ranks = np.empty(len(tags) + 1, np.uint32)
+    ranks[order] = np.arange(len(tags), dtype=np.uint32)
+    ranks[-1] = len(tags)
+    return tags[order], ranks
+
+
+def _null_keys(slot: int) -> ModelError:
+    return ModelError(f"a fragment of slot {slot} has NULL join keys")
 
 
 def _hash_key(
@@ -120,12 +175,8 @@ def _hash_key(
     with sql.batches(tables.con, listing) as reader:
         found = reader.read_all()
     tags = np.empty((found.num_rows, keys.TAG_BYTES), np.uint8)
-    tags[found.column("place").to_numpy()] = tag_bytes(found.column("tag"))
-    order = ascending(tags)
-    ranks = np.empty(len(tags) + 1, np.uint32)
-    ranks[order] = np.arange(len(tags), dtype=np.uint32)
-    ranks[-1] = len(tags)
-    return tags[order], ranks
+    tags[found.column("place").to_numpy()] = keys.tag_bytes(found.column("tag"))
+    return _sorted(tags)
 
 
 def ascending(tags: Array) -> Array:
@@ -147,8 +198,8 @@ def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[s
     if len(wanted.fragments) > 1:
         chosen["fragment"], kinds["fragment"] = sql.column("fragment", "t"), np.uint16
     if wanted.seed is not None:
-        chosen["h"], kinds["h"] = _content(tables, rounded=True), np.uint64
-        chosen["exact"], kinds["exact"] = _content(tables, rounded=False), np.uint64
+        chosen |= content(tables)
+        kinds |= {"h": np.uint64, "exact": np.uint64}
     for k, size in enumerate(sizes):
         place = "CAST(coalesce($place, $size) AS UINTEGER)"
         chosen[f"k{k}"] = sql.expression(
@@ -177,7 +228,7 @@ def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[s
                 values[part] = batch.column(name).to_numpy()
             filled = part.stop
     if filled != rows:
-        raise ModelError(f"a fragment of slot {wanted.slot} has NULL join keys")
+        raise _null_keys(wanted.slot)
     return found
 
 
@@ -286,12 +337,3 @@ def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:
 def _parts(position: int, key: KeySpecification) -> list[str]:
     """The columns of `raw` with the parts of a key."""
     return [f"p{position}_{p}" for p in range(len(key.types))]
-
-
-def tag_bytes(column: pa.ChunkedArray) -> Array:
-    """uint8 (n, 16), of a column of tags."""
-    parts = [np.zeros((0, keys.TAG_BYTES), np.uint8)]
-    for chunk in column.cast(pa.binary(keys.TAG_BYTES)).chunks:
-        data = np.frombuffer(chunk.buffers()[1], np.uint8)[chunk.offset * keys.TAG_BYTES :]
-        parts.append(data[: len(chunk) * keys.TAG_BYTES].reshape(-1, keys.TAG_BYTES))
-    return np.concatenate(parts)

@@ -16,7 +16,8 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
-from sqlfl.udfs.numbering import Numbering, number_rows
+from sqlfl.udfs.held import HeldRows, held_rows
+from sqlfl.udfs.numbering import Numbering, content, number_rows
 from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
 
@@ -29,7 +30,7 @@ _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 
 @dataclass
 class Snapshot(SlotTables):
-    """A client's rows of one slot, in temporary tables of its cursor.
+    """A client's rows of one slot, in temporary tables of its cursor or held as columns beside it.
 
     First `take`, then `keys`, then `activate`; labels, weights, split, identifiers, statistics and
     engines read the active rows, in the order that `activate` was given.
@@ -57,6 +58,10 @@ class Snapshot(SlotTables):
     """Their first rowid, while the snapshot is taken."""
     _rows: str = "active"
     """The part that holds the active rows."""
+    held: HeldRows | None = field(default=None, repr=False)
+    """The rows where they are not in temporary tables: active ones after `activate`."""
+    _shown: pa.Table | None = field(default=None, repr=False)
+    """What queries read as the active rows that are held."""
 
     @classmethod
     def take(
@@ -84,8 +89,11 @@ class Snapshot(SlotTables):
         snapshot = cls(con, run, specification, fragments=tuple(fragments), draws=draws)
         try:
             snapshot._evaluate(fragments, draws)
-            snapshot._count()
-            snapshot._numbering = number_rows(snapshot, secret, sum(snapshot.rows), snapshot._first)
+            snapshot._numbering = number_rows(
+                snapshot, secret, sum(snapshot.rows), snapshot._first, snapshot.held
+            )
+            if snapshot.held is not None:
+                snapshot.held = snapshot.held.without_keys()
             snapshot._salt = snapshot._numbering.salt
         except BaseException:
             # in a failed transaction nothing can be dropped; its roll-back takes the tables along
@@ -118,6 +126,11 @@ class Snapshot(SlotTables):
             raise InternalError("active rows must have one positive count each")
         if len(rows) and (rows[0] < 0 or rows[-1] >= size or np.any(rows[1:] <= rows[:-1])):
             raise InternalError(f"active rows must be ascending row ids below {size}")
+        self.active, self.weight = len(rows), float(counts.sum())
+        self._numbering = None
+        if self.held is not None:
+            self.held = self.held.taken(positions[rows], counts.astype(np.uint32))
+            return
         occurring = {name: np.zeros(self._size, np.uint32) for name in ("r", "cnt")}
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, min(start + _CHUNK, len(rows)))
@@ -138,8 +151,6 @@ class Snapshot(SlotTables):
                 raw=self.table("raw"),
             )
             self.create("active", query)
-        self.active, self.weight = len(rows), float(counts.sum())
-        self._numbering = None
         self._forget(*(self._tables - {self.name("active")}))
 
     def weigh(self, counts: Array) -> None:
@@ -151,6 +162,9 @@ class Snapshot(SlotTables):
         counts = np.asarray(counts, np.float64)
         if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
             raise InternalError(f"{self.active} active rows must have one weight each, from 0 up")
+        if self.held is not None:
+            self._hold(self.held.weighed(counts))
+            return
         lying = sql.query("SELECT rowid AS place, r FROM $rows", rows=self.active_table)
         found = sql.columns(self.con, lying)
         order = np.empty(self.active, np.int64)
@@ -167,6 +181,10 @@ class Snapshot(SlotTables):
         self.specification = replace(
             self.specification, target=False, weight=False, split=0.0, base=False, identifiers=()
         )
+        if self.held is not None:
+            self._hold(self.held.taken(rows, counts))
+            self.active = len(rows)
+            return
         numbers = np.arange(len(rows), dtype=np.uint32)
         query = "SELECT a.k AS r, a.cnt, $chosen FROM $given AS a JOIN $before AS t ON a.r = t.r"
         self._recount(query, {"r": rows.astype(np.uint32), "k": numbers, "cnt": counts})
@@ -186,6 +204,16 @@ class Snapshot(SlotTables):
         self._rows, self.weight = part, float(given["cnt"].sum())
         self.drop_part(before)
 
+    def _hold(self, rows: HeldRows) -> None:
+        """These as the active rows, instead of those that were."""
+        self._hide()
+        self.held, self.weight = rows, float(rows.counts.sum())
+
+    def _hide(self) -> None:
+        if self._shown is not None:
+            self.con.unregister(self.name(self._rows))
+            self._shown = None
+
     @property
     def active_table(self) -> exp.Table:
         """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> per numeric
@@ -193,13 +221,18 @@ class Snapshot(SlotTables):
         missing; m<i> BOOLEAN
         per array feature i, whether the array is NULL; c<i> BLOB per category feature i, its
         canonical text; y; w; draw; fragment, of private slots with draws; id<k>. i counts the
-        features, p the numeric columns.
+        features, p the numeric columns. Of rows that are held it is a view, made when it is read.
         """
+        if self.held is not None and self._shown is None:
+            self._shown = self.held.table(self._plain_columns())
+            self.con.register(self.name(self._rows), self._shown)
         return self.table(self._rows)
 
     @property
     def single(self) -> tuple[int, ...]:
         """The numeric columns of the active rows that are FLOAT."""
+        if self.held is not None:
+            return tuple(p for p, n in enumerate(self.held.numbers) if n.dtype == np.float32)
         width = sum(f.width for f in self.specification.features if f.kind != "category")
         columns = sql.columns_of(f"x{p}" for p in range(width))
         kinds = sql.types(self.con, sql.select(self.active_table, columns)) if width else {}
@@ -220,10 +253,13 @@ class Snapshot(SlotTables):
         if classes is None:
             classes = self.specification.classes
         if not classes:
-            values = self.of_active_rows(sql.expression("CAST(y AS DOUBLE)"), None, np.float64)
+            values = self._plain("y")
             if not np.isfinite(values).all():
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
+        if self.held is not None and self.held.is_whole("y"):
+            values, codes = self.held.classes("y")
+            return np.zeros(0), tuple(str(value).lower() for value in values), codes
         (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
         text = sql.expression("encode(CAST(y AS VARCHAR))")
         # of others, a collation or another equality may take two texts for one
@@ -256,7 +292,14 @@ class Snapshot(SlotTables):
         """float64 (a,): the column of weights of the active rows, NaN where it is NULL."""
         if not self.specification.weight:
             raise InternalError(f"slot {self.specification.slot} does not hold the weight")
-        return self.of_active_rows(sql.column("w"), None, np.float64)
+        return self._plain("w")
+
+    def _plain(self, name: str) -> Array:
+        """float64 (a,): a column of the active rows."""
+        if self.held is not None:
+            return self.held.plain(name).astype(np.float64)
+        value = sql.expression("CAST($value AS DOUBLE)", value=sql.column(name))
+        return self.of_active_rows(value, None, np.float64)
 
     def split(self) -> Array:
         """uint8 (a,): 1 for the active rows that are for validation.
@@ -334,6 +377,8 @@ class Snapshot(SlotTables):
 
     def drop(self) -> None:
         """Remove all temporary tables of the snapshot; it may be called again."""
+        self._hide()
+        self.held = None
         self._forget(*self._tables)
         self._numbering = None
         self.active, self.weight = 0, 0.0
@@ -356,7 +401,25 @@ class Snapshot(SlotTables):
         union: exp.Query = parts[0]
         for part in parts[1:]:
             union = exp.Union(this=union, expression=part, distinct=False)
-        self.create("raw", union, keys.pads(draws) if self.specification.base else None)
+        self.held = held_rows(self.con, self.specification, union, content(self))
+        if self.held is None:
+            self.create("raw", union, keys.pads(draws) if self.specification.base else None)
+            self._count()
+        else:
+            self._count_held(self.held)
+
+    def _count_held(self, held: HeldRows) -> None:
+        """Count the rows, and leave out those that are not kept."""
+        indices, kept = self.specification.fragments, held.labelled
+        sizes, owns = [len(kept)], [int(np.count_nonzero(kept))]
+        if len(indices) > 1:
+            found, most = held.columns["fragment"].to_numpy(), max(indices) + 1
+            sizes = np.bincount(found, minlength=most)[list(indices)].tolist()
+            owns = np.bincount(found[kept], minlength=most)[list(indices)].tolist()
+            kept = kept | np.isin(found, [link for _, link in self.specification.links])
+        self._settle(dict(zip(indices, zip(sizes, owns, strict=True), strict=True)))
+        if not kept.all():
+            self.held = held.kept(np.flatnonzero(kept))
 
     def _count(self) -> None:
         labelled = "y" if self.specification.target else "*"
@@ -366,7 +429,14 @@ class Snapshot(SlotTables):
             raw=self.table("raw"),
         )
         found = sql.fetch(self.con, query)
-        counts = {index: (size, own) for index, size, own, *_ in found}
+        self._settle({index: (size, own) for index, size, own, *_ in found})
+        # in the transaction that makes a table, its rowids do not begin at 0
+        self._first = min((first for *_, first, _ in found), default=0)
+        if max((last for *_, last in found), default=-1) - self._first + 1 != self._size:
+            raise InternalError("the rows of a snapshot do not lie side by side")
+
+    def _settle(self, counts: Mapping[int, tuple[int, int]]) -> None:
+        """`counts`: by fragment its rows, and those that have a target."""
         links = {link for _, link in self.specification.links}
         sizes = [counts.get(index, (0, 0)) for index in self.specification.fragments]
         self._size = sum(size for size, _ in sizes)
@@ -375,10 +445,6 @@ class Snapshot(SlotTables):
             size if index in links else own
             for index, (size, own) in zip(self.specification.fragments, sizes, strict=True)
         )
-        # in the transaction that makes a table, its rowids do not begin at 0
-        self._first = min((first for *_, first, _ in found), default=0)
-        if max((last for *_, last in found), default=-1) - self._first + 1 != self._size:
-            raise InternalError("the rows of a snapshot do not lie side by side")
 
     def _numbered_rows(self) -> Numbering:
         if self._numbering is None:

@@ -358,10 +358,16 @@ def columns(
         return found
 
 
+def described(con: Connection, query: exp.Expr) -> list[tuple[str, str]]:
+    """Names and types of the result's columns; the query is bound, and not run."""
+    with _told(to_sql(query)) as (text, _):
+        found = con.sql(text)
+        return list(zip(found.columns, map(str, found.types), strict=True))
+
+
 def types(con: Connection, query: exp.Expr) -> dict[str, str]:
-    """The types of the result's columns by name; the query is bound, and not run."""
-    found = con.sql(to_sql(query))
-    return dict(zip(found.columns, map(str, found.types), strict=True))
+    """The types of the result's columns by name, as `described`."""
+    return dict(described(con, query))
 
 
 def reader(
@@ -369,8 +375,8 @@ def reader(
 ) -> pa.RecordBatchReader:
     """The result as Arrow batches of at most `rows` rows, in no promised order."""
     with _told(to_sql(query)) as (text, _):
-        given = dict(parameters) if parameters else None
-        return con.sql(text, params=given).to_arrow_reader(rows)
+        found = con.sql(text, params=dict(parameters)) if parameters else con.sql(text)
+        return found.to_arrow_reader(rows)
 
 
 @contextmanager

@@ -76,6 +76,16 @@ class FederatedPlan:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
         return _fragments(self.ucq, client, self.specifications[client])
 
+    def renamed(self, name: str, sql: str) -> FederatedPlan:
+        """The plan of the same statement over a model of another name, which is as long: what was
+        worked out of its exchanges holds of this one too."""
+        if len(name) != len(self.name) or len(name.encode()) != len(self.name.encode()):
+            raise InternalError("a name of another length makes other messages")
+        found = replace(self, name=name, sql=sql, run=replace(self.run, model=name))
+        known = {key: self.__dict__[key] for key in _WORKED_OUT if key in self.__dict__}
+        found.__dict__.update(known)
+        return found
+
     @cached_property
     def protection(self) -> Protection:
         """By what labels, features, predictions and statistics are protected."""
@@ -152,6 +162,9 @@ class FederatedPlan:
         as a whole.
         """
         return ex.totals(self.exchanges)
+
+
+_WORKED_OUT = ("protection", "exchanges", "disclosures", "staying", "symbols")
 
 
 def plan(

@@ -81,6 +81,13 @@ class Clock:
         return instant if type_ == _INSTANT else build.cast(instant, type_)
 
 
+def asks_the_time(query: exp.Query) -> bool:
+    """The query may have to be told the time: its plan is another one each time."""
+    if any(folded(identifier.name) in _WORDS for identifier in query.find_all(exp.Identifier)):
+        return True
+    return any(_type_of_call(call) for call in query.find_all(exp.Anonymous))
+
+
 def _type_of_call(call: exp.Anonymous) -> str | None:
     name, arguments = function_name(call), len(call.expressions)
     if name == "age" and arguments == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -72,7 +72,7 @@ class Message:
         """What is wrong where the fields fit their forms, but not each other."""
         return None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of the values: buffers of arrays, UTF-8 of text, 8 for a number."""
         return sum(_size(getattr(self, name), form) for name, form in self.forms().items())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from sqlfl.messages.forms import (
 )
 
 Sizes = dict[str, int]
+_KNOWN = "_sizes"
+"""Where a message has its sizes, once they were looked at."""
 MOST = 2**31 - 1
 """Of an axis: rows of a table beyond that cannot be joined."""
 
@@ -41,12 +44,16 @@ def sizes_of(message: Message) -> Sizes:
 
     Raises WireError where a field is not of its form, or one name would stand for two numbers.
     """
+    known: Sizes | None = vars(message).get(_KNOWN)
+    if known is not None:
+        return known
     sizes: Sizes = {}
     for name, form in message.forms().items():
         try:
             _measure(getattr(message, name), form, sizes)
         except ValueError as error:
             raise WireError(f"{message.kind}.{name} {error}") from None
+    vars(message)[_KNOWN] = sizes  # a message does not change
     return sizes
 
 
@@ -136,7 +143,7 @@ def _check_tuple(value: Any, count: Size, sizes: Sizes) -> None:
 def _check_array(value: Any, form: Numbers, sizes: Sizes, number: int) -> None:
     if not isinstance(value, np.ndarray):
         raise ValueError(f"must be an array, got {_named(value)}")
-    if value.dtype.name not in form.types or not value.dtype.isnative:
+    if _name_of(value.dtype) not in form.types or not value.dtype.isnative:
         raise ValueError(f"must be {' or '.join(form.types)}, got {value.dtype}")
     if form.optional and value.shape == (0,) * len(form.shape):
         return
@@ -144,6 +151,11 @@ def _check_array(value: Any, form: Numbers, sizes: Sizes, number: int) -> None:
         raise ValueError(f"must have {len(form.shape)} dimensions, got the shape {value.shape}")
     for size, found in zip(form.shape, value.shape, strict=True):
         _bind(sizes, size, found, number)
+
+
+@lru_cache(maxsize=64)
+def _name_of(kind: np.dtype[Any]) -> str:
+    return kind.name
 
 
 def _bind(sizes: Sizes, size: Size, found: int, number: int) -> None:

@@ -32,7 +32,7 @@ from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.connection import files
-from sqlfl.udfs.describe import describe, listing
+from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
@@ -86,6 +86,7 @@ class PartyClient:
         self._runs: dict[str, RunState] = {}
         self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
         self._labels = LabelSecret() if labels is None else labels
+        self._listings = Listings()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         try:
@@ -214,7 +215,7 @@ class PartyClient:
     def _list_tables(self, request: ms.ListTables) -> ms.Tables:
         cursor = self._cursors.begin()
         try:
-            places, tables = listing(cursor)
+            places, tables = self._listings.listing(cursor)
             text = tables_to_json(self._told(cursor, places), tables, self._labels.fleeting)
             return ms.Tables(request.run, request.slot, text)
         finally:

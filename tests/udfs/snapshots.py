@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import duckdb
 import numpy as np
+import pytest
 
 from sqlfl.privacy.specification import SnapshotPrivacy
 from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
+from sqlfl.udfs import rows
 from sqlfl.udfs.rows import Snapshot
 
 SECRET = b"the parties' secret"
+FORMS = {"tables": "sql", "columns": "arrays"}
+"""How rows are held, by the engine that they are held so for."""
+form = "tables"
+"""That of the next snapshots."""
 
 
 def specification(
@@ -61,9 +68,13 @@ def take(
     draws: bytes = SECRET,
 ) -> Snapshot:
     """The snapshot, taken in a transaction of `con` as a party does."""
-    con.begin()
-    snapshot = Snapshot.take(con, wanted, fragments, secret, run, draws)
-    con.commit()
+    wanted = replace(wanted, engine=FORMS[form])
+    with pytest.MonkeyPatch.context() as patch:
+        if form == "tables":  # rows without features are held for either engine
+            patch.setattr(rows, "held_rows", lambda *_: None)
+        con.begin()
+        snapshot = Snapshot.take(con, wanted, fragments, secret, run, draws)
+        con.commit()
     return snapshot
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from sqlfl.errors import ModelError
 from sqlfl.schema import Column, Place, Table
-from sqlfl.udfs.describe import current_place, describe, listing, use
+from sqlfl.udfs import describe as describe_module
+from sqlfl.udfs.describe import Listings, current_place, describe, listing, use
 from tests.conftest import Open
 
 
@@ -50,6 +51,53 @@ def test_tables_and_views_of_all_schemas(database: Open) -> None:
         ("main", "w", "memory"),
         ("other", "u", "memory"),
     ]
+
+
+def test_a_listing_is_kept_until_something_changes(
+    database: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    con = database("CREATE TABLE t (a INTEGER)", "CREATE TYPE kind AS ENUM ('x')")
+    listed: list[int] = []
+
+    def counted(con: duckdb.DuckDBPyConnection) -> object:
+        listed.append(1)
+        return listing(con)
+
+    monkeypatch.setattr(describe_module, "listing", counted)
+    own, cursor = Listings(), con.cursor()
+    assert own.listing(con) == listing(con)
+    assert own.listing(con) == listing(con)
+    assert len(listed) == 1
+    for change in (
+        "ALTER TABLE t ADD COLUMN b INTEGER",
+        "ALTER TABLE t RENAME COLUMN b TO c",
+        "ALTER TABLE t ALTER COLUMN c TYPE VARCHAR",
+        "ALTER TABLE t RENAME TO s",
+        "INSERT INTO s VALUES (1, 'x')",
+        "CREATE TABLE u (e kind)",
+        "DROP TABLE u",
+        "CREATE SCHEMA other",
+        "CREATE TABLE other.s (a INTEGER)",
+        "DROP TABLE s",
+        f"ATTACH '{tmp_path / 'far.duckdb'}' AS far",
+        "CREATE TABLE far.t (z DATE)",
+        "USE far",
+    ):
+        (con if change.startswith("USE") else cursor).execute(change)
+        before = len(listed)
+        assert own.listing(con) == listing(con), change
+        assert len(listed) == before + 1, change
+        assert own.listing(con) == listing(con)
+        assert len(listed) == before + 1, change
+
+
+def test_where_there_is_a_view_the_listing_is_made_each_time(database: Open) -> None:
+    con = database("CREATE TABLE t (a INTEGER)", "CREATE VIEW v AS FROM t")
+    own = Listings()
+    assert own.listing(con) == listing(con)
+    con.execute("DROP TABLE t")
+    con.execute("CREATE TABLE t (a VARCHAR)")
+    assert own.listing(con) == listing(con)
 
 
 def test_tables_of_one_name_in_several_databases(database: Open) -> None:

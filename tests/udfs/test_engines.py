@@ -30,6 +30,8 @@ from sqlfl.udfs.update import Engine
 from tests.depth import THOROUGH
 from tests.udfs.snapshots import specification, take
 
+pytestmark = pytest.mark.usefixtures("in_both_forms")
+
 Array = npt.NDArray[np.float64]
 
 FEATURES = (

@@ -20,6 +20,8 @@ from sqlfl.udfs.update import Engine
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 
+pytestmark = pytest.mark.usefixtures("in_both_forms")
+
 Array = np.ndarray
 
 VALUES: dict[str, tuple[str, tuple[Any, ...]]] = {

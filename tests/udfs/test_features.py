@@ -12,6 +12,8 @@ from sqlfl.udfs.rows import Snapshot
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take
 
+pytestmark = pytest.mark.usefixtures("in_both_forms")
+
 
 def snapshot_of(
     con: duckdb.DuckDBPyConnection, *columns: tuple[str, str], run: str = "r"

@@ -1,0 +1,143 @@
+"""Plans of statements that come again, while the parties answer what they answered then.
+
+A plan follows from the text of the statement, the model that it scores and what the parties say of
+their tables: so it is made once for each of these. The parties are asked anew each time, for the
+same things in the same order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from sqlfl.errors import PartyError
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, TrainModel
+from sqlfl.planner.query.clock import asks_the_time
+from sqlfl.schema import Catalog, Client, Column, Place, Table
+
+Answer = TypeVar("Answer")
+Planned: TypeAlias = TrainModel | EvaluateModel | PredictModel
+
+MOST = 64
+"""Statements whose plans are kept."""
+WIDEST = 20_000
+"""Columns of all tables that parties have told of, beyond which a plan is not kept: their listings
+would take more memory than plans save time."""
+
+
+@dataclass
+class _Asked:
+    """A catalog that remembers what it was asked, and answered."""
+
+    catalog: Catalog
+    answers: dict[tuple[str, *tuple[Any, ...]], Any] = field(default_factory=dict)
+    failed: bool = False
+    """It had no answer once."""
+
+    @property
+    def columns(self) -> int:
+        """Of the tables that were told of."""
+        listings = (
+            tables for (question, *_), tables in self.answers.items() if question == "tables"
+        )
+        return sum(len(table.columns) for tables in listings for table in tables)
+
+    def parties(self) -> tuple[str, ...]:
+        return self._ask(self.catalog.parties)
+
+    def clients(self, party: str) -> tuple[Client, ...]:
+        return self._ask(self.catalog.clients, party)
+
+    def tables(self, client: Client) -> tuple[Table, ...]:
+        return self._ask(self.catalog.tables, client)
+
+    def places(self, client: Client) -> tuple[Place, ...]:
+        return self._ask(self.catalog.places, client)
+
+    def fleeting(self, client: Client) -> str:
+        return self._ask(self.catalog.fleeting, client)
+
+    def describe(self, client: Client, select: str) -> tuple[Column, ...]:
+        return self._ask(self.catalog.describe, client, select)
+
+    def _ask(self, question: Callable[..., Answer], *of: Any) -> Answer:
+        try:
+            answer = question(*of)
+        except BaseException:
+            self.failed = True
+            raise
+        self.answers[question.__name__, *of] = answer
+        return answer
+
+
+@dataclass(frozen=True)
+class _Kept:
+    plan: FederatedPlan
+    answers: dict[tuple[str, *tuple[Any, ...]], Any]
+    remarks: tuple[str, ...]
+
+    def holds(self, catalog: Catalog) -> bool:
+        try:
+            return all(
+                getattr(catalog, question)(*of) == answer
+                for (question, *of), answer in self.answers.items()
+            )
+        except PartyError:
+            return False
+
+
+class Plans:
+    """Those that were made last; several threads may ask for one."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def plan(
+        self,
+        statement: Planned,
+        catalog: Catalog,
+        remark: Callable[[str], None],
+        make: Callable[[Catalog, Callable[[str], None]], FederatedPlan],
+        run: str | None = None,
+    ) -> FederatedPlan:
+        """What `make` makes of a catalog and what is told what is odd; `run` is that of the model
+        that is scored. A statement that asks for the time, or starts from a model, is planned each
+        time."""
+        key = (_text_of(statement), run)
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None and kept.holds(catalog):
+            for text in kept.remarks:
+                remark(text)
+            name = str(statement.name)
+            same = kept.plan.name == name and kept.plan.sql == statement.sql
+            return kept.plan if same else kept.plan.renamed(name, statement.sql)
+        remarks: list[str] = []
+        asked = _Asked(catalog)
+        plan = make(asked, remarks.append)
+        for text in remarks:
+            remark(text)
+        if not (asked.failed or _is_of_the_moment(statement)) and asked.columns <= WIDEST:
+            with self._lock:
+                self._kept[key] = _Kept(plan, asked.answers, tuple(remarks))
+                self._kept.move_to_end(key)
+                while len(self._kept) > MOST:
+                    self._kept.popitem(last=False)
+        return plan
+
+
+def _is_of_the_moment(statement: Planned) -> bool:
+    warm = any(option.name.lower() == "warm_start" for option in statement.options)
+    return warm or asks_the_time(statement.query)
+
+
+def _text_of(statement: Planned) -> Hashable:
+    """The statement's text but for the model's name, of which only the length shows in a plan."""
+    start, end = statement.name.span
+    name = str(statement.name)
+    return statement.sql[:start], statement.sql[end:], end - start, len(name), len(name.encode())
