@@ -22,7 +22,13 @@ log = logging.getLogger("sqlfl.compiled")
 VARIABLE = "SQLFL_COMPILED"
 FORM = 1
 """What the library must say of itself: the form of its functions that this version calls."""
-TYPES = {"float64": 0, "float32": 1, "uint8": 2, "uint16": 3, "int32": 4}
+TYPES = {
+    np.dtype(np.float64): 0,
+    np.dtype(np.float32): 1,
+    np.dtype(np.uint8): 2,
+    np.dtype(np.uint16): 3,
+    np.dtype(np.int32): 4,
+}
 """Of targets, by their numbers in compiled.c."""
 PATH = Path(__file__).with_name("_compiled.so")
 
@@ -65,10 +71,10 @@ def _miss(why: str) -> None:
 
 def typed(targets: Array) -> tuple[Array, int]:
     """As one of `TYPES`, in one piece, and which."""
-    kind = TYPES.get(targets.dtype.name)
+    kind = TYPES.get(targets.dtype)
     if kind is None:
         targets = targets.astype(np.float64 if targets.dtype.kind == "f" else np.int32)
-        kind = TYPES[targets.dtype.name]
+        kind = TYPES[targets.dtype]
     return np.ascontiguousarray(targets), kind
 
 
@@ -78,4 +84,4 @@ def address(values: Array | None) -> ctypes.c_void_p | None:
         return None
     if not values.flags.c_contiguous:
         raise InternalError("an array for the compiled part lies as one piece")
-    return ctypes.c_void_p(values.ctypes.data)
+    return ctypes.c_void_p(values.__array_interface__["data"][0])

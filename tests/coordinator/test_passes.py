@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from sqlfl.compiled import library
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
@@ -99,6 +100,8 @@ def test_sums_over_rows_that_no_array_holds(loss: Loss, weighted: bool) -> None:
     assert passes.square(dense.scores) == pytest.approx(w @ (dense.h**2).sum(axis=1) / TOTAL)
     mean = loss.mean_curvature(dense.h, dense.w)
     assert passes.mean_curvature(dense.scores) == pytest.approx(mean)
+    bend = passes.look(dense.scores).bend
+    assert bend is None if library() is None else bend == pytest.approx(mean)
     vector = [np.random.default_rng(1).normal(size=(1, size)) for size in SIZES]
     joined = sum(own[0, rows] for own, rows in zip(vector, dense.rows, strict=True))
     for found, expected in zip(passes.sums(vector), dense.sums((w * joined)[:, None]), strict=True):

@@ -83,6 +83,8 @@ class CompiledPiece(Piece):
             return
         found = self._look(loss, scores, tally.sums, tally.total)
         tally.value += found.value
+        if tally.bend is not None:
+            tally.bend += found.bend
         if found.undefined:
             tally.extend(np.nan, np.nan)
         else:
@@ -168,15 +170,14 @@ class ProductPiece(CompiledPiece):
         """Writes scores into `into` (d_c, b), or targets into `labels` (b,), where they are
         wanted."""
         found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
-        targets, kind = typed(self.given)
+        targets, kind = (None, 0) if into is not None else typed(self.given)
         if labels is not None:
             into = np.empty((1, self.count))  # as H of no slot
         failed = functions().sqlfl_look_at_products(
             c_int32(0 if loss is None else LOSSES[loss.name]), c_int64(len(constant)),
             self._sides(slots), address(self.keys), c_int64(len(self.keys)), address(constant),
-            None if loss is None and labels is None else address(targets), c_int32(kind),
-            c_int32(self.far[-1]), ctypes.byref(found), address(total), address(into),
-            address(labels), c_int64(self.count),
+            address(targets), c_int32(kind), c_int32(self.far[-1]), ctypes.byref(found),
+            address(total), address(into), address(labels), c_int64(self.count),
         )  # fmt: skip
         _check(failed)
         return found

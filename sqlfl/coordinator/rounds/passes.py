@@ -47,6 +47,8 @@ class Look:
     """|H| of the rows that count, at most; NaN where one is."""
     highest: float
     """H of these, at most."""
+    bend: float | None = None
+    """As `Passes.mean_curvature`; None where that takes a pass of its own."""
 
 
 class Passes:
@@ -57,8 +59,8 @@ class Passes:
         self._loss = loss
         self.total = source.total
         self._outputs = loss.outputs
-        self._chosen: Array | None = None
-        """Numbers of the joined rows that are drawn."""
+        self._chosen: Piece | None = None
+        """The joined rows that are drawn."""
 
     def look(self, scores: Scores, *, sums: bool = True) -> Look:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
@@ -77,7 +79,8 @@ class Passes:
         # NaN, where a score is
         largest = float(np.max([0.0, tally.largest, -tally.least]))
         value = tally.value / self.total
-        return Look(value, tally.sums, tally.total, largest, tally.largest)
+        bend = None if tally.bend is None else tally.bend / self.total
+        return Look(value, tally.sums, tally.total, largest, tally.largest, bend)
 
     def value(self, scores: Scores) -> float:
         """The (weighted) mean loss."""
@@ -216,11 +219,10 @@ class Passes:
             yield from self._pieces(size)
             return
         if self._chosen is None:
-            self._chosen = _draw(self.total, SAMPLED)
-        numbers = self._chosen
+            self._chosen = self._source.some(_draw(self.total, SAMPLED))
         size = size or max(1024, CHUNK // self._outputs)
-        for start in range(0, len(numbers), size):
-            yield self._source.some(numbers[start : start + size])
+        for start in range(0, self._chosen.count, size):
+            yield self._chosen.cut(slice(start, start + size))
 
 
 def _draw(total: int, rows: int) -> Array:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,9 @@ class Tally:
     least: float = np.inf
     """Of H of the rows that count; NaN where one is."""
     largest: float = -np.inf
+    bend: float | None = 0.0
+    """Σ share · the mean non-zero eigenvalue of the loss's second derivatives; None where that
+    takes a pass of its own."""
 
     def extend(self, least: float, largest: float) -> None:
         self.least = float(np.minimum(self.least, least))
@@ -61,6 +64,13 @@ class Piece:
     def numbers(self) -> slice:
         """Of joined rows one after the other."""
         return slice(self.first, self.first + self.count)
+
+    def cut(self, rows: slice) -> Self:
+        """Some of it, where it is no product and its rows are no ranges; `numbers` are not told."""
+        given = self.given[rows]
+        shares = None if self.shares is None else self.shares[rows]
+        own = tuple(found[rows] for found in self.rows if not isinstance(found, slice))
+        return replace(self, count=len(given), rows=own, given=given, shares=shares)
 
     @property
     def counted(self) -> float:
@@ -135,12 +145,13 @@ class Piece:
             tally.extend(counting.min(), counting.max())
         value, pulled = slopes(h)
         tally.value += value
+        tally.bend = None
         tally.total += pulled.sum(axis=1)
         for slot, into in enumerate(tally.sums):
             self.add(slot, into, pulled)
 
     def bend(self, loss: Loss, scores: Scores) -> float:
-        """Σ share · the mean non-zero eigenvalue of the loss's second derivatives."""
+        """As `Tally.bend`."""
         counted = self.counted
         if not counted > 0.0:
             return 0.0

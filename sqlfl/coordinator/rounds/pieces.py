@@ -167,7 +167,7 @@ class ProductPieces:
             size = min(size, SPREAD)
         for first in range(0, tree.total, size):
             end = min(first + size, tree.total)
-            yield self._piece(0, end - first, tree.part(first, end))
+            yield self._piece(0, end - first, tree.between(first, end))
 
     def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Piece:
         own = (rows[slot] for slot in self._slots)
