@@ -99,9 +99,9 @@ def many_to_many(shape: Shape) -> Task:
 
 
 def grid(shape: Shape) -> Task:
-    """Two tables as of `many_to_many`, and a third one that hangs on both: a row for most pairs of
-    a number of the one and a number of the other, found by a LEFT JOIN. No tree of keys leads to
-    its joined rows. Raises ValueError for other than three tables."""
+    """Two tables as of `many_to_many`, and a third one that hangs on both: a row for nine tenths of
+    the pairs of a number of the one and a number of the other, found by a LEFT JOIN. No tree of
+    keys leads to its joined rows. Raises ValueError for other than three tables."""
     if shape.slots != 3:
         raise ValueError(f"a grid joins three tables, not {shape.slots}")
     base = many_to_many(replace(shape, slots=2))
@@ -111,7 +111,7 @@ def grid(shape: Shape) -> Task:
         side = f"CAST(floor({SIDE} * {draws.uniform(name, 'key + 7 * b')}) AS BIGINT) AS side"
         tables[name] = tuple(f"SELECT *, {side} FROM ({select})" for select in selects)
     cells = f"SELECT i // {SIDE} AS p, i % {SIDE} AS q, {draws.facets(2, 'i', 'i')}"
-    tables["d2.facets"] = _clients(replace(shape, clients=1), SIDE * SIDE - SIDE, cells)
+    tables["d2.facets"] = _clients(replace(shape, clients=1), 9 * SIDE * SIDE // 10, cells)
     joins = "JOIN d1.facets d1 ON d0.key = d1.key "
     joins += "LEFT JOIN d2.facets d2 ON d2.p = d0.side AND d2.q = d1.side"
     query = f"SELECT {', '.join(_columns(range(3)))}, d0.y FROM d0.facets d0 {joins}"

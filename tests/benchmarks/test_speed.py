@@ -50,7 +50,8 @@ def speed() -> Iterator[SimpleNamespace]:
 
 
 def generated(speed, name: str, **shape):
-    make = {"star": speed.stars.star, "many": speed.stars.many_to_many}[name]
+    stars = speed.stars
+    make = {"star": stars.star, "many": stars.many_to_many, "grid": stars.grid}[name]
     return make(speed.stars.Shape(**{"rows": 2000, "fan_out": 5, **shape}))
 
 
@@ -67,6 +68,17 @@ def test_a_join_has_its_size_however_many_clients(speed, name: str, slots: int) 
         assert len(whole) == 400
     else:
         assert len(whole) == pytest.approx(400 * rows, rel=0.8)
+
+
+def test_a_grid_has_rows_without_a_partner_and_no_tree(speed) -> None:
+    """Every pair of the sides is looked for, also where a client has a part of them."""
+    whole = generated(speed, "grid", rows=2000, fan_out=20).joined()
+    parts = generated(speed, "grid", rows=2000, fan_out=20, clients=2).joined()
+    assert len(whole) == len(parts) == pytest.approx(2000, rel=0.3)
+    assert 0 < whole["a2"].null_count < 0.5 * len(whole)
+    assert parts["a2"].null_count == whole["a2"].null_count
+    with pytest.raises(ValueError, match="three tables"):
+        generated(speed, "grid", slots=4)
 
 
 @pytest.mark.parametrize("name", ["star", "many"])
