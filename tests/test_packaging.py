@@ -155,7 +155,7 @@ def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -
     assert modules_of_wheel(build("wheel", unpacked, target)) == modules_of_wheel(wheel)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
 def test_install(
     form: str,
