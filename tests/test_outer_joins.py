@@ -150,7 +150,7 @@ ALONE = ("expressions of two tables of one party", "a derived table with GROUP B
 """What does not mean the same over a party of several clients."""
 
 
-@pytest.mark.thinned(11)
+@pytest.mark.thinned(17)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_by_hand(name: str, clients: int, database: Open) -> None:

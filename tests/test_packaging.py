@@ -172,7 +172,7 @@ def test_without_a_compiler_the_rest_is_installed(
     assert found == MODULES | {"sqlfl/py.typed"} | DATA
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
 def test_install(
     form: str,

@@ -186,6 +186,7 @@ def test_a_trained_model_plots(database: Any, tmp_path: Path) -> None:
             assert (tmp_path / f"{x}.png").stat().st_size > 1000
 
 
+@pytest.mark.thinned(3)
 def test_nothing_global_is_touched() -> None:
     """No pyplot, which opens windows and keeps every figure; no setting of matplotlib's."""
     code = """

@@ -148,7 +148,7 @@ CONFIGURATIONS = (
 )
 
 
-@pytest.mark.thinned(11)
+@pytest.mark.thinned(13)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize(("privacy", "options", "kind"), CONFIGURATIONS)
 def test_traffic_is_what_explain_says(

@@ -126,7 +126,7 @@ def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> 
     assert found[0] == pytest.approx(found[1], rel=1e-4 if optimizer == "adam" else 1e-6)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     "options",
@@ -205,7 +205,7 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("algorithm", "activation"),
     [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],
@@ -226,7 +226,7 @@ def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> Non
 PLAIN = f"SELECT t.x, t.c, p.z, t.y FROM {ONE} t JOIN {TWO} p USING (k)"
 
 
-@pytest.mark.thinned(13)
+@pytest.mark.thinned(17)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -294,7 +294,7 @@ def test_ctrl_c_keeps_the_towers_so_far(options: dict[str, object]) -> None:
             assert loss == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5)
 
 
-@pytest.mark.thinned(13)
+@pytest.mark.thinned(23)
 @pytest.mark.parametrize("options", LONG, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlfl.PartyError("one/1", "it is gone")])
 @pytest.mark.parametrize("kind", ["send_predictions", "residuals", "between", "save"])
@@ -319,7 +319,7 @@ def test_what_ends_in_the_midst_of_towers_leaves_nothing(
 # -- the border ------------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("at", [None, "one", "two"])
 @pytest.mark.parametrize(
     "options",

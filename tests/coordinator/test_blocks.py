@@ -35,7 +35,7 @@ def test_all_joined_rows_are_in_blocks(
     monkeypatch.setattr(module, "LONG", 2)
     ucq = query(TREES[name], 1, blocks)
     several = 0
-    for seed in range(60 if THOROUGH else 12):
+    for seed in range(60 if THOROUGH else 8):
         slots = random_codes(ucq, SEED + seed, *((12, 4), (30, 3))[seed % 2])
         for slot in range(1, len(ucq.slots) - 1):  # one slot alone multiplies
             if seed % 3:

@@ -128,7 +128,7 @@ TREES = {
 @pytest.mark.parametrize("name", TREES)
 def test_trees(name: str, blocks: int) -> None:
     ucq = query(TREES[name], 1, blocks)
-    for seed in range(60 if THOROUGH else 12):
+    for seed in range(60 if THOROUGH else 8):
         most, values = ((12, 4), (4, 40), (30, 1 if len(ucq.slots) < 4 else 4))[seed % 3]
         slots = random_codes(ucq, SEED + seed, most, values)
         if seed % 4 == 0 and len(ucq.slots) > 1:  # a slot of which each key has one row at most

@@ -770,7 +770,7 @@ print(texts[0])
 """
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("size", "options", "text"),
     [

@@ -128,7 +128,7 @@ def recorded(
         yield fed, wrapped[0], request.param
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("network", "line"),
     [

@@ -113,7 +113,7 @@ def part(
 # -- equal to PREDICT -----------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize(("kind", "target"), TARGETS.items())
 @pytest.mark.parametrize("trained_on", ["", "WHERE t.id < 90 AND t.id % 4 <> 2"])
 def test_the_parts_and_the_intercept_are_the_prediction(
