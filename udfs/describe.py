@@ -93,8 +93,8 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
 
     Raises ModelError if the text is not one SELECT, duckdb.Error if it cannot be bound.
     """
-    query = sql.verbatim(con, select)
-    return tuple(Column(name, _type(kind)) for name, kind in sql.described(con, query))
+    query = exp.Describe(this=sql.verbatim(con, select))
+    return tuple(Column(row[0], _type(row[1])) for row in sql.fetch(con, query))
 
 
 def current_place(con: sql.Connection) -> tuple[str, str]:

@@ -358,16 +358,10 @@ def columns(
         return found
 
 
-def described(con: Connection, query: exp.Expr) -> list[tuple[str, str]]:
-    """Names and types of the result's columns; the query is bound, and not run."""
-    with _told(to_sql(query)) as (text, _):
-        found = con.sql(text)
-        return list(zip(found.columns, map(str, found.types), strict=True))
-
-
 def types(con: Connection, query: exp.Expr) -> dict[str, str]:
-    """The types of the result's columns by name, as `described`."""
-    return dict(described(con, query))
+    """The types of the result's columns by name; the query is bound, and not run."""
+    # a relation of a query that calls nextval is run when it is made
+    return {row[0]: row[1] for row in fetch(con, exp.Describe(this=query))}
 
 
 def reader(

@@ -206,6 +206,18 @@ def test_types_that_arrow_has_otherwise_are_kept_in_tables(
         assert snapshot.held is None
 
 
+def test_rows_are_read_once(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "form", "columns")
+    con = database("CREATE SEQUENCE drawn", "CREATE TABLE t AS SELECT range AS k FROM range(5)")
+    specified = specification(
+        ("n", "numeric"), target=True, classes=True, identifiers=(0,), fragments=(0, 1)
+    )
+    fragment = "SELECT nextval('drawn') AS n, k AS sqlfl_target, k AS sqlfl_id_0 FROM t"
+    snapshot = take(con, specified, fragment, f"{fragment} LIMIT 3")
+    assert snapshot.held is not None
+    assert con.execute("SELECT last_value FROM duckdb_sequences()").fetchone() == (8,)
+
+
 def test_weights_and_merged_rows_take_the_place_of_active_ones(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
