@@ -30,12 +30,16 @@ def merging(least: int = 1) -> Iterator[None]:
 
 @contextlib.contextmanager
 def federation(
-    databases: Databases | Parties, wrap: Callable[[Transport], Transport] | None = None
+    databases: Databases | Parties,
+    wrap: Callable[[Transport], Transport] | None = None,
+    *,
+    combine: bool = False,
 ) -> Iterator[sqlfl.Federation]:
+    """`combine`: parties of several clients combine them."""
     parties = databases.parties if isinstance(databases, Databases) else databases
     with sqlfl.Federation(progress=False, wrap=wrap) as fed:
         for party, clients in parties.items():
-            fed.attach(party, clients if len(clients) > 1 else clients[0])
+            fed.attach(party, clients if len(clients) > 1 else clients[0], combine=combine)
         yield fed
 
 

@@ -90,7 +90,7 @@ GROUND = frozenset(
     "sqlfl." + name
     for name in (
         "arrays", "codec", "endings", "errors", "files", "fragment_columns", "interrupts",
-        "printing", "schema", "sql_writer", "threads", "version", "wire", "wire_columns",
+        "printing", "schema", "sql_writer", "threads", "unions", "version", "wire", "wire_columns",
     )
 )  # fmt: skip
 ROOMS = {

@@ -184,6 +184,11 @@ class Snapshot(SlotTables):
         self.drop_part(before)
 
     @property
+    def salt(self) -> bytes:
+        """The key of chance: random, or with a seed what follows from that and from the rows."""
+        return self._salt
+
+    @property
     def active_table(self) -> exp.Table:
         """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> per numeric
         column, FLOAT where the column's type has only such numbers, else DOUBLE, NULL where
