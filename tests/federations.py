@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from unittest import mock
 
 import duckdb
@@ -28,6 +29,19 @@ def merging(least: int = 1) -> Iterator[None]:
         yield
 
 
+_COMBINE = ContextVar("combine", default=False)
+
+
+@contextlib.contextmanager
+def combining() -> Iterator[None]:
+    """Parties of several clients combine them."""
+    token = _COMBINE.set(True)
+    try:
+        yield
+    finally:
+        _COMBINE.reset(token)
+
+
 @contextlib.contextmanager
 def federation(
     databases: Databases | Parties,
@@ -35,7 +49,8 @@ def federation(
     *,
     combine: bool = False,
 ) -> Iterator[sqlfl.Federation]:
-    """`combine`: parties of several clients combine them."""
+    """`combine`: as in `combining`."""
+    combine = combine or _COMBINE.get()
     parties = databases.parties if isinstance(databases, Databases) else databases
     with sqlfl.Federation(progress=False, wrap=wrap) as fed:
         for party, clients in parties.items():

@@ -26,6 +26,7 @@ from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
 from sqlfl.privacy.specification import SnapshotPrivacy
 from sqlfl.schema import (
+    COMBINED,
     Client,
     Combination,
     FeatureSpecification,
@@ -95,6 +96,11 @@ class FederatedPlan:
     def databases(self) -> tuple[Client, ...]:
         """Those that evaluate fragments: `clients`, but for each that stands for others."""
         return self.run.databases
+
+    @property
+    def combining(self) -> tuple[str, ...]:
+        """The parties whose clients are one to the coordinator."""
+        return tuple(client.party for client in self.clients if client.index == COMBINED)
 
     @property
     def mapping_sql(self) -> str:

@@ -146,14 +146,14 @@ class CombinedSlot:
             return ready
         privacy = self.specification.privacy
         noised = privacy is not None and privacy.statistics == "noised"
-        if noised:
-            parts = [self._noised(parts)]
+        whole = self._noised(parts) if noised else sum_statistics(parts)
         if self.specification.shared:
-            return parts[0] if noised else sum_statistics(parts)
-        encoding = merge_statistics(parts, total)
+            return whole
         if noised:
-            encoding = merge_noised(parts, self.rows.size, deviation(self.specification))
-        self._set_encoding(encoding)
+            own = merge_noised([whole], self.rows.size, deviation(self.specification))
+        else:
+            own = merge_statistics([whole], total)
+        self._set_encoding(own)
         return ready
 
     def _noised(self, parts: Sequence[ms.Statistics]) -> ms.Statistics:
