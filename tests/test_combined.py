@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ from sqlfl.messages import Failure, Labels, Prepare, SendGram, SendLabels
 from sqlfl.party.guard import Guard
 from sqlfl.schema import Client
 from sqlfl.udfs import noised
+from sqlfl.udfs.blocks import MemoryBlocks
 from sqlfl.wire import decode, encode
-from tests import test_private, test_truth
+from tests import test_private, test_truth, test_weighted_border
 from tests.conftest import Open
 from tests.depth import examples
 from tests.federations import Parties, combining, federation, merging, probabilities
 from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
-from tests.test_border import order_of, tapped
+from tests.test_border import ALGORITHMS, order_of, tapped
 
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
@@ -154,6 +157,20 @@ def test_a_union_with_another_party(options: dict[str, object], database: Open) 
             found.append(probabilities(table, "linear_regression"))
     atol = 0.05 if "union" in options else 1e-6
     np.testing.assert_allclose(found[1], found[0], rtol=0, atol=atol)
+
+
+@given(
+    cases(outer=True), SEVERAL, st.sampled_from(ALGORITHMS), ENGINES, st.sampled_from((0.2, 0.5))
+)
+@examples(1)
+def test_the_traffic_of_a_split_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str, fraction: float
+) -> None:
+    with combining(), merging(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryBlocks, "secret", lambda self, purpose: test_weighted_border.DRAWS)
+        test_weighted_border.test_the_traffic_of_a_split_is_what_explain_says.hypothesis.inner_test(  # type: ignore[attr-defined]
+            case, clients, options, engine, fraction
+        )
 
 
 def test_mini_batches_approach_the_optimum(database: Open) -> None:
@@ -298,6 +315,25 @@ def test_a_client_that_fails_is_named_and_leaves_nothing(database: Open) -> None
         fed.sql("DROP MODEL m")
         fed.detach("bank")
         assert Client("bank").whole not in fed._parties.handlers
+
+
+def test_what_ends_the_party_ends_all_of_its_clients(database: Open) -> None:
+    parties = divided(database)
+    forever = "SELECT sum(sin(a.range * b.range)) FROM range(1000000) a, range(1000000) b"
+    for con in parties["bank"]:
+        con.execute(f"CREATE VIEW endless AS SELECT p.*, ({forever}) AS e FROM people p")
+    query = QUERY.format("n").replace("bank.people", "bank.endless").replace("p.c,", "p.e,")
+    with federation(parties, combine=True) as fed, ThreadPoolExecutor(1) as pool:
+        work = pool.submit(fed.sql, train_sql("m", "linear_regression", "y", query))
+        while not all(server._cursors._open for server in fed._servers.values()):
+            assert not work.done()
+            time.sleep(0.01)
+        while not work.done():
+            fed._parties.interrupts[Client("bank").whole]()
+            time.sleep(0.01)
+        with pytest.raises(sqlfl.PartyError, match="client bank/0: its database failed on prepare"):
+            work.result()
+        assert not any(server.working for server in fed._servers.values())
 
 
 def test_one_database_is_not_combined(database: Open) -> None:
