@@ -53,6 +53,7 @@ class Attachment:
     source : a connection, a path, or a list of these.
     store : the same, or None; one for all clients, or a list with one for each.
     coordinator : None where models are not kept.
+    combine : several clients are one to the coordinator.
 
     Raises Error for what is no source or store, PartyError where one cannot be used.
     """
@@ -63,6 +64,8 @@ class Attachment:
         source: Source | Sequence[Source],
         store: Store | Sequence[Store],
         coordinator: CoordinatorFile | None,
+        *,
+        combine: bool = False,
     ) -> None:
         sources = list(source) if isinstance(source, (list, tuple)) else [source]
         if not sources:
@@ -80,8 +83,11 @@ class Attachment:
                 hint='sqlfl.connect("coordinator.duckdb") keeps models in a file',
             )
         self._coordinator = coordinator
+        self.combined = combine and len(sources) > 1
+        """Of one client there is nothing to combine."""
         self._asked: list[tuple[Client, Any, Any]] = [
-            (Client(name, index), item, stores[index]) for index, item in enumerate(sources)
+            (Client(name, index, combined=self.combined), item, stores[index])
+            for index, item in enumerate(sources)
         ]
         self._stack = ExitStack()
         self.places: tuple[Place, ...] = ()

@@ -14,6 +14,7 @@ from sqlfl.attachment import Attachment, Place, Source, Store
 from sqlfl.errors import Error, nearest
 from sqlfl.files import Connection
 from sqlfl.interrupts import deferred
+from sqlfl.party.combined import CombinedClient
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -51,6 +52,7 @@ class Parties:
         self.handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
         self.interrupts: dict[Client, Callable[[], None]] = {}
         self.servers: dict[Client, PartyClient] = {}
+        self._combined: dict[Client, CombinedClient] = {}
         self.observers = Observers()
 
     def attach(
@@ -59,6 +61,8 @@ class Parties:
         source: Source | Sequence[Source],
         store: Store | Sequence[Store],
         welcome: Callable[[Sequence[Client]], None],
+        *,
+        combine: bool = False,
     ) -> None:
         """`welcome` is told of the clients once they can be reached; where it raises, they are not
         attached. Raises as `Federation.attach` says."""
@@ -69,7 +73,7 @@ class Parties:
                     f"a party named {name} is attached already",
                     hint=f'choose another name, or fed.detach("{name}") first',
                 )
-            self._attach(name, source, store, welcome)
+            self._attach(name, source, store, welcome, combine=combine)
 
     def _attach(
         self,
@@ -77,9 +81,11 @@ class Parties:
         source: Source | Sequence[Source],
         store: Store | Sequence[Store],
         welcome: Callable[[Sequence[Client]], None],
+        *,
+        combine: bool,
     ) -> None:
         own = Secrets(self._secret, secrets.token_bytes(32), self._holders)
-        with Attachment(name, source, store, self._file) as attachment:
+        with Attachment(name, source, store, self._file, combine=combine) as attachment:
             places = {place.client: place for place in attachment.places}
             servers = {
                 client: PartyClient(
@@ -97,15 +103,20 @@ class Parties:
             said = Remarks()
             for text in attachment.remarks():
                 said.add(text)
-            self.handlers |= {client: server.handle for client, server in servers.items()}
-            self.interrupts |= {client: server.interrupt for client, server in servers.items()}
+            ends: dict[Client, PartyClient | CombinedClient] = {**servers}
+            if attachment.combined:
+                combined = CombinedClient(list(servers.values()), self.observers)
+                ends[combined.client] = combined
+            self.handlers |= {client: end.handle for client, end in ends.items()}
+            self.interrupts |= {client: end.interrupt for client, end in ends.items()}
             try:
                 welcome(tuple(servers))
             except BaseException:
-                for client in servers:
+                for client in ends:
                     del self.handlers[client], self.interrupts[client]
                 raise
             with deferred():
+                self._combined |= {c: e for c, e in ends.items() if isinstance(e, CombinedClient)}
                 self._opened[name] = attachment.opened
                 self._twins |= twins
                 self._places |= places
@@ -141,13 +152,17 @@ class Parties:
                 for client in clients:
                     del self.handlers[client], self.interrupts[client], self._places[client]
                     stack.callback(self.servers.pop(client).close)
+                whole = clients[0].whole
+                if whole in self._combined:
+                    del self.handlers[whole], self.interrupts[whole]
+                    stack.callback(self._combined.pop(whole).close)
                 self._twins = {pair for pair in self._twins if pair.isdisjoint(clients)}
 
     def counted_twice(self, plan: FederatedPlan) -> list[str]:
         """Unions of tables of two parties that are one table, in words."""
         found = []
         for slot in plan.ucq.slots:
-            read = [f for f in slot.fragments if not f.virtual]
+            read = [f for f in slot.evaluated if not f.virtual]
             for place, fragment in enumerate(read):
                 for other in read[:place]:
                     pair = frozenset((fragment.client, other.client))
@@ -183,6 +198,8 @@ class Parties:
                     stack.callback(con.close)
             for server in self.servers.values():
                 stack.callback(server.close)
+            for combined in self._combined.values():
+                stack.callback(combined.close)
 
     def _known(self, name: str) -> str | None:
         """The party's name as it was given."""

@@ -23,7 +23,7 @@ from sqlfl.planner.federated.towers import inner_weights
 from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.query import types
 from sqlfl.planner.query.rules import to_ucq
-from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Slot, Ucq
+from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
@@ -106,7 +106,7 @@ def explain(plan: FederatedPlan) -> ExplainedPlan:
 
 def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
     """Clients with noised labels that keep no secret of them, and why."""
-    clients = [client for slot in ucq.slots if slot.noised for client in slot.clients]
+    clients = [client for slot in ucq.slots if slot.noised for client in slot.databases]
     reasons = {client: catalog.fleeting(client) for client in clients}
     return {client: reason for client, reason in reasons.items() if reason}
 
@@ -299,15 +299,16 @@ def _slot_without(slot: Slot, unneeded: set[str]) -> Slot:
 
 def _picked(slot: Slot, places: list[int]) -> Slot:
     """The slot with only these of its features, in this order, in its fragments too."""
-    fragments = []
-    for fragment in slot.fragments:
+
+    def picked(fragment: Fragment) -> Fragment:
         select = fragment.select.copy()
         items = select.expressions
         found = [items[place] for place in places] + items[len(slot.features) :]
         select.set("expressions", found or [exp.alias_(exp.Literal.number(1), ROW)])
-        fragments.append(replace(fragment, select=select))
+        return replace(fragment, select=select, parts=tuple(map(picked, fragment.parts)))
+
     features = tuple(slot.features[place] for place in places)
-    return replace(slot, features=features, fragments=tuple(fragments))
+    return replace(slot, features=features, fragments=tuple(map(picked, slot.fragments)))
 
 
 def _match(ucq: Ucq, model: Model, advice: str) -> tuple[Ucq, dict[int, int]]:
@@ -345,7 +346,7 @@ def _block(slot: Slot, model: Model) -> ModelBlock:
     names = {f.name.lower() for f in slot.features}
     for block in model.blocks:
         if {name.lower() for name, _, _ in block.features} == names:
-            away = [c for c in slot.clients if c not in block.clients]
+            away = [c for c in slot.databases if c not in block.clients]
             if away:
                 raise ModelError(
                     f"the block of {block.name} of model {model.name} is kept by "

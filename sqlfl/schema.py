@@ -11,6 +11,8 @@ from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.errors import InternalError
 from sqlfl.privacy.specification import SnapshotPrivacy
 
+COMBINED = -1
+"""The index of a party's clients as one."""
 _FOLDED = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
@@ -25,10 +27,17 @@ class Client:
 
     party: str
     index: int = 0
-    """Position among the party's clients, from 0."""
+    """Position among the party's clients, from 0; `COMBINED` for all of them as one."""
+    combined: bool = False
+    """In statements it stands behind its party's `whole`."""
+
+    @property
+    def whole(self) -> Client:
+        """The party as one client, which asks its clients and adds up what they say."""
+        return Client(self.party, COMBINED)
 
     def __str__(self) -> str:
-        return f"{self.party}/{self.index}"
+        return self.party if self.index == COMBINED else f"{self.party}/{self.index}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Client) and self._key == other._key
@@ -126,6 +135,19 @@ class KeySpecification:
 
 
 @dataclass(frozen=True)
+class Combination:
+    """How the clients of a party that combines share a slot."""
+
+    parts: tuple[tuple[int, int], ...]
+    """(client's index, fragment of the slot) of every SELECT, in the order in which `Prepare` has
+    them: the rows of a fragment are those of all clients that evaluate it."""
+    encodes: bool
+    """They encode their rows alike, for training: their statistics are merged."""
+    target_type: str
+    """The target's DuckDB type, which orders classes; empty where the slot has no target."""
+
+
+@dataclass(frozen=True)
 class SlotSpecification:
     """What a client must know of one slot to take its snapshot; travels as JSON in `Prepare`."""
 
@@ -166,6 +188,8 @@ class SlotSpecification:
     """The fragments have `sqlfl_base`, the whole row of the label's table: to draw by."""
     privacy: SnapshotPrivacy | None = field(default=None, metadata=LEFT_OUT)
     """None where nothing of the slot is noised."""
+    combination: Combination | None = field(default=None, metadata=LEFT_OUT)
+    """None for one client; else what is noised is noised by the party, once."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
@@ -201,6 +225,9 @@ def _check_specification(item: SlotSpecification) -> None:
     for key in item.keys:
         for kind in key.types:
             check_type(kind)
+    parts = () if item.combination is None else item.combination.parts
+    if parts and (len(set(parts)) < len(parts) or {index for _, index in parts} != {*indices}):
+        raise ValueError("the clients' fragments are not those of the slot")
     own = item.privacy
     if own is not None and own.statistics != "none" and len(own.bounds) != len(item.features):
         raise ValueError(f"{len(own.bounds)} bounds of {len(item.features)} features")

@@ -109,6 +109,8 @@ class Federation:
         name: str,
         source: Source | Sequence[Source],
         store: Store | Sequence[Store] = None,
+        *,
+        combine: bool = False,
     ) -> None:
         """Make the database `source` a party, under `name` in SQL.
 
@@ -116,6 +118,10 @@ class Federation:
             party with several clients, whose tables are the unions of theirs.
         store : a database that keeps the party's blocks of models instead of the source: a path
             (made where it is not there), an open connection, or a list with one for each client.
+        combine : the party is one domain of trust: its clients hand what they would tell the
+            coordinator to the party, which sums gradients, second moments and statistics over them
+            before they leave, and noises the sum once where a statement has PRIVACY. The
+            coordinator sees one client, and is not told which of them has a row.
 
         An open connection stays the caller's: sqlfl works on cursors of it and never closes it.
         What its transaction has not committed, and its temporary tables, are not seen. A path is
@@ -127,7 +133,7 @@ class Federation:
         Then nothing stays open, and no file is left behind.
         """
         with self._statement():
-            self._parties.attach(name, source, store, self._saving.collect)
+            self._parties.attach(name, source, store, self._saving.collect, combine=combine)
 
     def detach(self, name: str) -> None:
         """Let the party go: statements no longer see its tables; what was opened by path is closed.
@@ -361,7 +367,7 @@ class Federation:
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
             self._saving.keep(model, replace=statement.replace)
         except BaseException as error:
-            self._saving.discard(run, plan.clients)
+            self._saving.discard(run, plan.databases)
             if not isinstance(error, ModelError) or not statement.if_not_exists:
                 raise
             if statement.name not in self._registry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from unittest import mock
 
 import duckdb
@@ -28,14 +29,32 @@ def merging(least: int = 1) -> Iterator[None]:
         yield
 
 
+_COMBINE = ContextVar("combine", default=False)
+
+
+@contextlib.contextmanager
+def combining() -> Iterator[None]:
+    """Parties of several clients combine them."""
+    token = _COMBINE.set(True)
+    try:
+        yield
+    finally:
+        _COMBINE.reset(token)
+
+
 @contextlib.contextmanager
 def federation(
-    databases: Databases | Parties, wrap: Callable[[Transport], Transport] | None = None
+    databases: Databases | Parties,
+    wrap: Callable[[Transport], Transport] | None = None,
+    *,
+    combine: bool = False,
 ) -> Iterator[sqlfl.Federation]:
+    """`combine`: as in `combining`."""
+    combine = combine or _COMBINE.get()
     parties = databases.parties if isinstance(databases, Databases) else databases
     with sqlfl.Federation(progress=False, wrap=wrap) as fed:
         for party, clients in parties.items():
-            fed.attach(party, clients if len(clients) > 1 else clients[0])
+            fed.attach(party, clients if len(clients) > 1 else clients[0], combine=combine)
         yield fed
 
 

@@ -31,7 +31,7 @@ from sqlfl.options.batch import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY
-from sqlfl.schema import Client
+from sqlfl.schema import COMBINED, Client
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
@@ -59,9 +59,9 @@ class Tap:
 
 
 @contextlib.contextmanager
-def tapped(parties: Parties) -> Iterator[tuple[sqlfl.Federation, Tap]]:
+def tapped(parties: Parties, *, combine: bool = False) -> Iterator[tuple[sqlfl.Federation, Tap]]:
     tap = Tap()
-    with federation(parties, wrap=tap) as fed:
+    with federation(parties, wrap=tap, combine=combine) as fed:
         yield fed, tap
 
 
@@ -97,6 +97,8 @@ def assert_disclosed(
     def run(symbol: Symbol) -> Number:
         if symbol.role == "trained":
             told = told_rows(symbol, found)
+            if symbol.client is not None and symbol.client.index == COMBINED and told:
+                return told_classes(symbol, found, truth.distinct(symbol))
             return truth.distinct(symbol) if told else truth.rows(symbol).num_rows
         return value_of_run(symbol, plan, found, epochs, truth.counted)
 
@@ -130,6 +132,18 @@ def told_rows(symbol: Symbol, found: dict[Place, list[Message]]) -> int:
     assert symbol.slot is not None
     sent = found.get((symbol.client, symbol.slot, "equal_rows", "up"), [])
     return sum(m.classes.size for m in sent if isinstance(m, EqualRows))
+
+
+def told_classes(symbol: Symbol, found: dict[Place, list[Message]], least: int) -> int:
+    """Of clients that are combined: a class is of rows of one of them, and of some only, where few
+    rows of another are equal."""
+    assert symbol.client is not None
+    assert symbol.slot is not None
+    (sent,) = found[symbol.client, symbol.slot, "equal_rows", "up"]
+    assert isinstance(sent, EqualRows)
+    number = int(sent.classes.max()) + 1
+    assert least <= number < len(sent.classes)
+    return number
 
 
 def encoded(symbol: Symbol, found: dict[Place, list[Message]]) -> int:
@@ -244,14 +258,26 @@ NEXT = st.sampled_from(("warm", "predict", "evaluate"))
 """What comes after a TRAIN: another that starts from it, a PREDICT, or an EVALUATE."""
 
 
-@given(st.booleans().flatmap(lambda outer: cases(outer=outer)), CLIENTS, METHODS, ENGINES, NEXT)
+OUTER_TOO = st.booleans().flatmap(lambda outer: cases(outer=outer))
+"""Inner joins and outer ones."""
+
+
+@given(OUTER_TOO, CLIENTS, METHODS, ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
-    """Of inner joins and of outer ones."""
     with merging():
         compare_traffic(case, clients, options, engine, then)
+
+
+@given(OUTER_TOO, st.integers(2, 3), METHODS, ENGINES, NEXT)
+@examples(1)
+def test_the_traffic_of_combined_clients_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str
+) -> None:
+    with merging():
+        compare_traffic(case, clients, options, engine, then, combine=True)
 
 
 TOWERS = (
@@ -265,25 +291,35 @@ TOWERS = (
 )
 
 
-@given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT)
+@given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT, st.booleans())
 @examples(1)
 def test_the_traffic_of_towers_is_what_explain_says(
-    case: Case, clients: int, options: dict[str, object], engine: str, then: str
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str, combine: bool
 ) -> None:
     kind = LINEAR if case.kind == LINEAR else SOFTMAX
     case = Case(kind, case.target, case.tables, case.blocks, case.seed)
     with merging():
-        compare_traffic(case, clients, options, engine, then, NEURAL[kind])
+        compare_traffic(case, clients, options, engine, then, NEURAL[kind], combine=combine)
 
 
 NEURAL = {LINEAR: "mlp_regressor", SOFTMAX: "mlp_classifier"}
 
 
 def compare_traffic(
-    case: Case, clients: int, options: dict[str, object], engine: str, then: str, kind: str = ""
+    case: Case,
+    clients: int,
+    options: dict[str, object],
+    engine: str,
+    then: str,
+    kind: str = "",
+    *,
+    combine: bool = False,
 ) -> None:
     """A TRAIN, and the statement that comes after it; in the thorough run all of them."""
-    with case.open(clients) as databases, tapped(dict(databases.parties)) as (fed, tap):
+    with contextlib.ExitStack() as stack:
+        databases = stack.enter_context(case.open(clients))
+        parties = dict(databases.parties)
+        fed, tap = stack.enter_context(tapped(parties, combine=combine))
         data = trainable(case, databases)
         statement = train_sql(
             "m", kind or case.kind, case.target, case.query, **options, engine=engine
@@ -292,7 +328,6 @@ def compare_traffic(
         with tap.taken() as recorded:
             fed.sql(statement)
         epochs = fed.model("m").history.num_rows
-        parties = dict(databases.parties)
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 
         more = {**options, "engine": engine, "warm_start": "m"}

@@ -96,7 +96,7 @@ GROUND = frozenset(
     "sqlfl." + name
     for name in (
         "arrays", "codec", "compiled", "endings", "errors", "files", "fragment_columns",
-        "interrupts", "printing", "schema", "sql_writer", "threads", "version", "wire",
+        "interrupts", "printing", "schema", "sql_writer", "threads", "unions", "version", "wire",
         "wire_columns",
     )
 )  # fmt: skip

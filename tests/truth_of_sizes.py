@@ -187,7 +187,7 @@ def _read(plan: FederatedPlan, slot: int, connections: Connections) -> Read:
     parts: list[pa.Table] = []
     fragments: list[int] = []
     clients: list[Client] = []
-    for fragment in plan.ucq.slots[slot].fragments:
+    for fragment in plan.ucq.slots[slot].evaluated:
         sql = fragment.sql
         if plan.ucq.slots[slot].split:
             sql = f"SELECT * REPLACE (sqlfl_base::VARCHAR AS sqlfl_base) FROM ({sql})"
@@ -200,7 +200,8 @@ def _read(plan: FederatedPlan, slot: int, connections: Connections) -> Read:
             found = found.filter(found.column("sqlfl_target").is_valid())
         parts.append(found)
         fragments += [fragment.index] * found.num_rows
-        clients += [fragment.client] * found.num_rows
+        asked = fragment.client.whole if fragment.client.combined else fragment.client
+        clients += [asked] * found.num_rows
     table = pa.concat_tables(parts, promote_options="permissive")
     return table, np.array(fragments, np.int32), clients
 

@@ -99,8 +99,8 @@ def _feature(value: exp.Expr, column: Column, feature: FeatureSpecification) -> 
         # here for all elements at once: the time that DuckDB plans for is the square of how many
         # expressions read theirs twice
         element = exp.to_identifier("element")
-        known = exp.Lambda(this=_no_nan(sql.column("element")), expressions=[element])
-        return sql.cast(sql.call("list_transform", value, known), f"{kind}[{feature.width}]")
+        each = exp.Lambda(this=_no_nan(sql.column("element")), expressions=[element])
+        return sql.cast(sql.call("list_transform", value, each), f"{kind}[{feature.width}]")
     return _no_nan(sql.cast(value, "FLOAT" if column.type in _SINGLE else "DOUBLE"))
 
 

@@ -9,8 +9,10 @@ of categories that is given is used all the same. What a list leaves out, NULL a
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
 
 import numpy as np
 from sqlglot import exp
@@ -51,12 +53,13 @@ def bounds_encoding(snapshot: Snapshot) -> Encoding:
 
 def noised_encoding(snapshot: Snapshot, entropy: Entropy = system) -> Encoding:
     """Of a slot of one client, from noised statistics of its active rows."""
-    wanted, measured = snapshot.specification, _measured(snapshot, entropy)
+    wanted = snapshot.specification
+    measured = _noised(_measured(snapshot), wanted, entropy)
     mean, scale, missing = settle(
         measured.present,
         measured.first,
         measured.second,
-        measured.missing,
+        _missing(measured, wanted, snapshot.active),
         snapshot.active,
         deviation(wanted),
     )
@@ -79,17 +82,44 @@ def noised_statistics(
     """What a client of a shared slot tells of its active rows, with noise of its own.
 
     As `Statistics`, but `weight`, `mean` and `m2` are the noised sums Σ 1, Σ u and Σ u². The
-    coordinator adds up, see sqlfl.coordinator.lou.merge_noised.
+    coordinator adds up, see sqlfl.unions.merge_noised.
     """
-    measured = _measured(snapshot, entropy)
+    exact = bounded_statistics(snapshot, vocabulary_key)
+    return add_noise(exact, snapshot.specification, snapshot.active, entropy)
+
+
+def add_noise(
+    exact: Statistics, wanted: SlotSpecification, rows: int, entropy: Entropy = system
+) -> Statistics:
+    """What leaves a party of the `exact` sums over `rows` active rows: with noise in each number,
+    and without categories that are rare, up to noise, where nobody has listed them."""
+    tags = [tuple(bytes(tag) for tag in own) for own in exact.tags]
+    measured = _noised(
+        Measured(exact.weight, exact.mean, exact.m2, tuple(zip(tags, exact.counts, strict=True))),
+        wanted,
+        entropy,
+    )
+    return replace(
+        exact,
+        weight=measured.present,
+        mean=measured.first,
+        m2=measured.second,
+        missing=_missing(measured, wanted, rows),
+        tags=tuple(_as_array(tags) for tags, _ in measured.categories),
+        counts=tuple(counts for _, counts in measured.categories),
+    )
+
+
+def bounded_statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
+    """The same without any noise, and of all categories: for the party that adds it."""
+    measured = _measured(snapshot)
     tags, counts = [], []
     for number, (entries, count) in enumerate(measured.categories):
         key = vocabulary_key_of(vocabulary_key, number)
         found = [hmac.digest(key, entry.encode(), "sha256")[: keys.TAG_BYTES] for entry in entries]
         # the order in which the database finds categories follows from the rows
         order = sorted(range(len(found)), key=found.__getitem__)
-        hashed = b"".join(found[place] for place in order)
-        tags.append(np.frombuffer(hashed, np.uint8).reshape(-1, keys.TAG_BYTES))
+        tags.append(_as_array(found[place] for place in order))
         counts.append(count[order])
     return Statistics(
         run=snapshot.run,
@@ -97,10 +127,15 @@ def noised_statistics(
         weight=measured.present,
         mean=measured.first,
         m2=measured.second,
-        missing=measured.missing,
+        missing=_missing(measured, snapshot.specification, snapshot.active),
         tags=tuple(tags),
         counts=tuple(counts),
     )
+
+
+def _as_array(tags: Iterable[bytes]) -> Array:
+    """uint8 (n, 16)"""
+    return np.frombuffer(b"".join(tags), np.uint8).reshape(-1, keys.TAG_BYTES)
 
 
 def shared_noised_encoding(
@@ -164,7 +199,7 @@ def _encoding(
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Noised numbers of a client's active rows."""
+    """Numbers of active rows, exact or noised."""
 
     present: Array
     """(numeric,): Σ 1 over the rows that have a value."""
@@ -172,25 +207,39 @@ class Measured:
     """(numeric,): Σ u"""
     second: Array
     """(numeric,): Σ u²"""
-    missing: Array
-    """(numeric features,): the other rows; of an array the mean over its elements."""
-    categories: tuple[tuple[tuple[str, ...], Array], ...]
-    """Per category feature, canonical texts and rows of each: all listed ones, or those found."""
+    categories: tuple[tuple[tuple[Any, ...], Array], ...]
+    """Per category feature, canonical texts or tags, and rows of each: all listed ones, or those
+    found."""
 
 
-def _measured(snapshot: Snapshot, entropy: Entropy) -> Measured:
-    wanted, sigma = snapshot.specification, deviation(snapshot.specification)
-    present, first, second = add_gaussian(_sums(snapshot), sigma, entropy)
+def _measured(snapshot: Snapshot) -> Measured:
+    present, first, second = _sums(snapshot)
+    return Measured(present, first, second, tuple(_categories(snapshot)))
+
+
+def _noised(exact: Measured, wanted: SlotSpecification, entropy: Entropy) -> Measured:
+    """With noise in each number. Of categories that nobody has listed those above τ."""
+    sigma = deviation(wanted)
+    sums = np.array([exact.present, exact.first, exact.second])
+    present, first, second = add_gaussian(sums, sigma, entropy)
+    positions = [position for _, position in categories_of(wanted.features)]
+    hidden = sum(_listed(wanted, position) is None for position in positions)
+    categories = []
+    for position, (names, rows) in zip(positions, exact.categories, strict=True):
+        counts = add_gaussian(rows, sigma, entropy)
+        if _listed(wanted, position) is None:
+            kept = counts > threshold(sigma, _privacy(wanted).statistics_delta, hidden)
+            names, counts = tuple(compress(names, kept)), counts[kept]
+        categories.append((names, counts))
+    return Measured(present, first, second, tuple(categories))
+
+
+def _missing(measured: Measured, wanted: SlotSpecification, rows: int) -> Array:
+    """(numeric features,): the rows that have no value; of an array the mean over its elements."""
     widths = [f.width for f in wanted.features if f.kind != "category"]
     columns = np.repeat(np.arange(len(widths)), widths)
-    mean = np.bincount(columns, present, len(widths)) / np.array(widths, np.float64)
-    return Measured(
-        present,
-        first,
-        second,
-        snapshot.active - mean,
-        tuple(_categories(snapshot, sigma, entropy)),
-    )
+    mean: Array = np.bincount(columns, measured.present, len(widths)) / np.array(widths, np.float64)
+    return rows - mean
 
 
 def _sums(snapshot: Snapshot) -> Array:
@@ -219,25 +268,17 @@ def _sums(snapshot: Snapshot) -> Array:
     return sums.T
 
 
-def _categories(
-    snapshot: Snapshot, sigma: float, entropy: Entropy
-) -> Iterator[tuple[tuple[str, ...], Array]]:
-    """Of each category feature what there is, and noised how often: listed, or above τ."""
+def _categories(snapshot: Snapshot) -> Iterator[tuple[tuple[str, ...], Array]]:
+    """Of each category feature what is listed, or what there is, and how often."""
     wanted = snapshot.specification
-    categories = categories_of(wanted.features)
-    hidden = sum(_listed(wanted, position) is None for _, position in categories)
-    for _, position in categories:
+    for _, position in categories_of(wanted.features):
         entry = sql.column(f"c{position}")
         query = exp.select(entry, sql.call("count", exp.Star())).from_(snapshot.active_table)
         found = sorted(sql.fetch(snapshot.con, query.group_by(entry.copy())))
         rows = {name.decode(): float(count) for name, count in found}
         listed = _listed(wanted, position)
         names = tuple(rows) if listed is None else listed
-        counts = add_gaussian(np.array([rows.get(name, 0.0) for name in names]), sigma, entropy)
-        if listed is None:
-            kept = counts > threshold(sigma, _privacy(wanted).statistics_delta, hidden)
-            names, counts = tuple(np.array(names, object)[kept]), counts[kept]
-        yield names, counts
+        yield names, np.array([rows.get(name, 0.0) for name in names])
 
 
 def _listed(wanted: SlotSpecification, position: int) -> tuple[str, ...] | None:

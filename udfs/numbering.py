@@ -78,7 +78,7 @@ def number_rows(
     elif wanted.seed is None:
         finest = int(np.argmax([len(own) for own in tags]))
         leading, size = found[f"k{finest}"], len(tags[finest]) + 1
-    order = _shuffled(rows, leading, size, salt)
+    order = shuffled(rows, leading, size, salt)
     for name in found:
         found[name] = found[name][order]
     return Numbering(
@@ -247,7 +247,7 @@ def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
     return keys.derive(digest, "rows", str(seed), str(slot))
 
 
-def _shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
+def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
     """int64 (rows,): an order by `leading`, numbers below `size`, and by chance among equal ones.
 
     One sort of 64 bits: the number, chance, the place in a shuffled order. Chance has the bits that
@@ -281,7 +281,7 @@ def _shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array
 
 
 def _shuffled_twice(rows: int, leading: Array | None, salt: bytes) -> Array:
-    """As `_shuffled`, for any number of rows: by chance, and then by `leading`."""
+    """As `shuffled`, for any number of rows: by chance, and then by `leading`."""
     drawn = np.concatenate([part for _, part in _random(rows, salt)] or [np.zeros(0, np.uint64)])
     order = np.argsort(drawn, kind="stable")
     if leading is not None:

@@ -215,6 +215,11 @@ class Snapshot(SlotTables):
             self._shown = None
 
     @property
+    def salt(self) -> bytes:
+        """The key of chance: random, or with a seed what follows from that and from the rows."""
+        return self._salt
+
+    @property
     def active_table(self) -> exp.Table:
         """The active rows: r; cnt, whole numbers until `weigh` makes them DOUBLE; x<p> per numeric
         column, FLOAT where the column's type has only such numbers, else DOUBLE, NULL where
@@ -258,8 +263,8 @@ class Snapshot(SlotTables):
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
         if self.held is not None and self.held.is_whole("y"):
-            values, codes = self.held.classes("y")
-            return np.zeros(0), tuple(str(value).lower() for value in values), codes
+            found, codes = self.held.classes("y")
+            return np.zeros(0), tuple(str(value).lower() for value in found), codes
         (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
         text = sql.expression("encode(CAST(y AS VARCHAR))")
         # of others, a collation or another equality may take two texts for one

@@ -28,6 +28,8 @@ def write(con: sql.Connection, request: Write, snapshots: Sequence[Snapshot]) ->
     where the request does not fit the snapshots.
     """
     size = len(request.prediction)
+    if len(request.table) != 3:
+        raise InternalError(f"a table named by {len(request.table)} names")
     if any(len(rows) != size for rows in (*request.rows, request.probabilities)):
         raise InternalError("predictions, probabilities and rows must be of the same number")
     chosen: dict[int, exp.Expr] = {}

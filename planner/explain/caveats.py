@@ -72,6 +72,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         )
     notes += _into(plan)
     notes += _unions(plan, kinds)
+    notes += _combined(plan)
     notes += [
         TRUSTED,
         "Each client's snapshot is consistent (one transaction); the parties have no common "
@@ -238,6 +239,21 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
                 )
         notes.append(note)
     return notes
+
+
+def _combined(plan: FederatedPlan) -> list[str]:
+    """Of parties whose clients are one to the coordinator."""
+    names = ", ".join(plan.combining)
+    if not names:
+        return []
+    summed = "; what is noised is noised after that, once" if plan.protection.features else ""
+    trained = f"sums over its rows are made of all of them before they leave{summed}, and "
+    return [
+        f"The clients of {names} are one to the coordinator: {trained * bool(plan.algorithm)}it is "
+        "not told which of them has a row. To their party they tell all that one client works out "
+        "of its rows, and categories as keyed hashes, without noise: they are one domain of trust. "
+        "Only names and types, before there is a plan, are asked of each for itself."
+    ]
 
 
 def _noised_sums(protection: Protection, names: Sequence[str]) -> str:

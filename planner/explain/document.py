@@ -13,7 +13,7 @@ from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
 from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
 from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
-from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.federated.plan import FederatedPlan, evaluated
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.protocol.sizes import Size, Symbol
@@ -152,9 +152,8 @@ def _fragments(plan: FederatedPlan) -> Section:
     for client in plan.clients:
         for specification in plan.specifications[client]:
             slot = plan.ucq.slots[specification.slot]
-            for index in specification.fragments:
-                fragment = slot.fragments[index]
-                caption = f"{client}, slot {slot.name}, fragment {index}"
+            for fragment in evaluated(slot, specification):
+                caption = f"{fragment.client}, slot {slot.name}, fragment {fragment.index}"
                 if fragment.virtual:
                     caption += ": for joined rows without partner"
                 elif fragment.links:

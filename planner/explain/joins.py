@@ -14,7 +14,7 @@ def join(plan: FederatedPlan) -> Section:
     rows = tuple(
         (
             slot.name,
-            ", ".join(str(client) for client in slot.clients),
+            _held(slot),
             _estimate(slot),
             ", ".join(feature.name for feature in slot.features) or "none",
             plan.engines[slot.index].engine if slot.features else "none",
@@ -35,7 +35,7 @@ def slots(plan: FederatedPlan) -> Section:
         rows.append(
             (
                 f"{slot.index} {slot.name}",
-                ", ".join(str(client) for client in slot.clients),
+                _held(slot),
                 _estimate(slot),
                 ", ".join(_feature(feature) for feature in slot.features) or "none",
                 f"{choice.engine}: {choice.reason}" if slot.features else "none",
@@ -106,6 +106,15 @@ def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
         dropped = f"rows of fragment{'s' * (len(links) > 1)} {', '.join(links)}"
         dropped += "; those without partner, if that row is not there"
     return f"the row of {places}", dropped
+
+
+def _held(slot: Slot) -> str:
+    """By which clients; those that their party combines in brackets."""
+    found = []
+    for client in slot.clients:
+        own = [str(c) for c in slot.databases if c.combined and c.whole == client]
+        found.append(f"{client} ({', '.join(own)})" if own else str(client))
+    return ", ".join(found)
 
 
 def _estimate(slot: Slot) -> str:

@@ -31,7 +31,8 @@ class Into:
     path: str
     """As written."""
     tables: tuple[tuple[Client, tuple[str, str, str]], ...]
-    """(client, (database, schema, name)) of each table, in the clients' order."""
+    """(client, (database, schema, name)) of each table, in the clients' order: of a party that
+    combines, each of its own."""
     slots: tuple[int, ...]
     """The slots that hold the identifiers."""
     names: tuple[str, ...]
@@ -44,8 +45,17 @@ class Into:
     """The tables may take the place of others."""
 
     @property
+    def requests(self) -> dict[Client, tuple[str, ...]]:
+        """Who is asked for tables, and database, schema and name of each of its tables."""
+        found: dict[Client, tuple[str, ...]] = {}
+        for client, place in self.tables:
+            asked = client.whole if client.combined else client
+            found[asked] = (*found.get(asked, ()), *place)
+        return found
+
+    @property
     def clients(self) -> tuple[Client, ...]:
-        return tuple(client for client, _ in self.tables)
+        return tuple(self.requests)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -85,7 +95,7 @@ def plan_into(
         )
     slots = _holders(target, party, identifiers, ucq)
     _check_columns(target, identifiers, ucq, classes)
-    tables = tuple((client, target.place(client)) for client in slots[0].clients)
+    tables = tuple((client, target.place(client)) for client in slots[0].databases)
     return Into(
         str(path),
         tables,
@@ -173,13 +183,13 @@ def _holders(target: _Target, party: str, identifiers: Sequence[Path], ucq: Ucq)
                 path.span,
             )
         slots.setdefault(slot.index, slot)
-    several = [s for s in slots.values() if len(s.clients) > 1]
+    several = [s for s in slots.values() if len(s.databases) > 1]
     if several and len(slots) > 1:
         first, second, *_ = slots.values()
         place = next(p for n, p in enumerate(identifiers) if n in second.identifiers)
         raise target.error(
             f"the identifiers are of {first.name} and {second.name}, and {party} has "
-            f"{len(several[0].clients)} clients: rows of the two need not be at the same one",
+            f"{len(several[0].databases)} clients: rows of the two need not be at the same one",
             "name columns of one table in ID",
             place.span,
         )

@@ -22,10 +22,17 @@ from sqlfl.planner.protocol import exchanges as ex
 from sqlfl.planner.protocol.phases import protocol
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
-from sqlfl.planner.query.ucq import Slot, Ucq
+from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
 from sqlfl.privacy.specification import SnapshotPrivacy
-from sqlfl.schema import Client, FeatureSpecification, KeySpecification, SlotSpecification
+from sqlfl.schema import (
+    COMBINED,
+    Client,
+    Combination,
+    FeatureSpecification,
+    KeySpecification,
+    SlotSpecification,
+)
 
 TRAIN = "train"
 EVALUATE = "evaluate"
@@ -94,6 +101,16 @@ class FederatedPlan:
     @property
     def clients(self) -> tuple[Client, ...]:
         return tuple(self.specifications)
+
+    @property
+    def databases(self) -> tuple[Client, ...]:
+        """Those that evaluate fragments: `clients`, but for each that stands for others."""
+        return self.run.databases
+
+    @property
+    def combining(self) -> tuple[str, ...]:
+        """The parties whose clients are one to the coordinator."""
+        return tuple(client.party for client in self.clients if client.index == COMBINED)
 
     @property
     def mapping_sql(self) -> str:
@@ -292,6 +309,18 @@ def _specification(
         ),
         weight=slot.weight,
         name=slot.name if training else "",
+        combination=_combination(ucq, slot, client, training),
+    )
+
+
+def _combination(ucq: Ucq, slot: Slot, client: Client, training: bool) -> Combination | None:
+    parts = [part for f in slot.fragments if f.client == client for part in f.parts]
+    if not parts:
+        return None
+    return Combination(
+        tuple((part.client.index, part.index) for part in parts),
+        training and bool(slot.features),
+        (ucq.target_type or "VARCHAR") if slot.target else "",
     )
 
 
@@ -314,7 +343,13 @@ def _fragments(
     ucq: Ucq, client: Client, specifications: tuple[SlotSpecification, ...]
 ) -> tuple[str, ...]:
     return tuple(
-        ucq.slots[specification.slot].fragments[index].sql
+        fragment.sql
         for specification in specifications
-        for index in specification.fragments
+        for fragment in evaluated(ucq.slots[specification.slot], specification)
     )
+
+
+def evaluated(slot: Slot, specification: SlotSpecification) -> tuple[Fragment, ...]:
+    """What databases evaluate of the slot at a client, in the order of `Prepare`."""
+    own = [slot.fragments[index] for index in specification.fragments]
+    return tuple(part for fragment in own for part in fragment.parts or (fragment,))

@@ -105,6 +105,11 @@ class Run:
         """In order of first occurrence, slot after slot."""
         return tuple(self.specifications)
 
+    @property
+    def databases(self) -> tuple[Client, ...]:
+        """Likewise, those that evaluate fragments."""
+        return tuple(dict.fromkeys(c for slot in self.ucq.slots for c in slot.databases))
+
     def specification(self, client: Client, slot: int) -> SlotSpecification:
         return next(item for item in self.specifications[client] if item.slot == slot)
 

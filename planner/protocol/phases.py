@@ -76,16 +76,16 @@ def weighted_encoding(run: Run) -> list[Exchange]:
 
 def planning(run: Run) -> list[Exchange]:
     """What the coordinator asks before there is a plan: names and types, never values."""
-    several = Counter(client.party for client in run.clients)
+    several = Counter(client.party for client in run.databases)
     listed = []
-    for client in run.clients:
+    for client in run.databases:
         what = "names of schemas, tables and columns, types, estimated rows; whether noise lasts"
         what += ", which databases are the same" if several[client.party] > 1 else ""
         reply = content(ms.Tables, what, tables=sym.of_database("schema_text", client))
         listed.append(Call(client, WHOLE, content(ms.ListTables), reply))
     described = [
         exchange("plan", sym.of_database("described", client), [describing(client)])
-        for client in run.clients
+        for client in run.databases
     ]
     return [exchange("plan", 1, listed), *described]
 
@@ -106,7 +106,8 @@ def snapshot(run: Run) -> Exchange:
         specification = specifications_to_json(run.specifications[client])
         fragments = run.fragments[client]
         request = content(ms.Prepare, specification=specification, fragments=fragments)
-        reply = content(ms.Prepared, fragments=len(fragments))
+        number = sum(len(item.fragments) for item in run.specifications[client])
+        reply = content(ms.Prepared, fragments=number)
         calls.append(Call(client, WHOLE, request, reply))
     return exchange("snapshot", 1, calls)
 
@@ -323,14 +324,14 @@ def writing(run: Run, into: Into) -> Exchange:
     what += ", the active rows that they are of; names of the table and its columns"
     what += ", which may take the place of another" if into.replace else ""
     calls = []
-    for client, table in into.tables:
+    for client, places in into.requests.items():
         rows = sym.JOINED
-        if len(into.tables) > 1:
+        if len(into.clients) > 1:
             rows = sym.of_client("written", run.ucq.slots[into.slots[0]], client)
         request = content(
             ms.Write,
             what,
-            table=table,
+            table=places,
             names=into.names,
             slots=len(into.slots),
             written=rows,

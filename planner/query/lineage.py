@@ -71,7 +71,7 @@ def uses(ucq: Ucq) -> tuple[Use, ...]:
     """All of them, slot by slot; of the conditions of a slot one, and of its keys."""
     found: dict[tuple[str, int, str], set[Origin]] = {}
     for slot in ucq.slots:
-        for fragment in slot.fragments:
+        for fragment in slot.evaluated:
             if fragment.virtual:
                 continue  # over a row of NULLs
             for what, name, origins in _of_fragment(slot, fragment):
@@ -83,7 +83,7 @@ def views(ucq: Ucq) -> tuple[str, ...]:
     """`party.table` of what the database tells no size of, as it does not of views."""
     found: dict[str, None] = {}
     for slot in ucq.slots:
-        for fragment in slot.fragments:
+        for fragment in slot.evaluated:
             source = fragment.select.args["from_"].this
             alone = isinstance(source, exp.Table) and not fragment.select.args.get("joins")
             if alone and fragment.rows is None and not fragment.virtual:

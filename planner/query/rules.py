@@ -27,6 +27,7 @@ from sqlfl.planner.query.classify import (
     split_conjunctions,
 )
 from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.combined import combine_clients
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import fuse_relations
 from sqlfl.planner.query.scalars import has_calls
@@ -58,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     match_slots,
     build_ucq,
     merge_blocks,
+    combine_clients,
 )
 
 

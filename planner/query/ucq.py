@@ -67,6 +67,10 @@ class Fragment:
     beside: int | None = None
     """The fragment of the same SELECT that is evaluated together with this one, once: the rows are
     that one's where `sqlfl_kept` is true, else this one's, and only match."""
+    parts: tuple[Fragment, ...] = ()
+    """Of a party that combines: what its clients evaluate, each with its own `client` and `select`,
+    and the index that it has here. This one's rows are all of theirs, and its `select` is one of
+    them."""
 
     @property
     def links(self) -> bool:
@@ -111,6 +115,16 @@ class Slot:
     @property
     def clients(self) -> tuple[Client, ...]:
         return tuple(dict.fromkeys(f.client for f in self.fragments))
+
+    @property
+    def evaluated(self) -> tuple[Fragment, ...]:
+        """As databases evaluate them: the parts of what a party combines."""
+        return tuple(part for f in self.fragments for part in f.parts or (f,))
+
+    @property
+    def databases(self) -> tuple[Client, ...]:
+        """Those that evaluate the fragments: `clients`, but for each that stands for others."""
+        return tuple(dict.fromkeys(f.client for f in self.evaluated))
 
     @property
     def parties(self) -> tuple[str, ...]:

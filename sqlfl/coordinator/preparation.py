@@ -13,7 +13,6 @@ from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.join_limits import Place, check_join, database_memory
 from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
-from sqlfl.coordinator.lou import merge_classes, merge_noised, merge_statistics
 from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.scratch import Scratch
@@ -35,6 +34,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
 from sqlfl.schema import Address, SlotSpecification, specifications_to_json
+from sqlfl.unions import merge_classes, merge_noised, merge_statistics
 
 LARGEST_TARGET = 1e30
 
@@ -254,8 +254,9 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
         )
         for client, specification in plan.specifications.items()
     }
+    numbers = {c: sum(len(item.fragments) for item in plan.specifications[c]) for c in fragments}
     try:
-        replies = ask(channel, requests, lambda a: expected.prepared(len(fragments[a[0]])))
+        replies = ask(channel, requests, lambda a: expected.prepared(numbers[a[0]]))
     except PartyError as error:
         raise _in_words(plan, error) from error
     rows: dict[Address, tuple[int, ...]] = {}

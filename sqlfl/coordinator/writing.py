@@ -18,7 +18,8 @@ from sqlfl.schema import Client
 
 
 def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: str) -> pa.Table:
-    """A row per table that was made: party, client, table (as SQL names it), rows.
+    """A row per table that was made: party, client, table (as SQL names it), rows. One of a party
+    that combines, for all of its clients' tables.
 
     prediction : float64 (N, 1) numbers, or (N, K) probabilities of the classes.
 
@@ -26,19 +27,22 @@ def write(into: Into, joined: Joined, prediction: Array, channel: Channel, run: 
     no client has a table, unless it failed on keeping it, which the error says.
     """
     requests = {
-        (client, CLIENT): _request(into, client, table, joined, prediction, run)
-        for client, table in into.tables
+        (client, CLIENT): _request(into, client, places, joined, prediction, run)
+        for client, places in into.requests.items()
     }
     written = ask(channel, requests, lambda a: expected.written(len(requests[a].prediction)))
     with deferred():  # a Ctrl-C now would leave some tables, and not others
         _commit(into, channel, run)
     rows: list[dict[str, object]] = []
-    for client, table in into.tables:
+    for client, places in into.requests.items():
         reply = written[client, CLIENT]
-        catalog, schema, last = table
-        name = build.table(last, schema, catalog).sql(dialect="duckdb")
+        named = zip(places[::3], places[1::3], places[2::3], strict=True)
+        names = [
+            build.table(last, schema, catalog).sql("duckdb") for catalog, schema, last in named
+        ]
+        table = ", ".join(dict.fromkeys(names))
         rows.append(
-            {"party": client.party, "client": str(client), "table": name, "rows": reply.rows}
+            {"party": client.party, "client": str(client), "table": table, "rows": reply.rows}
         )
     text = [(name, pa.string()) for name in ("party", "client", "table")]
     return pa.Table.from_pylist(rows, schema=pa.schema([*text, ("rows", pa.int64())]))
@@ -63,7 +67,7 @@ def _commit(into: Into, channel: Channel, run: str) -> None:
 def _request(
     into: Into,
     client: Client,
-    table: tuple[str, str, str],
+    places: tuple[str, ...],
     joined: Joined,
     prediction: Array,
     run: str,
@@ -76,7 +80,7 @@ def _request(
     return Write(
         run,
         CLIENT,
-        table=table,
+        table=places,
         names=into.names,
         slots=np.array(into.slots, np.int32),
         rows=tuple(part[order].astype(np.uint32) for part in rows),
@@ -90,7 +94,7 @@ def _request(
 
 def _own_rows(into: Into, client: Client, joined: Joined) -> tuple[Array, list[Array]]:
     """Which joined rows (m,) are the client's; per slot of identifiers, the active row of each."""
-    if len(into.tables) == 1:
+    if len(into.clients) == 1:
         every = np.arange(joined.total)
         return every, [joined.slots[slot].rows for slot in into.slots]
     slot = joined.slots[into.slots[0]]

@@ -108,8 +108,8 @@ class Write(Message):
     """
 
     kind = "write"
-    table: tuple[str, ...] = field(metadata=texts(3))
-    """(database, schema, name)"""
+    table: tuple[str, ...] = field(metadata=texts("places"))
+    """(database, schema, name); of a party that combines, these of each of its clients' tables."""
     names: tuple[str, ...] = field(metadata=texts("identifiers"))
     """Of the identifiers' columns, in the order of the query's identifiers."""
     slots: Array = field(metadata=array("int32", "slots", least=0))

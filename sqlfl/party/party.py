@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, EvaluationError, InternalError, ModelError, PartyError, WireError
-from sqlfl.interrupts import stoppable
+from sqlfl.arrays import Array
+from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
+from sqlfl.methods.configuration import Configuration
+from sqlfl.models.towers import TowerShape
 from sqlfl.party.client import predictions_of
 from sqlfl.party.cursors import Cursors
-from sqlfl.party.failures import failed, safe_text
+from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
+from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta
-from sqlfl.printing import clipped, lines
 from sqlfl.schema import (
     Client,
     Place,
@@ -27,7 +27,6 @@ from sqlfl.schema import (
     specifications_from_json,
     tables_to_json,
 )
-from sqlfl.threads import single
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
@@ -36,10 +35,11 @@ from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.update import Engine
 from sqlfl.udfs.write import write
-from sqlfl.wire import encode, received
 
-log = logging.getLogger("sqlfl.party")
+APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect)
+"""Requests that a client answers outside by itself, whose party combines its clients."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,13 +60,14 @@ class RunState:
     slots: dict[int, SlotState] = field(default_factory=dict)
 
 
-class PartyClient:
+class PartyClient(Server):
     """One client: `handle` answers the coordinator's messages from the connection `con`.
 
     Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
     never used to run anything. `instance` tells its instance of DuckDB from those of the party's
-    other clients; None where there are none. `observers` are told of what is run. Raises PartyError
-    where `con` is closed.
+    other clients; None where there are none. `observers` are told of what is run. With
+    `client.combined` it answers the party all that it is asked, and says to others only what
+    `APART` has. Raises PartyError where `con` is closed.
     """
 
     def __init__(
@@ -79,28 +80,20 @@ class PartyClient:
         instance: str | None = None,
         observers: Observers | None = None,
     ) -> None:
-        self.client = client
-        self._observers = Observers() if observers is None else observers
+        super().__init__(client, observers)
         self._secrets = secrets
         self._instance = instance
         self._runs: dict[str, RunState] = {}
         self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
         self._labels = LabelSecret() if labels is None else labels
         self._listings = Listings()
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
         try:
             self._cursors = Cursors(con)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
 
     def interrupt(self) -> None:
-        """End the request that is being served, from another thread.
-
-        It fails at its next step, or with the query that it runs just now. Where neither comes
-        soon, as between two queries, this is to be called again.
-        """
-        self._stop.set()
+        super().interrupt()
         self._cursors.interrupt()
 
     @property
@@ -114,40 +107,12 @@ class PartyClient:
             self._end(run)
         self._blocks.close()
 
-    def handle(self, data: pa.Buffer) -> pa.Buffer:
-        """The reply to one request; a failure is a reply too, without data values in its text.
-
-        Bytes that are no request are answered with a failure that belongs to none.
-        """
-        try:
-            request = received(data)
-        except WireError as error:
-            log.warning("%s was sent what is no request: %s", self.client, error)
-            text = f"it was sent what is no request: {error.message}"
-            return encode(ms.Failure("", ms.CLIENT, "WireError", text))
-        at = ""
-        try:
-            seen = self._observers.of(self.client, request.kind)
-            with self._lock, stoppable(self._stop), seen, single():
-                self._stop.clear()
-                reply = self._answer(request)
-            return encode(replace(reply, number=request.number))
-        except (Error, duckdb.Error) as error:
-            log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
-            at = error.at if isinstance(error, EvaluationError) else ""
-            failure = (type(error).__name__, safe_text(error, request))
-        except MemoryError as error:
-            log.info("%s failed on %s: %s", self.client, request.kind, error)
-            failure = ("MemoryError", f"its memory does not suffice for {request.kind}")
-        except Exception as error:
-            log.exception("%s failed on %s", self.client, request.kind)
-            text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
-            failure = ("InternalError", text)
-        name, text = failure
-        text = clipped(lines(text), ms.LONGEST_FAILURE)
-        return encode(ms.Failure(request.run, request.slot, name, text, at, number=request.number))
-
     # -- dispatch ---------------------------------------------------------------------------------
+
+    def _admitted(self, request: ms.Message) -> ms.Message:
+        if self.client.combined and not isinstance(request, APART):
+            raise InternalError(f"{request.kind} is for party {self.client.party}, not for one of")
+        return self._answer(request)
 
     def _answer(self, request: ms.Message) -> ms.Message:
         match request:
@@ -255,7 +220,7 @@ class PartyClient:
         for item in slots:
             if item.device is not None:
                 # before anything is computed or leaves
-                check_device(item.device, private=_protected(item))
+                check_device(item.device, private=protected(item))
         run = self._runs[request.run] = RunState(self._cursors.begin())
         try:
             return self._take_snapshots(request, slots, run)
@@ -296,7 +261,7 @@ class PartyClient:
             )
             check_delta(item, sum(snapshot.rows))
             warm = None if item.warm is None else self._block(*item.warm)
-            run.slots[item.slot] = SlotState(item, snapshot, warm)
+            run.slots[item.slot] = SlotState(item, snapshot, warm, bare=self.client.combined)
             rows += snapshot.rows
             null_targets += snapshot.null_targets
         run.cursor.commit()
@@ -354,10 +319,20 @@ class PartyClient:
     def _start(self, request: ms.Start, state: SlotState) -> ms.Ready:
         part = client_of(request.method)
         configuration = part.configuration.from_json(request.configuration)
-        if _protected(state.specification) != (configuration.privacy is not None):
+        if protected(state.specification) != (configuration.privacy is not None):
             # or exact predictions would have left before anyone looks at what was released
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
-        if state.operator is not None:
+        engine, begin = self.start(request, configuration)
+        state.operator = part.operator(engine, configuration, request.run, request.slot, begin)
+        return ms.Ready(request.run, request.slot, engine.width)
+
+    def start(
+        self, request: ms.Start, configuration: Configuration
+    ) -> tuple[Engine, tuple[Array, ...] | None]:
+        """The engine of a slot's rows, and the parameters that training starts from; None for those
+        that every block starts from."""
+        state = self._slot(request)
+        if state.engine is not None:
             raise InternalError(f"slot {request.slot} has been started")
         cursor = self._runs[request.run].cursor
         encoding = state.encoded()
@@ -366,18 +341,29 @@ class PartyClient:
         begin = None
         if state.warm is not None:
             begin = carry_block(state.warm, encoding, configuration.shape(engine.width))
-        state.operator = part.operator(engine, configuration, request.run, request.slot, begin)
-        return ms.Ready(request.run, request.slot, engine.width)
+        return engine, begin
 
     def _save(self, request: ms.Save, state: SlotState) -> ms.Saved:
-        if state.operator is None or state.encoding is None:
+        if state.operator is None:
             raise InternalError("save before start")
-        theta, *upper = state.operator.kept(request.back)
-        block = SavedBlock(
-            state.encoding, theta, state.specification.name, state.operator.shape, tuple(upper)
-        )
+        return self.hold(request, state.operator.kept(request.back), state.operator.shape)
+
+    def hold(
+        self, request: ms.Save, parameters: Sequence[Array], shape: TowerShape | None
+    ) -> ms.Saved:
+        """Keep these parameters as the slot's block."""
+        state = self._slot(request)
+        if state.encoding is None:
+            raise InternalError("save before start")
+        theta, *upper = parameters
+        block = SavedBlock(state.encoding, theta, state.specification.name, shape, tuple(upper))
         self._blocks.save(request.model, request.slot, request.name, block)
         return ms.Saved(request.run, request.slot, 0)
+
+    def chance(self, run: str, slot: int) -> bytes:
+        """The key of chance of a slot's rows: random, or with a seed what follows from that and
+        from the rows."""
+        return self._runs[run].slots[slot].snapshot.salt
 
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
         block = self._block(request.model, request.block)
@@ -436,6 +422,6 @@ class PartyClient:
         self._cursors.end(run.cursor)
 
 
-def _protected(specification: SlotSpecification) -> bool:
+def protected(specification: SlotSpecification) -> bool:
     """Gradients of the slot are to be clipped and noised."""
     return specification.privacy is not None and specification.privacy.delta is not None

@@ -19,6 +19,7 @@ from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, stati
 from sqlfl.udfs.findings import of_scoring, of_training
 from sqlfl.udfs.label_noise import noised_labels
 from sqlfl.udfs.noised import (
+    bounded_statistics,
     bounds_encoding,
     noised_encoding,
     noised_statistics,
@@ -43,6 +44,8 @@ class SlotState:
     """Of the saved block that the rows were scored by."""
     noised_labels: float = 0.0
     """Nominal ε of the labels that have left; 0 where none have, or exact ones."""
+    bare: bool = False
+    """Statistics leave without noise, which the party adds to the sum over its clients."""
     noised_statistics: float = 0.0
     """Noise of the statistics that were measured, relative to their sensitivity; 0 without."""
 
@@ -60,6 +63,8 @@ class SlotState:
             return ms.Ready(run, slot)
         if self._encoded_by == "none":
             return statistics(self.snapshot, vocabulary_key)
+        if self.bare:
+            return bounded_statistics(self.snapshot, vocabulary_key)
         self._measure()
         return noised_statistics(self.snapshot, vocabulary_key)
 

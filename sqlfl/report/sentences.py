@@ -8,7 +8,7 @@ from sqlfl.privacy.protection import PublicBounds
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
-from sqlfl.report.units import Unit, derived, features_of, repeated, unit_of
+from sqlfl.report.units import Unit, derived, features_of, listed, repeated, unit_of
 
 EVALUATED = (
     "EVALUATE sends the true labels, and the loss of one row tells its label; "
@@ -159,7 +159,7 @@ def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
             "tables. This holds against someone who sees nothing but the parameters."
         )
     return (
-        f"{fixed}, the released parameters, and all that leaves its client in training "
+        f"{fixed}, the released parameters, and all that leaves its {own.releasing} in training "
         f"(predictions, gradients, and what is made of them: the intercept, residuals, history, "
         f"metrics), are {held}; {statistics}. This holds against {own.coalition()} together."
     )
@@ -270,6 +270,11 @@ def _rows(own: Setting) -> Iterator[str]:
     at = own.plan.at
     if at in own.parties:
         yield f"The coordinator's party, {at}, knows its own rows: of these it learns nothing new."
+    if own.plan.combining:
+        yield (
+            f"{listed(own.plan.combining)}: a party that combines its clients is one domain of "
+            "trust. What they hand to it is not noised; what leaves it is, once."
+        )
     made = [slot.name for slot in slots if derived(slot)]
     if made:
         yield (

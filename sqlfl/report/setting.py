@@ -198,6 +198,11 @@ class Setting:
         kept = keep(label.epsilon, k)
         return f"{label.words}: the label with probability {kept:.4g}, else {other}"
 
+    @property
+    def releasing(self) -> str:
+        """What noised features leave: a client, or the party that combines its clients."""
+        return "client or party" if self.plan.combining else "client"
+
     # -- who, in all ------------------------------------------------------------------------------
 
     def coalition(self) -> str:

@@ -41,7 +41,7 @@ def label_of(slots: Iterable[Slot]) -> Unit:
 def tables_of(slot: Slot) -> tuple[str, ...]:
     """`party.table` of all that the slot's fragments read, in the order of the clients."""
     found: dict[str, None] = {}
-    for fragment in slot.fragments:
+    for fragment in slot.evaluated:
         for parts in _paths(fragment.select):
             found[".".join((fragment.client.party, *parts))] = None
     return tuple(found)
@@ -67,7 +67,7 @@ def derived(slot: Slot) -> bool:
         fragment.rows is None
         or len(list(_paths(fragment.select))) != 1
         or fragment.select.find(*shapes) is not None
-        for fragment in slot.fragments
+        for fragment in slot.evaluated
         if not fragment.virtual
     )
 
@@ -78,7 +78,7 @@ def repeated(slots: Iterable[Slot]) -> tuple[str, ...]:
     counts = Counter(
         (fragment.client, ".".join((fragment.client.party, *parts)).lower())
         for slot in slots
-        for fragment in slot.fragments
+        for fragment in slot.evaluated
         if not (fragment.virtual or fragment.links)
         for parts in dict.fromkeys(_paths(fragment.select))
     )

@@ -100,7 +100,7 @@ class Saving:
 
     def check_name(self, statement: TrainModel, plan: FederatedPlan) -> None:
         """Raise ModelError where the model of the statement could not have its name in the end."""
-        clients = dict.fromkeys(c for s in plan.ucq.slots if s.features for c in s.clients)
+        clients = dict.fromkeys(c for s in plan.ucq.slots if s.features for c in s.databases)
         lasting, _ = self.fate(clients)
         reason = "" if self._kept is None else self._cannot_keep(clients)
         self._registry.check_free(
@@ -211,7 +211,7 @@ def model_of(
             slot.index,
             slot.name,
             tuple((f.name, f.kind, f.width) for f in slot.features),
-            slot.clients,
+            slot.databases,
             tables_of(slot),
         )
         for slot in plan.ucq.slots
@@ -235,7 +235,7 @@ def model_of(
         blocks=blocks,
         intercept=trained.intercept,
         head=trained.head,
-        databases=Counter(client.party for client in plan.clients),
+        databases=Counter(client.party for client in plan.databases),
         remarks=remarks,
         classes=trained.classes,
         history=trained.history,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sqlfl.coordinator.lou import sum_grams
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.errors import InternalError
 from sqlfl.messages import Ready, SendGram, SendReleases
@@ -21,6 +20,7 @@ from sqlfl.party import moments
 from sqlfl.party.guard import Guard
 from sqlfl.party.moments import clipped_moments, majorant, noised_moments
 from sqlfl.privacy.specification import RoundNoise, RunNoise
+from sqlfl.unions import sum_grams
 from tests.methods.harness import Join, MemoryChannel, random_join
 from tests.party.private import TINY, Categories, entropy, operator
 

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlfl.coordinator.lou import average, sum_gradients
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
     ConsensusAverage,
@@ -39,6 +38,7 @@ from sqlfl.party.first_layer import DeviceLayer, EngineLayer, make_layer
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import client_of
 from sqlfl.party.steps import penalty
+from sqlfl.unions import average, sum_gradients
 from tests.methods.harness import DenseEngine, configured
 
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {

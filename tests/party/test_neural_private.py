@@ -12,7 +12,6 @@ import pytest
 import torch
 from scipy import stats
 
-from sqlfl.coordinator.lou import average
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import (
     ConsensusAverage,
@@ -30,6 +29,7 @@ from sqlfl.party.guard import Guard
 from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import check_device, client_of
 from sqlfl.privacy.specification import RoundNoise
+from sqlfl.unions import average
 from tests.methods.harness import DenseEngine
 from tests.party.test_neural import (
     ROWS,

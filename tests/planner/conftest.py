@@ -1,4 +1,4 @@
-"""Small parties for the planner: six databases, one organisation with three of them."""
+"""Small parties for the planner: one organisation has three databases, one combines its two."""
 
 from __future__ import annotations
 
@@ -66,14 +66,26 @@ SOUTH = """
 CREATE TABLE visits (person BIGINT, kind VARCHAR, cost DOUBLE, sick BOOLEAN, extra INTEGER);
 INSERT INTO visits VALUES (11, 'a', 20.5, false, 1), (12, 'e', 21.5, true, 2);
 """
+WARD = """
+CREATE TABLE beds (person INTEGER, days INTEGER, room VARCHAR);
+CREATE TABLE rooms (room VARCHAR, size INTEGER);
+"""
+BEDS = (
+    "INSERT INTO beds VALUES (10, 3, 'a'), (11, NULL, 'b'); INSERT INTO rooms VALUES ('a', 2)",
+    "INSERT INTO beds VALUES (11, 5, NULL), (13, 1, 'a'); INSERT INTO rooms VALUES ('b', 4)",
+)
 
 
 class DatabaseCatalog:
-    """A catalog that asks the databases themselves."""
+    """A catalog that asks the databases themselves. `combined`: parties that combine clients."""
 
-    def __init__(self, parties: Mapping[str, tuple[duckdb.DuckDBPyConnection, ...]]) -> None:
+    def __init__(
+        self,
+        parties: Mapping[str, tuple[duckdb.DuckDBPyConnection, ...]],
+        combined: tuple[str, ...] = (),
+    ) -> None:
         self.databases = {
-            Client(party, index): database
+            Client(party, index, combined=party in combined): database
             for party, databases in parties.items()
             for index, database in enumerate(databases)
         }
@@ -132,7 +144,9 @@ def catalog() -> Iterator[DatabaseCatalog]:
             "clinic": tuple(database(CLINIC, visits) for visits in VISITS),
             "north": (database(NORTH),),
             "south": (database(SOUTH),),
-        }
+            "ward": tuple(database(WARD, beds) for beds in BEDS),
+        },
+        combined=("ward",),
     )
     yield found
     for con in found.databases.values():

@@ -8,7 +8,6 @@ import duckdb
 import numpy as np
 import pytest
 
-from sqlfl.coordinator.lou import merge_statistics
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.models.towers import TowerShape
 from sqlfl.udfs.blocks import SavedBlock
@@ -16,6 +15,7 @@ from sqlfl.udfs.carry import carry_block, carry_over
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.predict import score
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.unions import merge_statistics
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take
 

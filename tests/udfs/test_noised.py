@@ -13,7 +13,6 @@ import pytest
 from scipy.stats import norm
 
 from sqlfl import messages as ms
-from sqlfl.coordinator.lou import merge_noised
 from sqlfl.errors import InternalError, PartyError
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
@@ -35,6 +34,7 @@ from sqlfl.udfs.noised import (
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.register import BlockFunction
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.unions import merge_noised
 from sqlfl.wire import decode, encode
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
@@ -175,19 +175,15 @@ def test_categories_that_nobody_has_listed(database: Open) -> None:
 # -- sensitivity and threshold --------------------------------------------------------------------
 
 
-def parts_of_rows(
-    con: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, counts: int = 1
-) -> tuple[Array, Array]:
+def parts_of_rows(con: duckdb.DuckDBPyConnection, counts: int = 1) -> tuple[Array, Array]:
     """What is measured of each row of t alone, before noise, and of all together."""
-    monkeypatch.setattr(noised, "add_gaussian", lambda values, sigma, entropy: values)
-    monkeypatch.setattr(noised, "threshold", lambda *given: -1.0)
     entries = sorted({f"v{text}" for text, _ in TEXTS if text} | {"n"})
 
     def vector(condition: str) -> Array:
         fragment = f"{FRAGMENT} WHERE {condition}"
         snapshot = take(con, slot("noised", FOUND), fragment, run=condition)
         activate_all(snapshot, [counts] * sum(snapshot.rows))
-        found = noised._measured(snapshot, lambda n: b"")
+        found = noised._measured(snapshot)
         of_c, of_d = (dict(zip(*category, strict=True)) for category in found.categories)
         assert list(of_d) == ["vp", "vq"]
         snapshot.drop()
@@ -200,10 +196,10 @@ def parts_of_rows(
 
 
 def test_a_row_moves_what_is_measured_by_the_sensitivity_at_most(
-    database: Open, monkeypatch: pytest.MonkeyPatch
+    database: Open,
 ) -> None:
     """What is measured is the sum over rows, so a changed row moves it by the difference of two."""
-    single, together = parts_of_rows(database(TABLE), monkeypatch, counts=5)
+    single, together = parts_of_rows(database(TABLE), counts=5)
     np.testing.assert_allclose(together, single.sum(axis=0))
     moves = np.linalg.norm(single[:, None] - single[None], axis=2)
     assert sensitivity(slot("noised").features) == math.sqrt(3 * 4 + 2 * 2)
@@ -211,14 +207,14 @@ def test_a_row_moves_what_is_measured_by_the_sensitivity_at_most(
     assert moves.max() > math.sqrt(3 * 4 + 2 * 1)  # without the second category it would not do
 
 
-def test_the_sensitivity_is_attained(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sensitivity_is_attained(database: Open) -> None:
     con = database(TABLE, "DELETE FROM t")
     con.execute(
         "INSERT INTO t SELECT i, CASE WHEN i > 3 THEN 3 END, ['a', 'b'][1 + i // 4], "
         "CASE WHEN i > 3 THEN true END, CASE WHEN i > 3 THEN [4, 4] END, ['p', 'q'][1 + i // 4] "
         "FROM range(8) r(i)"
     )
-    single, _ = parts_of_rows(con, monkeypatch)
+    single, _ = parts_of_rows(con)
     moves = np.linalg.norm(single[:, None] - single[None], axis=2)
     assert moves.max() == pytest.approx(4.0, rel=1e-15)
 

@@ -128,7 +128,7 @@ def test_every_row_has_one_number(rows: int, leading: int | None) -> None:
     own = None
     if leading is not None:
         own = np.random.default_rng(rows).integers(0, leading, rows).astype(np.uint32)
-    orders = [numbering._shuffled(rows, own, leading or 1, salt) for salt in (b"a", b"a", b"b")]
+    orders = [numbering.shuffled(rows, own, leading or 1, salt) for salt in (b"a", b"a", b"b")]
     for order in orders:
         assert np.sort(order).tolist() == list(range(rows))
         if own is not None:
@@ -145,7 +145,7 @@ def test_every_order_is_as_likely(bits: int) -> None:
     leading = np.full(rows, size - 1, np.uint64)
     counts = np.zeros((rows, rows))
     for number in range(4000):
-        order = numbering._shuffled(rows, leading, size, number.to_bytes(4, "little"))
+        order = numbering.shuffled(rows, leading, size, number.to_bytes(4, "little"))
         counts[np.arange(rows), order] += 1
     # each is binomial, with deviation 27
     assert np.abs(counts - 1000).max() < 6 * 27.4

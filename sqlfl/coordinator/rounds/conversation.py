@@ -9,7 +9,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.loj import JoinedRows, all_rows
-from sqlfl.coordinator.lou import Members, average, sum_gradients, sum_grams
+from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.rounds.answers import Answers, Expect
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.messages import (
@@ -33,6 +33,7 @@ from sqlfl.messages import (
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.methods.configuration import Configuration, TowerConfiguration
 from sqlfl.schema import Address
+from sqlfl.unions import average, sum_gradients, sum_grams
 
 
 class Conversation:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sqlfl.coordinator.lou import (
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import Labels, Statistics
+from sqlfl.messages.grams import gram_to_message, message_to_gram
+from sqlfl.models.gram import GramMatrix
+from sqlfl.unions import (
     merge_classes,
     merge_statistics,
     sum_gradients,
     sum_grams,
 )
-from sqlfl.errors import InternalError, ModelError
-from sqlfl.messages import Labels, Statistics
-from sqlfl.messages.grams import gram_to_message, message_to_gram
-from sqlfl.models.gram import GramMatrix
 from sqlfl.wire import decode, encode
 
 

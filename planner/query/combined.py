@@ -1,0 +1,100 @@
+"""Parties that combine their clients: to the plan each is one client from here on.
+
+Until here every client has been told apart, so that what is not the same on the union of their
+tables as on its parts has been refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.ucq import Block, Fragment, Slot, Ucq
+from sqlfl.schema import Client
+
+Part: TypeAlias = tuple[object, ...]
+"""What is equal for fragments that clients of one party evaluate for each other's like."""
+
+
+def combine_clients(draft: Draft) -> Draft:
+    """Fragments that take the same part in the query, at clients of one party, become one."""
+    assert draft.ucq is not None
+    return replace(draft, ucq=_combined(draft.ucq))
+
+
+def _combined(ucq: Ucq) -> Ucq:
+    found = [_Combined.of(ucq, slot) for slot in ucq.slots]
+    slots = tuple(
+        replace(slot, fragments=own.fragments) for slot, own in zip(ucq.slots, found, strict=True)
+    )
+    return replace(ucq, slots=slots, blocks=tuple(_renumbered(b, found) for b in ucq.blocks))
+
+
+def _renumbered(block: Block, found: Sequence[_Combined]) -> Block:
+    def of_slot(slot: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(found[slot].places[number] for number in numbers))
+
+    return replace(
+        block,
+        members=tuple((slot, of_slot(slot, numbers)) for slot, numbers in block.members),
+        virtual=tuple((slot, found[slot].places[number]) for slot, number in block.virtual),
+        kept=tuple((slot, of_slot(slot, numbers)) for slot, numbers in block.kept),
+    )
+
+
+@dataclass(frozen=True)
+class _Combined:
+    """One slot's fragments, and where each of those before is among them."""
+
+    fragments: tuple[Fragment, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, ucq: Ucq, slot: Slot) -> _Combined:
+        groups: dict[tuple[Client, Part, int], list[Fragment]] = {}
+        met: dict[tuple[Client, Part], int] = {}
+        group_of = []
+        for fragment in slot.fragments:
+            client, part = fragment.client, _part(ucq, slot, fragment)
+            number = met[client, part] = met.get((client, part), -1) + 1
+            group = (
+                (client.whole, part, number) if client.combined else (client, (), fragment.index)
+            )
+            group_of.append(group)
+            groups.setdefault(group, []).append(fragment)
+        order = list(groups)
+        places = tuple(order.index(group) for group in group_of)
+        made = (_one(parts, place, places) for place, parts in enumerate(groups.values()))
+        return cls(tuple(made), places)
+
+
+def _part(ucq: Ucq, slot: Slot, fragment: Fragment) -> Part:
+    """The blocks that the fragment is in, and as what."""
+    own: list[object] = [fragment.virtual]
+    if fragment.beside is not None:
+        own.append(_part(ucq, slot, slot.fragments[fragment.beside]))
+    for block in ucq.blocks:
+        for among in (block.members, block.kept):
+            numbers = dict(among).get(slot.index, ())
+            own.append(numbers.count(fragment.index))
+        own.append(dict(block.virtual).get(slot.index) == fragment.index)
+    return tuple(own)
+
+
+def _one(parts: Sequence[Fragment], place: int, places: Sequence[int]) -> Fragment:
+    """The fragment of these parts, which is at this place."""
+    first = parts[0]
+    beside = None if first.beside is None else places[first.beside]
+    if not first.client.combined:
+        return replace(first, index=place, beside=beside)
+    rows = [part.rows for part in parts]
+    return replace(
+        first,
+        index=place,
+        client=first.client.whole,
+        rows=None if None in rows else sum(r for r in rows if r is not None),
+        beside=beside,
+        parts=tuple(replace(part, index=place, beside=beside) for part in parts),
+    )

@@ -1,0 +1,181 @@
+"""A party's clients as one: it asks them, and adds up what they say before it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error, InternalError
+from sqlfl.party.combined_slot import CombinedSlot
+from sqlfl.party.members import Members, Reply
+from sqlfl.party.observers import Observers
+from sqlfl.party.operator import check_device
+from sqlfl.party.party import PartyClient, protected
+from sqlfl.party.server import Server
+from sqlfl.party.slot_state import check_delta
+from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
+
+
+class CombinedClient(Server):
+    """Answers the coordinator as one client would that had the rows of all of them.
+
+    What a client tells of its own rows is told of the party's, in an order that does not say whose
+    they are. What is summed over rows is summed over the clients too, and noised once after that:
+    steps, clipping and noise are those of one client, over the products of all
+    (`sqlfl.party.combined_engine`). Each keeps the whole block.
+    """
+
+    def __init__(self, clients: Sequence[PartyClient], observers: Observers | None = None) -> None:
+        super().__init__(clients[0].client.whole, observers)
+        self._members = Members(clients)
+        self._runs: dict[str, dict[int, CombinedSlot]] = {}
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        self._members.interrupt()
+
+    def close(self) -> None:
+        """The clients are another's to close."""
+        self._runs.clear()
+        self._members.close()
+
+    def _answer(self, request: ms.Message) -> ms.Message:
+        match request:
+            case ms.Prepare():
+                return self._prepare(request)
+            case ms.Write():
+                return self._write(request)
+            case ms.Commit():
+                return self._commit(request)
+            case ms.Finish():
+                self._runs.pop(request.run, None)
+                return self._ask_all(request, ms.Ready)[0]
+        return self._slot(request, request.slot).handle(request)
+
+    def _ask_all(self, request: ms.Message, kind: type[Reply]) -> list[Reply]:
+        return self._members.ask(dict.fromkeys(range(len(self._members)), request), kind)
+
+    def _slot(self, request: ms.Message, slot: int) -> CombinedSlot:
+        found = self._runs.get(request.run, {}).get(slot)
+        if found is None:
+            raise InternalError(f"{request.kind} for a slot that was not prepared")
+        return found
+
+    def _prepare(self, request: ms.Prepare) -> ms.Message:
+        slots = specifications_from_json(request.specification)
+        for item in slots:
+            if item.device is not None:
+                check_device(item.device, private=protected(item))
+        shares = [_Share(number) for number in range(len(self._members))]
+        texts = iter(request.fragments)
+        for item in slots:
+            for number, fragment in _parts(item):
+                if number not in range(len(shares)):
+                    raise InternalError(f"slot {item.slot} is of client {number} of {len(shares)}")
+                shares[number].add(item, fragment, next(texts, ""))
+        if sum(len(share.texts) for share in shares) != len(request.fragments):
+            raise InternalError(f"{len(request.fragments)} fragments came for those of the slots")
+        replies = self._members.ask({s.number: s.request(request) for s in shares}, ms.Prepared)
+        rows, null_targets = (
+            {
+                key: int(count)
+                for share, reply in zip(shares, replies, strict=True)
+                for key, count in zip(share.keys, getattr(reply, name), strict=True)
+            }
+            for name in ("rows", "null_targets")
+        )
+        found = {}
+        for item in slots:
+            sizes: dict[int, dict[int, int]] = {}
+            for (number, slot, fragment), count in rows.items():
+                if slot == item.slot:
+                    sizes.setdefault(number, {})[fragment] = count
+            own = found[item.slot] = CombinedSlot(item, self._members, sizes)
+            check_delta(item, own.size)
+            own.number(request.run)
+        self._runs[request.run] = found
+        order = [(item.slot, fragment) for item in slots for fragment in item.fragments]
+        return ms.Prepared(
+            request.run, request.slot, _summed(rows, order), _summed(null_targets, order)
+        )
+
+    def _write(self, request: ms.Write) -> ms.Message:
+        """Each client's own rows, into its own table."""
+        slots = [self._slot(request, slot) for slot in request.slots.tolist()]
+        if len(request.table) != 3 * len(self._members) or not slots:
+            raise InternalError(f"{len(request.table)} names of {len(self._members)} tables")
+        owned = [slot.rows.owned(rows) for slot, rows in zip(slots, request.rows, strict=True)]
+        owners = owned[0][0]
+        if any((other != owners).any() for other, _ in owned):
+            raise InternalError("rows of several clients were to be written beside each other")
+        requests: dict[int, ms.Message] = {}
+        for number in range(len(self._members)):
+            mine = np.flatnonzero(owners == number)
+            requests[number] = replace(
+                request,
+                table=request.table[3 * number : 3 * number + 3],
+                rows=tuple(rows[mine].astype(np.uint32) for _, rows in owned),
+                prediction=request.prediction[mine],
+                probabilities=request.probabilities[mine],
+            )
+        written = self._members.ask(requests, ms.Written)
+        return replace(written[0], rows=sum(reply.rows for reply in written))
+
+    def _commit(self, request: ms.Commit) -> ms.Message:
+        try:
+            return self._ask_all(request, ms.Ready)[0]
+        except Error as error:
+            raise Error(
+                f"a table was made but could not be kept: {error.message}",
+                hint="the party's other clients may have kept theirs: look there, and drop them "
+                "before you try again",
+            ) from error
+
+
+class _Share:
+    """What one client is to take a snapshot of."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.texts: list[str] = []
+        self.keys: list[tuple[int, int, int]] = []
+        """(client, slot, fragment) of each text."""
+        self._slots: dict[int, SlotSpecification] = {}
+
+    def add(self, item: SlotSpecification, fragment: int, text: str) -> None:
+        self.texts.append(text)
+        self.keys.append((self.number, item.slot, fragment))
+        before = self._slots.get(item.slot)
+        fragments = (*(before.fragments if before else ()), fragment)
+        combination = item.combination
+        self._slots[item.slot] = replace(
+            item,
+            fragments=fragments,
+            links=tuple(pair for pair in item.links if {*pair} <= {*fragments}),
+            shared=combination is not None and combination.encodes,
+            device=None,
+            combination=None,
+        )
+
+    def request(self, whole: ms.Prepare) -> ms.Prepare:
+        text = specifications_to_json(tuple(self._slots.values()))
+        return replace(whole, specification=text, fragments=tuple(self.texts))
+
+
+def _parts(item: SlotSpecification) -> tuple[tuple[int, int], ...]:
+    if item.combination is None:
+        raise InternalError(f"slot {item.slot} is not said to be of several clients")
+    return item.combination.parts
+
+
+def _summed(
+    counts: dict[tuple[int, int, int], int], order: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    """Of each fragment (slot, index), over the clients: int64."""
+    found = dict.fromkeys(order, 0)
+    for (_, slot, fragment), count in counts.items():
+        found[slot, fragment] += count
+    return np.array(list(found.values()), np.int64)

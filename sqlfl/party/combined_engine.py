@@ -1,0 +1,77 @@
+"""Products with the encoded columns of all clients of a party, each by its own engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, reduce
+from operator import add
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.models.gram import GramMatrix
+from sqlfl.party.combined_rows import Rows
+from sqlfl.party.steps import Engine
+
+T = TypeVar("T")
+
+
+class Each(Protocol):
+    """Has every client do its part, side by side."""
+
+    def __call__(self, do: Callable[[int], T], /) -> list[T]:
+        """Of clients by their number."""
+        ...
+
+
+class CombinedEngine:
+    """As `Engine` has it, over the party's rows: gradients and second moments are sums over its
+    clients, made before anything is made of them.
+
+    `each` has the clients work. Raises InternalError where they have other columns.
+    """
+
+    def __init__(self, rows: Rows, engines: Sequence[Engine], each: Each) -> None:
+        first, *others = engines
+        if any(other.width != first.width or other.offsets != first.offsets for other in others):
+            raise InternalError("the clients of the party have other columns each")
+        self._rows, self._engines, self._each = rows, tuple(engines), each
+        self.name = first.name
+        self.rows, self.width, self.numeric = rows.size, first.width, first.numeric
+        self.centre, self.offsets = first.centre, first.offsets
+
+    @cached_property
+    def counts(self) -> Array:
+        return self._rows.gather(self._each(lambda q: self._engines[q].counts))
+
+    def predict(self, theta: Array, batch: Array | None = None) -> Array:
+        rows, own = self._chosen(batch)
+        return rows.gather(self._each(lambda q: self._engines[q].predict(theta, own[q])))
+
+    def gradient(self, values: Array, batch: Array | None = None) -> Array:
+        rows, own = self._chosen(batch)
+        if len(values) != rows.size:
+            raise InternalError(f"{len(values)} values of {rows.size} rows")
+        parts = rows.split(values)
+        return reduce(add, self._each(lambda q: self._engines[q].gradient(parts[q], own[q])))
+
+    def gram(self) -> GramMatrix:
+        return reduce(add, self._each(lambda q: self._engines[q].gram()))
+
+    def norms(self) -> Array:
+        return self._rows.gather(self._each(lambda q: self._engines[q].norms()))
+
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        parts = self._each(lambda q: self._engines[q].columns(kind))
+        order = np.argsort(np.concatenate(self._rows.places))
+        onehot = sparse.csr_array(sparse.vstack([part for _, part in parts]))
+        return self._rows.gather([part for part, _ in parts]), onehot[order]
+
+    def _chosen(self, batch: Array | None) -> tuple[Rows, Sequence[Array | None]]:
+        if batch is None:
+            return self._rows, [None] * len(self._engines)
+        return self._rows.chosen(np.asarray(batch))

@@ -1,0 +1,167 @@
+"""The rows of a party's clients as those of one client: where each client's are among them.
+
+Their order tells no more than that of one client's rows does (`sqlfl.udfs.numbering`), and so not
+which client has a row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.messages import JoinKeys
+from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.numbering import shuffled
+from sqlfl.unions import merge_keys
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Of the party's rows of a slot, client by client."""
+
+    places: tuple[Array, ...]
+    """int (n_q,): of each row of a client its place among the party's."""
+
+    @classmethod
+    def ordered(cls, sizes: Sequence[int], order: Array) -> Rows:
+        """`order` (n,) is of the clients' rows, one client after the other."""
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        return cls(tuple(np.split(places, np.cumsum(sizes)[:-1])))
+
+    @property
+    def size(self) -> int:
+        return sum(len(own) for own in self.places)
+
+    def split(self, values: Array) -> list[Array]:
+        """(n, ...) -> of each client (n_q, ...)."""
+        return [values[own] for own in self.places]
+
+    def gather(self, parts: Sequence[Array]) -> Array:
+        """Back again."""
+        kind = np.result_type(*parts)
+        found = np.empty((self.size, *parts[0].shape[1:]), kind)
+        for own, part in zip(self.places, parts, strict=True):
+            found[own] = part
+        return found
+
+    def owned(self, rows: Array) -> tuple[Array, Array]:
+        """Of `rows` (b,), whose each is, and which of its own. InternalError for rows that there
+        are not."""
+        if len(rows) and int(rows.max()) >= self.size:
+            raise InternalError(f"row {rows.max()} of {self.size}")
+        return self._owners[rows], self._own[rows]
+
+    def chosen(self, rows: Array) -> tuple[Rows, list[Array]]:
+        """Of distinct `rows` (b,): where the clients' are among these, and which each client's are
+        of its own. InternalError for rows that there are not."""
+        owners, own = self.owned(rows)
+        places = tuple(np.flatnonzero(owners == number) for number in range(len(self.places)))
+        return Rows(places), [own[place] for place in places]
+
+    def ascending(self, rows: Array) -> tuple[Rows, list[Array]]:
+        """The same, each client's rows in its own order."""
+        found, own = self.chosen(rows)
+        orders = [np.argsort(part) for part in own]
+        places = tuple(p[order] for p, order in zip(found.places, orders, strict=True))
+        return Rows(places), [part[order] for part, order in zip(own, orders, strict=True)]
+
+    def by_class(self, parts: Sequence[Array]) -> tuple[Rows, Array]:
+        """The rows that are left where clients have merged equal ones, and the class of each row
+        before, numbered as they first come; empty where no client has.
+
+        parts: of each client its rows' classes (n_q,), or (0,) where it has merged none.
+        """
+        if not any(part.size for part in parts):
+            return self, np.zeros(0, np.uint32)
+        known = [
+            part.astype(np.int64) if part.size else np.arange(len(own))
+            for part, own in zip(parts, self.places, strict=True)
+        ]
+        bounds = np.cumsum([0, *(int(part.max(initial=-1)) + 1 for part in known)])
+        classes = self.gather(
+            [part + start for part, start in zip(known, bounds[:-1], strict=True)]
+        )
+        first = np.unique(classes, return_index=True)[1]
+        numbers = np.empty(len(first), np.int64)
+        numbers[np.argsort(first)] = np.arange(len(first))
+        return Rows(tuple(np.split(numbers, bounds[1:-1]))), numbers[classes].astype(np.uint32)
+
+    @cached_property
+    def _owners(self) -> Array:
+        return self.gather([
+            np.full(len(own), number, np.int32) for number, own in enumerate(self.places)
+        ])  # fmt: skip
+
+    @cached_property
+    def _own(self) -> npt.NDArray[np.int64]:
+        return self.gather([np.arange(len(own)) for own in self.places])
+
+
+def by_fragment(
+    wanted: SlotSpecification, sizes: Sequence[dict[int, int]], chances: Sequence[bytes]
+) -> Rows:
+    """Of a slot without keys. sizes: of each client its fragments' rows."""
+    numbers = [np.repeat(list(own), list(own.values())) for own in sizes]
+    return _shuffled(
+        wanted,
+        [len(own) for own in numbers],
+        np.concatenate(numbers).astype(np.int64),
+        max(wanted.fragments) + 1,
+        chances,
+    )
+
+
+def merge_join_keys(
+    wanted: SlotSpecification,
+    parts: Sequence[JoinKeys],
+    sizes: Sequence[dict[int, int]],
+    chances: Sequence[bytes],
+) -> tuple[Rows, JoinKeys]:
+    """What the party says of its clients' rows, and their order in it."""
+    merged = [
+        merge_keys([(part.tags[k], part.codes[k]) for part in parts])
+        for k in range(len(wanted.keys))
+    ]
+    counts = [sum(own.values()) for own in sizes]
+    leading, size = None, 1
+    if wanted.seed is None:
+        tags, codes = max(merged, key=lambda key: len(key[0]))
+        leading, size = np.concatenate(codes), len(tags) + 1
+    rows = _shuffled(wanted, counts, leading, size, chances)
+    fragments = np.zeros(0, np.uint16)
+    if len(wanted.fragments) > 1:
+        told = [
+            part.fragment
+            if len(own) > 1
+            else np.full(sum(own.values()), next(iter(own)), np.uint16)
+            for part, own in zip(parts, sizes, strict=True)
+        ]
+        fragments = rows.gather(told)
+    reply = JoinKeys(
+        parts[0].run,
+        wanted.slot,
+        fragments,
+        tuple(tags for tags, _ in merged),
+        tuple(rows.gather(codes) for _, codes in merged),
+    )
+    return rows, reply
+
+
+def _shuffled(
+    wanted: SlotSpecification,
+    sizes: Sequence[int],
+    leading: Array | None,
+    size: int,
+    chances: Sequence[bytes],
+) -> Rows:
+    """By `leading`, numbers below `size`, and by the clients' chance together."""
+    salt = hashlib.sha256(b"".join(chances) + wanted.slot.to_bytes(4, "little")).digest()
+    return Rows.ordered(sizes, shuffled(sum(sizes), leading, size, salt))

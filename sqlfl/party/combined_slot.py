@@ -1,0 +1,276 @@
+"""One slot of a run at a party that combines its clients: each request, by asking them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl import messages as ms
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.methods.configuration import Configuration
+from sqlfl.party.combined_engine import CombinedEngine
+from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
+from sqlfl.party.guard import releases_of
+from sqlfl.party.members import Members, Reply
+from sqlfl.party.operator import Operator, client_of
+from sqlfl.privacy.statistics import deviation
+from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.noised import add_noise
+from sqlfl.unions import merge_classes, merge_noised, merge_statistics, sum_bounded, sum_statistics
+
+T = TypeVar("T")
+
+
+class CombinedSlot:
+    """Of the clients that hold the slot; `sizes`: of each of these, by number, its fragments' rows.
+
+    Raises InternalError for a slot that is one client's.
+    """
+
+    def __init__(
+        self,
+        specification: SlotSpecification,
+        members: Members,
+        sizes: Mapping[int, dict[int, int]],
+    ) -> None:
+        self.specification = specification
+        self._members = members
+        self._sizes = dict(sizes)
+        self._rows: Rows | None = None
+        """All, until they are active; then these."""
+        self._operator: Operator | None = None
+        self._noised_statistics = 0.0
+
+    @property
+    def rows(self) -> Rows:
+        if self._rows is None:
+            raise InternalError(f"rows of slot {self.specification.slot} have no order yet")
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        """Rows of all its fragments."""
+        return sum(rows for own in self._sizes.values() for rows in own.values())
+
+    def handle(self, request: ms.Message) -> ms.Message:
+        match request:
+            case ms.SendKeys():
+                return self._join_keys(request)
+            case ms.Activate():
+                return self._activate(request)
+            case ms.Weigh():
+                return self._weigh(request)
+            case ms.SetEncoding():
+                return self._set_encoding(request)
+            case ms.SendLabels():
+                return self._labels(request)
+            case ms.SendWeights():
+                weights = self._ask(request, ms.Weights)
+                return replace(weights[0], values=self.rows.gather([w.values for w in weights]))
+            case ms.SendSplit():
+                splits = self._ask(request, ms.Split)
+                drawn = self.rows.gather([split.validation for split in splits])
+                return replace(splits[0], validation=drawn)
+            case ms.SendIdentifiers():
+                return self._identifiers(request)
+            case ms.SendFindings():
+                return self._findings(request)
+            case ms.SendEqualRows():
+                return self._equal_rows(request)
+            case ms.Start():
+                return self._start(request)
+            case ms.Save():
+                return self._save(request)
+            case ms.SendReleases():
+                return self._releases(request)
+            case ms.Score():
+                scores = self._ask(request, ms.Predictions)
+                return replace(scores[0], values=self.rows.gather([s.values for s in scores]))
+        if self._operator is None:
+            raise InternalError(f"{request.kind} before start")
+        return self._operator.handle(request)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def number(self, run: str) -> None:
+        """Give rows without keys their order."""
+        if not self.specification.keys:
+            sizes = list(self._sizes.values())
+            self._rows = by_fragment(self.specification, sizes, self._chances(run))
+
+    def _join_keys(self, request: ms.SendKeys) -> ms.Message:
+        parts, sizes = self._ask(request, ms.JoinKeys), list(self._sizes.values())
+        self._rows, reply = merge_join_keys(
+            self.specification, parts, sizes, self._chances(request.run)
+        )
+        return reply
+
+    def _chances(self, run: str) -> list[bytes]:
+        request = ms.SendKeys(run, self.specification.slot)
+        return self._members.do(
+            request, self._sizes, lambda _, client: client.chance(run, request.slot)
+        )
+
+    def _activate(self, request: ms.Activate) -> ms.Message:
+        self._rows, own = self.rows.ascending(request.rows)
+        counts = self._rows.split(request.counts)
+        requests = [
+            replace(request, rows=rows.astype(np.uint32), counts=count)
+            for rows, count in zip(own, counts, strict=True)
+        ]
+        return self._counted(requests, request.total)
+
+    def _weigh(self, request: ms.Weigh) -> ms.Message:
+        self._check(request, len(request.counts))
+        requests = [replace(request, counts=counts) for counts in self.rows.split(request.counts)]
+        return self._counted(requests, request.total)
+
+    def _check(self, request: ms.Message, size: int) -> None:
+        if size != self.rows.size:
+            raise InternalError(f"{request.kind} of {size} rows, of {self.rows.size}")
+
+    # -- encoding ---------------------------------------------------------------------------------
+
+    def _counted(self, requests: Sequence[ms.Message], total: float) -> ms.Message:
+        """The answer once it is known what the active rows count, `total` being that of the join:
+        statistics of a slot that other parties share, else the clients' encoding is agreed here."""
+        replies = self._ask_each(requests, ms.Message)
+        parts = [reply for reply in replies if isinstance(reply, ms.Statistics)]
+        ready = ms.Ready(requests[0].run, self.specification.slot)
+        if not parts:
+            return ready
+        privacy = self.specification.privacy
+        noised = privacy is not None and privacy.statistics == "noised"
+        whole = self._noised(parts) if noised else sum_statistics(parts)
+        if self.specification.shared:
+            return whole
+        if noised:
+            own = merge_noised([whole], self.rows.size, deviation(self.specification))
+        else:
+            own = merge_statistics([whole], total)
+        self._set_encoding(own)
+        return ready
+
+    def _noised(self, parts: Sequence[ms.Statistics]) -> ms.Statistics:
+        own = self.specification.privacy
+        if own is None or self._noised_statistics:
+            raise InternalError(f"slot {self.specification.slot} has measured its statistics")
+        self._noised_statistics = own.statistics_noise
+        return add_noise(sum_bounded(parts), self.specification, self.rows.size)
+
+    def _set_encoding(self, request: ms.SetEncoding) -> ms.Message:
+        ready = self._ask(request, ms.Ready)
+        if len({reply.width for reply in ready}) > 1:
+            raise InternalError(f"{[reply.width for reply in ready]} encoded columns of one slot")
+        return ready[0]
+
+    # -- what is told of rows ---------------------------------------------------------------------
+
+    def _labels(self, request: ms.SendLabels) -> ms.Message:
+        parts = self._ask(request, ms.Labels)
+        if not self.specification.classes:
+            return replace(parts[0], values=self.rows.gather([part.values for part in parts]))
+        combination = self.specification.combination
+        assert combination is not None
+        classes, codes = merge_classes(parts, combination.target_type)
+        own = np.split(codes, np.cumsum([len(part.codes) for part in parts])[:-1])
+        return replace(parts[0], classes=classes, codes=self.rows.gather(own).astype(np.uint32))
+
+    def _identifiers(self, request: ms.SendIdentifiers) -> ms.Message:
+        parts = self._ask(request, ms.Identifiers)
+        order = pa.array(np.argsort(np.concatenate(self.rows.places)))
+        columns = []
+        for number in range(len(self.specification.identifiers)):
+            tables = [pa.table({"id": part.columns[number]}) for part in parts]
+            whole = pa.concat_tables(tables, promote_options="permissive").column("id")
+            columns.append(pa.concat_arrays(whole.chunks).take(order))
+        return replace(parts[0], columns=tuple(columns))
+
+    def _findings(self, request: ms.SendFindings) -> ms.Message:
+        parts = self._ask(request, ms.Findings)
+
+        def everywhere(flags: Callable[[ms.Findings], Array]) -> Array:
+            found: Array = np.all([flags(part) for part in parts], axis=0).astype(np.uint8)
+            return found
+
+        return replace(
+            parts[0],
+            empty=everywhere(lambda part: part.empty),
+            constant=everywhere(lambda part: part.constant),
+            identifying=everywhere(lambda part: part.identifying),
+            unseen=np.sum([part.unseen for part in parts], axis=0),
+        )
+
+    def _equal_rows(self, request: ms.SendEqualRows) -> ms.Message:
+        if self._operator is not None:
+            raise InternalError(f"slot {request.slot} has been started")
+        parts = self._ask(request, ms.EqualRows)
+        self._rows, classes = self.rows.by_class([part.classes for part in parts])
+        return replace(parts[0], classes=classes)
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def _start(self, request: ms.Start) -> ms.Message:
+        part = client_of(request.method)
+        configuration = part.configuration.from_json(request.configuration)
+        self._check_noise(configuration)
+        found = self._members.do(
+            request, self._sizes, lambda _, client: client.start(request, configuration)
+        )
+        engines, numbers = [engine for engine, _ in found], list(self._sizes)
+
+        def each(do: Callable[[int], T]) -> list[T]:
+            return self._members.do(
+                request,
+                numbers,
+                lambda number, client: client.work(request.kind, lambda: do(numbers.index(number))),
+            )
+
+        engine = CombinedEngine(self.rows, engines, each)
+        self._operator = part.operator(
+            engine, configuration, request.run, request.slot, found[0][1]
+        )
+        return ms.Ready(request.run, request.slot, engine.width)
+
+    def _check_noise(self, configuration: Configuration) -> None:
+        own = self.specification.privacy
+        if (own is not None and own.delta is not None) != (configuration.privacy is not None):
+            raise InternalError(f"slot {self.specification.slot} starts with other noise than said")
+        if self._operator is not None:
+            raise InternalError(f"slot {self.specification.slot} has been started")
+
+    def _save(self, request: ms.Save) -> ms.Message:
+        operator = self._operator
+        if operator is None:
+            raise InternalError("save before start")
+        parameters = operator.kept(request.back)
+        return self._members.do(
+            request,
+            self._sizes,
+            lambda _, client: client.hold(request, parameters, operator.shape),
+        )[0]
+
+    def _releases(self, request: ms.SendReleases) -> ms.Message:
+        """Noise of labels is the clients', a row at a time; what is summed is the party's."""
+        labels = {reply.labels for reply in self._ask(request, ms.Releases)}
+        if len(labels) > 1:
+            raise InternalError(f"labels of slot {request.slot} are noised with ε = {labels}")
+        found: ms.Message = releases_of(None, request.run, request.slot)
+        if self._operator is not None:
+            found = self._operator.handle(request)
+        if not isinstance(found, ms.Releases):
+            raise InternalError(f"the operator answered {request.kind} with {found.kind}")
+        return replace(found, labels=labels.pop(), statistics=self._noised_statistics)
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def _ask(self, request: ms.Message, kind: type[Reply]) -> list[Reply]:
+        return self._members.ask(dict.fromkeys(self._sizes, request), kind)
+
+    def _ask_each(self, requests: Sequence[ms.Message], kind: type[Reply]) -> list[Reply]:
+        return self._members.ask(dict(zip(self._sizes, requests, strict=True)), kind)

@@ -1,0 +1,76 @@
+"""The clients of a party that combines them, at work side by side."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import duckdb
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error, EvaluationError, InternalError
+from sqlfl.party.failures import safe_text
+from sqlfl.party.party import PartyClient
+from sqlfl.printing import lines
+
+log = logging.getLogger("sqlfl.party")
+
+T = TypeVar("T")
+Reply = TypeVar("Reply", bound=ms.Message)
+
+
+class Members:
+    """By their number. What one fails on is raised once all have ended, and names it."""
+
+    def __init__(self, clients: Sequence[PartyClient]) -> None:
+        self._clients = tuple(clients)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def interrupt(self) -> None:
+        for client in self._clients:
+            client.interrupt()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def do(
+        self, request: ms.Message, numbers: Iterable[int], task: Callable[[int, PartyClient], T]
+    ) -> list[T]:
+        """What each of these clients makes of its task, which is a part of the request."""
+        if self._pool is None:
+            name = f"sqlfl {self._clients[0].client.party}"
+            self._pool = ThreadPoolExecutor(len(self._clients), thread_name_prefix=name)
+        work: list[Future[T]] = []
+        try:
+            for number in numbers:
+                work.append(self._pool.submit(self._named, request, number, task))
+        finally:
+            wait(work)
+        return [future.result() for future in work]
+
+    def ask(self, requests: Mapping[int, ms.Message], kind: type[Reply]) -> list[Reply]:
+        """Their replies, in the order of the requests."""
+        first = next(iter(requests.values()))
+        replies = self.do(first, requests, lambda number, client: client.answer(requests[number]))
+        found = [reply for reply in replies if isinstance(reply, kind)]
+        if len(found) < len(replies):
+            others = next(reply for reply in replies if not isinstance(reply, kind))
+            raise InternalError(f"a client answered {first.kind} with {others.kind}")
+        return found
+
+    def _named(self, request: ms.Message, number: int, task: Callable[[int, PartyClient], T]) -> T:
+        own = self._clients[number]
+        try:
+            return task(number, own)
+        except (Error, duckdb.Error) as error:
+            log.info("%s failed on %s: %s", own.client, request.kind, lines(str(error)))
+            text = f"client {own.client}: {safe_text(error, request)}"
+            if isinstance(error, EvaluationError):
+                raise EvaluationError(text, error.at) from error
+            raise Error(text) from error

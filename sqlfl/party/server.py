@@ -1,0 +1,99 @@
+"""What serves requests: bytes in, bytes out, one at a time, and a failure is a reply too."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error, EvaluationError, WireError
+from sqlfl.interrupts import stoppable
+from sqlfl.party.failures import safe_text
+from sqlfl.party.observers import Observers
+from sqlfl.printing import clipped, lines
+from sqlfl.schema import Client
+from sqlfl.threads import single
+from sqlfl.wire import encode, received
+
+log = logging.getLogger("sqlfl.party")
+
+T = TypeVar("T")
+
+
+class Server(ABC):
+    """Of the requests of one client; `observers` are told of what is run."""
+
+    def __init__(self, client: Client, observers: Observers | None = None) -> None:
+        self.client = client
+        self._observers = Observers() if observers is None else observers
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def interrupt(self) -> None:
+        """End the request that is being served, from another thread.
+
+        It fails at its next step, or with the query that it runs just now. Where neither comes
+        soon, as between two queries, this is to be called again.
+        """
+        self._stop.set()
+
+    def handle(self, data: pa.Buffer) -> pa.Buffer:
+        """The reply to one request; a failure is a reply too, without data values in its text.
+
+        Bytes that are no request are answered with a failure that belongs to none.
+        """
+        try:
+            request = received(data)
+        except WireError as error:
+            log.warning("%s was sent what is no request: %s", self.client, error)
+            text = f"it was sent what is no request: {error.message}"
+            return encode(ms.Failure("", ms.CLIENT, "WireError", text))
+        at = ""
+        try:
+            reply = self.work(request.kind, lambda: self._admitted(request))
+            return encode(replace(reply, number=request.number))
+        except (Error, duckdb.Error) as error:
+            log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
+            at = error.at if isinstance(error, EvaluationError) else ""
+            failure = (type(error).__name__, safe_text(error, request))
+        except MemoryError as error:
+            log.info("%s failed on %s: %s", self.client, request.kind, error)
+            failure = ("MemoryError", f"its memory does not suffice for {request.kind}")
+        except Exception as error:
+            log.exception("%s failed on %s", self.client, request.kind)
+            text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
+            failure = ("InternalError", text)
+        name, text = failure
+        text = clipped(lines(text), ms.LONGEST_FAILURE)
+        return encode(ms.Failure(request.run, request.slot, name, text, at, number=request.number))
+
+    def answer(self, request: ms.Message) -> ms.Message:
+        """The same for who is of the party itself: whatever fails is raised."""
+        return self.work(request.kind, lambda: self._answer(request))
+
+    def work(self, kind: str, task: Callable[[], T]) -> T:
+        """What the task returns, done as a part of a request of that kind."""
+        with self._at_work(kind):
+            return task()
+
+    @contextmanager
+    def _at_work(self, kind: str) -> Iterator[None]:
+        seen = self._observers.of(self.client, kind)
+        with self._lock, stoppable(self._stop), seen, single():
+            self._stop.clear()
+            yield
+
+    def _admitted(self, request: ms.Message) -> ms.Message:
+        """The answer to a request that came from outside."""
+        return self._answer(request)
+
+    @abstractmethod
+    def _answer(self, request: ms.Message) -> ms.Message: ...
