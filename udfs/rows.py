@@ -263,8 +263,8 @@ class Snapshot(SlotTables):
                 raise ModelError("the target has infinite values", hint="filter them out in WHERE")
             return values, (), np.zeros(0, np.uint32)
         if self.held is not None and self.held.is_whole("y"):
-            found, codes = self.held.classes("y")
-            return np.zeros(0), tuple(str(value).lower() for value in found), codes
+            distinct, codes = self.held.classes("y")
+            return np.zeros(0), tuple(str(value).lower() for value in distinct), codes
         (kind,) = sql.types(self.con, sql.select(self.active_table, [sql.column("y")])).values()
         text = sql.expression("encode(CAST(y AS VARCHAR))")
         # of others, a collation or another equality may take two texts for one
