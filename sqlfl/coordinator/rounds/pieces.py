@@ -9,6 +9,7 @@ joined rows that it has there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -117,9 +118,9 @@ class WrittenPieces:
     """Of arrays of N rows: mapping, targets, and shares where rows count differently."""
 
     def __init__(self, mapping: TableMapping, targets: Array, shares: Array | None) -> None:
-        self._mapping = mapping
-        self._targets = targets
-        self._shares = shares
+        self.mapping = mapping
+        self.targets = targets
+        self.shares = shares
         self.total = len(targets)
         self.sizes = mapping.sizes
 
@@ -135,10 +136,10 @@ class WrittenPieces:
         # of the machine's own width: else each use of them would make them so
         rows = (
             chosen if slot.identity else slot.rows[chosen].astype(np.intp)
-            for slot in self._mapping.slots
+            for slot in self.mapping.slots
         )
-        shares = None if self._shares is None else self._shares[chosen]
-        return Piece(first, count, tuple(rows), self._targets[chosen], shares)
+        shares = None if self.shares is None else self.shares[chosen]
+        return Piece(first, count, tuple(rows), self.targets[chosen], shares)
 
 
 class FoundPieces:
@@ -157,6 +158,15 @@ class FoundPieces:
         self._targets = targets
         self.total = mapping.total
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
+
+    def cut(self, parts: int) -> list[FoundPieces]:
+        """Up to as many parts of about as many joined rows each; `some` is still of all rows."""
+        found = []
+        for blocks in self._blocks.cut(parts):
+            part = copy(self)
+            part._blocks, part.total = blocks, blocks.total
+            found.append(part)
+        return found
 
     def some(self, numbers: Array) -> Piece:
         rows = self._mapping.at(numbers)
