@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
@@ -61,10 +63,13 @@ class Federation:
         no border. None: it is with none of the parties.
     transport : what carries messages: 'local', all parties being in this process, or one that
         another package offers (`sqlfl.transport.named` says how).
+    executor : what computes on the joined rows at the coordinator: 'threads', 'processes', 'ray',
+        or an object, which stays the caller's (`sqlfl.coordinator.executors.base` says which).
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
-    written by a newer sqlfl, where `at` is no identifier, and where there is no such transport.
+    written by a newer sqlfl, where `at` is no identifier, and where there is no such transport or
+    executor.
     """
 
     def __init__(
@@ -74,11 +79,14 @@ class Federation:
         progress: bool | None = None,
         at: str | None = None,
         transport: str = LOCAL,
+        executor: str | Executor = THREADS,
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
         if at is not None:
             check_name(at, "at")
         carrier = factory_of(transport)
+        self._executor = executor_of(executor)
+        self._own_executor = isinstance(executor, str)
         self._progress = progress
         self._at = at
         self._state = threading.Condition()
@@ -248,6 +256,8 @@ class Federation:
                 stack.callback(self._audit.flush)
             stack.callback(self._parties.close)
             stack.callback(self._carrier.close)
+            if self._own_executor:
+                stack.callback(self._executor.close)
 
     def __enter__(self) -> Federation:
         return self
@@ -342,7 +352,9 @@ class Federation:
         try:
             with self._running(plan, run):
                 try:
-                    trained = train(plan, channel, run, progress, start, remarks.add)
+                    trained = train(
+                        plan, channel, run, progress, start, remarks.add, self._executor
+                    )
                 finally:
                     progress.close()
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
@@ -446,6 +458,7 @@ def connect(
     progress: bool | None = None,
     at: str | None = None,
     transport: str = LOCAL,
+    executor: str | Executor = THREADS,
 ) -> Federation:
     """A federation whose coordinator lives in this process.
 
@@ -456,13 +469,15 @@ def connect(
         and that party's clients crosses no border, so that the labels of that party leave nobody.
         `fed.audit()` records these messages too, and says so; sums of bytes leave them out.
     transport : what carries messages: 'local', or a transport that another package offers.
+    executor : what computes on the joined rows at the coordinator: 'threads' of this process, other
+        'processes' of this machine, 'ray', or an object (docs/executors.md).
 
     >>> import sqlfl
     >>> with sqlfl.connect(at="clinic") as fed:
     ...     print(fed)
     <sqlfl federation at clinic: parties: none; models: none>
     """
-    return Federation(path, progress=progress, at=at, transport=transport)
+    return Federation(path, progress=progress, at=at, transport=transport, executor=executor)
 
 
 TOO_DEEP = "the statement is nested too deeply"

@@ -46,6 +46,8 @@ class Division:
     measured: tuple[Measured, ...]
     """Of each partition."""
     loss: Loss
+    parts: int
+    """Partitions that were asked for: of blocks there may be fewer."""
 
     @property
     def count(self) -> int:
@@ -71,17 +73,17 @@ def divided(source: Pieces, loss: Loss, measured: Measured) -> Division:
     if parts == 1:
         return _one(source, loss, measured)
     pieces = tuple(source.cut(parts))
-    parts = len(pieces)
+    count = len(pieces)
     reach = tuple((0, size) for size in source.sizes)
     # in the order of the mapping: any of them may be any partition's
     every = sampled(source.total)
-    drawn = (None,) * parts if every is None else tuple(np.array_split(every, parts))
-    return Division(source, pieces, (reach,) * parts, drawn, (EVERY,) * parts, loss)
+    drawn = (None,) * count if every is None else tuple(np.array_split(every, count))
+    return Division(source, pieces, (reach,) * count, drawn, (EVERY,) * count, loss, parts)
 
 
 def _one(source: Pieces, loss: Loss, measured: Measured) -> Division:
     reach = tuple((0, size) for size in source.sizes)
-    return Division(source, (source,), (reach,), (sampled(source.total),), (measured,), loss)
+    return Division(source, (source,), (reach,), (sampled(source.total),), (measured,), loss, 1)
 
 
 def _written(source: WrittenPieces, loss: Loss, measured: Measured) -> Division:
@@ -114,6 +116,7 @@ def _written(source: WrittenPieces, loss: Loss, measured: Measured) -> Division:
         tuple(drawn),
         tuple(measured.cut(rows) for rows in ranges),
         loss,
+        parts,
     )
 
 

@@ -151,11 +151,13 @@ class FoundPieces:
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
     ) -> None:
-        self._mapping = mapping
+        self.mapping = mapping
+        self.slots = tuple(slots)
+        self.target = target
+        self.targets = targets
         self._blocks = Blocks(mapping)
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
-        self._targets = targets
         self.total = mapping.total
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
@@ -169,16 +171,16 @@ class FoundPieces:
         return found
 
     def some(self, numbers: Array) -> Piece:
-        rows = self._mapping.at(numbers)
+        rows = self.mapping.at(numbers)
         own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
-        return Piece(0, len(numbers), own, self._targets.take(rows[self._target]), None)
+        return Piece(0, len(numbers), own, self.targets.take(rows[self._target]), None)
 
     def pieces(self, size: int) -> Iterator[Piece]:
         first = 0
         for block in self._blocks.blocks(size):
             own = tuple(block.rows[place] for place in self._places)
-            targets = np.empty(block.shape, self._targets.dtype)
-            targets[...] = self._targets.take(block.rows[self._target])
+            targets = np.empty(block.shape, self.targets.dtype)
+            targets[...] = self.targets.take(block.rows[self._target])
             shape = block.shape if len(block.shape) > 1 else ()
             yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
             first += block.count

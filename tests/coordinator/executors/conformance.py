@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-from sqlfl.coordinator import blocks
+from sqlfl.coordinator.blocks import Blocks
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.join_size import SlotCodes
@@ -85,6 +86,7 @@ def found(loss: Loss, name: str = "two") -> Case:
         codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
     mapping = factorised(ucq, codes)
     assert mapping is not None
+    assert name != "two" or 0 < Blocks(mapping).together < mapping.total
     y = rng.integers(0, max(2, loss.outputs), mapping.sizes[1]).astype(np.uint8)
     return Case(FoundPieces(mapping, list(mapping.slots), 1, y), loss)
 
@@ -108,7 +110,8 @@ def assert_same_look(found: Look, expected: Look) -> None:
 
 
 class ExecutorConformance:
-    """Each subclass has a fixture `make`: an executor with so many workers."""
+    """Of a module with fixtures `make`, which makes an executor with so many workers, and
+    `executor`, one with two that all tests share."""
 
     @pytest.fixture(autouse=True)
     def many_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +119,6 @@ class ExecutorConformance:
         monkeypatch.setattr(division, "SHARED", 0)
         monkeypatch.setattr(division, "MOST", 13)
         monkeypatch.setattr(passes_module, "SAMPLED", 1000)
-        monkeypatch.setattr(blocks, "MANY", 100)
-
-    @pytest.fixture
-    def executor(self, make: Callable[[int], Executor]) -> Iterator[Executor]:
-        with closing(make(2)) as executor:
-            yield executor
 
     @pytest.mark.parametrize("weighted", [False, True])
     def test_partitions_answer_as_all_rows_do(self, executor: Executor, weighted: bool) -> None:
@@ -202,14 +199,17 @@ class ExecutorConformance:
             look = rows.look(case.scores.moved(wrong, np.zeros(1)))
             assert np.isnan([look.largest, look.highest]).all()
 
-    def test_results_repeat_bit_for_bit(self, make: Callable[[int], Executor]) -> None:
-        """However many workers there are."""
-        for case in (written(Softmax(3), weighted=True), found(Logistic())):
-            seen = []
-            for workers in (1, 2, 3, 2):
-                with closing(make(workers)) as executor, closing(case.rows(executor)) as rows:
-                    seen.append(bits(rows, case))
-            assert all(own == seen[0] for own in seen)
+    def test_results_have_the_same_bits(
+        self, executor: Executor, make: Callable[[int], Executor]
+    ) -> None:
+        """However many workers there are, and whatever they are."""
+        with closing(make(3)) as three:
+            for case in (written(Softmax(3), weighted=True), found(Logistic())):
+                seen = []
+                for own in (InProcess(1), executor, three, executor):
+                    with closing(case.rows(own)) as rows:
+                        seen.append(bits(rows, case))
+                assert all(own == seen[0] for own in seen)
 
     def test_several_problems_at_once(self, executor: Executor) -> None:
         one, other = written(Logistic()), written(Squared(), weighted=True)

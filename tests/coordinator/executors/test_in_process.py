@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -12,10 +13,19 @@ from sqlfl.coordinator.executors.in_process import InProcess, in_order
 from tests.coordinator.executors.conformance import ExecutorConformance
 
 
+@pytest.fixture(scope="module")
+def make() -> Callable[[int], InProcess]:
+    return InProcess
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[InProcess]:
+    with closing(InProcess(2)) as executor:
+        yield executor
+
+
 class TestInProcess(ExecutorConformance):
-    @pytest.fixture
-    def make(self) -> Callable[[int], InProcess]:
-        return InProcess
+    pass
 
 
 def test_tasks_are_taken_in_their_order() -> None:
