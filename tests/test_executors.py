@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import duckdb
 import pyarrow as pa
@@ -73,18 +74,14 @@ def trained(con: duckdb.DuckDBPyConnection, executor: str | Executor) -> list[pa
     return found
 
 
-def test_models_are_the_same(database: duckdb.DuckDBPyConnection) -> None:
-    expected = trained(database, InProcess(1))
-    for executor in ("threads", "processes"):
-        for own, wanted in zip(trained(database, executor), expected, strict=True):
-            assert own.equals(wanted)
-
-
 class Disturbing(Processes):
-    """Its caller does something before the `at`-th question."""
+    """Its caller does something before a question that is to come."""
 
-    def __init__(self, at: int, act: Callable[[list[int]], None]) -> None:
+    def __init__(self) -> None:
         super().__init__(2)
+        self.left = 0
+
+    def plan(self, at: int, act: Callable[[list[int]], None]) -> None:
         self.left, self.act = at, act
 
     def hold(self, division: division.Division) -> Held:
@@ -109,11 +106,24 @@ class Disturbed:
         return self.held.ask(work)
 
 
-@pytest.mark.parametrize("at", [1, 4])
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Disturbing]:
+    with closing(Disturbing()) as executor:
+        yield executor
+
+
+def test_models_are_the_same(database: duckdb.DuckDBPyConnection, executor: Disturbing) -> None:
+    expected = trained(database, InProcess(1))
+    for other in ("threads", executor):
+        for own, wanted in zip(trained(database, other), expected, strict=True):
+            assert own.equals(wanted)
+    assert executor.pids  # an object stays the caller's
+
+
 def test_a_worker_that_is_gone_ends_the_statement(
-    database: duckdb.DuckDBPyConnection, at: int
+    database: duckdb.DuckDBPyConnection, executor: Disturbing
 ) -> None:
-    executor = Disturbing(at, lambda pids: os.kill(pids[1], signal.SIGKILL))
+    executor.plan(4, lambda pids: os.kill(pids[1], signal.SIGKILL))
     with federation(database, executor) as fed:
         with pytest.raises(sqlfl.Error, match=r"worker 2 \(process \d+\) is gone") as told:
             fed.sql(STATEMENTS[0])
@@ -121,20 +131,18 @@ def test_a_worker_that_is_gone_ends_the_statement(
         assert fed.sql("SHOW MODELS").arrow().num_rows == 0
         fed.sql(STATEMENTS[0])  # others have begun
         assert fed.sql("SHOW MODELS").arrow().num_rows == 1
-    assert executor.pids  # an object stays the caller's
-    executor.close()
-    assert not executor.pids
 
 
-def test_ctrl_c_ends_the_training_after_the_round(database: duckdb.DuckDBPyConnection) -> None:
+def test_ctrl_c_ends_the_training_after_the_round(
+    database: duckdb.DuckDBPyConnection, executor: Disturbing
+) -> None:
     """As with threads: the workers do not hear it."""
-    executor = Disturbing(14, lambda pids: os.kill(os.getpid(), signal.SIGINT))
+    executor.plan(14, lambda pids: os.kill(os.getpid(), signal.SIGINT))
     with federation(database, executor) as fed:
         fed.sql(STATEMENTS[1])
         model = fed.model("b")
         assert model.interrupted
         assert 0 < model.history.num_rows < 5
-    executor.close()
 
 
 def test_workers_end_with_the_federation(database: duckdb.DuckDBPyConnection) -> None:

@@ -7,10 +7,15 @@ from collections.abc import Callable, Mapping
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.processes import Processes
+from sqlfl.coordinator.executors.rays import Rays
 from sqlfl.errors import Error, nearest
 
 THREADS = "threads"
-NAMED: Mapping[str, Callable[[], Executor]] = {THREADS: InProcess, "processes": Processes}
+NAMED: Mapping[str, Callable[[], Executor]] = {
+    THREADS: InProcess,
+    "processes": Processes,
+    "ray": Rays,
+}
 
 
 def executor_of(given: str | Executor) -> Executor:

@@ -56,6 +56,10 @@ class Workers(ABC):
         self._crew: Crew | None = None
         self._numbers = itertools.count()
 
+    def prepare(self) -> int:
+        """The number of workers, once there may be some. Raises Error where there may be none."""
+        return self.workers
+
     @abstractmethod
     def begin(self, number: int) -> Worker:
         """A new worker. Raises Error where there is none to be had."""
@@ -84,7 +88,7 @@ class Workers(ABC):
         with self._lock:
             if self._crew is None or self._crew.ended:
                 self._crew = None
-                self._crew = Crew.of(self, self.workers)
+                self._crew = Crew.of(self, self.prepare())
             return self._crew
 
 
