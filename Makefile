@@ -52,9 +52,9 @@ bench: .venv/bench.stamp
 		$(MOVIELENS:%=--movielens %) $(HAR:%=--har %))
 
 clean:
-	rm -rf .venv build sqlfl.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build sqlfl/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/%.stamp: pyproject.toml | .venv/bin/python
+.venv/%.stamp: pyproject.toml setup.py sqlfl/compiled.c | .venv/bin/python
 	$(RUN) pip install --quiet --editable '.[$*]'
 	touch $@
 

@@ -63,13 +63,11 @@ class Federation:
         no border. None: it is with none of the parties.
     transport : what carries messages: 'local', all parties being in this process, or one that
         another package offers (`sqlfl.transport.named` says how).
-    executor : what computes on the joined rows at the coordinator: 'threads', 'processes', 'ray',
-        or an object, which stays the caller's (`sqlfl.coordinator.executors.base` says which).
+    executor : as in `connect`; an object stays the caller's.
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
-    written by a newer sqlfl, where `at` is no identifier, and where there is no such transport or
-    executor.
+    written by a newer sqlfl, where `at` is no identifier, and for an unknown transport or executor.
     """
 
     def __init__(
@@ -352,9 +350,8 @@ class Federation:
         try:
             with self._running(plan, run):
                 try:
-                    trained = train(
-                        plan, channel, run, progress, start, remarks.add, self._executor
-                    )
+                    told = progress, start, remarks.add
+                    trained = train(plan, channel, run, *told, self._executor)
                 finally:
                     progress.close()
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)

@@ -89,8 +89,9 @@ def test_the_planner_is_pure() -> None:
 GROUND = frozenset(
     "sqlfl." + name
     for name in (
-        "arrays", "codec", "endings", "errors", "files", "fragment_columns", "interrupts",
-        "printing", "schema", "sql_writer", "threads", "version", "wire", "wire_columns",
+        "arrays", "codec", "compiled", "endings", "errors", "files", "fragment_columns",
+        "interrupts", "printing", "schema", "sql_writer", "threads", "version", "wire",
+        "wire_columns",
     )
 )  # fmt: skip
 ROOMS = {

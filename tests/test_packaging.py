@@ -31,6 +31,9 @@ DATA = {
     for path in ROOT.glob(pattern)
 }
 """What `python -m sqlfl` shows and copies."""
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+LIBRARY = {"sqlfl/_compiled.so"} if COMPILER else set()
+"""What is compiled, where there is a compiler."""
 LARGEST_WHEEL = 8_000_000
 """Bytes; the flights are 5 million of them."""
 CONSUMER = """\
@@ -49,6 +52,7 @@ ORIGINS = (
     "import sqlfl, sqlfl.planner.query.ucq as p, sqlfl.udfs as u;"
     "print(sqlfl.__file__, p.__file__, u.__file__)"
 )
+COMPILED = "from sqlfl.compiled import library; print(library() is not None)"
 STRAYS = (
     "from importlib.metadata import packages_distributions;"
     "from importlib.util import find_spec;"
@@ -85,9 +89,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the package is built from, links kept as links."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("sqlfl", "planner", "udfs", "docs", "examples"):
-        ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+        ignored = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "*.so")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     return copy
 
@@ -138,7 +142,8 @@ def modules_of_wheel(path: Path) -> set[str]:
 
 
 def test_wheel_has_every_module_and_sqlfl_alone(wheel: Path) -> None:
-    assert modules_of_wheel(wheel) == MODULES | {"sqlfl/py.typed"} | DATA
+    assert modules_of_wheel(wheel) == MODULES | {"sqlfl/py.typed"} | DATA | LIBRARY
+    assert "-py3-none-" in wheel.name
     assert wheel.stat().st_size < LARGEST_WHEEL
     with zipfile.ZipFile(wheel) as archive:
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
@@ -152,6 +157,18 @@ def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -
     target = tmp_path / "wheel"
     target.mkdir()
     assert modules_of_wheel(build("wheel", unpacked, target)) == modules_of_wheel(wheel)
+
+
+def test_without_a_compiler_the_rest_is_installed(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    copy = shutil.copytree(source, tmp_path / "source", symlinks=True)
+    shutil.rmtree(copy / "build", ignore_errors=True)
+    target = tmp_path / "wheel"
+    target.mkdir()
+    found = modules_of_wheel(build("wheel", copy, target))
+    assert found == MODULES | {"sqlfl/py.typed"} | DATA
 
 
 @pytest.mark.thinned(3)
@@ -173,6 +190,7 @@ def test_install(
     assert [Path(origin).relative_to(home) for origin in origins] == [
         Path("__init__.py"), Path("planner/query/ucq.py"), Path("udfs/__init__.py")
     ]  # fmt: skip
+    assert run(python, "-c", COMPILED, cwd=tmp_path).strip() == str(bool(COMPILER))
     assert run(python, "-c", STRAYS, cwd=tmp_path).strip() == "[]"
     # documentation and examples come with it, and run where they are copied
     assert run(python, "-m", "sqlfl", "docs", "statements", cwd=tmp_path).startswith("# Statements")

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.cutting import Cutting
 from sqlfl.coordinator.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.row_mapping import CHUNK
 
@@ -66,21 +67,17 @@ class Blocks:
 
     def cut(self, parts: int) -> list[Blocks]:
         """Up to as many parts, of about as many joined rows each."""
-        most = max(1, -(-self.total // (4 * parts)))
+        cutting = Cutting(self.total, parts)
         shares = [_Share() for _ in range(parts)]
         before = 0
         for grid in self._grids:
             for kind in grid.classes:
-                for piece in _cut(kind, most):
-                    number = min(parts - 1, before * parts // self.total)
-                    before += shares[number].take(grid, piece)
+                for piece in _cut(kind, cutting.most):
+                    before += shares[cutting.part(before)].take(grid, piece)
         for tree, first, end in self._others:
-            while first < end:
-                number = min(parts - 1, before * parts // self.total)
-                # up to where the next part begins
-                own = min(end - first, max(1, -(-(number + 1) * self.total // parts) - before))
-                shares[number].others.append((tree, first, first + own))
-                first, before = first + own, before + own
+            for number, *own in cutting.ranges(before, first, end):
+                shares[number].others.append((tree, own[0], own[1]))
+            before += end - first
         return [self._part(share) for share in shares if share.total]
 
     def _part(self, share: _Share) -> Blocks:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,16 @@ class Tree:
         else:
             root = np.repeat(rows[0], counts)
             rows = self._below(root, np.arange(first, end) - self.bounds[root])
+        return dict(zip(self.slots, rows, strict=True))
+
+    def between(self, first: int, end: int) -> dict[int, Array | slice]:
+        """As `part`; of the root a range where each of its rows stands for one joined row, and what
+        is told by these alone is no copy."""
+        if self.bounds is not None:
+            return {**self.part(first, end)}
+        rows: list[Any] = [slice(first, end)]
+        for branch in self.branches:
+            rows.append(branch.taken(rows[branch.parent], None)[0])
         return dict(zip(self.slots, rows, strict=True))
 
     def at(self, numbers: Array) -> dict[int, Array]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 
 from sqlglot import exp
 
+from sqlfl.compiled import library
 from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.join_size import JoinSize, Multiplying, SlotCodes, multiplying
+from sqlfl.coordinator.products import is_product
 from sqlfl.coordinator.row_mapping import RowMapping
 from sqlfl.errors import ModelError
 from sqlfl.fragment_columns import KEY
@@ -28,6 +30,9 @@ PER_ROW = 400
 keeps of the last iterations, scores and sums, and the groups of equal keys."""
 MANY = 1 << 25
 """Joined rows from which they are not written down, where that can be: fewer are faster read."""
+PRODUCTS, FOLD = 1 << 20, 4
+"""As many, and times as many as all tables have rows, where they are products of groups that the
+compiled library reads: these need not be many, for to write them down takes longer."""
 SCORING_FIXED, SCORING_PER_OUTPUT = 24, 40
 OF_MACHINE = 0.8
 """Of the machine's memory, where memory_limit does not say: what DuckDB takes too."""
@@ -72,9 +77,14 @@ def is_written(plan: FederatedPlan, rows: RowMapping) -> bool:
         and spec_of(plan.algorithm).sums_only
         and not plan.weighted
         and isinstance(rows, Factorised)
-        and rows.total >= MANY
+        and (rows.total >= MANY or _quicker_found(rows))
     )
     return not unneeded
+
+
+def _quicker_found(rows: Factorised) -> bool:
+    several = rows.total >= max(PRODUCTS, FOLD * sum(rows.sizes))
+    return several and library() is not None and all(map(is_product, rows.trees))
 
 
 def check_tables(plan: FederatedPlan, rows: int, outputs: int) -> None:

@@ -27,7 +27,7 @@ from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, labels, prepare
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.rounds.divergence import check_kept
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces
+from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.weighting import weigh
@@ -366,7 +366,7 @@ def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
         raise InternalError("joined rows that are to be written down")
     mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
     place = _target(plan)
-    pieces = FoundPieces(every, slots, place, target.values)
+    pieces = found_pieces(every, slots, place, target.values)
     return _Data(mapping, target.values, every.counts(place).astype(np.float64), pieces)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.models.judged import Judged
 
 KEPT = 1 << 22
 """Rows whose scores are kept, so that the area is exact; those of more are counted in bins."""
@@ -98,6 +99,21 @@ class Area:
         own = None if weights is None else np.array(weights, np.float64)
         self._take(np.array(score, np.float64), np.array(positive, bool), own)
 
+    def expect(self, rows: int) -> None:
+        """There will be so many: of too many none need be kept."""
+        if rows > self._most:
+            self._count()
+
+    @property
+    def counting(self) -> bool:
+        """Rows are counted in bins by now."""
+        return self._counts is not None
+
+    def add_spread(self, judged: Judged) -> None:
+        """Further rows of an area that is `counting`, by scores that are as `spread` makes them."""
+        self._rows += len(judged.scores)
+        self._count().add_judged(judged)
+
     def merge(self, other: Area) -> None:
         """Add the rows of another area with as many bins."""
         for piece in other._kept:
@@ -171,6 +187,14 @@ class _Counts:
         self._reach(least, largest, FINEST)
         bins = np.floor(np.ldexp(u, self._level)).astype(np.int64) - self._first
         np.add.at(self._counts, 2 * bins + positive, 1.0 if weights is None else weights)
+
+    def add_judged(self, judged: Judged) -> None:
+        if judged.undefined:
+            self._undefined = True
+            return
+        least, largest = (float(h / (1.0 + abs(h))) for h in (judged.least, judged.largest))
+        self._reach(least, largest, FINEST)
+        judged.count(self._level, self._first, self._counts)
 
     def merge(self, other: _Counts) -> None:
         self._undefined |= other._undefined

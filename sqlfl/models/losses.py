@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.compiled import library
 from sqlfl.models.kinds import kind_of
-from sqlfl.models.metrics import Mean, Meter, Metrics
+from sqlfl.models.metrics import ClassMeter, Mean, Meter, Metrics
 from sqlfl.models.poisson import Poisson
 from sqlfl.models.proximal import (
     log_sum,
@@ -113,8 +114,13 @@ class Loss(Protocol):
         """The metric of the history, as its `value`; those of several parts may be merged."""
         ...
 
-    def meter(self) -> Meter:
-        """What measures rows that come in pieces, of what `predict` gives."""
+    def meter(self, rows: int = 0) -> Meter:
+        """What measures rows that come in pieces, of what `predict` gives; `rows`: so many, where
+        that is known."""
+        ...
+
+    def measure(self, meter: Meter, scores: Array, targets: Array, weights: Array | None) -> None:
+        """Adds rows to such a meter, by their scores."""
         ...
 
     def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
@@ -244,6 +250,12 @@ class Logistic(OfClasses):
         p = sigmoid(scores[0])
         p *= 1.0 - p
         return second_moments(ways[:, 0], times(p, weights))
+
+    def measure(self, meter: Meter, scores: Array, targets: Array, weights: Array | None) -> None:
+        if library() is not None and isinstance(meter, ClassMeter):
+            meter.add_scores(scores[:, 0], targets, weights)
+        else:
+            super().measure(meter, scores, targets, weights)
 
     @property
     def quadratic(self) -> bool:

@@ -13,6 +13,8 @@ from scipy.special import xlogy
 
 from sqlfl.arrays import Array
 from sqlfl.models.area import Area
+from sqlfl.models.judged import Judged
+from sqlfl.models.proximal import sigmoid
 from sqlfl.models.weighted import mean_of
 
 Metrics = dict[str, float | None]
@@ -147,11 +149,12 @@ class ClassMeter:
     """accuracy, auc (two classes; None otherwise or where one is absent) and log_loss.
 
     The predicted class is the most probable one, the first of equals. The area is exact of up to
-    `sqlfl.models.area.KEPT` rows.
+    `sqlfl.models.area.KEPT` rows; rows: so many are to come, or any number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 0) -> None:
         self._right, self._surprises, self._area = Mean(), Mean(), Area(spread=_log_odds)
+        self._area.expect(rows)
         self._classes = 0
 
     def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
@@ -160,6 +163,18 @@ class ClassMeter:
         self._surprises.add(_surprises(prediction, y), weights)
         if self._classes == 2:
             self._area.add(prediction[:, 1], y == 1, weights)
+
+    def add_scores(self, scores: Array, y: Array, weights: Array | None = None) -> None:
+        """Further rows by their scores (n,), for the compiled library."""
+        self._classes = 2
+        judged = Judged(scores, y, weights)
+        for mean, total in ((self._right, judged.right), (self._surprises, judged.surprise)):
+            mean.total += total
+            mean.weight += judged.weight
+        if self._area.counting:
+            self._area.add_spread(judged)
+        else:
+            self._area.add(sigmoid(scores), y == 1, weights)
 
     def merge(self, other: ClassMeter) -> None:
         self._classes = max(self._classes, other._classes)

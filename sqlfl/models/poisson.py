@@ -116,7 +116,7 @@ class Poisson(OfNumbers):
             )
         return np.exp(scores)
 
-    def meter(self) -> Meter:
+    def meter(self, rows: int = 0) -> Meter:
         return CountMeter()
 
     def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:

@@ -39,7 +39,13 @@ class OfTargets(ABC):
         return self
 
     @abstractmethod
-    def meter(self) -> Meter: ...
+    def meter(self, rows: int = 0) -> Meter: ...
+
+    @abstractmethod
+    def predict(self, scores: Array) -> Array: ...
+
+    def measure(self, meter: Meter, scores: Array, targets: Array, weights: Array | None) -> None:
+        meter.add(self.predict(scores), targets, weights)
 
     def metrics(self, prediction: Array, targets: Array, weights: Array | None) -> Metrics:
         meter = self.meter()
@@ -56,9 +62,6 @@ class OfTargets(ABC):
 
 
 class OfNumbers(OfTargets):
-    @abstractmethod
-    def predict(self, scores: Array) -> Array: ...
-
     @property
     def slack(self) -> float:
         return 0.0
@@ -72,7 +75,7 @@ class OfNumbers(OfTargets):
     def separates(self, scores: Array, targets: Array) -> bool:
         return False
 
-    def meter(self) -> Meter:
+    def meter(self, rows: int = 0) -> Meter:
         return NumberMeter()
 
     def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
@@ -104,8 +107,8 @@ class OfClasses(OfTargets):
         others[np.arange(len(codes)), codes] = -np.inf
         return bool(np.all(own > others.max(axis=1)))
 
-    def meter(self) -> Meter:
-        return ClassMeter()
+    def meter(self, rows: int = 0) -> Meter:
+        return ClassMeter(rows)
 
     def headline(self, scores: Array, targets: Array, weights: Array | None) -> Mean:
         """Scores tell the most probable class as probabilities do."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from sqlfl.compiled import library
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
@@ -15,6 +16,7 @@ from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
+from tests.ways import WAYS, take_way
 
 LOSSES: list[Loss] = [Squared(), Poisson(), Logistic(), Softmax(3)]
 TOTAL, SIZES = 5000, (5000, 700, 9)
@@ -56,10 +58,16 @@ class Dense:
         return found
 
 
+@pytest.fixture(params=WAYS, autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_way(request.param, monkeypatch)
+
+
 @pytest.fixture(params=[None, 1 << 10], ids=["one piece", "many"], autouse=True)
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param is not None:
         monkeypatch.setattr(passes_module, "CHUNK", request.param)
+        monkeypatch.setattr(passes_module, "LARGE", request.param)
         monkeypatch.setattr(passes_module, "DIRECTIONS", request.param)
 
 
@@ -92,6 +100,8 @@ def test_sums_over_rows_that_no_array_holds(loss: Loss, weighted: bool) -> None:
     assert passes.square(dense.scores) == pytest.approx(w @ (dense.h**2).sum(axis=1) / TOTAL)
     mean = loss.mean_curvature(dense.h, dense.w)
     assert passes.mean_curvature(dense.scores) == pytest.approx(mean)
+    bend = passes.look(dense.scores).bend
+    assert bend is None if library() is None else bend == pytest.approx(mean)
     vector = [np.random.default_rng(1).normal(size=(1, size)) for size in SIZES]
     joined = sum(own[0, rows] for own, rows in zip(vector, dense.rows, strict=True))
     for found, expected in zip(passes.sums(vector), dense.sums((w * joined)[:, None]), strict=True):

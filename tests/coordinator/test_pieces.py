@@ -9,13 +9,15 @@ from sqlfl.coordinator import blocks
 from sqlfl.coordinator.factorised import factorised
 from sqlfl.coordinator.join_size import SlotCodes
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.products import Products
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Piece, WrittenPieces
+from sqlfl.coordinator.rounds.pieces import Piece, WrittenPieces, found_pieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
-from sqlfl.models.losses import Softmax
+from sqlfl.models.losses import Softmax, Squared
 from tests.coordinator.test_factorised import TREES, query
 from tests.depth import SEED
+from tests.ways import WAYS, take_way
 
 
 def test_a_product_gathers_and_adds_as_an_incidence() -> None:
@@ -40,13 +42,16 @@ def test_a_product_gathers_and_adds_as_an_incidence() -> None:
         np.testing.assert_allclose(sums, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("chunk", [1 << 14, 900])
 @pytest.mark.parametrize("name", ["two", "chain", "star", "same key"])
 def test_passes_over_found_rows_are_those_over_written_ones(
-    name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+    name: str, chunk: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables, of which one has several rows of a key; targets belong to the second."""
+    take_way(way, monkeypatch)
     monkeypatch.setattr(passes_module, "CHUNK", chunk)
+    monkeypatch.setattr(passes_module, "LARGE", chunk)
     monkeypatch.setattr(passes_module, "DIRECTIONS", chunk)
     monkeypatch.setattr(blocks, "MANY", 100)
     rng = np.random.default_rng(SEED)
@@ -68,7 +73,7 @@ def test_passes_over_found_rows_are_those_over_written_ones(
     slots = [slot for slot in mapping.slots if slot != 1] or [0]
     rows = mapping.written()
     table = TableMapping([rows[s] for s in slots], [mapping.sizes[s] for s in slots])
-    one = Passes(FoundPieces(mapping, slots, 1, y), loss)
+    one = Passes(found_pieces(mapping, slots, 1, y), loss)
     other = Passes(WrittenPieces(table, y[rows[1]], None), loss)
     held = [rng.normal(size=(mapping.sizes[s], 3)) for s in slots]
     scores = Scores(by_output(held), rng.normal(size=3))
@@ -86,3 +91,59 @@ def test_passes_over_found_rows_are_those_over_written_ones(
     drawn = one.sample(held, mapping.total)
     for found, wanted in zip(drawn, other.sample(held, mapping.total), strict=True):
         assert found.sum() == pytest.approx(wanted.sum())
+    pairs: list[np.ndarray] = []
+    for passes in (one, other):
+        walked = [np.column_stack([piece.targets, h]) for piece, h in passes.walk(scores)]
+        every = np.concatenate(walked)
+        pairs.append(every[np.lexsort(every.T.round(9))])  # equal ones differ in rounding
+    np.testing.assert_allclose(*pairs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["facts", "several"])
+def test_rows_that_are_no_products_are_found_one_by_one(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Facts that are each joined once, and a join in which two tables multiply."""
+    take_way(way, monkeypatch)
+    monkeypatch.setattr(passes_module, "LARGE", 300)
+    rng = np.random.default_rng(SEED)
+    ucq = query(TREES["star"])
+    codes = {}
+    for slot in ucq.slots:
+        size = (700, 20, 20, 20)[slot.index]
+        some = rng.integers(0, 20, size) if slot.index == 0 or name == "several" else np.arange(20)
+        codes[slot.index] = SlotCodes(
+            np.zeros(size, np.uint16), {key: rng.permutation(some) for key in slot.keys}
+        )
+    mapping = factorised(ucq, codes)
+    assert mapping is not None
+    assert (mapping.total == 700) == (name == "facts")
+    y = rng.normal(size=700)
+    pieces = found_pieces(mapping, mapping.slots, 0, y)
+    rows = mapping.written()
+    table = TableMapping([rows[s] for s in mapping.slots], mapping.sizes)
+    scores = Scores(tuple(rng.normal(size=(1, n)) for n in mapping.sizes), np.ones(1))
+    look = Passes(pieces, Squared()).look(scores)
+    expected = Passes(WrittenPieces(table, y[rows[0]], None), Squared()).look(scores)
+    assert look.value == pytest.approx(expected.value, rel=1e-12)
+    for found, wanted in zip(look.slots, expected.slots, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 7, 30, 10**6])
+def test_products_are_cut_where_they_are_large(size: int) -> None:
+    keys = np.array([[0, 3, 0, 2], [3, 1, 2, 100], [4, 40, 102, 1], [44, 9, 103, 9]])
+    found = Products(keys, {}, {})
+
+    def pairs(keys: np.ndarray) -> list[tuple[int, int]]:
+        return [
+            (a, b)
+            for first, many, other, others in keys.tolist()
+            for a in range(first, first + many)
+            for b in range(other, other + others)
+        ]
+
+    parts = [pairs(part) for part in found.parts(size)]
+    assert max(map(len, parts)) <= size
+    assert sorted(pair for part in parts for pair in part) == sorted(pairs(keys))

@@ -7,9 +7,11 @@ import pytest
 from sklearn import metrics as sk
 
 from sqlfl.arrays import Array
+from sqlfl.models.area import KEPT
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.metrics import ClassMeter, CountMeter, Meter, Metrics, NumberMeter
 from sqlfl.models.poisson import Poisson
+from tests.ways import WAYS, take_way
 
 
 def measured(
@@ -146,3 +148,32 @@ def test_the_headline_of_scores_is_the_metric_of_predictions(loss: Loss, weighte
     )
     first.merge(second)
     assert first.value == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rows", [0, KEPT + 1], ids=["kept", "counted"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("codes", [np.uint8, np.int64])
+def test_scores_are_measured_as_what_they_predict(
+    codes: type, weighted: bool, rows: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many rows are to come: of too many the area is counted in bins."""
+    take_way(way, monkeypatch)
+    rng = np.random.default_rng(7)
+    h = np.concatenate([3.0 * rng.normal(size=3000), [0.0, -0.0, 800.0, -800.0, 1e-10, -50.0]])
+    loss = Logistic()
+    p = loss.predict(h[:, None])[:, 1]
+    y = (rng.random(len(h)) < p).astype(codes)
+    y[3002:3004] = 1, 0  # where the wrong class is certain, its logarithm is bounded
+    w = weights_of("zeros", len(h)) if weighted else None
+    parts = [loss.meter(rows), loss.meter()]
+    for number, own in enumerate(np.array_split(np.arange(len(h)), 4)):
+        weights = None if w is None else w[own]
+        loss.measure(parts[number % 2], h[own, None], y[own], weights)
+    parts[0].merge(parts[1])
+    got, expected = parts[0].metrics(), loss.metrics(loss.predict(h[:, None]), y.astype(int), w)
+    assert got["auc"] == pytest.approx(sk.roc_auc_score(y, p, sample_weight=w), abs=1e-6)
+    assert got["log_loss"] == pytest.approx(expected["log_loss"], rel=1e-12)
+    assert got["accuracy"] == pytest.approx(expected["accuracy"], rel=1e-14)
+    if not rows:
+        assert got["auc"] == pytest.approx(expected["auc"], rel=1e-14)

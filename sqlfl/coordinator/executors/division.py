@@ -19,7 +19,7 @@ from sqlfl.coordinator.executors.partition import Partition, Reach
 from sqlfl.coordinator.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.measured import EVERY, Measured
 from sqlfl.coordinator.rounds.passes import sampled
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, WrittenPieces
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, ProductPieces, WrittenPieces
 from sqlfl.interrupts import checkpoint
 from sqlfl.models.losses import Loss
 
@@ -67,12 +67,12 @@ def divided(source: Pieces, loss: Loss, measured: Measured) -> Division:
     """The joined rows of `source`; what is `measured` of them."""
     if isinstance(source, WrittenPieces):
         return _written(source, loss, measured)
-    if not isinstance(source, FoundPieces):
+    if not isinstance(source, FoundPieces | ProductPieces):
         return _one(source, loss, measured)
     parts = _parts(source.total, loss.outputs * sum(source.sizes))
     if parts == 1:
         return _one(source, loss, measured)
-    pieces = tuple(source.cut(parts))
+    pieces: tuple[Pieces, ...] = tuple(source.cut(parts))
     count = len(pieces)
     reach = tuple((0, size) for size in source.sizes)
     # in the order of the mapping: any of them may be any partition's

@@ -6,6 +6,7 @@ sums of an array that has a number for each joined row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -121,7 +122,8 @@ class JoinedRows:
         return self._held.ask(work)
 
     def _looked(self, sums: Sums) -> Look:
-        value, total = float(sums.numbers[0]), sums.numbers[1:]
+        (value, bend), total = sums.numbers[:2].tolist(), sums.numbers[2:]
         slots = sums.of_slots(self._source.sizes) if sums.slots else ()
         largest, highest = sums.tops.tolist()
-        return Look(value / self.total, slots, total, largest, highest)
+        mean = None if math.isnan(bend) else bend / self.total
+        return Look(value / self.total, slots, total, largest, highest, mean)

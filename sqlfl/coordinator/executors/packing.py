@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.compiled import library
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame, Reading, Writing
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
@@ -16,9 +17,9 @@ from sqlfl.coordinator.executors.sums import Node, Segment, Sums
 from sqlfl.coordinator.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.measured import Measured
-from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, WrittenPieces
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, ProductPieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
-from sqlfl.errors import InternalError
+from sqlfl.errors import Error, InternalError
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
 
@@ -100,7 +101,7 @@ def frame_of_partitions(division: Division, first: int, end: int) -> Frame:
             for own in division.measured[first:end]
         ],
     }  # fmt: skip
-    if isinstance(division.whole, FoundPieces):
+    if isinstance(division.whole, FoundPieces | ProductPieces):
         found = _found(division.whole, writing)
         facts["found"] = found | {"parts": division.parts, "end": end}
     else:
@@ -171,9 +172,10 @@ def _written_pieces(facts: Mapping[str, Any], reading: Reading) -> WrittenPieces
     return WrittenPieces(TableMapping(rows, sizes), targets, reading.one(facts["shares"]))
 
 
-def _found(pieces: FoundPieces, writing: Writing) -> dict[str, Any]:
+def _found(pieces: FoundPieces | ProductPieces, writing: Writing) -> dict[str, Any]:
     mapping = pieces.mapping
     return {
+        "products": isinstance(pieces, ProductPieces),
         "slots": mapping.slots,
         "sizes": mapping.sizes,
         "trees": [_tree(tree, writing) for tree in mapping.trees],
@@ -183,12 +185,15 @@ def _found(pieces: FoundPieces, writing: Writing) -> dict[str, Any]:
     }
 
 
-def _pieces(facts: Mapping[str, Any], reading: Reading) -> FoundPieces:
+def _pieces(facts: Mapping[str, Any], reading: Reading) -> FoundPieces | ProductPieces:
+    if facts["products"] and library() is None:
+        raise Error("it has no compiled library, as the coordinator has; install sqlfl alike")
     sizes = dict(zip(facts["slots"], facts["sizes"], strict=True))
     trees = [_tree_of(own, reading) for own in facts["trees"]]
     mapping = Factorised(trees, facts["slots"], sizes)
     targets = reading.arrays[facts["targets"]]
-    return FoundPieces(mapping, facts["featured"], facts["target"], targets)
+    kind = ProductPieces if facts["products"] else FoundPieces
+    return kind(mapping, facts["featured"], facts["target"], targets)
 
 
 def _tree(tree: Tree, writing: Writing) -> dict[str, Any]:

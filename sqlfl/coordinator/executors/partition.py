@@ -89,7 +89,9 @@ def _look(own: Partition, work: Work) -> Sums:
 
 
 def _looked(own: Partition, look: Look) -> Sums:
-    numbers = np.append(look.value * own.passes.total, look.total)
+    total = own.passes.total
+    bend = np.nan if look.bend is None else look.bend * total
+    numbers = np.append([look.value * total, bend], look.total)
     tops = np.array([look.largest, look.highest])
     return Sums(numbers, tops, own.segments(look.slots))
 

@@ -126,7 +126,8 @@ def weighed(
     euclidean = sum(float(found[0]) for found in squares)
     known = all(len(found) == 2 for found in squares)
     preconditioned = sum(float(found[1]) for found in squares) if known else np.inf
-    gap = bound(problem, best.scores, euclidean, preconditioned, reference, least)
+    bend = best.look.bend
+    gap = bound(problem, best.scores, euclidean, preconditioned, reference, least, bend)
     certain = _by_penalty(problem, euclidean)
     excess, scale = max(loss - best.look.value, 0.0), scale_of(objective, first)
     return Evidence(
@@ -147,16 +148,18 @@ def bound(
     preconditioned: float,
     reference: float,
     least: float = RESOLVED,
+    bend: float | None = None,
 ) -> float:
     """Of objective − minimum, from ‖g‖² and gᵀP g; `reference`: the curvature that P has of the
-    loss; `least`: as `least_eigenvalue` says."""
+    loss; `least`: as `least_eigenvalue` says; `bend`: the loss's mean curvature at the scores,
+    where it is known."""
     if preconditioned == 0.0:
         return 0.0
     found = _by_penalty(problem, euclidean)
     if np.isfinite(preconditioned):
-        bend = problem.passes.mean_curvature(scores) / reference
-        if bend > 0.0:
-            found = min(found, preconditioned / (2.0 * least * bend))
+        mean = problem.passes.mean_curvature(scores) if bend is None else bend
+        if mean > 0.0:
+            found = min(found, preconditioned * reference / (2.0 * least * mean))
     return float(found)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.passes import Passes
-from sqlfl.coordinator.rounds.pieces import Piece
+from sqlfl.coordinator.rounds.piece import Piece
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 from sqlfl.models.metrics import Mean, Meter
@@ -30,6 +30,13 @@ class Measured:
     def parts(self) -> int:
         """1, or 2 where there is a split: the rows of training, and those for validation."""
         return 1 if self.validation is None else 2
+
+    def _rows(self, total: int) -> list[int]:
+        """Of each part."""
+        if self.validation is None:
+            return [total]
+        held = int(self.validation.sum())
+        return [total - held, held]
 
     def cut(self, rows: slice) -> Measured:
         """Of these of the joined rows."""
@@ -57,10 +64,10 @@ class Measured:
 
     def meters(self, passes: Passes, loss: Loss, scores: Scores) -> list[Meter]:
         """What has measured the predictions of each part."""
-        found = [loss.meter() for _ in range(self.parts)]
+        found = [loss.meter(rows) for rows in self._rows(passes.total)]
         for piece, h in passes.walk(scores):
             for meter, (y, samples, own) in zip(found, self.of(piece, h), strict=True):
-                meter.add(loss.predict(own), y, samples)
+                loss.measure(meter, own, y, samples)
         return found
 
     def held_loss(self, passes: Passes, loss: Loss, scores: Scores) -> float:

@@ -7,18 +7,25 @@ the rows of the slots; sums run in the order of the joined rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.rounds.pieces import Piece, Pieces
+from sqlfl.compiled import library
+from sqlfl.coordinator.rounds.piece import Piece, Tally
+from sqlfl.coordinator.rounds.pieces import Pieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
 
 CHUNK = 1 << 14
 """Scores of one piece."""
+LARGE = 1 << 20
+"""Joined rows of one piece that the compiled library reads, which has pieces of its own."""
+WALKED = 1 << 16
+"""Scores of one piece that it makes of them for others."""
 DIRECTIONS = 1 << 18
 """Numbers of one piece along all directions."""
 SAMPLED = 1 << 18
@@ -40,6 +47,8 @@ class Look:
     """|H| of the rows that count, at most; NaN where one is."""
     highest: float
     """H of these, at most."""
+    bend: float | None = None
+    """As `Passes.mean_curvature`; None where that takes a pass of its own."""
 
 
 class Passes:
@@ -53,42 +62,29 @@ class Passes:
         self._loss = loss
         self.total = source.total
         self._outputs = loss.outputs
-        self._chosen = drawn
+        self._numbers = drawn
+        self._chosen: Piece | None = None
+        """The joined rows that are drawn."""
 
     def look(self, scores: Scores, *, sums: bool = True) -> Look:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
         every slot."""
+        tally = self._tally(sums=sums)
+        for piece in self._large():
+            piece.look(self._loss, scores, tally)
+        return self._found(tally)
 
-        def slopes(piece: Piece, h: Array) -> tuple[float, Array]:
-            return self._loss.value_and_slopes(h, piece.targets, piece.shares)
-
-        return self._looked(scores, slopes, sums=sums)
-
-    def _looked(
-        self,
-        scores: Scores,
-        slopes: Callable[[Piece, Array], tuple[float, Array]],
-        *,
-        sums: bool = True,
-    ) -> Look:
-        """A `Look` with such a value and slopes of a piece's H (d_c, b)."""
+    def _tally(self, *, sums: bool = True) -> Tally:
         sizes = self._source.sizes if sums else ()
         found = tuple(np.zeros((self._outputs, size)) for size in sizes)
-        value, total = 0.0, np.zeros(self._outputs)
-        extents, tops = [0.0], [-np.inf]
-        for piece in self._pieces():
-            h = self._scores(scores, piece)
-            counting = h if piece.shares is None else h[:, piece.shares > 0.0]
-            if counting.size:
-                tops.append(counting.max())
-                extents += [tops[-1], -counting.min()]
-            part, pulled = slopes(piece, h)
-            value += part
-            total += pulled.sum(axis=1)
-            for slot, into in enumerate(found):
-                piece.add(slot, into, pulled)
-        largest, highest = float(np.max(extents)), float(np.max(tops))
-        return Look(value / self.total, found, total, largest, highest)
+        return Tally(np.zeros(self._outputs), found)
+
+    def _found(self, tally: Tally) -> Look:
+        # NaN, where a score is
+        largest = float(np.max([0.0, tally.largest, -tally.least]))
+        value = tally.value / self.total
+        bend = None if tally.bend is None else tally.bend / self.total
+        return Look(value, tally.sums, tally.total, largest, tally.largest, bend)
 
     def value(self, scores: Scores) -> float:
         """The (weighted) mean loss."""
@@ -113,7 +109,7 @@ class Passes:
         found, counted = np.zeros((size, size)), 0.0
         rows = max(1024, DIRECTIONS // (size * outputs))
         for piece in self._drawn(rows) if sampled else self._pieces(rows):
-            h = self._scores(scores, piece)
+            h = piece.scores(scores)
             along = np.empty((count, outputs, h.shape[1]))
             start = 0
             for slot, own in enumerate(ways):
@@ -132,7 +128,7 @@ class Passes:
         """As `square`, the sum, and how many rows it is of."""
         square, rows = 0.0, 0
         for piece in self._drawn() if sampled else self._pieces():
-            h = self._scores(scores, piece)
+            h = piece.scores(scores)
             weighted = h if piece.shares is None else h * piece.shares
             square += float(np.vdot(h, weighted))
             rows += h.shape[1]
@@ -146,19 +142,16 @@ class Passes:
     def mean_curvature_sum(self, scores: Scores) -> tuple[float, float]:
         """As `mean_curvature`, the sum, and what the rows count."""
         found = counted = 0.0
-        for piece in self._pieces():
-            weight = piece.counted
-            if weight > 0.0:
-                h = self._scores(scores, piece).T
-                found += weight * self._loss.mean_curvature(h, piece.shares)
-                counted += weight
+        for piece in self._large():
+            found += piece.bend(self._loss, scores)
+            counted += piece.counted
         return found, counted
 
     def slopes(self, scores: Scores) -> Array:
         """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
         found = np.empty((self._outputs, self.total))
         for piece in self._pieces():
-            h = self._scores(scores, piece)
+            h = piece.scores(scores)
             found[:, piece.numbers] = self._loss.value_and_slopes(h, piece.targets, None)[1]
         return found
 
@@ -168,7 +161,7 @@ class Passes:
             rows: Array | slice = slice(None)
             if piece.shares is not None:
                 rows = np.flatnonzero(piece.shares)
-            h = self._scores(scores, piece).T
+            h = piece.scores(scores).T
             if not self._loss.separates(h[rows], piece.targets[rows]):
                 return False
         return True
@@ -190,14 +183,17 @@ class Passes:
                 counted = gap * piece.shares
             return float(np.vdot(gap, counted)), pulled
 
-        return self._looked(scores, step)
+        tally = self._tally()
+        for piece in self._pieces():
+            piece.tell(scores, tally, partial(step, piece))
+        return self._found(tally)
 
     def sums(self, vector: Sequence[Array]) -> list[Array]:
         """A_iᵀ (share ∘ Σ A_k v_k) of every slot: (1, n_k) each -> (1, n_i) each."""
         found = [np.zeros((1, size)) for size in self._source.sizes]
         constant = Scores(tuple(vector), np.zeros(1))
         for piece in self._pieces():
-            values = self._scores(constant, piece)
+            values = piece.scores(constant)
             if piece.shares is not None:
                 values *= piece.shares
             for slot, into in enumerate(found):
@@ -214,8 +210,9 @@ class Passes:
 
     def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
         """All joined rows, and H of each piece: (b, d_c)."""
-        for piece in self._pieces():
-            yield piece, self._scores(scores, piece).T
+        size = None if library() is None else max(1024, WALKED // self._outputs)
+        for piece in self._pieces(size):
+            yield piece, piece.scores(scores).T
 
     def rows(self, scores: Scores) -> Array:
         """H of all joined rows: (N, d_c)."""
@@ -229,19 +226,9 @@ class Passes:
         piece = self._source.some(_draw(self.total, rows))
         return [piece.of(slot, values) for slot, values in enumerate(slots)]
 
-    def _scores(self, scores: Scores, piece: Piece) -> Array:
-        """H of a piece: float64 (d_c, b), an array of its own."""
-        h = np.empty((len(scores.constant), piece.count))
-        if not scores.slots:
-            h[:] = scores.constant[:, None]
-            return h
-        piece.take(0, scores.slots[0], h)
-        room = np.empty_like(h)
-        for slot, values in enumerate(scores.slots[1:], 1):
-            piece.take(slot, values, room)
-            h += room
-        h += scores.constant[:, None]
-        return h
+    def _large(self) -> Iterator[Piece]:
+        """Pieces for what the compiled library does as a whole, where there is one."""
+        return self._pieces(None if library() is None else LARGE)
 
     def _pieces(self, size: int | None = None) -> Iterator[Piece]:
         """Of `size` joined rows each."""
@@ -250,14 +237,14 @@ class Passes:
     def _drawn(self, size: int | None = None) -> Iterator[Piece]:
         """Of `SAMPLED` joined rows, always the same, or of all where they are few."""
         if self._chosen is None:
-            self._chosen = sampled(self.total)
-        if self._chosen is None:
-            yield from self._pieces(size)
-            return
-        numbers = self._chosen
+            numbers = sampled(self.total) if self._numbers is None else self._numbers
+            if numbers is None:
+                yield from self._pieces(size)
+                return
+            self._chosen = self._source.some(numbers)
         size = size or max(1024, CHUNK // self._outputs)
-        for start in range(0, len(numbers), size):
-            yield self._source.some(numbers[start : start + size])
+        for start in range(0, self._chosen.count, size):
+            yield self._chosen.cut(slice(start, start + size))
 
 
 def sampled(total: int) -> Array | None:

@@ -8,88 +8,25 @@ joined rows that it has there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.compiled import library
 from sqlfl.coordinator.blocks import Blocks
-from sqlfl.coordinator.factorised import Factorised
+from sqlfl.coordinator.cutting import Cutting
+from sqlfl.coordinator.factorised import Factorised, Tree
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.products import Products, joined_by, products
+from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece, ProductPiece
+from sqlfl.coordinator.rounds.piece import Piece, Rows
 
-Rows: TypeAlias = Array | slice
-"""Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Some joined rows."""
-
-    first: int
-    """The number of the first one."""
-    count: int
-    """b"""
-    rows: tuple[Rows, ...]
-    """Of every slot with features, in the order of the problem."""
-    targets: Array
-    """(b,)"""
-    shares: Array | None
-    """(b,): as `Problem.shares`; None for 1 of each."""
-    shape: tuple[int, ...] = ()
-    """Of a product of groups, whose joined rows are counted in that order; else none."""
-
-    @property
-    def numbers(self) -> slice:
-        """Of joined rows one after the other."""
-        return slice(self.first, self.first + self.count)
-
-    @property
-    def counted(self) -> float:
-        """Σ share."""
-        return float(self.count if self.shares is None else self.shares.sum())
-
-    def take(self, slot: int, values: Array, into: Array) -> None:
-        """A_i h, rows in the last axis: (..., n_i) -> `into` (..., b)."""
-        rows = self.rows[slot]
-        if isinstance(rows, slice):
-            into[...] = values[..., rows]
-            return
-        if self.shape:
-            # a view: the last axis is cut alone
-            into.reshape(*into.shape[:-1], *self.shape)[...] = values[..., rows]
-            return
-        rows = rows.astype(np.intp, copy=False)
-        flat = values.reshape(-1, values.shape[-1])
-        for line, target in zip(flat, into.reshape(len(flat), -1), strict=True):
-            if line.dtype == target.dtype:
-                line.take(rows, out=target, mode="clip")  # 'raise' would make a copy
-            else:
-                target[:] = line.take(rows)
-
-    def add(self, slot: int, into: Array, values: Array) -> None:
-        """`into` (c, n_i) += A_iᵀ g of (c, b), in the order of joined rows."""
-        rows = self.rows[slot]
-        if isinstance(rows, slice):
-            into[:, rows] += values
-            return
-        if self.shape:
-            values = values.reshape(len(values), *self.shape)
-            for axis, (own, whole) in enumerate(zip(rows.shape, self.shape, strict=True), 1):
-                if own < whole:
-                    values = values.sum(axis=axis, keepdims=True)
-        for target, line in zip(into, values, strict=True):
-            np.add.at(target, rows.reshape(-1), line.reshape(-1))
-
-    def of(self, slot: int, values: Array) -> Array:
-        """A_i h: (n_i, c) -> (b, c)."""
-        rows = self.rows[slot]
-        if self.shape and not isinstance(rows, slice):
-            rows = np.broadcast_to(rows, self.shape).reshape(-1)
-        found: Array = values[rows]
-        return found
+SPREAD = 1 << 16
+"""Joined rows of one piece that are found one by one, in arrays of their own."""
 
 
 class Pieces(Protocol):
@@ -121,6 +58,7 @@ class WrittenPieces:
         self.mapping = mapping
         self.targets = targets
         self.shares = shares
+        self._compiled = library() is not None
         self.total = len(targets)
         self.sizes = mapping.sizes
 
@@ -133,20 +71,28 @@ class WrittenPieces:
         return self._piece(0, len(numbers), numbers)
 
     def _piece(self, first: int, count: int, chosen: Rows) -> Piece:
-        # of the machine's own width: else each use of them would make them so
-        rows = (
-            chosen if slot.identity else slot.rows[chosen].astype(np.intp)
-            for slot in self.mapping.slots
-        )
+        rows = [chosen if slot.identity else slot.rows[chosen] for slot in self.mapping.slots]
+        targets = self.targets[chosen]
         shares = None if self.shares is None else self.shares[chosen]
-        return Piece(first, count, tuple(rows), self.targets[chosen], shares)
+        if self._compiled:
+            own = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
+            return CompiledPiece(first, count, tuple(own), targets, shares)
+        # of the machine's own width: else each use of them would make them so
+        wide = (r if isinstance(r, slice) else r.astype(np.intp, copy=False) for r in rows)
+        return Piece(first, count, tuple(wide), targets, shares)
 
 
-class FoundPieces:
+def found_pieces(mapping: Factorised, slots: Sequence[int], target: int, targets: Array) -> Pieces:
     """Of a mapping that need not be written down, with the targets of their slot's rows.
 
     slots: those with features; target: the slot of `targets` (n,).
     """
+    kind = FoundPieces if library() is None else ProductPieces
+    return kind(mapping, slots, target, targets)
+
+
+class FoundPieces:
+    """Blocks of keys with as many rows."""
 
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
@@ -184,3 +130,102 @@ class FoundPieces:
             shape = block.shape if len(block.shape) > 1 else ()
             yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
             first += block.count
+
+
+class ProductPieces:
+    """For the compiled library: keys by themselves, however many rows they have."""
+
+    def __init__(
+        self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
+    ) -> None:
+        self.mapping = mapping
+        self.slots = tuple(slots)
+        self.target = target
+        self.targets = targets
+        self._grouped: list[_Grouped] = []
+        self._others: list[tuple[Tree, int, int]] = []
+        """With the first and the end of its joined rows."""
+        for tree in mapping.trees:
+            grouped = _Grouped.of(products(tree), slots, target, targets)
+            if grouped is None:
+                self._others.append((tree, 0, tree.total))
+            else:
+                self._grouped.append(grouped)
+        self.total = mapping.total
+        sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
+        self.sizes = tuple(sizes[slot] for slot in slots)
+
+    def cut(self, parts: int) -> list[ProductPieces]:
+        """As `FoundPieces.cut`."""
+        cutting, before = Cutting(self.total, parts), 0
+        found = [copy(self) for _ in range(parts)]
+        for part in found:
+            part.total, part._grouped, part._others = 0, [], []
+        for grouped in self._grouped:
+            kept: list[list[Array]] = [[] for _ in range(parts)]
+            for keys in grouped.products.parts(cutting.most):
+                number, count = cutting.part(before), joined_by(keys)
+                kept[number].append(keys)
+                found[number].total += count
+                before += count
+            for part, several in zip(found, kept, strict=True):
+                part._grouped += [grouped.of_keys(np.concatenate(several))] if several else []
+        for tree, first, end in self._others:
+            for number, begin, close in cutting.ranges(before, first, end):
+                found[number]._others.append((tree, begin, close))
+                found[number].total += close - begin
+            before += end - first
+        return [part for part in found if part.total]
+
+    def some(self, numbers: Array) -> Piece:
+        rows = dict(zip(self.mapping.slots, self.mapping.at(numbers), strict=True))
+        return self._piece(0, len(numbers), rows)
+
+    def pieces(self, size: int) -> Iterator[Piece]:
+        first = 0
+        for piece in self._unnumbered(size):
+            yield replace(piece, first=first)
+            first += piece.count
+
+    def _unnumbered(self, size: int) -> Iterator[Piece]:
+        for grouped in self._grouped:
+            yield from grouped.pieces(size)
+        for tree, begin, close in self._others:
+            most = size if tree.bounds is None else min(size, SPREAD)
+            for first in range(begin, close, most):
+                end = min(first + most, close)
+                yield self._piece(0, end - first, tree.between(first, end))
+
+    def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Piece:
+        own = (rows[slot] for slot in self.slots)
+        small = tuple(r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in own)
+        return CompiledPiece(first, count, small, self.targets[rows[self.target]], None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grouped:
+    """The joined rows of a tree as products, with what a piece has of them all."""
+
+    products: Products
+    rows: tuple[Array, ...]
+    targets: Array
+    far: tuple[bool, ...]
+
+    @classmethod
+    def of(
+        cls, found: Products | None, slots: Sequence[int], target: int, targets: Array
+    ) -> _Grouped | None:
+        if found is None:
+            return None
+        every = found.near | found.far
+        far = tuple(slot in found.far for slot in (*slots, target))
+        return cls(found, tuple(every[slot] for slot in slots), targets[every[target]], far)
+
+    def of_keys(self, keys: Array) -> _Grouped:
+        """The joined rows of these keys alone."""
+        return replace(self, products=replace(self.products, keys=keys))
+
+    def pieces(self, size: int) -> Iterator[Piece]:
+        for keys in self.products.parts(size):
+            count = joined_by(keys)
+            yield ProductPiece(0, count, self.rows, self.targets, None, (), keys, self.far)

@@ -176,7 +176,10 @@ class Lbfgs:
         if relative(promised, self._objective, self.first) > self._tolerance:
             return False
         euclidean, preconditioned = self._inner.squares.sum(axis=0)
-        gap = bound(self._problem, self._scores, euclidean, preconditioned, self._reference)
+        bend = None if self._look is None else self._look.bend
+        gap = bound(
+            self._problem, self._scores, euclidean, preconditioned, self._reference, bend=bend
+        )
         level = max(self._tolerance, CERTAIN)
         return relative(gap, self._objective, self.first) <= level
 

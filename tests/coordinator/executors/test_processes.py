@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from sqlfl.coordinator.executors import division
@@ -66,13 +64,12 @@ class TestProcesses(ExecutorConformance):
 
     def test_what_fails_at_a_worker_is_told(self, executor: Processes) -> None:
         case = written(Logistic())
-        wrong = Work("look", replace(case.scores, constant=np.zeros(2)), flag=True)
         made = division.divided(case.source, case.loss, case.measured)
         with (
             closing(executor.hold(made)) as held,
-            pytest.raises(Error, match=r"worker \d \(process \d+\) failed: ValueError"),
+            pytest.raises(Error, match=r"worker \d \(process \d+\) failed: KeyError: 'gaze'"),
         ):
-            held.ask(wrong)
+            held.ask(Work("gaze", case.scores))
 
     def test_few_rows_are_no_work_for_processes(
         self, executor: Processes, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,217 @@
+"""Pieces of which the compiled library computes what a pass needs; see compiled.c.
+
+Row numbers are read as they are in the mapping. A piece may have a million joined rows: what is
+made of them stays in tiles that the cache holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import c_double, c_int32, c_int64, c_void_p
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.compiled import address, functions, typed
+from sqlfl.coordinator.rounds.piece import Piece, Rows, Tally
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.errors import InternalError
+from sqlfl.models.losses import Loss
+
+LOSSES = {"squared": 0, "poisson": 1, "logistic": 2, "softmax": 3}
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = (
+        ("rows", c_void_p),
+        ("first", c_int64),
+        ("width", c_int64),
+        ("values", c_void_p),
+        ("sums", c_void_p),
+    )
+
+
+class _Side(ctypes.Structure):
+    _fields_ = (
+        ("slots", ctypes.POINTER(_Slot)),
+        ("count", c_int64),
+        ("first", c_int64),
+        ("end", c_int64),
+    )
+
+
+class _Found(ctypes.Structure):
+    _fields_ = (
+        ("value", c_double),
+        ("least", c_double),
+        ("largest", c_double),
+        ("bend", c_double),
+        ("undefined", c_int64),
+    )
+
+
+_Values: TypeAlias = "tuple[Array | None, Array | None]"
+"""Of a slot, both (d_c, n_i): h, and the sums to add to."""
+
+
+class CompiledPiece(Piece):
+    """Rows are ranges or int32."""
+
+    def take(self, slot: int, values: Array, into: Array) -> None:
+        if not into.flags.c_contiguous or into.dtype != np.float64:
+            super().take(slot, values, into)
+            return
+        flat = _dense(values.reshape(-1, values.shape[-1]))
+        self._scores({slot: flat}, np.zeros(len(flat)), into)
+
+    def add(self, slot: int, into: Array, values: Array) -> None:
+        slots, values = _slots([(self.rows[slot], None, into)]), _dense(values)
+        functions().sqlfl_add(c_int64(len(into)), slots, c_int64(self.count), address(values))
+
+    def scores(self, scores: Scores) -> Array:
+        into = np.empty((len(scores.constant), self.count))
+        values = {slot: _dense(own) for slot, own in enumerate(scores.slots)}
+        self._scores(values, _dense(scores.constant), into)
+        return into
+
+    def look(self, loss: Loss, scores: Scores, tally: Tally) -> None:
+        if loss.name not in LOSSES:
+            super().look(loss, scores, tally)
+            return
+        found = self._look(loss, scores, tally.sums, tally.total)
+        tally.value += found.value
+        if tally.bend is not None:
+            tally.bend += found.bend
+        if found.undefined:
+            tally.extend(np.nan, np.nan)
+        else:
+            tally.extend(found.least, found.largest)
+
+    def bend(self, loss: Loss, scores: Scores) -> float:
+        if loss.name not in LOSSES:
+            return super().bend(loss, scores)
+        return float(self._look(loss, scores, (), np.zeros(loss.outputs)).bend)
+
+    def _look(self, loss: Loss, scores: Scores, sums: Sequence[Array], total: Array) -> _Found:
+        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
+        values, constant = [_dense(own) for own in scores.slots], _dense(scores.constant)
+        into: Sequence[Array | None] = sums or [None] * len(values)
+        slots = _slots(list(zip(self.rows, values, into, strict=False)))
+        targets, kind = typed(self.given)
+        shares = None if self.shares is None else _dense(self.shares)
+        failed = functions().sqlfl_look(
+            c_int32(LOSSES[loss.name]), c_int64(loss.outputs), c_int64(len(slots)), slots,
+            c_int64(self.count), address(constant), address(targets), c_int32(kind),
+            address(shares), ctypes.byref(found), address(total),
+        )  # fmt: skip
+        _check(failed)
+        return found
+
+    def _scores(self, values: Mapping[int, Array], constant: Array, into: Array) -> None:
+        slots = _slots([(self.rows[slot], own, None) for slot, own in values.items()])
+        functions().sqlfl_scores(
+            c_int64(len(constant)), c_int64(len(slots)), slots, c_int64(self.count),
+            address(constant), address(into),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class ProductPiece(CompiledPiece):
+    """Of `sqlfl.coordinator.products.Products`: `rows` has the row of each place of a slot's side,
+    and `given` the targets of all places of theirs."""
+
+    keys: Array = field(default_factory=lambda: np.zeros((0, 4), np.int64))
+    """int64 (keys, 4): some of `Products.keys`, one after the other."""
+    far: tuple[bool, ...] = ()
+    """Of each slot, and last of the targets, whether they belong to the branch's side."""
+
+    @property
+    def targets(self) -> Array:
+        found = np.empty(self.count)
+        self._measure(None, {}, np.zeros(1), labels=found)
+        return found.astype(self.given.dtype)
+
+    def of(self, slot: int, values: Array) -> Array:
+        found = np.empty((values.shape[1], self.count))
+        self.take(slot, values.T, found)
+        return found.T
+
+    def add(self, slot: int, into: Array, values: Array) -> None:
+        values, sides = _dense(values), self._sides({slot: (None, into)})
+        failed = functions().sqlfl_add_products(
+            c_int64(len(into)), sides, address(self.keys), c_int64(len(self.keys)), address(values),
+            c_int64(self.count),
+        )  # fmt: skip
+        _check(failed)
+
+    def _look(self, loss: Loss, scores: Scores, sums: Sequence[Array], total: Array) -> _Found:
+        values = [_dense(own) for own in scores.slots]
+        into: Sequence[Array | None] = sums or [None] * len(values)
+        slots = dict(enumerate(zip(values, into, strict=True)))
+        return self._measure(loss, slots, _dense(scores.constant), total=total)
+
+    def _scores(self, values: Mapping[int, Array], constant: Array, into: Array) -> None:
+        slots = {slot: (own, None) for slot, own in values.items()}
+        self._measure(None, slots, constant, into=into)
+
+    def _measure(
+        self,
+        loss: Loss | None,
+        slots: Mapping[int, _Values],
+        constant: Array,
+        *,
+        total: Array | None = None,
+        into: Array | None = None,
+        labels: Array | None = None,
+    ) -> _Found:
+        """Writes scores into `into` (d_c, b), or targets into `labels` (b,), where they are
+        wanted."""
+        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
+        targets, kind = (None, 0) if into is not None else typed(self.given)
+        if labels is not None:
+            into = np.empty((1, self.count))  # as H of no slot
+        failed = functions().sqlfl_look_at_products(
+            c_int32(0 if loss is None else LOSSES[loss.name]), c_int64(len(constant)),
+            self._sides(slots), address(self.keys), c_int64(len(self.keys)), address(constant),
+            address(targets), c_int32(kind), c_int32(self.far[-1]), ctypes.byref(found),
+            address(total), address(into), address(labels), c_int64(self.count),
+        )  # fmt: skip
+        _check(failed)
+        return found
+
+    def _sides(self, slots: Mapping[int, _Values]) -> ctypes.Array[_Side]:
+        sides = []
+        for far in (False, True):
+            own = [(self.rows[s], *values) for s, values in slots.items() if self.far[s] == far]
+            first, size = self.keys[0, 2 * far], self.keys[-1, 2 * far : 2 * far + 2].sum()
+            sides.append(_Side(_slots(own), len(own), first, size))
+        return (_Side * 2)(*sides)
+
+
+def _slots(slots: Sequence[tuple[Rows, Array | None, Array | None]]) -> ctypes.Array[_Slot]:
+    """Of rows, values and sums, which the caller holds meanwhile."""
+    found = (_Slot * len(slots))()
+    for entry, (rows, values, sums) in zip(found, slots, strict=True):
+        own = sums if values is None else values
+        assert own is not None
+        if isinstance(rows, slice):
+            entry.first = rows.start
+        elif rows.dtype == np.int32:
+            entry.rows = address(rows)
+        else:
+            raise InternalError(f"rows for the compiled part are int32, not {rows.dtype}")
+        entry.width, entry.values, entry.sums = own.shape[-1], address(values), address(sums)
+    return found
+
+
+def _dense(values: Array) -> Array:
+    """Copied only where they are not float64 in one piece."""
+    return np.ascontiguousarray(values, np.float64)
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise MemoryError("not enough for the sums of a piece of the join")

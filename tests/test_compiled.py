@@ -1,0 +1,137 @@
+"""The compiled library: that it is built, and what happens without it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sqlfl import compiled
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece
+from sqlfl.coordinator.rounds.piece import Piece, Tally
+from sqlfl.coordinator.rounds.pieces import WrittenPieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.errors import InternalError
+from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.poisson import Poisson
+from tests.depth import SEED
+from tests.ways import take_way
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_where_there_is_a_compiler_the_library_is_built() -> None:
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        pytest.skip("there is no C compiler")
+    assert compiled.library() is not None, "pip install --editable . builds it"
+
+
+def test_without_it_numpy_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take_way("compiled", monkeypatch)
+    pieces = WrittenPieces(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
+    assert {type(piece) for piece in pieces.pieces(3)} == {CompiledPiece}
+    monkeypatch.setattr(compiled, "PATH", tmp_path / "none.so")
+    with caplog.at_level(logging.WARNING, "sqlfl.compiled"):
+        for _ in range(2):
+            pieces = WrittenPieces(TableMapping([np.zeros(4, np.int32)], [1]), np.ones(4), None)
+            assert {type(piece) for piece in pieces.pieces(3)} == {Piece}
+    (said,) = caplog.messages
+    assert "several times as long" in said
+    with pytest.raises(InternalError):
+        compiled.functions()
+    # not wanted: nothing is said
+    caplog.clear()
+    monkeypatch.setenv(compiled.VARIABLE, "0")
+    assert compiled.library() is None
+    assert not caplog.messages
+
+
+def test_one_of_another_version_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    take_way("compiled", monkeypatch)
+    other = tmp_path / "other.so"
+    shutil.copy(compiled.PATH, other)
+    monkeypatch.setattr(compiled, "PATH", other)
+    monkeypatch.setattr(compiled, "FORM", compiled.FORM + 1)
+    with caplog.at_level(logging.WARNING, "sqlfl.compiled"):
+        assert compiled.library() is None
+    assert "another version" in caplog.text
+
+
+def look(piece: Piece, loss: Loss, scores: Scores) -> Tally:
+    sums = tuple(np.zeros_like(own) for own in scores.slots)
+    tally = Tally(np.zeros(loss.outputs), sums)
+    piece.look(loss, scores, tally)
+    return tally
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", [Squared(), Poisson(), Logistic(), Softmax(3), Softmax(300)])
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 5000])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0, 690.0])
+def test_values_are_those_of_numpy(
+    loss: Loss, weighted: bool, rows: int, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last digits, for scores near 0 and far from it."""
+    take_way("compiled", monkeypatch)
+    rng = np.random.default_rng(SEED)
+    own = [rng.integers(0, 7, rows).astype(np.int32), np.sort(rng.integers(0, 70, rows))]
+    y = rng.integers(0, max(loss.outputs, 2), rows)
+    targets = y.astype(np.uint16) if loss.name in ("logistic", "softmax") else y.astype(float)
+    shares = rng.random(rows) * rng.integers(0, 2, rows) if weighted else None
+    blocks = [0.5 * size * rng.uniform(-1.0, 1.0, (loss.outputs, n)) for n in (7, 70)]
+    scores = Scores(tuple(blocks), np.zeros(loss.outputs))
+    small = (own[0], own[1].astype(np.int32))
+    one = CompiledPiece(0, rows, small, targets, shares)
+    other = Piece(0, rows, small, targets, shares)
+    found, wanted = look(one, loss, scores), look(other, loss, scores)
+    assert found.value == pytest.approx(wanted.value, rel=1e-14)
+    assert (found.least, found.largest) == (wanted.least, wanted.largest)
+    for a, b in zip((found.total, *found.sums), (wanted.total, *wanted.sums), strict=True):
+        largest = max(np.abs(b).max(), 1e-300)
+        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13 * largest)
+    assert one.bend(loss, scores) == pytest.approx(other.bend(loss, scores), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", [Squared(), Poisson(), Logistic(), Softmax(3)])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_are_told(
+    loss: Loss, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_way("compiled", monkeypatch)
+    h = np.zeros((loss.outputs, 40))
+    h[0, 33] = wrong
+    scores = Scores((h,), np.zeros(loss.outputs))
+    targets = np.ones(40)
+    for shares in (None, np.ones(40)):
+        with np.errstate(all="ignore"):
+            one = CompiledPiece(0, 40, (slice(0, 40),), targets, shares)
+            found = look(one, loss, scores)
+            wanted = look(Piece(0, 40, (slice(0, 40),), targets, shares), loss, scores)
+        np.testing.assert_equal((found.least, found.largest), (wanted.least, wanted.largest))
+        assert np.isfinite(found.value) == np.isfinite(wanted.value)
+        if np.isfinite(wanted.value):
+            assert found.value == pytest.approx(wanted.value, rel=1e-14)
+    # rows that count nothing may be anything
+    shares = np.ones(40)
+    shares[33] = 0.0
+    found = look(CompiledPiece(0, 40, (slice(0, 40),), targets, shares), loss, scores)
+    assert np.isfinite([found.value, found.least, found.largest, *found.total]).all()
+
+
+def test_what_it_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_way("compiled", monkeypatch)
+    scores = Scores((np.zeros((1, 3)),), np.zeros(1))
+    wide = CompiledPiece(0, 2, (np.zeros(2, np.int64),), np.zeros(2), None)
+    with pytest.raises(InternalError, match="int32"):
+        look(wide, Squared(), scores)
+    apart = CompiledPiece(0, 2, (np.zeros(4, np.int32)[::2],), np.zeros(2), None)
+    with pytest.raises(InternalError, match="one piece"):
+        look(apart, Squared(), scores)
