@@ -39,6 +39,7 @@ types: .venv/dev.stamp
 bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/speed.py $(MOVIELENS:%=--movielens %) --rows $(SCALE)e8
 	.venv/bin/python benchmarks/rounds.py $(MOVIELENS:%=--movielens %)
+	.venv/bin/python benchmarks/executors.py
 	.venv/bin/python benchmarks/convergence.py $(MOVIELENS)
 	.venv/bin/python benchmarks/engines.py
 	.venv/bin/python benchmarks/dp_overhead.py

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
 from sqlfl.errors import Error, ModelError, ParseError, PartyError
@@ -62,10 +64,11 @@ class Federation:
         no border. None: it is with none of the parties.
     transport : what carries messages: 'local', all parties being in this process, or one that
         another package offers (`sqlfl.transport.named` says how).
+    executor : as in `connect`; an object stays the caller's.
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
-    written by a newer sqlfl, where `at` is no identifier, and where there is no such transport.
+    written by a newer sqlfl, where `at` is no identifier, and for an unknown transport or executor.
     """
 
     def __init__(
@@ -75,11 +78,14 @@ class Federation:
         progress: bool | None = None,
         at: str | None = None,
         transport: str = LOCAL,
+        executor: str | Executor = THREADS,
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
         if at is not None:
             check_name(at, "at")
         carrier = factory_of(transport)
+        self._executor = executor_of(executor)
+        self._own_executor = isinstance(executor, str)
         self._progress = progress
         self._at = at
         self._state = threading.Condition()
@@ -256,6 +262,8 @@ class Federation:
                 stack.callback(self._audit.flush)
             stack.callback(self._parties.close)
             stack.callback(self._carrier.close)
+            if self._own_executor:
+                stack.callback(self._executor.close)
 
     def __enter__(self) -> Federation:
         return self
@@ -361,7 +369,8 @@ class Federation:
         try:
             with self._running(plan, run):
                 try:
-                    trained = train(plan, channel, run, progress, start, remarks.add)
+                    told = progress, start, remarks.add
+                    trained = train(plan, channel, run, *told, self._executor)
                 finally:
                     progress.close()
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
@@ -465,6 +474,7 @@ def connect(
     progress: bool | None = None,
     at: str | None = None,
     transport: str = LOCAL,
+    executor: str | Executor = THREADS,
 ) -> Federation:
     """A federation whose coordinator lives in this process.
 
@@ -475,13 +485,15 @@ def connect(
         and that party's clients crosses no border, so that the labels of that party leave nobody.
         `fed.audit()` records these messages too, and says so; sums of bytes leave them out.
     transport : what carries messages: 'local', or a transport that another package offers.
+    executor : what computes on the joined rows at the coordinator: 'threads' of this process, other
+        'processes' of this machine, 'ray', or an object (docs/executors.md).
 
     >>> import sqlfl
     >>> with sqlfl.connect(at="clinic") as fed:
     ...     print(fed)
     <sqlfl federation at clinic: parties: none; models: none>
     """
-    return Federation(path, progress=progress, at=at, transport=transport)
+    return Federation(path, progress=progress, at=at, transport=transport, executor=executor)
 
 
 TOO_DEEP = "the statement is nested too deeply"

@@ -9,12 +9,15 @@ over the other by broadcasting; sums go the other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass, field, replace
 from math import isqrt, prod
+from typing import TypeAlias
 
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.cutting import Cutting
 from sqlfl.coordinator.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.row_mapping import CHUNK
 
@@ -48,27 +51,100 @@ class Blocks:
         self.sizes = mapping.sizes
         self.total = mapping.total
         self._grids: list[_Grid] = []
-        self._others: list[Tree] = []
+        self._others: list[tuple[Tree, int, int]] = []
+        """With the first and the end of its joined rows."""
         for tree in mapping.trees:
             grid = _grid(tree)
             if grid is not None:
                 self._grids.append(grid)
-            self._others.append(tree if grid is None else grid.other)
+            other = tree if grid is None else grid.other
+            self._others.append((other, 0, other.total))
 
     @property
     def together(self) -> int:
         """Joined rows that are in blocks of more than one axis."""
-        return self.total - sum(tree.total for tree in self._others)
+        return self.total - sum(end - first for _, first, end in self._others)
+
+    def cut(self, parts: int) -> list[Blocks]:
+        """Up to as many parts, of about as many joined rows each."""
+        cutting = Cutting(self.total, parts)
+        shares = [_Share() for _ in range(parts)]
+        before = 0
+        for grid in self._grids:
+            for kind in grid.classes:
+                for piece in _cut(kind, cutting.most):
+                    before += shares[cutting.part(before)].take(grid, piece)
+        for tree, first, end in self._others:
+            for number, *own in cutting.ranges(before, first, end):
+                shares[number].others.append((tree, own[0], own[1]))
+            before += end - first
+        return [self._part(share) for share in shares if share.total]
+
+    def _part(self, share: _Share) -> Blocks:
+        found = copy(self)
+        found._grids = [
+            replace(grid, classes=tuple(kinds))
+            for grid, kinds in zip(share.grids, share.kinds, strict=True)
+        ]
+        found._others = share.others
+        found.total = share.total
+        return found
 
     def blocks(self, size: int = CHUNK) -> Iterator[Block]:
         """Of up to `size` joined rows each."""
         for grid in self._grids:
             yield from grid.blocks(self._slots, size)
-        for tree in self._others:
-            for first in range(0, tree.total, size):
-                end = min(first + size, tree.total)
+        for tree, begin, close in self._others:
+            for first in range(begin, close, size):
+                end = min(first + size, close)
                 found = tree.part(first, end)
                 yield Block((end - first,), tuple(found[slot] for slot in self._slots))
+
+
+@dataclass(eq=False)
+class _Share:
+    """What one of several parts has of the joined rows."""
+
+    grids: list[_Grid] = field(default_factory=list)
+    kinds: list[list[_Kind]] = field(default_factory=list)
+    """Of each of the grids."""
+    others: list[tuple[Tree, int, int]] = field(default_factory=list)
+
+    def take(self, grid: _Grid, kind: _Kind) -> int:
+        """Its joined rows."""
+        if not self.grids or self.grids[-1] is not grid:
+            self.grids.append(grid)
+            self.kinds.append([])
+        self.kinds[-1].append(kind)
+        return _joined(kind)
+
+    @property
+    def total(self) -> int:
+        others = sum(end - first for _, first, end in self.others)
+        return others + sum(_joined(kind) for kinds in self.kinds for kind in kinds)
+
+
+_Kind: TypeAlias = tuple[int, int, Array, Array]
+"""Rows of the root and of the branch that each key has; where they start in the roots, and in the
+branch: (keys,) each."""
+
+
+def _joined(kind: _Kind) -> int:
+    return kind[0] * kind[1] * len(kind[2])
+
+
+def _cut(kind: _Kind, most: int) -> Iterator[_Kind]:
+    """Of up to `most` joined rows each: some keys, or some of the rows of a key."""
+    left, right, first, start = kind
+    wide = min(right, most)
+    high = min(left, max(1, most // right))
+    keys = max(1, most // (high * wide)) if (high, wide) == (left, right) else 1
+    for k in range(0, len(first), keys):
+        own = slice(k, k + keys)
+        for one in range(0, left, high):
+            for other in range(0, right, wide):
+                a, b = min(high, left - one), min(wide, right - other)
+                yield a, b, first[own] + one, start[own] + other
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +160,7 @@ class _Grid:
     spread: Branch
     roots: Array
     """int: rows of the root, key by key."""
-    classes: tuple[tuple[int, int, Array, Array], ...]
-    """Rows of the root and of the branch that each key has; where they start in `roots`, and in the
-    branch: (keys,) each."""
+    classes: tuple[_Kind, ...]
 
     def blocks(self, slots: Sequence[int], size: int) -> Iterator[Block]:
         places = [self.tree.slots.index(slot) for slot in slots]

@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,13 @@ import pyarrow as pa
 from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.equal_rows import merge_equal_rows
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import CountedMapping, TableMapping
-from sqlfl.coordinator.measures import Measures
+from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, labels, prepare
 from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
 from sqlfl.coordinator.rounds.divergence import check_kept
@@ -123,30 +126,45 @@ def train(
     progress: Progress,
     start: Model | None = None,
     remark: Callable[[str], None] = lambda _: None,
+    executor: Executor | None = None,
 ) -> Trained:
     """Run `plan` and leave each block saved at its clients under the name `run`.
 
     `start` is the model of a warm start, whose run the plan names; `remark` is told what is odd
-    about the join and the features, before the first round. In the rounds Ctrl-C ends the training
+    about the join and the features, before the first round. `executor` computes on the joined rows,
+    or threads that are there as long as this takes. In the rounds Ctrl-C ends the training
     after the current one; the model so far is kept. Raises ModelError for an empty join, a target
     with fewer than two classes or with others than `start` has, and weights that do not do
     (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
     PartyError for a client that fails, or has not noised what was planned: then nothing is saved.
     """
+    started = time.perf_counter()
     with Scratch() as scratch:
-        return _train(plan, channel, run, progress, start, remark, scratch)
+        prepared = _prepared(plan, channel, run, progress, start, remark, executor, scratch)
+        with closing(prepared.problem.passes):
+            return _rounds(plan, prepared, channel, run, progress, started)
 
 
-def _train(
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What the rounds begin with."""
+
+    joined: Joined
+    target: Targets
+    protection: Protection | None
+    problem: Problem
+
+
+def _prepared(
     plan: FederatedPlan,
     channel: Channel,
     run: str,
     progress: Progress,
     start: Model | None,
     remark: Callable[[str], None],
+    executor: Executor | None,
     scratch: Scratch,
-) -> Trained:
-    started = time.perf_counter()
+) -> _Prepared:
     warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
     if warm != (set() if start is None else {start.run}):
         raise ModelError(
@@ -184,10 +202,22 @@ def _train(
     if written:
         joined, target = merge_equal_rows(plan, joined, target, channel, run)
     data = _written(plan, joined, target) if written else _found(plan, joined, target)
-    problem = _problem(plan, joined, data, loss, run, start, protection)
+    problem = _problem(plan, joined, data, loss, run, start, protection, executor)
+    return _Prepared(joined, target, protection, problem)
+
+
+def _rounds(
+    plan: FederatedPlan,
+    prepared: _Prepared,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    started: float,
+) -> Trained:
+    joined, target, problem = prepared.joined, prepared.target, prepared.problem
     watched = Watched(channel)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
-    measures = Measures(problem.passes, loss, target, joined.weighting)
+    measures = Measures(problem.passes, problem.loss, target, joined.weighting)
     patience = plan.training.patience or 0
     floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []
@@ -233,7 +263,7 @@ def _train(
             raise InternalError(f"{plan.algorithm} made no step")
         if not interrupt.is_set():
             check_kept(problem, kept.step.objective, algorithm.first, STEPS)
-        check_run(plan, joined, protection, channel, run, watched.told)
+        check_run(plan, joined, prepared.protection, channel, run, watched.told)
         back = step.epoch - kept.step.epoch
         saving = {
             address: Save(run, slot.index, run, plan.name, back)
@@ -263,7 +293,7 @@ def _train(
         ending=_ending(step, kept.step, interrupt.is_set()),
         stopped_early=stopped,
         epoch=kept.step.epoch,
-        calibration=None if protection is None else protection.calibration,
+        calibration=None if prepared.protection is None else prepared.protection.calibration,
         dropped=joined.dropped,
     )
 
@@ -289,6 +319,7 @@ def _problem(
     run: str,
     start: Model | None,
     protection: Protection | None,
+    executor: Executor | None,
 ) -> Problem:
     return Problem(
         run=run,
@@ -308,6 +339,8 @@ def _problem(
         privacy=None if protection is None else protection.calibration.training,
         trace=_trace(plan),
         centred=plan.privacy is None or plan.privacy.statistics == "none",
+        measured=measured_rows(joined.weighting),
+        executor=InProcess() if executor is None else executor,
     )
 
 

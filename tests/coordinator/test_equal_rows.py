@@ -11,10 +11,11 @@ import pytest
 
 from sqlfl.coordinator import equal_rows
 from sqlfl.coordinator.equal_rows import Groups, merge_equal_rows
+from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.measures import Measures
+from sqlfl.coordinator.measures import Measures, measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
-from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.row_mapping import WrittenMapping
@@ -139,7 +140,8 @@ def scores_of(joined: Joined, embedding: Mapping[int, Array]) -> Array:
 def measures_of(loss: Loss, joined: Joined, target: Targets) -> Measures:
     slots = joined.slots.values()
     mapping = TableMapping([slot.rows for slot in slots], [int(s.offsets[-1]) for s in slots])
-    passes = Passes(WrittenPieces(mapping, target.values, None), loss)
+    pieces = WrittenPieces(mapping, target.values, None)
+    passes = JoinedRows(pieces, loss, InProcess(), measured_rows(joined.weighting))
     return Measures(passes, loss, target, joined.weighting)
 
 

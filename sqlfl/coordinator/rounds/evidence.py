@@ -22,9 +22,9 @@ import numpy as np
 
 from sqlfl import endings
 from sqlfl.arrays import Array
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import scale_of
-from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.search import ROUNDING
@@ -168,7 +168,7 @@ def _by_penalty(problem: Problem, euclidean: float) -> float:
     return euclidean / (2.0 * problem.l2) if problem.l2 > 0.0 else np.inf
 
 
-def least_eigenvalue(passes: Passes, held: Sequence[Sequence[Array]]) -> float:
+def least_eigenvalue(passes: JoinedRows, held: Sequence[Sequence[Array]]) -> float:
     """RESOLVED, or 1 − ρ of sums of columns of different slots that are seen to be closer.
 
     held : of every slot some X̃ v: (n_i, c) each.

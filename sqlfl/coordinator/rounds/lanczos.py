@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
 
 
 def largest_eigenvalue(
     apply: Callable[[Sequence[Array]], list[Array]],
-    passes: Passes,
+    passes: JoinedRows,
     rounds: int,
     generator: np.random.Generator,
     shares: Array | None = None,
@@ -89,7 +89,7 @@ def _products(left: Sequence[Array], right: Sequence[Array]) -> float:
 
 
 def _first(
-    passes: Passes, generator: np.random.Generator, shares: Array | None
+    passes: JoinedRows, generator: np.random.Generator, shares: Array | None
 ) -> tuple[list[Array], float]:
     """The sums of v₀, signs that are centred and scaled to length 1, and its entries' number."""
     # centred as the encoded columns are: a constant vector would see nothing of them

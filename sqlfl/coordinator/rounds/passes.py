@@ -52,13 +52,17 @@ class Look:
 
 
 class Passes:
-    """Over the joined rows of a problem."""
+    """Over joined rows: all of a problem, or some.
 
-    def __init__(self, source: Pieces, loss: Loss) -> None:
+    drawn: numbers, ascending, of those that samples are of; None where they are to be drawn.
+    """
+
+    def __init__(self, source: Pieces, loss: Loss, drawn: Array | None = None) -> None:
         self._source = source
         self._loss = loss
         self.total = source.total
         self._outputs = loss.outputs
+        self._numbers = drawn
         self._chosen: Piece | None = None
         """The joined rows that are drawn."""
 
@@ -90,6 +94,16 @@ class Passes:
         """Second derivatives of the mean loss along `ways` (k, d_c, n_i) of each slot, slot after
         slot, where there are any, and then along a constant for each output; where it may be
         `sampled`, over rows that were drawn."""
+        found, counted = self.curvature_sums(scores, ways, sampled=sampled)
+        if counted > 0.0:
+            return found / counted
+        # nothing that counts was drawn
+        return self.curvatures(scores, ways) if sampled else found
+
+    def curvature_sums(
+        self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False
+    ) -> tuple[Array, float]:
+        """As `curvatures`, the sums, and what the rows count."""
         outputs, count = self._outputs, sum(len(own) for own in ways)
         size = count + outputs
         found, counted = np.zeros((size, size)), 0.0
@@ -103,28 +117,35 @@ class Passes:
                 start += len(own)
             found += self._loss.curvatures(h, piece.targets, piece.shares, along)
             counted += piece.counted
-        if counted > 0.0:
-            return found / counted
-        # nothing that counts was drawn
-        return self.curvatures(scores, ways) if sampled else found
+        return found, counted
 
     def square(self, scores: Scores, *, sampled: bool = False) -> float:
         """Mean of share · ‖H_j‖²; where it may be `sampled`, over rows that were drawn."""
+        square, rows = self.square_sum(scores, sampled=sampled)
+        return square / rows
+
+    def square_sum(self, scores: Scores, *, sampled: bool = False) -> tuple[float, int]:
+        """As `square`, the sum, and how many rows it is of."""
         square, rows = 0.0, 0
         for piece in self._drawn() if sampled else self._pieces():
             h = piece.scores(scores)
             weighted = h if piece.shares is None else h * piece.shares
             square += float(np.vdot(h, weighted))
             rows += h.shape[1]
-        return square / rows
+        return square, rows
 
     def mean_curvature(self, scores: Scores) -> float:
         """As `Loss.mean_curvature`."""
+        found, counted = self.mean_curvature_sum(scores)
+        return found / counted
+
+    def mean_curvature_sum(self, scores: Scores) -> tuple[float, float]:
+        """As `mean_curvature`, the sum, and what the rows count."""
         found = counted = 0.0
         for piece in self._large():
             found += piece.bend(self._loss, scores)
             counted += piece.counted
-        return found / counted
+        return found, counted
 
     def slopes(self, scores: Scores) -> Array:
         """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
@@ -215,14 +236,21 @@ class Passes:
 
     def _drawn(self, size: int | None = None) -> Iterator[Piece]:
         """Of `SAMPLED` joined rows, always the same, or of all where they are few."""
-        if self.total < 2 * SAMPLED:
-            yield from self._pieces(size)
-            return
         if self._chosen is None:
-            self._chosen = self._source.some(_draw(self.total, SAMPLED))
+            numbers = sampled(self.total) if self._numbers is None else self._numbers
+            if numbers is None:
+                yield from self._pieces(size)
+                return
+            self._chosen = self._source.some(numbers)
         size = size or max(1024, CHUNK // self._outputs)
         for start in range(0, self._chosen.count, size):
             yield self._chosen.cut(slice(start, start + size))
+
+
+def sampled(total: int) -> Array | None:
+    """int64, ascending: numbers of the joined rows that curvatures are measured at; None for all,
+    where they are few."""
+    return None if total < 2 * SAMPLED else _draw(total, SAMPLED)
 
 
 def _draw(total: int, rows: int) -> Array:

@@ -9,6 +9,7 @@ joined rows that it has there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,9 +18,10 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.compiled import library
 from sqlfl.coordinator.blocks import Blocks
+from sqlfl.coordinator.cutting import Cutting
 from sqlfl.coordinator.factorised import Factorised, Tree
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.products import Products, products
+from sqlfl.coordinator.products import Products, joined_by, products
 from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece, ProductPiece
 from sqlfl.coordinator.rounds.piece import Piece, Rows
 from sqlfl.coordinator.row_mapping import RowMapping, StoredMapping
@@ -57,9 +59,9 @@ class WrittenPieces:
     """Of arrays of N rows: mapping, targets, and shares where rows count differently."""
 
     def __init__(self, mapping: TableMapping, targets: Array, shares: Array | None) -> None:
-        self._mapping = mapping
-        self._targets = targets
-        self._shares = shares
+        self.mapping = mapping
+        self.targets = targets
+        self.shares = shares
         self.total = len(targets)
         self.sizes = mapping.sizes
 
@@ -72,9 +74,9 @@ class WrittenPieces:
         return self._piece(0, len(numbers), numbers)
 
     def _piece(self, first: int, count: int, chosen: Rows) -> Piece:
-        rows = [chosen if slot.identity else slot.rows[chosen] for slot in self._mapping.slots]
-        targets = self._targets[chosen]
-        shares = None if self._shares is None else self._shares[chosen]
+        rows = [chosen if slot.identity else slot.rows[chosen] for slot in self.mapping.slots]
+        targets = self.targets[chosen]
+        shares = None if self.shares is None else self.shares[chosen]
         return _of_rows(first, count, rows, targets, shares)
 
 
@@ -109,25 +111,36 @@ class FoundPieces:
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
     ) -> None:
-        self._mapping = mapping
+        self.mapping = mapping
+        self.slots = tuple(slots)
+        self.target = target
+        self.targets = targets
         self._blocks = Blocks(mapping)
         self._places = [mapping.slots.index(slot) for slot in slots]
         self._target = mapping.slots.index(target)
-        self._targets = targets
         self.total = mapping.total
         self.sizes = tuple(mapping.sizes[place] for place in self._places)
 
+    def cut(self, parts: int) -> list[FoundPieces]:
+        """Up to as many parts of about as many joined rows each; `some` is still of all rows."""
+        found = []
+        for blocks in self._blocks.cut(parts):
+            part = copy(self)
+            part._blocks, part.total = blocks, blocks.total
+            found.append(part)
+        return found
+
     def some(self, numbers: Array) -> Piece:
-        rows = self._mapping.at(numbers)
+        rows = self.mapping.at(numbers)
         own = tuple(rows[place].astype(np.intp, copy=False) for place in self._places)
-        return Piece(0, len(numbers), own, self._targets.take(rows[self._target]), None)
+        return Piece(0, len(numbers), own, self.targets.take(rows[self._target]), None)
 
     def pieces(self, size: int) -> Iterator[Piece]:
         first = 0
         for block in self._blocks.blocks(size):
             own = tuple(block.rows[place] for place in self._places)
-            targets = np.empty(block.shape, self._targets.dtype)
-            targets[...] = self._targets.take(block.rows[self._target])
+            targets = np.empty(block.shape, self.targets.dtype)
+            targets[...] = self.targets.take(block.rows[self._target])
             shape = block.shape if len(block.shape) > 1 else ()
             yield Piece(first, block.count, own, targets.reshape(-1), None, shape)
             first += block.count
@@ -139,39 +152,67 @@ class ProductPieces:
     def __init__(
         self, mapping: Factorised, slots: Sequence[int], target: int, targets: Array
     ) -> None:
-        self._mapping = mapping
-        self._slots = tuple(slots)
-        self._target = target
-        self._targets = targets
-        self._grouped = [
-            _Grouped.of(products(tree), slots, target, targets) for tree in mapping.trees
-        ]
+        self.mapping = mapping
+        self.slots = tuple(slots)
+        self.target = target
+        self.targets = targets
+        self._grouped: list[_Grouped] = []
+        self._others: list[tuple[Tree, int, int]] = []
+        """With the first and the end of its joined rows."""
+        for tree in mapping.trees:
+            grouped = _Grouped.of(products(tree), slots, target, targets)
+            if grouped is None:
+                self._others.append((tree, 0, tree.total))
+            else:
+                self._grouped.append(grouped)
         self.total = mapping.total
         sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
         self.sizes = tuple(sizes[slot] for slot in slots)
 
+    def cut(self, parts: int) -> list[ProductPieces]:
+        """As `FoundPieces.cut`."""
+        cutting, before = Cutting(self.total, parts), 0
+        found = [copy(self) for _ in range(parts)]
+        for part in found:
+            part.total, part._grouped, part._others = 0, [], []
+        for grouped in self._grouped:
+            kept: list[list[Array]] = [[] for _ in range(parts)]
+            for keys in grouped.products.parts(cutting.most):
+                number, count = cutting.part(before), joined_by(keys)
+                kept[number].append(keys)
+                found[number].total += count
+                before += count
+            for part, several in zip(found, kept, strict=True):
+                part._grouped += [grouped.of_keys(np.concatenate(several))] if several else []
+        for tree, first, end in self._others:
+            for number, begin, close in cutting.ranges(before, first, end):
+                found[number]._others.append((tree, begin, close))
+                found[number].total += close - begin
+            before += end - first
+        return [part for part in found if part.total]
+
     def some(self, numbers: Array) -> Piece:
-        rows = dict(zip(self._mapping.slots, self._mapping.at(numbers), strict=True))
+        rows = dict(zip(self.mapping.slots, self.mapping.at(numbers), strict=True))
         return self._piece(0, len(numbers), rows)
 
     def pieces(self, size: int) -> Iterator[Piece]:
         first = 0
-        for tree, grouped in zip(self._mapping.trees, self._grouped, strict=True):
-            parts = self._one_by_one(tree, size) if grouped is None else grouped.pieces(size)
-            for piece in parts:
-                yield replace(piece, first=first)
-                first += piece.count
+        for piece in self._unnumbered(size):
+            yield replace(piece, first=first)
+            first += piece.count
 
-    def _one_by_one(self, tree: Tree, size: int) -> Iterator[Piece]:
-        if tree.bounds is not None:
-            size = min(size, SPREAD)
-        for first in range(0, tree.total, size):
-            end = min(first + size, tree.total)
-            yield self._piece(0, end - first, tree.between(first, end))
+    def _unnumbered(self, size: int) -> Iterator[Piece]:
+        for grouped in self._grouped:
+            yield from grouped.pieces(size)
+        for tree, begin, close in self._others:
+            most = size if tree.bounds is None else min(size, SPREAD)
+            for first in range(begin, close, most):
+                end = min(first + most, close)
+                yield self._piece(0, end - first, tree.between(first, end))
 
     def _piece(self, first: int, count: int, rows: Mapping[int, Rows]) -> Piece:
-        own = (rows[slot] for slot in self._slots)
-        return _of_rows(first, count, own, self._targets[rows[self._target]])
+        own = (rows[slot] for slot in self.slots)
+        return _of_rows(first, count, own, self.targets[rows[self.target]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,9 +234,13 @@ class _Grouped:
         far = tuple(slot in found.far for slot in (*slots, target))
         return cls(found, tuple(every[slot] for slot in slots), targets[every[target]], far)
 
+    def of_keys(self, keys: Array) -> _Grouped:
+        """The joined rows of these keys alone."""
+        return replace(self, products=replace(self.products, keys=keys))
+
     def pieces(self, size: int) -> Iterator[Piece]:
         for keys in self.products.parts(size):
-            count = int((keys[:, 1] * keys[:, 3]).sum())
+            count = joined_by(keys)
             yield ProductPiece(0, count, self.rows, self.targets, None, (), keys, self.far)
 
 
@@ -209,9 +254,18 @@ class StoredPieces:
         self._slots = tuple(slots)
         self._target = target
         self._targets = targets
+        self._first = 0
         self.total = mapping.total
         sizes = dict(zip(mapping.slots, mapping.sizes, strict=True))
         self.sizes = tuple(sizes[slot] for slot in slots)
+
+    def cut(self, parts: int) -> list[StoredPieces]:
+        """As `FoundPieces.cut`."""
+        found = [copy(self) for _ in range(parts)]
+        for number, part in enumerate(found):
+            part._first = self.total * number // parts
+            part.total = self.total * (number + 1) // parts - part._first
+        return [part for part in found if part.total]
 
     def some(self, numbers: Array) -> Piece:
         """By one reading of the files from the first of them to the last."""
@@ -220,18 +274,19 @@ class StoredPieces:
         while start < len(numbers):
             end = start + int(np.searchsorted(numbers[start:], first + READ))
             for slot, into in found.items():
-                rows = self._mapping.part(slot, first, min(first + READ, self.total))
+                rows = self._mapping.part(slot, first, min(first + READ, self._mapping.total))
                 into[start:end] = rows[numbers[start:end] - first]
             start = end
             first = int(numbers[start]) if start < len(numbers) else first
         return self._piece(0, found, len(numbers))
 
     def pieces(self, size: int) -> Iterator[Piece]:
+        every = {*self._slots, self._target}
         for first in range(0, self.total, size):
-            end = min(first + size, self.total)
-            every = {*self._slots, self._target}
-            found = {slot: self._mapping.part(slot, first, end) for slot in every}
-            yield self._piece(first, found, end - first)
+            count = min(size, self.total - first)
+            start = self._first + first
+            found = {slot: self._mapping.part(slot, start, start + count) for slot in every}
+            yield self._piece(first, found, count)
 
     def _piece(self, first: int, found: Mapping[int, Array], count: int) -> Piece:
         own = (found[slot] for slot in self._slots)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
-from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.measured import EVERY, Measured
 from sqlfl.coordinator.rounds.pieces import Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.endings import Ending
@@ -58,6 +61,10 @@ class Problem:
     """Where they are, a bound of Σ share ‖x̃‖²/N over all slots, from names and types alone."""
     centred: bool = True
     """The encoded columns have the mean 0 over the joined rows."""
+    measured: Measured = EVERY
+    """What metrics are of."""
+    executor: Executor = field(default_factory=InProcess)
+    """Computes on the joined rows."""
 
     @property
     def parameters_only(self) -> bool:
@@ -128,10 +135,10 @@ class Problem:
         return tuple(float(p) for p in self.loss.predict(constant[None, :])[0])
 
     @cached_property
-    def passes(self) -> Passes:
-        """What is computed of all joined rows."""
+    def passes(self) -> JoinedRows:
+        """What is computed of all joined rows; to be closed in the end."""
         pieces = self.pieces or WrittenPieces(self.mapping, self.targets, self.shares)
-        return Passes(pieces, self.loss)
+        return JoinedRows(pieces, self.loss, self.executor, self.measured)
 
     @cached_property
     def counted(self) -> list[Array]:

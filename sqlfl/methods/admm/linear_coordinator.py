@@ -72,8 +72,6 @@ class Admm:
         self._intercept: Array = self._begin.intercept
         self._scores = self._begin.scores
         self.first = 0.0
-        self._dual = np.zeros((problem.outputs, problem.mapping.total))
-        """λ of every joined row: (d_c, N)."""
         self._rho = own.rho or 0.0
         self._adapting = 0 if self._rho > 0.0 else ADAPTING
         if self._adapting:
@@ -109,7 +107,7 @@ class Admm:
         if problem.warm:
             self._begin = beginning(problem, conversation)
             self._intercept, self._scores = self._begin.intercept, self._begin.scores
-            self._dual = problem.passes.slopes(self._scores)
+            problem.passes.set_dual(self._scores)
             if self._adapting:
                 self._rho = self._usual_rho()
         if not self._consensus:
@@ -166,7 +164,7 @@ class Admm:
     def _epoch(self) -> tuple[float, float]:
         """Returns mean ‖H − z‖² and the penalty."""
         rho = self._rho
-        renewed = self._problem.passes.proximal(self._scores, self._dual, rho)
+        renewed = self._problem.passes.proximal(self._scores, rho)
         whole, total = self._conversation.whole, self._problem.mapping.total
         weight, run = rho * self._relaxation, self._problem.run
         replies = self._conversation.step(

@@ -1,0 +1,134 @@
+"""All that is computed of the joined rows of a problem: asked of their partitions, added up.
+
+A few things are of the coordinator alone, in one thread: samples of rows, the final metrics, and
+sums of an array that has a number for each joined row. Files that no other process can open are
+read by its threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.executors.base import Executor, Held
+from sqlfl.coordinator.executors.division import divided
+from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.executors.partition import Work
+from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.rounds.measured import EVERY, Measured, headline_of_none
+from sqlfl.coordinator.rounds.passes import Look, Passes
+from sqlfl.coordinator.rounds.pieces import Pieces, StoredPieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.models.losses import Loss
+from sqlfl.models.metrics import Mean, Meter
+
+
+class JoinedRows:
+    """Of a problem; what each does is said in `sqlfl.coordinator.rounds.passes`."""
+
+    def __init__(
+        self,
+        source: Pieces,
+        loss: Loss,
+        executor: Executor,
+        measured: Measured = EVERY,
+    ) -> None:
+        self.total = source.total
+        self._source = source
+        self._loss = loss
+        self._own = InProcess() if isinstance(source, StoredPieces) else None
+        self._executor = executor if self._own is None else self._own
+        self._measured = measured
+        self._whole = Passes(source, loss)
+        self._held: Held | None = None
+
+    def close(self) -> None:
+        """Let the executor forget them."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        if self._own is not None:
+            self._own.close()
+
+    def look(self, scores: Scores, *, sums: bool = True) -> Look:
+        return self._looked(self._ask(Work("look", scores, flag=sums)))
+
+    def value(self, scores: Scores) -> float:
+        return self.look(scores, sums=False).value
+
+    def curvatures(self, scores: Scores, ways: Sequence[Array], *, sampled: bool = False) -> Array:
+        numbers = self._ask(Work("curvatures", scores, tuple(ways), flag=sampled)).numbers
+        found, counted = numbers[:-1], float(numbers[-1])
+        if sampled and not counted > 0.0:
+            return self.curvatures(scores, ways)
+        size = round(len(found) ** 0.5)
+        square: Array = found.reshape(size, size) / (counted if counted > 0.0 else 1.0)
+        return square
+
+    def square(self, scores: Scores, *, sampled: bool = False) -> float:
+        square, rows = self._ask(Work("square", scores, flag=sampled)).numbers
+        return float(square / rows)
+
+    def mean_curvature(self, scores: Scores) -> float:
+        found, counted = self._ask(Work("mean_curvature", scores)).numbers
+        return float(found / counted)
+
+    def separates(self, scores: Scores) -> bool:
+        return not self._ask(Work("separates", scores)).numbers.any()
+
+    def slopes(self, scores: Scores) -> Array:
+        return self._ask(Work("slopes", scores)).of_rows()
+
+    def rows(self, scores: Scores) -> Array:
+        return self._ask(Work("rows", scores)).of_rows().T
+
+    def sums(self, vector: Sequence[Array]) -> list[Array]:
+        found = self._ask(Work("sums", Scores(tuple(vector), np.zeros(1))))
+        return list(found.of_slots(self._source.sizes))
+
+    def set_dual(self, scores: Scores) -> None:
+        """λ of every joined row becomes its slopes."""
+        self._ask(Work("dual", scores))
+
+    def proximal(self, scores: Scores, rho: float) -> Look:
+        """With λ as the last step or `set_dual` has left it, or 0."""
+        return self._looked(self._ask(Work("proximal", scores, number=rho)))
+
+    def headlines(self, scores: Scores) -> list[Mean]:
+        """The metric of the history: of the rows of training, and where there is a split of those
+        for validation."""
+        found = []
+        for total, weight in self._ask(Work("headlines", scores)).numbers.reshape(-1, 2):
+            mean = headline_of_none(self._loss)
+            mean.total, mean.weight = float(total), float(weight)
+            found.append(mean)
+        return found
+
+    def held_loss(self, scores: Scores) -> float:
+        """Σ held ℓ(H_j; y_j) over the rows for validation."""
+        return float(self._ask(Work("held_loss", scores)).numbers[0])
+
+    def meters(self, scores: Scores) -> list[Meter]:
+        """All metrics, of the same rows as `headlines`."""
+        return self._measured.meters(self._whole, self._loss, scores)
+
+    def added(self, values: Array) -> list[Array]:
+        return self._whole.added(values)
+
+    def sample(self, slots: Sequence[Array], rows: int) -> list[Array]:
+        return self._whole.sample(slots, rows)
+
+    def _ask(self, work: Work) -> Sums:
+        if self._held is None:
+            self._held = self._executor.hold(divided(self._source, self._loss, self._measured))
+        return self._held.ask(work)
+
+    def _looked(self, sums: Sums) -> Look:
+        (value, bend), total = sums.numbers[:2].tolist(), sums.numbers[2:]
+        slots = sums.of_slots(self._source.sizes) if sums.slots else ()
+        largest, highest = sums.tops.tolist()
+        mean = None if math.isnan(bend) else bend / self.total
+        return Look(value / self.total, slots, total, largest, highest, mean)

@@ -1,0 +1,34 @@
+"""Executors by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.executors.processes import Processes
+from sqlfl.coordinator.executors.rays import Rays
+from sqlfl.errors import Error, nearest
+
+THREADS = "threads"
+NAMED: Mapping[str, Callable[[], Executor]] = {
+    THREADS: InProcess,
+    "processes": Processes,
+    "ray": Rays,
+}
+
+
+def executor_of(given: str | Executor) -> Executor:
+    """The executor of that name, which has begun nothing yet; an object as it is.
+
+    Raises Error where there is none of that name.
+    """
+    if not isinstance(given, str):
+        return given
+    if given not in NAMED:
+        near = nearest(given, NAMED)
+        raise Error(
+            f"there is no executor {given}",
+            hint=f"did you mean {near}?" if near else f"there is {', '.join(sorted(NAMED))}",
+        )
+    return NAMED[given]()

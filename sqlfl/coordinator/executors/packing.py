@@ -1,0 +1,236 @@
+"""Work, answers and partitions as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.compiled import library
+from sqlfl.coordinator.executors.division import Division
+from sqlfl.coordinator.executors.frames import Frame, Reading, Writing
+from sqlfl.coordinator.executors.partition import Partition, Reach, Work
+from sqlfl.coordinator.executors.sums import Node, Segment, Sums
+from sqlfl.coordinator.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.mapping import SlotMapping, TableMapping
+from sqlfl.coordinator.rounds.measured import Measured
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, ProductPieces, WrittenPieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.errors import Error, InternalError
+from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.poisson import Poisson
+
+LOSSES: Mapping[str, Any] = {kind.name: kind for kind in (Squared, Logistic, Poisson)} | {
+    "softmax": Softmax
+}
+
+
+# -- work and answers ------------------------------------------------------------------------------
+
+
+def frame_of_work(work: Work) -> Frame:
+    writing = Writing()
+    facts = {
+        "name": work.name,
+        "constant": writing.one(work.scores.constant),
+        "slots": writing.several(work.scores.slots),
+        "along": writing.several(work.along),
+        "number": work.number,
+        "flag": work.flag,
+    }
+    return Frame(facts, writing.arrays)
+
+
+def work_of(frame: Frame) -> Work:
+    facts, reading = frame.facts, Reading(frame.arrays)
+    scores = Scores(reading.several(facts["slots"]), reading.arrays[facts["constant"]])
+    return Work(
+        facts["name"], scores, reading.several(facts["along"]), facts["number"], facts["flag"]
+    )
+
+
+def frame_of_answers(nodes: Sequence[Node]) -> Frame:
+    writing = Writing()
+    told = [
+        {
+            "first": node.first,
+            "count": node.count,
+            "numbers": writing.one(node.sums.numbers),
+            "tops": writing.one(node.sums.tops),
+            "slots": [[[own.first, writing.one(own.values)] for own in segments]
+                      for segments in node.sums.slots],
+            "rows": writing.several(node.sums.rows),
+        }
+        for node in nodes
+    ]  # fmt: skip
+    return Frame({"nodes": told}, writing.arrays)
+
+
+def answers_of(frame: Frame) -> list[Node]:
+    reading = Reading(frame.arrays)
+
+    def sums(facts: Mapping[str, Any]) -> Sums:
+        slots = tuple(
+            tuple(Segment(first, reading.arrays[place]) for first, place in segments)
+            for segments in facts["slots"]
+        )
+        numbers, tops = reading.several([facts["numbers"], facts["tops"]])
+        return Sums(numbers, tops, slots, reading.several(facts["rows"]))
+
+    return [Node(own["first"], own["count"], sums(own)) for own in frame.facts["nodes"]]
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def frame_of_partitions(division: Division, first: int, end: int) -> Frame:
+    """Of the partitions from the first to the end."""
+    writing = Writing()
+    facts: dict[str, Any] = {
+        "first": first,
+        "loss": {"name": division.loss.name, "fields": _fields(division.loss)},
+        "reaches": division.reaches[first:end],
+        "base": division.reach(first, end),
+        "drawn": [writing.one(own) for own in division.drawn[first:end]],
+        "measured": [
+            {"validation": writing.one(own.validation), "samples": writing.one(own.samples),
+             "held": writing.one(own.held)}
+            for own in division.measured[first:end]
+        ],
+    }  # fmt: skip
+    if isinstance(division.whole, FoundPieces | ProductPieces):
+        found = _found(division.whole, writing)
+        facts["found"] = found | {"parts": division.parts, "end": end}
+    else:
+        facts["written"] = [_written(own, writing) for own in division.pieces[first:end]]
+    return Frame(facts, writing.arrays)
+
+
+def partitions_of(frame: Frame) -> tuple[int, list[Partition], tuple[Reach, ...]]:
+    """The number of the first one, all of them, and the rows whose values they work with."""
+    facts, reading = frame.facts, Reading(frame.arrays)
+    loss = _loss(facts["loss"])
+    pieces: Sequence[Pieces]
+    if "found" in facts:
+        found = facts["found"]
+        pieces = _pieces(found, reading).cut(found["parts"])[facts["first"] : found["end"]]
+    else:
+        pieces = [_written_pieces(own, reading) for own in facts["written"]]
+    parts = zip(pieces, facts["reaches"], facts["drawn"], facts["measured"], strict=True)
+    partitions = [
+        Partition(own, loss, _reaches(reaches), reading.one(drawn), _measured(measured, reading))
+        for own, reaches, drawn, measured in parts
+    ]
+    return facts["first"], partitions, _reaches(facts["base"])
+
+
+def _fields(loss: Loss) -> dict[str, Any]:
+    if loss.name not in LOSSES:
+        raise InternalError(f"a loss that no worker knows: {loss.name}")
+    return asdict(loss)  # type: ignore[call-overload,no-any-return]
+
+
+def _loss(facts: Mapping[str, Any]) -> Loss:
+    made: Loss = LOSSES[facts["name"]](**facts["fields"])
+    return made
+
+
+def _reaches(told: Sequence[Sequence[int]]) -> tuple[Reach, ...]:
+    return tuple((first, end) for first, end in told)
+
+
+def _measured(facts: Mapping[str, Any], reading: Reading) -> Measured:
+    return Measured(**{name: reading.one(place) for name, place in facts.items()})
+
+
+def _written(pieces: Pieces, writing: Writing) -> dict[str, Any]:
+    if not isinstance(pieces, WrittenPieces):
+        raise InternalError("joined rows that no worker takes")
+    return {
+        "sizes": pieces.mapping.sizes,
+        "rows": [writing.one(_told(slot)) for slot in pieces.mapping.slots],
+        "targets": writing.one(pieces.targets),
+        "shares": writing.one(pieces.shares),
+    }
+
+
+def _told(slot: SlotMapping) -> Array | None:
+    """None where joined row j comes from row j."""
+    return None if slot.identity else slot.rows
+
+
+def _written_pieces(facts: Mapping[str, Any], reading: Reading) -> WrittenPieces:
+    sizes, places = facts["sizes"], facts["rows"]
+    rows = [
+        np.arange(size, dtype=np.int32) if place is None else reading.arrays[place]
+        for size, place in zip(sizes, places, strict=True)
+    ]
+    targets = reading.arrays[facts["targets"]]
+    return WrittenPieces(TableMapping(rows, sizes), targets, reading.one(facts["shares"]))
+
+
+def _found(pieces: FoundPieces | ProductPieces, writing: Writing) -> dict[str, Any]:
+    mapping = pieces.mapping
+    return {
+        "products": isinstance(pieces, ProductPieces),
+        "slots": mapping.slots,
+        "sizes": mapping.sizes,
+        "trees": [_tree(tree, writing) for tree in mapping.trees],
+        "featured": pieces.slots,
+        "target": pieces.target,
+        "targets": writing.one(pieces.targets),
+    }
+
+
+def _pieces(facts: Mapping[str, Any], reading: Reading) -> FoundPieces | ProductPieces:
+    if facts["products"] and library() is None:
+        raise Error("it has no compiled library, as the coordinator has; install sqlfl alike")
+    sizes = dict(zip(facts["slots"], facts["sizes"], strict=True))
+    trees = [_tree_of(own, reading) for own in facts["trees"]]
+    mapping = Factorised(trees, facts["slots"], sizes)
+    targets = reading.arrays[facts["targets"]]
+    kind = ProductPieces if facts["products"] else FoundPieces
+    return kind(mapping, facts["featured"], facts["target"], targets)
+
+
+def _tree(tree: Tree, writing: Writing) -> dict[str, Any]:
+    return {
+        "root": tree.root,
+        "bounds": writing.one(tree.bounds),
+        "size": tree.size,
+        "branches": [_branch(branch, writing) for branch in tree.branches],
+    }
+
+
+def _tree_of(facts: Mapping[str, Any], reading: Reading) -> Tree:
+    branches = tuple(_branch_of(own, reading) for own in facts["branches"])
+    return Tree(facts["root"], reading.one(facts["bounds"]), facts["size"], branches)
+
+
+def _branch(branch: Branch, writing: Writing) -> dict[str, Any]:
+    return {
+        "slot": branch.slot,
+        "parent": branch.parent,
+        "last": branch.last,
+        "group": writing.one(branch.group),
+        "rows": writing.one(branch.rows),
+        "start": writing.one(branch.start),
+        "size": writing.one(branch.size),
+        "before": writing.one(branch.before),
+    }
+
+
+def _branch_of(facts: Mapping[str, Any], reading: Reading) -> Branch:
+    return Branch(
+        facts["slot"],
+        facts["parent"],
+        reading.arrays[facts["group"]],
+        reading.one(facts["rows"]),
+        reading.one(facts["start"]),
+        reading.one(facts["size"]),
+        reading.one(facts["before"]),
+        facts["last"],
+    )

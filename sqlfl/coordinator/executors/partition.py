@@ -1,0 +1,161 @@
+"""A partition of the joined rows, where it is computed on, and what can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.executors.sums import Segment, Sums
+from sqlfl.coordinator.rounds.measured import Measured
+from sqlfl.coordinator.rounds.passes import Look, Passes
+from sqlfl.coordinator.rounds.pieces import Pieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.models.losses import Loss
+
+Reach: TypeAlias = tuple[int, int]
+"""Rows of a slot that joined rows of a partition may come from: from the first to the end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is asked of every partition."""
+
+    name: str
+    """Of `OPERATIONS`."""
+    scores: Scores
+    along: tuple[Array, ...] = ()
+    """Further values of the rows of every slot, in the last axis."""
+    number: float = 0.0
+    flag: bool = False
+
+    def within(self, reaches: Sequence[Reach], base: Sequence[Reach]) -> Work:
+        """With the values of these rows alone, of those that there are from `base` on."""
+        if tuple(reaches) == tuple(base):
+            return self
+
+        def cut(values: tuple[Array, ...]) -> tuple[Array, ...]:
+            parts = zip(values, reaches, base, strict=bool(values))
+            return tuple(_cut(own, reach, whole) for own, reach, whole in parts)
+
+        scores = Scores(cut(self.scores.slots), self.scores.constant)
+        return replace(self, scores=scores, along=cut(self.along))
+
+
+def _cut(values: Array, reach: Reach, base: Reach) -> Array:
+    if reach == base:
+        return values
+    # in one piece: it is read row by row, many times
+    return np.ascontiguousarray(values[..., reach[0] - base[0] : reach[1] - base[0]])
+
+
+class Partition:
+    """Some joined rows, one after the other.
+
+    pieces : with the rows of slots counted from the beginning of their reach.
+    drawn : numbers, as `pieces` takes them, of the rows in samples; None for all of them.
+    """
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        loss: Loss,
+        reaches: Sequence[Reach],
+        drawn: Array | None,
+        measured: Measured,
+    ) -> None:
+        self.passes = Passes(pieces, loss, drawn)
+        self.loss = loss
+        self.reaches = tuple(reaches)
+        self.measured = measured
+        self.dual: Array | None = None
+        """λ of the rows: (d_c, b); None where it is 0."""
+
+    def answer(self, work: Work, base: Sequence[Reach]) -> Sums:
+        """`base`: the rows whose values `work` has."""
+        return OPERATIONS[work.name](self, work.within(self.reaches, base))
+
+    def segments(self, slots: Sequence[Array]) -> tuple[tuple[Segment, ...], ...]:
+        """Sums of the rows of every slot, or () of none."""
+        pairs = zip(self.reaches, slots, strict=bool(slots))
+        return tuple((Segment(reach[0], values),) for reach, values in pairs)
+
+
+def _look(own: Partition, work: Work) -> Sums:
+    return _looked(own, own.passes.look(work.scores, sums=work.flag))
+
+
+def _looked(own: Partition, look: Look) -> Sums:
+    total = own.passes.total
+    bend = np.nan if look.bend is None else look.bend * total
+    numbers = np.append([look.value * total, bend], look.total)
+    tops = np.array([look.largest, look.highest])
+    return Sums(numbers, tops, own.segments(look.slots))
+
+
+def _curvatures(own: Partition, work: Work) -> Sums:
+    found, counted = own.passes.curvature_sums(work.scores, work.along, sampled=work.flag)
+    return Sums(np.append(found, counted))
+
+
+def _square(own: Partition, work: Work) -> Sums:
+    return Sums(np.array(own.passes.square_sum(work.scores, sampled=work.flag)))
+
+
+def _mean_curvature(own: Partition, work: Work) -> Sums:
+    return Sums(np.array(own.passes.mean_curvature_sum(work.scores)))
+
+
+def _separates(own: Partition, work: Work) -> Sums:
+    return Sums(np.array([0.0 if own.passes.separates(work.scores) else 1.0]))
+
+
+def _sums(own: Partition, work: Work) -> Sums:
+    return Sums(slots=own.segments(own.passes.sums(work.scores.slots)))
+
+
+def _slopes(own: Partition, work: Work) -> Sums:
+    return Sums(rows=(own.passes.slopes(work.scores),))
+
+
+def _rows(own: Partition, work: Work) -> Sums:
+    return Sums(rows=(own.passes.rows(work.scores).T,))
+
+
+def _dual(own: Partition, work: Work) -> Sums:
+    own.dual = own.passes.slopes(work.scores)
+    return Sums()
+
+
+def _proximal(own: Partition, work: Work) -> Sums:
+    if own.dual is None:
+        own.dual = np.zeros((own.loss.outputs, own.passes.total))
+    return _looked(own, own.passes.proximal(work.scores, own.dual, work.number))
+
+
+def _headlines(own: Partition, work: Work) -> Sums:
+    means = own.measured.headlines(own.passes, own.loss, work.scores)
+    return Sums(np.array([number for mean in means for number in (mean.total, mean.weight)]))
+
+
+def _held_loss(own: Partition, work: Work) -> Sums:
+    return Sums(np.array([own.measured.held_loss(own.passes, own.loss, work.scores)]))
+
+
+OPERATIONS: Mapping[str, Callable[[Partition, Work], Sums]] = {
+    "look": _look,
+    "curvatures": _curvatures,
+    "square": _square,
+    "mean_curvature": _mean_curvature,
+    "separates": _separates,
+    "sums": _sums,
+    "slopes": _slopes,
+    "rows": _rows,
+    "dual": _dual,
+    "proximal": _proximal,
+    "headlines": _headlines,
+    "held_loss": _held_loss,
+}

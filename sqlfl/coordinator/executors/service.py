@@ -1,0 +1,91 @@
+"""What a worker does: it holds partitions of problems, and answers what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from sqlfl.coordinator.executors.division import Division
+from sqlfl.coordinator.executors.frames import Frame
+from sqlfl.coordinator.executors.packing import (
+    answers_of,
+    frame_of_answers,
+    frame_of_partitions,
+    frame_of_work,
+    partitions_of,
+    work_of,
+)
+from sqlfl.coordinator.executors.partition import Partition, Reach, Work
+from sqlfl.coordinator.executors.sums import Node, Tally
+from sqlfl.errors import Error
+
+HOLD, ASK, FORGET = "hold", "ask", "forget"
+
+
+# -- what is asked ---------------------------------------------------------------------------------
+
+
+def to_hold(held: int, division: Division, first: int, end: int) -> Frame:
+    """The partitions from the first to the end, as problem `held`."""
+    return _request(HOLD, held, frame_of_partitions(division, first, end))
+
+
+def to_ask(held: int, work: Work) -> Frame:
+    return _request(ASK, held, frame_of_work(work))
+
+
+def to_forget(held: int) -> Frame:
+    return _request(FORGET, held, Frame({}))
+
+
+def answered(reply: Frame, worker: str) -> Sequence[Node]:
+    """Raises Error where the worker failed."""
+    if "failed" in reply.facts:
+        raise Error(f"{worker} failed: {reply.facts['failed']}")
+    return answers_of(reply)
+
+
+def _request(do: str, held: int, what: Frame) -> Frame:
+    return Frame({"do": do, "held": held, "what": what.facts}, what.arrays)
+
+
+# -- at the worker ---------------------------------------------------------------------------------
+
+
+class Service:
+    """Of one worker."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[int, list[Partition], tuple[Reach, ...]]] = {}
+
+    def answer(self, request: Frame) -> Frame:
+        """What fails is told, not raised."""
+        held, what = request.facts["held"], Frame(request.facts["what"], request.arrays)
+        try:
+            with np.errstate(all="ignore"):  # nobody sees a warning here
+                return _DOES[request.facts["do"]](self, held, what)
+        except Exception as error:
+            return Frame({"failed": f"{type(error).__name__}: {error}"})
+
+    def _hold(self, held: int, what: Frame) -> Frame:
+        self._held[held] = partitions_of(what)
+        return frame_of_answers([])
+
+    def _forget(self, held: int, what: Frame) -> Frame:
+        del self._held[held]
+        return frame_of_answers([])
+
+    def _ask(self, held: int, what: Frame) -> Frame:
+        first, partitions, base = self._held[held]
+        work, tally = work_of(what), Tally()
+        for number, own in enumerate(partitions, first):
+            tally.add(Node(number, 1, own.answer(work, base)))
+        return frame_of_answers(tally.nodes)
+
+
+_DOES: Mapping[str, Callable[[Service, int, Frame], Frame]] = {
+    HOLD: Service._hold,
+    ASK: Service._ask,
+    FORGET: Service._forget,
+}

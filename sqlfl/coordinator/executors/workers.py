@@ -1,0 +1,175 @@
+"""Partitions that other processes hold, each several of them, one after the other.
+
+A request goes to all workers at once. Each has the values of those rows alone that its partitions
+have to do with, and adds up what these answer, as far as that may be done beforehand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.division import Division
+from sqlfl.coordinator.executors.frames import Frame
+from sqlfl.coordinator.executors.in_process import InProcess, cores, in_order
+from sqlfl.coordinator.executors.partition import Reach, Work
+from sqlfl.coordinator.executors.service import answered, to_ask, to_forget, to_hold
+from sqlfl.coordinator.executors.sums import Node, Sums, Tally
+from sqlfl.errors import Error
+
+
+class Worker(Protocol):
+    """One process, elsewhere or here."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        ...
+
+    def request(self, frame: Frame) -> Frame:
+        """Its reply; from several threads, one after the other. Raises Error where it is gone."""
+        ...
+
+    def end(self) -> None:
+        """Let it end, whatever it does; what waits for its reply gets an Error."""
+        ...
+
+
+class Workers(ABC):
+    """An executor with workers, which begin with the first problem that has several partitions, and
+    stay until `close`, or until one of them is gone.
+
+    workers : how many; None: as many as there are cores.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = cores() if workers is None else workers
+        self._lock = threading.Lock()
+        self._crew: Crew | None = None
+        self._numbers = itertools.count()
+
+    def prepare(self) -> int:
+        """The number of workers, once there may be some. Raises Error where there may be none."""
+        return self.workers
+
+    @abstractmethod
+    def begin(self, number: int) -> Worker:
+        """A new worker. Raises Error where there is none to be had."""
+
+    def hold(self, division: Division) -> Held:
+        if division.count == 1:
+            return InProcess(1).hold(division)
+        crew, held = self._together(), next(self._numbers)
+        count = min(len(crew.workers), division.count)
+        bounds = [division.count * n // count for n in range(count + 1)]
+        shares = [
+            Share(worker, a, b, division.reach(a, b))
+            for worker, a, b in zip(crew.workers, bounds, bounds[1:], strict=False)
+        ]
+        crew.ask([(own.worker, to_hold(held, division, own.first, own.end)) for own in shares])
+        whole = tuple((0, size) for size in division.whole.sizes)
+        return HeldByWorkers(crew, held, shares, whole)
+
+    def close(self) -> None:
+        with self._lock:
+            crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.end()
+
+    def _together(self) -> Crew:
+        with self._lock:
+            if self._crew is None or self._crew.ended:
+                self._crew = None
+                self._crew = Crew.of(self, self.prepare())
+            return self._crew
+
+
+class Crew:
+    """Workers that begin and end together."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self.workers = tuple(workers)
+        self.ended = False
+        self._pool = ThreadPoolExecutor(len(workers), thread_name_prefix="sqlfl worker")
+
+    @classmethod
+    def of(cls, executor: Workers, count: int) -> Crew:
+        begun: list[Worker] = []
+        try:
+            for number in range(count):
+                begun.append(executor.begin(number))
+        except BaseException:
+            for worker in begun:
+                worker.end()
+            raise
+        return cls(begun)
+
+    def ask(self, requests: Sequence[tuple[Worker, Frame]]) -> list[Node]:
+        """What the workers answer, in their order. Where one fails, or Ctrl-C comes, all end."""
+        nodes: list[Node] = []
+        tasks = [partial(_request, worker, frame) for worker, frame in requests]
+        try:
+            in_order(self._pool, tasks, lambda number, found: nodes.extend(found), self.end)
+        except BaseException:
+            self.end()
+            raise
+        return nodes
+
+    def end(self) -> None:
+        # another statement may still ask, and is told that they are gone
+        self.ended = True
+        for worker in self.workers:
+            worker.end()
+
+
+def _request(worker: Worker, frame: Frame) -> Sequence[Node]:
+    return answered(worker.request(frame), worker.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """The partitions of one worker."""
+
+    worker: Worker
+    first: int
+    end: int
+    base: tuple[Reach, ...]
+    """Rows of every slot whose values it works with."""
+
+
+class HeldByWorkers:
+    """As `sqlfl.coordinator.executors.base.Held` says."""
+
+    def __init__(
+        self, crew: Crew, held: int, shares: Sequence[Share], whole: tuple[Reach, ...]
+    ) -> None:
+        self._crew = crew
+        self._held = held
+        self._shares = tuple(shares)
+        self._whole = whole
+
+    def ask(self, work: Work) -> Sums:
+        frames: dict[tuple[Reach, ...], Frame] = {}
+        requests = []
+        for own in self._shares:
+            if own.base not in frames:
+                frames[own.base] = to_ask(self._held, work.within(own.base, self._whole))
+            requests.append((own.worker, frames[own.base]))
+        tally = Tally()
+        for node in self._crew.ask(requests):
+            tally.add(node)
+        return tally.total()
+
+    def close(self) -> None:
+        shares, self._shares = self._shares, ()
+        if shares and not self._crew.ended:
+            with suppress(Error):  # workers that are gone have forgotten
+                self._crew.ask([(own.worker, to_forget(self._held)) for own in shares])

@@ -1,0 +1,221 @@
+"""What every executor passes: partitions answer what passes over all joined rows do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from sqlfl.coordinator.blocks import Blocks
+from sqlfl.coordinator.executors import division
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.factorised import factorised
+from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds import passes as passes_module
+from sqlfl.coordinator.rounds.measured import EVERY, Measured
+from sqlfl.coordinator.rounds.passes import Look, Passes
+from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, WrittenPieces
+from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.poisson import Poisson
+from tests.coordinator.test_factorised import TREES, query
+
+TOTAL, SIZES = 5000, (5000, 700, 9)
+LOSSES: list[Loss] = [Squared(), Poisson(curvature=2.5), Logistic(), Softmax(3)]
+
+
+class Case:
+    """Joined rows, and passes over all of them as the truth."""
+
+    def __init__(self, source: Pieces, loss: Loss, measured: Measured = EVERY) -> None:
+        self.source, self.loss, self.measured = source, loss, measured
+        self.truth = Passes(source, loss)
+        rng = np.random.default_rng(7)
+        outputs = loss.outputs
+        self.scores = Scores(
+            by_output([rng.normal(size=(size, outputs)) for size in source.sizes]),
+            rng.normal(size=outputs),
+        )
+        self.ways = [rng.normal(size=(2, outputs, size)) for size in source.sizes]
+        self.vector = [rng.normal(size=(1, size)) for size in source.sizes]
+
+    def rows(self, executor: Executor) -> JoinedRows:
+        assert division.divided(self.source, self.loss, self.measured).count > 8
+        return JoinedRows(self.source, self.loss, executor, self.measured)
+
+
+def written(loss: Loss, *, weighted: bool = False) -> Case:
+    """A slot that has the order of the joined rows, one that is ascending, and one that is not."""
+    rng = np.random.default_rng(3)
+    rows = [np.arange(TOTAL), np.sort(rng.integers(3, 690, TOTAL)), rng.integers(0, 9, TOTAL)]
+    y: np.ndarray = rng.normal(size=TOTAL)
+    if loss.name == "poisson":
+        y = rng.poisson(2.0, TOTAL).astype(float)
+    elif loss.name != "squared":
+        y = rng.integers(0, max(2, loss.outputs), TOTAL).astype(np.uint8)
+    w, measured = None, EVERY
+    if weighted:
+        validation = rng.random(TOTAL) < 0.2
+        samples = rng.random(TOTAL) * rng.integers(0, 2, TOTAL)
+        w = np.where(validation, 0.0, samples)
+        w *= TOTAL / w.sum()
+        measured = Measured(validation, samples, np.where(validation, samples, 0.0))
+    mapping = TableMapping([own.astype(np.int32) for own in rows], SIZES)
+    return Case(WrittenPieces(mapping, y, w), loss, measured)
+
+
+def found(loss: Loss, name: str = "two") -> Case:
+    """Joined rows that are not written down, some keys of which have many."""
+    rng = np.random.default_rng(5)
+    ucq = query(TREES[name])
+    codes = {}
+    for slot in ucq.slots:
+        size = (400, 300, 20, 20)[slot.index]
+        several = slot.index < 2
+        keys = {
+            key: np.where(rng.random(size) < 0.3, 7, rng.integers(-1, 20, size))
+            if several
+            else rng.permutation(size)
+            for key in slot.keys
+        }
+        codes[slot.index] = SlotCodes(np.zeros(size, np.uint16), keys)
+    mapping = factorised(ucq, codes)
+    assert mapping is not None
+    assert name != "two" or 0 < Blocks(mapping).together < mapping.total
+    y = rng.integers(0, max(2, loss.outputs), mapping.sizes[1]).astype(np.uint8)
+    return Case(FoundPieces(mapping, list(mapping.slots), 1, y), loss)
+
+
+def bits(rows: JoinedRows, case: Case) -> list[bytes]:
+    """Of much that can be asked."""
+    scores, answers = case.scores, []
+    for look in (rows.look(scores), rows.proximal(scores, 0.5), rows.proximal(scores, 0.7)):
+        answers += [np.array([look.value, look.largest, look.highest]), look.total, *look.slots]
+    answers += [rows.curvatures(scores, case.ways, sampled=True), *rows.sums(case.vector)]
+    answers += [np.array([rows.mean_curvature(scores), rows.square(scores)])]
+    return [np.ascontiguousarray(own).tobytes() for own in answers]
+
+
+def assert_same_look(found: Look, expected: Look) -> None:
+    assert found.value == pytest.approx(expected.value, rel=1e-12)
+    assert (found.largest, found.highest) == (expected.largest, expected.highest)
+    np.testing.assert_allclose(found.total, expected.total, atol=1e-9)
+    for own, wanted in zip(found.slots, expected.slots, strict=True):
+        np.testing.assert_allclose(own, wanted, atol=1e-9)
+
+
+class ExecutorConformance:
+    """Of a module with fixtures `make`, which makes an executor with so many workers, and
+    `executor`, one with two that all tests share."""
+
+    @pytest.fixture(autouse=True)
+    def many_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(division, "ROWS", 350)
+        monkeypatch.setattr(division, "SHARED", 0)
+        monkeypatch.setattr(division, "MOST", 13)
+        monkeypatch.setattr(passes_module, "SAMPLED", 1000)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_partitions_answer_as_all_rows_do(self, executor: Executor, weighted: bool) -> None:
+        for loss in LOSSES:
+            case = written(loss, weighted=weighted)
+            scores, truth = case.scores, case.truth
+            with closing(case.rows(executor)) as rows:
+                assert_same_look(rows.look(scores), truth.look(scores))
+                assert rows.look(scores, sums=False).slots == ()
+                assert rows.value(scores) == pytest.approx(truth.value(scores), rel=1e-12)
+                constant = Scores((), scores.constant)
+                assert rows.value(constant) == pytest.approx(truth.value(constant), rel=1e-12)
+                for sampled in (False, True):
+                    bent = rows.curvatures(scores, case.ways, sampled=sampled)
+                    expected = truth.curvatures(scores, case.ways, sampled=sampled)
+                    np.testing.assert_allclose(bent, expected, rtol=1e-9, atol=1e-9)
+                    square = truth.square(scores, sampled=sampled)
+                    assert rows.square(scores, sampled=sampled) == pytest.approx(square)
+                assert rows.mean_curvature(scores) == pytest.approx(truth.mean_curvature(scores))
+                np.testing.assert_array_equal(rows.slopes(scores), truth.slopes(scores))
+                np.testing.assert_array_equal(rows.rows(scores), truth.rows(scores))
+                for own, wanted in zip(
+                    rows.sums(case.vector), truth.sums(case.vector), strict=True
+                ):
+                    np.testing.assert_allclose(own, wanted, atol=1e-9)
+
+    @pytest.mark.parametrize("name", ["two", "star"])
+    def test_rows_that_are_not_written_down(self, executor: Executor, name: str) -> None:
+        case = found(Softmax(3), name)
+        with closing(case.rows(executor)) as rows:
+            assert_same_look(rows.look(case.scores), case.truth.look(case.scores))
+            for sampled in (False, True):
+                np.testing.assert_allclose(
+                    rows.curvatures(case.scores, case.ways, sampled=sampled),
+                    case.truth.curvatures(case.scores, case.ways, sampled=sampled),
+                    rtol=1e-9,
+                    atol=1e-9,
+                )
+
+    def test_partitions_keep_their_dual(self, executor: Executor) -> None:
+        for loss in (Logistic(), Softmax(3)):
+            case = written(loss, weighted=True)
+            with closing(case.rows(executor)) as rows:
+                dual = np.zeros((loss.outputs, TOTAL))
+                for _ in range(2):
+                    for rho in (0.5, 0.3):
+                        look = rows.proximal(case.scores, rho)
+                        assert_same_look(look, case.truth.proximal(case.scores, dual, rho))
+                    rows.set_dual(case.scores)
+                    dual = case.truth.slopes(case.scores)
+
+    def test_metrics_of_training_and_validation(self, executor: Executor) -> None:
+        for loss in LOSSES:
+            case = written(loss, weighted=True)
+            expected = case.measured.headlines(case.truth, loss, case.scores)
+            held = case.measured.held_loss(case.truth, loss, case.scores)
+            with closing(case.rows(executor)) as rows:
+                values = [mean.value for mean in rows.headlines(case.scores)]
+                assert values == pytest.approx([mean.value for mean in expected])
+                assert rows.held_loss(case.scores) == pytest.approx(held)
+                assert held > 0.0
+
+    def test_separation_is_seen_in_all_partitions(self, executor: Executor) -> None:
+        case = written(Logistic())
+        assert isinstance(case.source, WrittenPieces)
+        case.source.targets[:] = case.truth.rows(case.scores)[:, 0] > 0
+        with closing(case.rows(executor)) as rows:
+            assert rows.separates(case.scores)
+        case.source.targets[TOTAL // 2] ^= 1
+        with closing(case.rows(executor)) as rows:
+            assert not rows.separates(case.scores)
+
+    def test_scores_beyond_all_numbers_are_told(self, executor: Executor) -> None:
+        case = written(Squared())
+        wrong = [np.zeros((1, size)) for size in SIZES]
+        wrong[0][0, 17] = np.nan
+        with closing(case.rows(executor)) as rows:
+            look = rows.look(case.scores.moved(wrong, np.zeros(1)))
+            assert np.isnan([look.largest, look.highest]).all()
+
+    def test_results_have_the_same_bits(
+        self, executor: Executor, make: Callable[[int], Executor]
+    ) -> None:
+        """However many workers there are, and whatever they are."""
+        with closing(make(3)) as three:
+            for case in (written(Softmax(3), weighted=True), found(Logistic())):
+                seen = []
+                for own in (InProcess(1), executor, three, executor):
+                    with closing(case.rows(own)) as rows:
+                        seen.append(bits(rows, case))
+                assert all(own == seen[0] for own in seen)
+
+    def test_several_problems_at_once(self, executor: Executor) -> None:
+        one, other = written(Logistic()), written(Squared(), weighted=True)
+        with closing(one.rows(executor)) as first, closing(other.rows(executor)) as second:
+            for _ in range(2):
+                assert_same_look(first.look(one.scores), one.truth.look(one.scores))
+                assert_same_look(second.look(other.scores), other.truth.look(other.scores))
+            first.close()
+            assert_same_look(second.look(other.scores), other.truth.look(other.scores))
