@@ -278,7 +278,9 @@ class Federation:
 
     def __repr__(self) -> str:
         parties = ", ".join(
-            name if len(clients) == 1 else f"{name} ({len(clients)} clients)"
+            name
+            if len(clients) == 1
+            else f"{name} ({len(clients)} clients{', combined' * clients[0].combined})"
             for name, clients in self._parties.clients.items()
         )
         models = ", ".join(model.name for model in self._registry.all())

@@ -247,11 +247,13 @@ def _combined(plan: FederatedPlan) -> list[str]:
     if not names:
         return []
     summed = "; what is noised is noised after that, once" if plan.protection.features else ""
-    trained = f"sums over its rows are made of all of them before they leave{summed}, and "
+    trained = f"sums over their rows are made of all of them before they leave{summed}, and "
+    alike = ", and takes rows of two of them for different ones" * plan.merges
     return [
         f"The clients of {names} are one to the coordinator: {trained * bool(plan.algorithm)}it is "
-        "not told which of them has a row. To their party they tell all that one client works out "
-        "of its rows, and categories as keyed hashes, without noise: they are one domain of trust. "
+        f"not told which of them has a row{alike}. To their party they tell all that one client "
+        "works out of its rows, and categories as keyed hashes, without noise: they are one domain "
+        "of trust. "
         "Only names and types, before there is a plan, are asked of each for itself."
     ]
 

@@ -65,7 +65,7 @@ def totals(plan: FederatedPlan) -> tuple[Total, ...]:
             size = _summed(plan, sizes)
             rows = {m: c for m, c in size.terms if any(s.role in OF_ROWS for s in m)}
             rest = {m: c for m, c in size.terms if m not in rows}
-            clients = len({send.client for _, send in sends})
+            clients = sum(client.party == party for client in plan.databases)
             messages = _summed(plan, [times for times, _ in sends])
             found.append(Total(party, clients, Size(rows), Size(rest), messages))
     return tuple(found)

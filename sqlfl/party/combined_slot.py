@@ -45,6 +45,8 @@ class CombinedSlot:
         """All, until they are active; then these."""
         self._operator: Operator | None = None
         self._noised_statistics = 0.0
+        self._request: ms.Message | None = None
+        """In progress."""
 
     @property
     def rows(self) -> Rows:
@@ -58,6 +60,7 @@ class CombinedSlot:
         return sum(rows for own in self._sizes.values() for rows in own.values())
 
     def handle(self, request: ms.Message) -> ms.Message:
+        self._request = request
         match request:
             case ms.SendKeys():
                 return self._join_keys(request)
@@ -225,11 +228,8 @@ class CombinedSlot:
         engines, numbers = [engine for engine, _ in found], list(self._sizes)
 
         def each(do: Callable[[int], T]) -> list[T]:
-            return self._members.do(
-                request,
-                numbers,
-                lambda number, client: client.work(request.kind, lambda: do(numbers.index(number))),
-            )
+            asked = self._request or request
+            return self._members.do(asked, numbers, lambda number, _: do(numbers.index(number)))
 
         engine = CombinedEngine(self.rows, engines, each)
         self._operator = part.operator(

@@ -43,6 +43,15 @@ class Members:
         self, request: ms.Message, numbers: Iterable[int], task: Callable[[int, PartyClient], T]
     ) -> list[T]:
         """What each of these clients makes of its task, which is a part of the request."""
+
+        def done(number: int, client: PartyClient) -> T:
+            return client.work(request.kind, lambda: task(number, client))
+
+        return self._all(request, numbers, done)
+
+    def _all(
+        self, request: ms.Message, numbers: Iterable[int], task: Callable[[int, PartyClient], T]
+    ) -> list[T]:
         if self._pool is None:
             name = f"sqlfl {self._clients[0].client.party}"
             self._pool = ThreadPoolExecutor(len(self._clients), thread_name_prefix=name)
@@ -57,7 +66,7 @@ class Members:
     def ask(self, requests: Mapping[int, ms.Message], kind: type[Reply]) -> list[Reply]:
         """Their replies, in the order of the requests."""
         first = next(iter(requests.values()))
-        replies = self.do(first, requests, lambda number, client: client.answer(requests[number]))
+        replies = self._all(first, requests, lambda number, client: client.answer(requests[number]))
         found = [reply for reply in replies if isinstance(reply, kind)]
         if len(found) < len(replies):
             others = next(reply for reply in replies if not isinstance(reply, kind))

@@ -111,7 +111,9 @@ class PartyClient(Server):
 
     def _admitted(self, request: ms.Message) -> ms.Message:
         if self.client.combined and not isinstance(request, APART):
-            raise InternalError(f"{request.kind} is for party {self.client.party}, not for one of")
+            raise InternalError(
+                f"{request.kind} is for party {self.client.party}, which combines its clients"
+            )
         return self._answer(request)
 
     def _answer(self, request: ms.Message) -> ms.Message:
