@@ -613,12 +613,13 @@ CLONED static void spread_targets(double *RESTRICT into, const Line *lines, int6
     int64_t at = 0;
     for (int64_t k = 0; k < count; k++) {
         const Line *line = lines + k;
-        const double *RESTRICT far = targets + line->place;
-        double near = targets[line->one];
-        if (line->turned == second)
+        if (line->turned == second) { /* what is beyond the targets is not read */
+            double near = targets[line->one];
             for (int64_t j = 0; j < line->size; j++) into[at + j] = near;
-        else
+        } else {
+            const double *RESTRICT far = targets + line->place;
             for (int64_t j = 0; j < line->size; j++) into[at + j] = far[j];
+        }
         at += line->size;
     }
 }

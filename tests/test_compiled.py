@@ -92,11 +92,14 @@ def test_values_are_those_of_numpy(
     one = CompiledPiece(0, rows, small, targets, shares)
     other = Piece(0, rows, small, targets, shares)
     found, wanted = look(one, loss, scores), look(other, loss, scores)
-    assert found.value == pytest.approx(wanted.value, rel=1e-14)
+    # next to a count, or to a certain class, differences from these have lost digits
+    lost = 1e-15 * rows if loss.name in ("poisson", "softmax") else 0.0
+    assert found.value == pytest.approx(wanted.value, rel=1e-14, abs=lost)
     assert (found.least, found.largest) == (wanted.least, wanted.largest)
     for a, b in zip((found.total, *found.sums), (wanted.total, *wanted.sums), strict=True):
-        largest = max(np.abs(b).max(), 1e-300)
-        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13 * largest)
+        # slopes of up to 1 may cancel
+        atol = 1e-13 * np.abs(b).max() + 2e-16 * rows
+        np.testing.assert_allclose(a, b, rtol=1e-13, atol=atol)
     assert one.bend(loss, scores) == pytest.approx(other.bend(loss, scores), rel=1e-12, abs=1e-12)
 
 
