@@ -12,6 +12,7 @@ import pytest
 from sqlfl import compiled
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece
+from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.piece import Piece, Tally
 from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
@@ -19,7 +20,7 @@ from sqlfl.errors import InternalError
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
 from tests.depth import SEED
-from tests.ways import take_way
+from tests.ways import WAYS, take_way
 
 ROOT = Path(__file__).parent.parent
 
@@ -138,3 +139,19 @@ def test_what_it_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     apart = CompiledPiece(0, 2, (np.zeros(4, np.int32)[::2],), np.zeros(2), None)
     with pytest.raises(InternalError, match="one piece"):
         look(apart, Squared(), scores)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_scores_of_other_rows_are_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library would read beyond them."""
+    take_way(way, monkeypatch)
+    rows = TableMapping([np.array([0, 1, 2], np.int32)[[2, 0, 1]]], [3])
+    passes = Passes(WrittenPieces(rows, np.zeros(3), None), Squared())
+    short, wide = np.zeros((1, 2)), np.zeros((2, 3))
+    for values, constant in ((short, 1), (wide, 1), (np.zeros((1, 3)), 2)):
+        scores = Scores((values,), np.zeros(constant))
+        for asked in (passes.look, passes.mean_curvature, passes.square, passes.rows):
+            with pytest.raises(ValueError, match="scores"):
+                asked(scores)
+    with pytest.raises(ValueError, match="directions"):
+        passes.curvatures(Scores((np.zeros((1, 3)),), np.zeros(1)), [np.zeros((1, 1, 2))])

@@ -68,7 +68,7 @@ class CompiledPiece(Piece):
         self._scores({slot: flat}, np.zeros(len(flat)), into)
 
     def add(self, slot: int, into: Array, values: Array) -> None:
-        slots, values = _slots([(self.rows[slot], None, into)]), _dense(values)
+        slots, values = _slots([(self.rows[slot], None, into)], len(into)), _dense(values)
         functions().sqlfl_add(c_int64(len(into)), slots, c_int64(self.count), address(values))
 
     def scores(self, scores: Scores) -> Array:
@@ -99,11 +99,11 @@ class CompiledPiece(Piece):
         found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
         values, constant = [_dense(own) for own in scores.slots], _dense(scores.constant)
         into: Sequence[Array | None] = sums or [None] * len(values)
-        slots = _slots(list(zip(self.rows, values, into, strict=False)))
+        slots = _slots(list(zip(self.rows, values, into, strict=False)), len(constant))
         targets, kind = typed(self.given)
         shares = None if self.shares is None else _dense(self.shares)
         failed = functions().sqlfl_look(
-            c_int32(LOSSES[loss.name]), c_int64(loss.outputs), c_int64(len(slots)), slots,
+            c_int32(LOSSES[loss.name]), c_int64(len(constant)), c_int64(len(slots)), slots,
             c_int64(self.count), address(constant), address(targets), c_int32(kind),
             address(shares), ctypes.byref(found), address(total),
         )  # fmt: skip
@@ -111,7 +111,8 @@ class CompiledPiece(Piece):
         return found
 
     def _scores(self, values: Mapping[int, Array], constant: Array, into: Array) -> None:
-        slots = _slots([(self.rows[slot], own, None) for slot, own in values.items()])
+        every = [(self.rows[slot], own, None) for slot, own in values.items()]
+        slots = _slots(every, len(constant))
         functions().sqlfl_scores(
             c_int64(len(constant)), c_int64(len(slots)), slots, c_int64(self.count),
             address(constant), address(into),
@@ -140,7 +141,7 @@ class ProductPiece(CompiledPiece):
         return found.T
 
     def add(self, slot: int, into: Array, values: Array) -> None:
-        values, sides = _dense(values), self._sides({slot: (None, into)})
+        values, sides = _dense(values), self._sides({slot: (None, into)}, len(into))
         failed = functions().sqlfl_add_products(
             c_int64(len(into)), sides, address(self.keys), c_int64(len(self.keys)), address(values),
             c_int64(self.count),
@@ -175,30 +176,38 @@ class ProductPiece(CompiledPiece):
             into = np.empty((1, self.count))  # as H of no slot
         failed = functions().sqlfl_look_at_products(
             c_int32(0 if loss is None else LOSSES[loss.name]), c_int64(len(constant)),
-            self._sides(slots), address(self.keys), c_int64(len(self.keys)), address(constant),
-            address(targets), c_int32(kind), c_int32(self.far[-1]), ctypes.byref(found),
-            address(total), address(into), address(labels), c_int64(self.count),
+            self._sides(slots, len(constant)), address(self.keys), c_int64(len(self.keys)),
+            address(constant), address(targets), c_int32(kind), c_int32(self.far[-1]),
+            ctypes.byref(found), address(total), address(into), address(labels),
+            c_int64(self.count),
         )  # fmt: skip
         _check(failed)
         return found
 
-    def _sides(self, slots: Mapping[int, _Values]) -> ctypes.Array[_Side]:
+    def _sides(self, slots: Mapping[int, _Values], outputs: int) -> ctypes.Array[_Side]:
         sides = []
         for far in (False, True):
             own = [(self.rows[s], *values) for s, values in slots.items() if self.far[s] == far]
             first, size = self.keys[0, 2 * far], self.keys[-1, 2 * far : 2 * far + 2].sum()
-            sides.append(_Side(_slots(own), len(own), first, size))
+            sides.append(_Side(_slots(own, outputs), len(own), first, size))
         return (_Side * 2)(*sides)
 
 
-def _slots(slots: Sequence[tuple[Rows, Array | None, Array | None]]) -> ctypes.Array[_Slot]:
-    """Of rows, values and sums, which the caller holds meanwhile."""
+def _slots(
+    slots: Sequence[tuple[Rows, Array | None, Array | None]], outputs: int
+) -> ctypes.Array[_Slot]:
+    """Of rows, values and sums, which the caller holds meanwhile. Raises ValueError where shapes
+    do not fit, for nothing below would notice."""
     found = (_Slot * len(slots))()
     for entry, (rows, values, sums) in zip(found, slots, strict=True):
         own = sums if values is None else values
         assert own is not None
+        if any(v is not None and v.shape != (outputs, own.shape[1]) for v in (values, sums)):
+            raise ValueError(f"values of shape {own.shape} for {outputs} outputs")
         if isinstance(rows, slice):
             entry.first = rows.start
+            if rows.stop > own.shape[1]:
+                raise ValueError(f"{own.shape[1]} values for {rows.stop} rows")
         elif rows.dtype == np.int32:
             entry.rows = address(rows)
         else:

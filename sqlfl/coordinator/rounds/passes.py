@@ -70,7 +70,7 @@ class Passes:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
         every slot."""
         tally = self._tally(sums=sums)
-        for piece in self._large():
+        for piece in self._large(scores):
             piece.look(self._loss, scores, tally)
         return self._found(tally)
 
@@ -106,9 +106,11 @@ class Passes:
         """As `curvatures`, the sums, and what the rows count."""
         outputs, count = self._outputs, sum(len(own) for own in ways)
         size = count + outputs
+        if any(own.shape[2] != n for own, n in zip(ways, self._source.sizes, strict=bool(ways))):
+            raise ValueError(f"directions {[own.shape for own in ways]} of other rows")
         found, counted = np.zeros((size, size)), 0.0
         rows = max(1024, DIRECTIONS // (size * outputs))
-        for piece in self._drawn(rows) if sampled else self._pieces(rows):
+        for piece in self._drawn(scores, rows) if sampled else self._pieces(scores, rows):
             h = piece.scores(scores)
             along = np.empty((count, outputs, h.shape[1]))
             start = 0
@@ -127,7 +129,7 @@ class Passes:
     def square_sum(self, scores: Scores, *, sampled: bool = False) -> tuple[float, int]:
         """As `square`, the sum, and how many rows it is of."""
         square, rows = 0.0, 0
-        for piece in self._drawn() if sampled else self._pieces():
+        for piece in self._drawn(scores) if sampled else self._pieces(scores):
             h = piece.scores(scores)
             weighted = h if piece.shares is None else h * piece.shares
             square += float(np.vdot(h, weighted))
@@ -142,7 +144,7 @@ class Passes:
     def mean_curvature_sum(self, scores: Scores) -> tuple[float, float]:
         """As `mean_curvature`, the sum, and what the rows count."""
         found = counted = 0.0
-        for piece in self._large():
+        for piece in self._large(scores):
             found += piece.bend(self._loss, scores)
             counted += piece.counted
         return found, counted
@@ -150,14 +152,14 @@ class Passes:
     def slopes(self, scores: Scores) -> Array:
         """∂ℓ/∂H of every joined row, not weighted: (d_c, N)."""
         found = np.empty((self._outputs, self.total))
-        for piece in self._pieces():
+        for piece in self._pieces(scores):
             h = piece.scores(scores)
             found[:, piece.numbers] = self._loss.value_and_slopes(h, piece.targets, None)[1]
         return found
 
     def separates(self, scores: Scores) -> bool:
         """As `Loss.separates`, of the rows that count."""
-        for piece in self._pieces():
+        for piece in self._pieces(scores):
             rows: Array | slice = slice(None)
             if piece.shares is not None:
                 rows = np.flatnonzero(piece.shares)
@@ -184,7 +186,7 @@ class Passes:
             return float(np.vdot(gap, counted)), pulled
 
         tally = self._tally()
-        for piece in self._pieces():
+        for piece in self._pieces(scores):
             piece.tell(scores, tally, partial(step, piece))
         return self._found(tally)
 
@@ -192,7 +194,7 @@ class Passes:
         """A_iᵀ (share ∘ Σ A_k v_k) of every slot: (1, n_k) each -> (1, n_i) each."""
         found = [np.zeros((1, size)) for size in self._source.sizes]
         constant = Scores(tuple(vector), np.zeros(1))
-        for piece in self._pieces():
+        for piece in self._pieces(constant):
             values = piece.scores(constant)
             if piece.shares is not None:
                 values *= piece.shares
@@ -203,7 +205,7 @@ class Passes:
     def added(self, values: Array) -> list[Array]:
         """A_iᵀ v of every slot: (N,) -> (1, n_i) each."""
         found = [np.zeros((1, size)) for size in self._source.sizes]
-        for piece in self._pieces():
+        for piece in self._source.pieces(CHUNK):
             for slot, into in enumerate(found):
                 piece.add(slot, into, values[None, piece.numbers])
         return found
@@ -211,7 +213,7 @@ class Passes:
     def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
         """All joined rows, and H of each piece: (b, d_c)."""
         size = None if library() is None else max(1024, WALKED // self._outputs)
-        for piece in self._pieces(size):
+        for piece in self._pieces(scores, size):
             yield piece, piece.scores(scores).T
 
     def rows(self, scores: Scores) -> Array:
@@ -226,22 +228,32 @@ class Passes:
         piece = self._source.some(_draw(self.total, rows))
         return [piece.of(slot, values) for slot, values in enumerate(slots)]
 
-    def _large(self) -> Iterator[Piece]:
-        """Pieces for what the compiled library does as a whole, where there is one."""
-        return self._pieces(None if library() is None else LARGE)
+    def _check(self, scores: Scores) -> None:
+        """Raises ValueError where scores are of other rows or outputs: the compiled library would
+        read beyond them."""
+        shapes = [own.shape for own in scores.slots]
+        outputs = len(scores.constant)
+        if shapes and shapes != [(outputs, size) for size in self._source.sizes]:
+            raise ValueError(f"scores {shapes} of {outputs} outputs for {self._source.sizes} rows")
 
-    def _pieces(self, size: int | None = None) -> Iterator[Piece]:
-        """Of `size` joined rows each."""
+    def _large(self, scores: Scores) -> Iterator[Piece]:
+        """Pieces for what the compiled library does as a whole, where there is one."""
+        return self._pieces(scores, None if library() is None else LARGE)
+
+    def _pieces(self, scores: Scores, size: int | None = None) -> Iterator[Piece]:
+        """Of `size` joined rows each, for what reads these scores."""
+        self._check(scores)
         return self._source.pieces(size or max(1024, CHUNK // self._outputs))
 
-    def _drawn(self, size: int | None = None) -> Iterator[Piece]:
+    def _drawn(self, scores: Scores, size: int | None = None) -> Iterator[Piece]:
         """Of `SAMPLED` joined rows, always the same, or of all where they are few."""
         if self._chosen is None:
             numbers = sampled(self.total) if self._numbers is None else self._numbers
             if numbers is None:
-                yield from self._pieces(size)
+                yield from self._pieces(scores, size)
                 return
             self._chosen = self._source.some(numbers)
+        self._check(scores)
         size = size or max(1024, CHUNK // self._outputs)
         for start in range(0, self._chosen.count, size):
             yield self._chosen.cut(slice(start, start + size))

@@ -7,10 +7,22 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import numpy as np
 import pytest
 
+from sqlfl.coordinator.executors import division
+from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess, in_order
-from tests.coordinator.executors.conformance import ExecutorConformance
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.rounds.passes import Passes
+from sqlfl.coordinator.rounds.pieces import StoredPieces
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.row_mapping import StoredMapping
+from sqlfl.coordinator.scratch import Scratch
+from sqlfl.models.losses import Logistic
+from tests.coordinator.executors.conformance import ExecutorConformance, assert_same_look
+from tests.depth import SEED
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +72,38 @@ def test_the_first_failure_ends_the_others() -> None:
     with ThreadPoolExecutor(2) as pool, pytest.raises(ValueError, match="no"):
         in_order(pool, tasks, lambda number, value: None, stopped.set)
     assert set(begun) <= {0, 1}
+
+
+class Elsewhere:
+    """Workers that cannot open files without a name."""
+
+    def hold(self, division: Division) -> Held:
+        raise AssertionError("these rows are another process's")
+
+    def close(self) -> None:
+        raise AssertionError("this is its owner's to close")
+
+
+def test_rows_in_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(division, "ROWS", 350)
+    monkeypatch.setattr(division, "SHARED", 0)
+    rng = np.random.default_rng(SEED)
+    sizes, total = (300, 40), 5000
+    rows = [np.sort(rng.integers(0, 300, total)), rng.integers(0, 40, total)]
+    scores = Scores(tuple(rng.normal(size=(1, size)) for size in sizes), np.ones(1))
+    ways = [rng.normal(size=(1, 1, size)) for size in sizes]
+    with Scratch() as scratch:
+        files = [scratch.numbers() for _ in rows]
+        for file, own in zip(files, rows, strict=True):
+            file.append(own)
+        mapping = StoredMapping(dict(enumerate(files)), dict(enumerate(sizes)))
+        pieces = StoredPieces(mapping, (0, 1), 1, rng.integers(0, 2, 40).astype(np.uint8))
+        assert sum(part.total for part in pieces.cut(7)) == total
+        whole = Passes(pieces, Logistic())
+        with closing(JoinedRows(pieces, Logistic(), Elsewhere())) as divided:
+            assert_same_look(divided.look(scores), whole.look(scores))
+            for sampled in (False, True):
+                found, wanted = (
+                    p.curvatures(scores, ways, sampled=sampled) for p in (divided, whole)
+                )
+                np.testing.assert_allclose(found, wanted, rtol=1e-9)
