@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 
@@ -19,10 +19,8 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
-from sqlfl.errors import Error, ModelError, ParseError, PartyError
+from sqlfl.errors import Error, ModelError, ParseError
 from sqlfl.interrupts import deferred
-from sqlfl.messages import CLIENT, Finish, Ready
-from sqlfl.messages.replies import Expected, ask
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.explain.explained import ExplainedPlan
@@ -35,12 +33,12 @@ from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.remarks import Remarks
 from sqlfl.result import Result, facts_to_html
+from sqlfl.running import running
 from sqlfl.schema import Client
 from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.store.saving import Saving, model_of
-from sqlfl.threads import single
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
@@ -405,29 +403,9 @@ class Federation:
             finally:
                 progress.close()
 
-    @contextmanager
-    def _running(self, plan: FederatedPlan, run: str) -> Iterator[None]:
-        """Compute with one thread of BLAS; in the end every client drops the run's snapshots.
-
-        Each is told apart from the others, so that one that cannot answer leaves no other with a
-        snapshot; the first error is the one that the user sees.
-        """
-        failed: BaseException | None = None
-        try:
-            with single():
-                yield
-        except BaseException as error:
-            failed = error
-        with deferred():
-            for client in plan.clients:
-                try:
-                    channel = Channel(self._transport, self._audit)  # also while closing
-                    request = {(client, CLIENT): Finish(run, CLIENT)}
-                    ask(channel, request, lambda address: Expected(Ready))
-                except PartyError as error:
-                    failed = failed or error
-        if failed is not None:
-            raise failed
+    def _running(self, plan: FederatedPlan, run: str) -> AbstractContextManager[None]:
+        # also while closing
+        return running(plan, run, lambda: Channel(self._transport, self._audit))
 
     @contextmanager
     def _statement(self) -> Iterator[None]:

@@ -1,0 +1,38 @@
+"""A run of a plan, which leaves nothing at the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlfl.errors import PartyError
+from sqlfl.interrupts import deferred
+from sqlfl.messages import CLIENT, Finish, Ready
+from sqlfl.messages.replies import Expected, ask
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.threads import single
+from sqlfl.transport.base import Channel
+
+
+@contextmanager
+def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> Iterator[None]:
+    """Compute with one thread of BLAS; in the end every client drops the run's snapshots.
+
+    Each is told apart from the others, by a `channel` of its own, so that one that cannot answer
+    leaves no other with a snapshot; the first error is the one that the user sees.
+    """
+    failed: BaseException | None = None
+    try:
+        with single():
+            yield
+    except BaseException as error:
+        failed = error
+    with deferred():
+        for client in plan.clients:
+            try:
+                request = {(client, CLIENT): Finish(run, CLIENT)}
+                ask(channel(), request, lambda address: Expected(Ready))
+            except PartyError as error:
+                failed = failed or error
+    if failed is not None:
+        raise failed
