@@ -2,7 +2,7 @@
 
    Plain functions without state, called by ctypes, which gives up Python's lock meanwhile; the
    arrays are the caller's. sqlfl.coordinator.rounds.passes says what they compute, in numpy, and
-   sqlfl.coordinator.rounds.compiled calls them. Of each function that is worth it, gcc makes one
+   sqlfl.coordinator.rounds.compiled_pieces calls them. Of each function that is worth it, gcc makes one
    for older processors and others for newer ones, between which the program chooses when it is
    loaded. Sums run in an order that follows from their number and the processor. */
 

@@ -134,7 +134,7 @@ def compare(
             np.testing.assert_allclose(
                 np.sort([float(row[name]) for row in found]),
                 np.sort([float(row[name]) for row in expected]),
-                atol=20 * near,
+                atol=max(20 * near, 1e-5),
             )
 
 

@@ -386,8 +386,8 @@ def test_validation_rows_take_no_part_and_are_measured(
         assert model.metrics[f"valid_{name}"] == close(name, value), name
     last = model.history.to_pylist()[-1]
     headline = "rmse" if kind == "linear_regression" else "accuracy"
-    assert last["valid_metric"] == model.metrics[f"valid_{headline}"]
-    assert last["valid_loss"] == model.metrics["valid_loss"]
+    assert last["valid_metric"] == pytest.approx(model.metrics[f"valid_{headline}"], rel=1e-12)
+    assert last["valid_loss"] == pytest.approx(model.metrics["valid_loss"], rel=1e-12)
     if not classes:
         y = central.rows["y"]
         loss = np.average(0.5 * (expected[held, 0] - y[held]) ** 2, weights=w[held])

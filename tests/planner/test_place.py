@@ -44,9 +44,9 @@ def test_the_coordinator_may_run_at_any_party(catalog: DatabaseCatalog, at: str)
         ("clinics", "did you mean clinic?"),
         (
             "x",
-            "attach it first; the parties are shop, register, clinic, north, south",
+            "attach it first; the parties are shop, register, clinic, north, south, ward",
         ),
-        ("", "attach it first; the parties are shop, register, clinic, north, south"),
+        ("", "attach it first; the parties are shop, register, clinic, north, south, ward"),
     ],
 )
 def test_a_party_that_is_not_there(catalog: DatabaseCatalog, at: str, hint: str) -> None:

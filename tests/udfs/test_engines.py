@@ -396,7 +396,7 @@ class EngineConformance:
             con.execute("CREATE TABLE t AS SELECT 1.0 AS x, 'a' AS c")
             empty = take(con, specification(("x", "numeric"), ("c", "category")),
                          "SELECT x, c FROM t", run="a")  # fmt: skip
-            empty.activate(np.zeros(0), np.zeros(0))
+            empty.activate(np.zeros(0, int), np.zeros(0))
             engine = make_engine(self.name, con, empty, local_encoding(empty))
             assert engine.predict(np.zeros((1, 2))).shape == (0, 2)
             np.testing.assert_array_equal(engine.gradient(np.zeros((0, 2))), np.zeros((1, 2)))
