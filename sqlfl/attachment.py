@@ -83,6 +83,8 @@ class Attachment:
                 hint='sqlfl.connect("coordinator.duckdb") keeps models in a file',
             )
         self._coordinator = coordinator
+        if not isinstance(combine, bool):
+            raise Error(f"combine must be True or False, got {combine!r:.60}")
         self.combined = combine and len(sources) > 1
         """Of one client there is nothing to combine."""
         self._asked: list[tuple[Client, Any, Any]] = [

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given
@@ -392,3 +393,12 @@ def test_every_client_gets_its_own_rows_of_the_table(database: Open) -> None:
     together = sorted((n, p) for rows in written for n, p in rows)
     expected = sorted(zip(*(shown.column(k).to_pylist() for k in range(2)), strict=True))
     np.testing.assert_allclose(together, expected, rtol=0, atol=1e-9)
+
+
+def test_combine_is_said_by_true_or_false() -> None:
+    with (
+        sqlfl.connect() as fed,
+        duckdb.connect() as con,
+        pytest.raises(sqlfl.Error, match="combine must be True or False, got 'no'"),
+    ):
+        fed.attach("bank", [con, con], combine="no")  # type: ignore[arg-type]

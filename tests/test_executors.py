@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib.util import find_spec
 
 import duckdb
 import pyarrow as pa
@@ -164,3 +165,18 @@ def test_an_executor_that_is_not_known() -> None:
     with pytest.raises(sqlfl.Error, match="no executor proceses") as told:
         sqlfl.connect(executor="proceses")
     assert told.value.hint == "did you mean processes?"
+    with pytest.raises(sqlfl.Error, match=r"must be a name or have hold\(\) and close\(\), got 3"):
+        sqlfl.connect(executor=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_ray_is_asked_for_where_it_is_not() -> None:
+    with pytest.raises(sqlfl.Error, match="Ray is not installed") as told:
+        sqlfl.connect(executor="ray")
+    assert told.value.hint == "pip install 'sqlfl[ray]'"
+
+
+@pytest.mark.parametrize("kind", [InProcess, Processes])
+def test_an_executor_of_nobody(kind: type[InProcess] | type[Processes]) -> None:
+    with pytest.raises(sqlfl.Error, match="must be 1 or more, not 0"):
+        kind(0)

@@ -14,16 +14,18 @@ from typing import TypeVar
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Partition, Work
 from sqlfl.coordinator.executors.sums import Node, Sums, Tally
+from sqlfl.errors import Error
 from sqlfl.interrupts import HEARD, caught
 
 T = TypeVar("T")
 
 
 class InProcess:
-    """threads : how many; None: as many as there are cores."""
+    """threads : how many; None: as many as there are cores. Raises Error for fewer than one."""
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = cores() if threads is None else threads
+        check_number("threads", threads)
+        self.threads = threads or cores()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -120,6 +122,11 @@ def in_order(
                 taken += 1
     if failure is not None:
         raise failure
+
+
+def check_number(name: str, number: int | None) -> None:
+    if number is not None and number < 1:
+        raise Error(f"{name} must be 1 or more, not {number}", hint="leave it out for all cores")
 
 
 def cores() -> int:

@@ -21,9 +21,16 @@ NAMED: Mapping[str, Callable[[], Executor]] = {
 def executor_of(given: str | Executor) -> Executor:
     """The executor of that name, which has begun nothing yet; an object as it is.
 
-    Raises Error where there is none of that name.
+    Raises Error where there is none of that name, or Ray is not installed, and for an object that
+    is none.
     """
     if not isinstance(given, str):
+        if not all(callable(getattr(given, name, None)) for name in ("hold", "close")):
+            raise Error(
+                f"an executor must be a name or have hold() and close(), got {given!r:.60}",
+                hint=f"executor={THREADS!r}, or Processes(workers) of "
+                "sqlfl.coordinator.executors.processes",
+            )
         return given
     if given not in NAMED:
         near = nearest(given, NAMED)

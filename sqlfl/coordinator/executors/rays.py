@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import threading
 from typing import Any
@@ -26,11 +27,13 @@ class Rays(Workers):
     it would have to pickle. Its actors see what the coordinator does: targets, and predictions of
     the rows that they have to do with.
 
-    workers : how many; None: as many as Ray has cores.
+    workers : how many; None: as many as Ray has cores. Raises Error where Ray is not installed.
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        super().__init__(0 if workers is None else workers)
+        super().__init__(workers)
+        if importlib.util.find_spec("ray") is None:
+            raise Error("Ray is not installed", hint="pip install 'sqlfl[ray]'")
         self._ray: Any = None
         self._began = False
         """Ray itself."""
@@ -126,4 +129,4 @@ def _imported() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise Error(f"Ray cannot be loaded: {error}", hint="pip install sqlfl[ray]") from error
+        raise Error(f"Ray cannot be loaded: {error}", hint="pip install 'sqlfl[ray]'") from error

@@ -19,7 +19,7 @@ from typing import Protocol
 from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame
-from sqlfl.coordinator.executors.in_process import InProcess, cores, in_order
+from sqlfl.coordinator.executors.in_process import InProcess, check_number, cores, in_order
 from sqlfl.coordinator.executors.partition import Reach, Work
 from sqlfl.coordinator.executors.service import answered, to_ask, to_forget, to_hold
 from sqlfl.coordinator.executors.sums import Node, Sums, Tally
@@ -47,18 +47,19 @@ class Workers(ABC):
     """An executor with workers, which begin with the first problem that has several partitions, and
     stay until `close`, or until one of them is gone.
 
-    workers : how many; None: as many as there are cores.
+    workers : how many; None: as many as there are cores. Raises Error for fewer than one.
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self.workers = cores() if workers is None else workers
+        check_number("workers", workers)
+        self.workers = workers
         self._lock = threading.Lock()
         self._crew: Crew | None = None
         self._numbers = itertools.count()
 
     def prepare(self) -> int:
         """The number of workers, once there may be some. Raises Error where there may be none."""
-        return self.workers
+        return self.workers or cores()
 
     @abstractmethod
     def begin(self, number: int) -> Worker:
