@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from sqlfl.errors import PartyError
+from sqlfl.errors import PartyError, ReplyError
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, TrainModel
 from sqlfl.planner.query.clock import asks_the_time
@@ -21,6 +21,8 @@ from sqlfl.schema import Catalog, Client, Column, Place, Table
 
 Answer = TypeVar("Answer")
 Planned: TypeAlias = TrainModel | EvaluateModel | PredictModel
+Question: TypeAlias = tuple[str, *tuple[Any, ...]]
+"""The method of the catalog, and what it is asked of."""
 
 MOST = 64
 """Statements whose plans are kept."""
@@ -34,7 +36,10 @@ class _Asked:
     """A catalog that remembers what it was asked, and answered."""
 
     catalog: Catalog
-    answers: dict[tuple[str, *tuple[Any, ...]], Any] = field(default_factory=dict)
+    refused: Mapping[Question, ReplyError]
+    """What a party has been asked just now, with a reply that is none: to ask once more would hide
+    that."""
+    answers: dict[Question, Any] = field(default_factory=dict)
     failed: bool = False
     """It had no answer once."""
 
@@ -66,6 +71,8 @@ class _Asked:
 
     def _ask(self, question: Callable[..., Answer], *of: Any) -> Answer:
         try:
+            if (question.__name__, *of) in self.refused:
+                raise self.refused[question.__name__, *of]
             answer = question(*of)
         except BaseException:
             self.failed = True
@@ -77,17 +84,21 @@ class _Asked:
 @dataclass(frozen=True)
 class _Kept:
     plan: FederatedPlan
-    answers: dict[tuple[str, *tuple[Any, ...]], Any]
+    answers: dict[Question, Any]
     remarks: tuple[str, ...]
 
-    def holds(self, catalog: Catalog) -> bool:
-        try:
-            return all(
-                getattr(catalog, question)(*of) == answer
-                for (question, *of), answer in self.answers.items()
-            )
-        except PartyError:
-            return False
+    def holds(self, catalog: Catalog, refused: dict[Question, ReplyError]) -> bool:
+        """Whether the parties answer as they did. A reply that is none is put into `refused`."""
+        for (question, *of), answer in self.answers.items():
+            try:
+                if getattr(catalog, question)(*of) != answer:
+                    return False
+            except ReplyError as error:
+                refused[question, *of] = error
+                return False
+            except PartyError:
+                return False
+        return True
 
 
 class Plans:
@@ -111,14 +122,15 @@ class Plans:
         key = (_text_of(statement), run)
         with self._lock:
             kept = self._kept.get(key)
-        if kept is not None and kept.holds(catalog):
+        refused: dict[Question, ReplyError] = {}
+        if kept is not None and kept.holds(catalog, refused):
             for text in kept.remarks:
                 remark(text)
             name = str(statement.name)
             same = kept.plan.name == name and kept.plan.sql == statement.sql
             return kept.plan if same else kept.plan.renamed(name, statement.sql)
         remarks: list[str] = []
-        asked = _Asked(catalog)
+        asked = _Asked(catalog, refused)
         plan = make(asked, remarks.append)
         for text in remarks:
             remark(text)

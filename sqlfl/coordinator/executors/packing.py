@@ -113,18 +113,21 @@ def partitions_of(frame: Frame) -> tuple[int, list[Partition], tuple[Reach, ...]
     """The number of the first one, all of them, and the rows whose values they work with."""
     facts, reading = frame.facts, Reading(frame.arrays)
     loss = _loss(facts["loss"])
-    pieces: Sequence[Pieces]
-    if "found" in facts:
-        found = facts["found"]
-        pieces = _pieces(found, reading).cut(found["parts"])[facts["first"] : found["end"]]
-    else:
-        pieces = [_written_pieces(own, reading) for own in facts["written"]]
-    parts = zip(pieces, facts["reaches"], facts["drawn"], facts["measured"], strict=True)
+    pieces = _pieces_of(facts, reading)
     partitions = [
         Partition(own, loss, _reaches(reaches), reading.one(drawn), _measured(measured, reading))
-        for own, reaches, drawn, measured in parts
+        for own, reaches, drawn, measured in zip(
+            pieces, facts["reaches"], facts["drawn"], facts["measured"], strict=True
+        )
     ]
     return facts["first"], partitions, _reaches(facts["base"])
+
+
+def _pieces_of(facts: Mapping[str, Any], reading: Reading) -> Sequence[Pieces]:
+    if "found" not in facts:
+        return [_written_pieces(own, reading) for own in facts["written"]]
+    found = facts["found"]
+    return _pieces(found, reading).cut(found["parts"])[facts["first"] : found["end"]]
 
 
 def _fields(loss: Loss) -> dict[str, Any]:
