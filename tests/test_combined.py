@@ -29,6 +29,8 @@ from tests.federations import Parties, combining, federation, merging, probabili
 from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
 from tests.test_border import ALGORITHMS, order_of, tapped
 
+pytestmark = pytest.mark.thinned(2)
+
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thinned(4)
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -10,6 +10,8 @@ import pytest
 import sqlfl
 from tests.conftest import Open
 
+pytestmark = pytest.mark.thinned(2)
+
 FIELDS = (
     "CREATE TABLE fields AS SELECT i AS id, i % 9 AS farm, sin(i * 1.7) AS wet, "
     "['sand', 'clay', NULL][1 + i % 3] AS soil, (i * 7) % 11 / 3.0 AS yield, "

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.methods.conformance import MethodConformance
+
+pytestmark = pytest.mark.thinned(2)
 
 
 class TestLbfgs(MethodConformance):

@@ -18,6 +18,8 @@ from sqlfl.methods.admm.messages import AdmmResiduals
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.methods.test_weights import duplicated
 
+pytestmark = pytest.mark.thinned(2)
+
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "gelu": torch.nn.functional.gelu}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "plain": {"optimizer": "plain", "learning_rate": 0.2},

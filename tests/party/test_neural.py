@@ -41,6 +41,8 @@ from sqlfl.party.steps import penalty
 from sqlfl.unions import average, sum_gradients
 from tests.methods.harness import DenseEngine, configured
 
+pytestmark = pytest.mark.thinned(2)
+
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,

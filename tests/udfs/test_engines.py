@@ -30,7 +30,7 @@ from sqlfl.udfs.update import Engine
 from tests.depth import THOROUGH
 from tests.udfs.snapshots import specification, take
 
-pytestmark = pytest.mark.usefixtures("in_both_forms")
+pytestmark = [pytest.mark.usefixtures("in_both_forms"), pytest.mark.thinned(2)]
 
 Array = npt.NDArray[np.float64]
 

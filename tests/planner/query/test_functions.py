@@ -16,6 +16,8 @@ from sqlfl.planner.query.ucq import Ucq
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
 
+pytestmark = pytest.mark.thinned(2)
+
 MACROS = """
 CREATE MACRO total(a) AS sum(a);
 CREATE MACRO share(a) AS 1 + total(a);

@@ -24,6 +24,8 @@ from tests.planner.trees import (
     random_using,
 )
 
+pytestmark = pytest.mark.thinned(2)
+
 QUERIES = {
     "left": """
         SELECT o.amount, p.age, coalesce(p.age, -1) AS known, p.id IS NULL AS alone
