@@ -134,7 +134,7 @@ def compare(
             np.testing.assert_allclose(
                 np.sort([float(row[name]) for row in found]),
                 np.sort([float(row[name]) for row in expected]),
-                atol=max(20 * near, 1e-5),
+                atol=20 * near,
             )
 
 
@@ -144,7 +144,7 @@ def _rows(recorded: list[Recorded]) -> list[int]:
     return [len(m.values) for m in messages if isinstance(m, Predictions) and m.slot == 0]
 
 
-CONVERGED = {"tolerance": 1e-12, "l2": 0.01}
+CONVERGED = {"tolerance": 1e-14, "l2": 0.01}
 STEPS = {"algorithm": "sgd", "learning_rate": 0.2, "epochs": 4}
 ADMM = {"algorithm": "admm", "epochs": 5}
 METHODS: dict[str, tuple[float, dict[str, Any]]] = {
