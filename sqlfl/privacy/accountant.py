@@ -9,10 +9,30 @@ import math
 from collections.abc import Iterable, Sequence
 
 from sqlfl.errors import InternalError
-from sqlfl.privacy.events import Event, Gaussian, Pure, Threshold
+from sqlfl.privacy.events import Event, Gaussian, PoissonBinomial, Pure, Threshold
+from sqlfl.privacy.poisson_binomial.loss import (
+    Coordinate,
+    coordinate,
+    deviation,
+    ends,
+    loss_masses,
+    renyi,
+    step,
+)
 
 LARGEST_MU = 1e6
 """Beyond it, where nothing is private, ε is a bound: μ²/2 + μ √(2 log 1/δ), of zCDP."""
+
+CONVOLVED = 2.0**-48
+"""What a release adds to δ by rounding in Fourier transforms, at most: their powers multiply the
+relative error of about 2⁻⁵⁰ by the count, and of the Euclidean norm of the errors the sum over a
+tail has at most √points times, which the norm of a spread-out distribution makes up for."""
+POINTS = 1 << 12
+"""Of the grid, in a standard deviation of all losses together, at most."""
+LARGEST_DEVIATION = 30.0
+"""Of all losses together, where binomial draws are among them: beyond it, where ε is above 450,
+and for more than MOST_DRAWS, they would need grids of many points, and Rényi DP alone is asked."""
+MOST_DRAWS = 1 << 20
 
 
 def epsilon_of(events: Sequence[Event], delta: float) -> float:
@@ -20,10 +40,13 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
 
     Normal noise composes exactly, also where a sum depends on what was released before: μ² = Σ
     (Δ/σ)², one release of multiplier 1/μ, whose ε is that of Balle and Wang (2018). The δ of
-    thresholds is taken off delta, and pure ε are added, which is never too little. InternalError
-    for delta not between 0 and 1.
+    thresholds is taken off delta, and pure ε are added, which is never too little. With binomial
+    draws it is the smaller of what the two other ways say. InternalError for delta not between 0
+    and 1.
     """
     left = _left(events, delta)
+    if any(isinstance(event, PoissonBinomial) and event.count for event in events):
+        return min(epsilon_by_rdp(events, delta), epsilon_by_pld(events, delta))
     mu = math.sqrt(squared_mu(events))
     pure = math.fsum(event.epsilon for event in events if isinstance(event, Pure))
     if mu == 0.0 and left >= 0.0:
@@ -38,42 +61,68 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
 
 
 def epsilon_by_rdp(events: Sequence[Event], delta: float) -> float:
-    """The same by Rényi DP, never less; pure ε as ε²/2-zCDP (Bun and Steinke, 2016)."""
+    """The same by Rényi DP, never less; pure ε as ε²/2-zCDP (Bun and Steinke, 2016).
+
+    Every order gives an ε that holds. Which one gives the least is guessed by the `ends` of
+    binomial draws, and then all of their pairs are looked at for this order.
+    """
     left = _left(events, delta)
-    if left <= 0.0:
+    if left <= 0.0 or math.isinf(squared_mu(events)):
         return math.inf
     import dp_accounting
 
     accountant = dp_accounting.rdp.RdpAccountant()
+    draws: list[tuple[Coordinate, int]] = []
     for event in events:
         match event:
             case Gaussian(_, multiplier, count):
                 accountant.compose(dp_accounting.GaussianDpEvent(multiplier), count)
             case Pure(_, epsilon):
                 accountant.compose(dp_accounting.ZCDpEvent(epsilon * epsilon / 2.0))
-    return float(accountant.get_epsilon(left))
+            case PoissonBinomial(count=count) if count:
+                draws.append((coordinate(event), count))
+    if not draws:
+        return float(accountant.get_epsilon(left))
+    orders, others = accountant.orders, accountant.rdp
+    guessed = others + sum(count * renyi(own, orders, ends(own)) for own, count in draws)
+    _, order = dp_accounting.rdp.compute_epsilon(orders, guessed, left)
+    exact = others[orders == order] + sum(count * renyi(own, [order]) for own, count in draws)
+    return float(dp_accounting.rdp.compute_epsilon([order], exact, left)[0])
 
 
 def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
     """The same by distributions of the privacy loss, rounded upwards to a grid; of pure ε the worst
-    there is."""
-    left = _left(events, delta)
-    if left <= 0.0:
+    there is. What rounding in the convolutions may amount to is taken off delta. Infinite for many
+    binomial draws: LARGEST_DEVIATION."""
+    counts = (e.count for e in events if isinstance(e, Gaussian | PoissonBinomial))
+    left = _left(events, delta) - CONVOLVED * sum(counts)
+    if left <= 0.0 or math.isinf(squared_mu(events)):
         return math.inf
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as loss
+    from dp_accounting.pld.pld_pmf import DensePLDPmf
 
-    total = loss.identity()
+    interval = _interval(events)
+    if math.isinf(interval):
+        return math.inf
+    total = loss.identity(interval)
     for event in events:
         match event:
-            case Gaussian(_, multiplier, count):
-                one = loss.from_gaussian_mechanism(multiplier)
+            case Gaussian(_, multiplier, count) if count:
+                one = loss.from_gaussian_mechanism(
+                    multiplier, value_discretization_interval=interval
+                )
                 total = total.compose(one.self_compose(count))
             case Pure(_, epsilon):
                 one = loss.from_privacy_parameters(
-                    common.DifferentialPrivacyParameters(epsilon, 0.0)
+                    common.DifferentialPrivacyParameters(epsilon, 0.0),
+                    value_discretization_interval=interval,
                 )
                 total = total.compose(one)
+            case PoissonBinomial(count=count) if count:
+                first, masses = loss_masses(coordinate(event), interval)
+                one = loss.PrivacyLossDistribution(DensePLDPmf(interval, first, masses, 0.0, True))
+                total = total.compose(one.self_compose(count))
     return float(total.get_epsilon_for_delta(left))
 
 
@@ -99,3 +148,16 @@ def _left(events: Sequence[Event], delta: float) -> float:
     if not 0.0 < delta < 1.0:
         raise InternalError(f"an ε at δ = {delta!r}")
     return delta - math.fsum(event.delta for event in events if isinstance(event, Threshold))
+
+
+def _interval(events: Iterable[Event]) -> float:
+    """Of the grid of losses: fine enough for one coordinate of binomial draws, but not finer than
+    the whole needs; infinite where there is no such grid."""
+    draws = [(coordinate(e), e.count) for e in events if isinstance(e, PoissonBinomial) and e.count]
+    if not draws:
+        return 1e-4
+    variances = math.fsum(count * deviation(own) ** 2 for own, count in draws)
+    whole = math.sqrt(variances + squared_mu(events))
+    if whole > LARGEST_DEVIATION or sum(count for _, count in draws) > MOST_DRAWS:
+        return math.inf
+    return max(min(step(own) for own, _ in draws), whole / POINTS)

@@ -12,6 +12,7 @@ STATISTICS = "statistics"
 CATEGORIES = "categories"
 OTHERS = "gradients of slot {}"
 INTERCEPT = "intercept"
+EMBEDDINGS = "embeddings"
 """What events are of: `what`."""
 
 
@@ -43,4 +44,24 @@ class Pure:
     epsilon: float
 
 
-Event: TypeAlias = Gaussian | Threshold | Pure
+@dataclass(frozen=True)
+class PoissonBinomial:
+    """Sums of binomial draws of several slots, as of sqlfl.privacy.poisson_binomial: of each sum
+    the row has one draw."""
+
+    what: str
+    bins: int
+    """b: coins of each slot's draw."""
+    theta: float
+    """θ, not more than ¼: how far the coins' probability moves from ½."""
+    honest: int
+    """n: slots whose draws are in the sum and that do not tell them, among them the row's own.
+    Masked zeros are no draws."""
+    count: int = 1
+    """Such sums that the row takes part in: dimensions × epochs × joined rows."""
+    moved: int = 1
+    """Of the honest slots, those whose number neighbours may differ in, each from any to any other
+    in its range: 1 of a slot's row, n of a whole joined row."""
+
+
+Event: TypeAlias = Gaussian | Threshold | Pure | PoissonBinomial

@@ -1,0 +1,75 @@
+"""How many bins and which θ a budget allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from scipy.optimize import brentq
+
+from sqlfl.errors import PrivacyError
+from sqlfl.privacy.accountant import epsilon_of
+from sqlfl.privacy.events import EMBEDDINGS, Event, PoissonBinomial
+from sqlfl.privacy.poisson_binomial.sampling import LARGEST_THETA, check
+
+BINS = (16, 32, 64, 128)
+"""Of which is chosen where none are given."""
+LARGEST_NOISE = 1000.0
+"""Standard deviation of an estimate by the bound of the number, with one slot; beyond it a run is
+refused: it would learn nothing."""
+PRECISION = 1e-4
+"""Of θ, relatively."""
+
+
+def choose(
+    epsilon: float,
+    delta: float,
+    *,
+    count: int,
+    honest: int,
+    bins: int | None = None,
+    moved: int = 1,
+    beside: Sequence[Event] = (),
+) -> PoissonBinomial:
+    """The draws with which these, and the events beside them, have no more than epsilon at delta.
+
+    θ is as large as the budget allows, up to LARGEST_THETA. What an estimate varies by depends on
+    bins·θ² almost alone, and so does ε: of BINS, where bins are not given, the fewest are taken
+    with which the budget is used up, for they make the shortest messages. `count`, `honest` and
+    `moved` are as in `PoissonBinomial`. Raises PrivacyError for more noise than LARGEST_NOISE.
+    """
+    largest = PoissonBinomial(EMBEDDINGS, 0, LARGEST_THETA, honest, count, moved)
+    for own in (bins,) if bins is not None else BINS:
+        check(own, LARGEST_THETA)
+        largest = replace(largest, bins=own)
+        if _excess(largest, beside, epsilon, delta, LARGEST_THETA) > 0.0:
+            return _fitted(largest, beside, epsilon, delta)
+    return largest
+
+
+def _fitted(
+    largest: PoissonBinomial, beside: Sequence[Event], epsilon: float, delta: float
+) -> PoissonBinomial:
+    excess = partial(_excess, largest, beside, epsilon, delta)
+    least = 0.5 / (LARGEST_NOISE * math.sqrt(largest.bins))
+    if excess(least) > 0.0:
+        raise PrivacyError(
+            f"PRIVACY epsilon = {epsilon:g}, delta = {delta:g}: theta of the draws would be less "
+            f"than {least:.2g}, with bins = {largest.bins}; {largest.count} draws are of one row, "
+            f"and honest_parties = {largest.honest}",
+            hint="give a larger epsilon, fewer epochs, a smaller embedding or more honest_parties",
+        )
+    theta: float = brentq(excess, least, LARGEST_THETA, rtol=PRECISION, xtol=PRECISION * least)
+    while excess(theta) > 0.0:
+        theta = max(theta * (1.0 - PRECISION), least)
+    return replace(largest, theta=theta)
+
+
+def _excess(
+    largest: PoissonBinomial, beside: Sequence[Event], epsilon: float, delta: float, theta: float
+) -> float:
+    """Of the square roots of ε, which θ is about proportional to."""
+    found = epsilon_of((*beside, replace(largest, theta=theta)), delta)
+    return math.sqrt(found) - math.sqrt(epsilon)

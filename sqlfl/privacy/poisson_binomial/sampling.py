@@ -1,0 +1,124 @@
+"""Binomial draws of numbers in [−C, C], and the estimate of sums from sums of draws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.privacy.randomness import Entropy, system
+from sqlfl.privacy.samplers import words
+
+LARGEST_BINS = 1 << 10
+LARGEST_THETA = 0.25
+STEPS = 1 << 32
+"""Probabilities are multiples of 1/STEPS."""
+CHUNK = 1 << 14
+"""Numbers at a time, so that their coins stay in the cache."""
+STRIP = 64
+"""Coins at a time, so many that their sum is a byte."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def draw(
+    values: Array, bound: float, bins: int, theta: float, entropy: Entropy = system
+) -> npt.NDArray[np.int64]:
+    """A draw of Binomial(bins, ½ + theta·value/bound) of each value: int64 of their shape.
+
+    The probability is rounded to a multiple p of 2⁻³², never out of [½ − theta, ½ + theta], and
+    the draw is exactly Binomial(bins, p), of as many coins of random bits. So it has exactly the
+    privacy of the mechanism at a value, in [−bound, bound], that differs by about
+    2⁻³³ bound/theta; by so much it is biased, too. InternalError for values that are not finite or
+    beyond the bound, for a bound that is not positive and finite, for bins not from 1 to
+    LARGEST_BINS, for theta not from 2⁻²⁰ to LARGEST_THETA.
+    """
+    check(bins, theta)
+    thresholds = _thresholds(_checked(values, bound), bound, theta).reshape(-1)
+    found = np.zeros(len(thresholds), np.int64)
+    for start in range(0, len(found), CHUNK):
+        part = slice(start, start + CHUNK)
+        for coins in range(0, bins, STRIP):
+            found[part] += _heads(thresholds[part], min(STRIP, bins - coins), entropy)
+    return found.reshape(np.shape(values))
+
+
+def estimate(
+    sums: npt.NDArray[np.integer], parties: int, bound: float, bins: int, theta: float
+) -> Array:
+    """What is estimated of the parties' sum, from the sum of their draws: float64 of that shape.
+
+    It is bound/(theta·bins) (sum − bins·parties/2): unbiased, but for the rounding that `draw` has,
+    with variance `variance`. InternalError for sums that so many draws do not have, for no parties,
+    and for what `draw` refuses of the others.
+    """
+    check(bins, theta)
+    _check_bound(bound)
+    if parties < 1:
+        raise InternalError(f"a sum of draws of {parties} parties")
+    if sums.size and not (sums.min() >= 0 and sums.max() <= bins * parties):
+        raise InternalError(f"a sum is not of {parties} draws from 0 to {bins}")
+    centred: Array = sums.astype(np.float64) - bins * parties / 2.0
+    return centred * (bound / (theta * bins))
+
+
+def variance(values: Array, bound: float, bins: int, theta: float) -> Array:
+    """Of the estimate of the sum of values (parties, …) over the first axis: float64 (…).
+
+    It is bound²/(theta²·bins) Σ (¼ − theta²·value²/bound²).
+    """
+    check(bins, theta)
+    shares = _checked(values, bound) / bound
+    found: Array = (0.25 - (theta * shares) ** 2).sum(axis=0) * bound**2 / (theta**2 * bins)
+    return found
+
+
+def check(bins: int, theta: float) -> None:
+    """InternalError for bins not from 1 to LARGEST_BINS, theta not from 2⁻²⁰ to LARGEST_THETA."""
+    if not 1 <= bins <= LARGEST_BINS:
+        raise InternalError(f"binomial draws of {bins} bins")
+    if not 2.0**-20 <= theta <= LARGEST_THETA:
+        raise InternalError(f"binomial draws with θ = {theta!r}")
+
+
+def _checked(values: Array, bound: float) -> Array:
+    _check_bound(bound)
+    own = np.asarray(values, np.float64)
+    if not (np.abs(own) <= bound).all():  # false of NaN
+        raise InternalError("values to be drawn of are not within their bound")
+    return own
+
+
+def _check_bound(bound: float) -> None:
+    if not (math.isfinite(bound) and bound > 0.0):
+        raise InternalError(f"binomial draws with bound {bound!r}")
+
+
+def _thresholds(values: Array, bound: float, theta: float) -> npt.NDArray[np.uint32]:
+    """2³² times the probabilities; theta·STEPS is exact, and so are both ends."""
+    half, reach = STEPS // 2, math.floor(theta * STEPS)
+    nearest = np.rint(half + values / bound * (theta * STEPS))
+    found: npt.NDArray[np.uint32] = np.clip(nearest, half - reach, half + reach).astype(np.uint32)
+    return found
+
+
+def _heads(
+    thresholds: npt.NDArray[np.uint32], coins: int, entropy: Entropy
+) -> npt.NDArray[np.int64]:
+    """How many of so many coins each show less than their threshold, of 32 random bits each.
+
+    The first byte decides, but where it is that of the threshold; there the other 24 bits do.
+    """
+    count = len(thresholds)
+    first = words(-(-coins * count // 8), entropy).view(np.uint8)[: coins * count]
+    first = first.reshape(coins, count)
+    tops = (thresholds >> np.uint32(24)).astype(np.uint8)
+    found = np.add.reduce((first < tops).view(np.uint8), axis=0, dtype=np.uint8)
+    open_ = np.flatnonzero(first == tops) % count
+    rest = words(-(-len(open_) // 2), entropy).view(np.uint32)[: len(open_)]
+    less = (rest >> np.uint32(8)) < (thresholds[open_] & np.uint32(0xFFFFFF))
+    heads: npt.NDArray[np.int64] = found + np.bincount(open_[less], minlength=count)
+    return heads

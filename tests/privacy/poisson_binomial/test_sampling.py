@@ -1,0 +1,185 @@
+"""Binomial draws against their distribution, coin by coin, and what sums of them tell."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from sqlfl.errors import InternalError
+from sqlfl.privacy.poisson_binomial import sampling
+from sqlfl.privacy.poisson_binomial.sampling import CHUNK, STRIP, draw, estimate, variance
+from sqlfl.privacy.randomness import Entropy
+
+Array = np.ndarray
+N = 40_000
+WRONG = (0.7, 1.3)
+SIGNIFICANT = 1e-6
+
+
+def seeded(seed: int = 0) -> Entropy:
+    return np.random.default_rng(seed).bytes
+
+
+def p_value(drawn: Array, bins: int, probability: float) -> float:
+    """Of χ² over the values, the rare ones together."""
+    expected = stats.binom.pmf(np.arange(bins + 1), bins, probability) * len(drawn)
+    counts, often = np.bincount(drawn, minlength=bins + 1), expected >= 10
+    cells = [np.append(kind[often], kind[~often].sum()) for kind in (counts, expected)]
+    kept = cells[1] > 0
+    return float(stats.chisquare(cells[0][kept], cells[1][kept], sum_check=False).pvalue)
+
+
+CASES = pytest.mark.parametrize(
+    ("share", "bins", "theta"),
+    [(1.0, 16, 0.15), (-0.6, 16, 0.25), (1.0, 64, 0.05), (-1.0, 65, 0.25), (0.7, 300, 0.1)],
+)
+
+
+@CASES
+def test_draws_are_binomial(share: float, bins: int, theta: float) -> None:
+    drawn = draw(np.full(N, 3.0 * share), 3.0, bins, theta, seeded())
+    assert drawn.dtype == np.int64
+    assert p_value(drawn, bins, 0.5 + theta * share) > 0.01
+
+
+@CASES
+@pytest.mark.parametrize("factor", WRONG)
+def test_draws_of_another_theta_are_found_out(
+    share: float, bins: int, theta: float, factor: float
+) -> None:
+    wrong = theta * factor if theta * factor <= 0.25 else theta / factor
+    drawn = draw(np.full(N, 3.0 * share), 3.0, bins, wrong, seeded())
+    assert p_value(drawn, bins, 0.5 + theta * share) < SIGNIFICANT
+
+
+def test_each_value_has_its_own_draw_over_all_chunks() -> None:
+    values = np.tile([-1.0, 0.0, 1.0, 0.5], (3, CHUNK // 2))
+    drawn = draw(values, 1.0, STRIP + 1, 0.25, seeded())
+    assert drawn.shape == values.shape
+    assert draw(values[:0], 1.0, 8, 0.25).shape == (0, 2 * CHUNK)
+    assert draw(np.float64(0.5), 1.0, 8, 0.25).shape == ()
+    for start, value in enumerate(values[0, :4]):
+        assert p_value(drawn[:, start::4].ravel(), STRIP + 1, 0.5 + 0.25 * value) > 0.01
+    halves = drawn.reshape(-1)[: 2 * CHUNK] - 65 * (0.5 + 0.25 * values.reshape(-1)[: 2 * CHUNK])
+    assert abs(np.corrcoef(halves.reshape(2, -1))[0, 1]) < 0.03
+
+
+def test_a_coin_is_a_comparison_of_32_bits() -> None:
+    """Bytes that are the thresholds' in every 2nd coin, so that the rest decides often."""
+    rng = np.random.default_rng(4)
+    values = rng.uniform(-1, 1, 50)
+    thresholds = sampling._thresholds(values, 1.0, 0.2).astype(np.int64)
+    first = rng.integers(0, 256, (12, 50))
+    first[::2] = thresholds >> 24
+    same = np.flatnonzero(first == thresholds >> 24)
+    rest = rng.integers(0, 1 << 24, len(same))
+    rest[::2] = thresholds[same % 50][::2] % (1 << 24) - 1  # less than it by the least there is
+    rest[1::4] += rest[1::4] == thresholds[same % 50][1::4] % (1 << 24)
+    given = iter([first.astype(np.uint8).tobytes(), (rest << 8).astype("<u4").tobytes()])
+    found = draw(values, 1.0, 12, 0.2, lambda count: next(given).ljust(count, b"\0"))
+    full = first << 24
+    full.reshape(-1)[same] += rest
+    assert np.array_equal(found, (full < thresholds).sum(axis=0))
+
+
+@given(theta=st.floats(2.0**-20, 0.25), bound=st.floats(1e-300, 1e300), share=st.floats(-1, 1))
+def test_probabilities_stay_within_theta_and_are_off_by_a_rounding(
+    theta: float, bound: float, share: float
+) -> None:
+    """So a draw has the privacy of the mechanism at some value within the bound."""
+    value = share * bound
+    low, found, high = (
+        int(sampling._thresholds(np.array([v]), bound, theta)[0]) for v in (-bound, value, bound)
+    )
+    exact = Fraction(theta) * sampling.STEPS
+    half = sampling.STEPS // 2
+    assert half - exact <= low <= found <= high <= half + exact
+    assert high - (half + exact) > -1
+    wanted = half + exact * Fraction(value) / Fraction(bound)
+    assert abs(found - wanted) <= 1
+    assert high + low == 2 * half
+
+
+def test_the_system_never_draws_the_same_twice() -> None:
+    values = np.zeros(200)
+    assert np.any(draw(values, 1.0, 64, 0.1) != draw(values, 1.0, 64, 0.1))
+
+
+# -- the estimate ---------------------------------------------------------------------------------
+
+PARTIES = np.array([[-2.0, 0.3], [1.7, 0.0], [2.0, -0.9]])
+"""Values of 3 parties, in [−2, 2]."""
+
+
+def estimates(bins: int, theta: float, of: float) -> Array:
+    """By draws with θ = `of`: (draws, 2)."""
+    values = np.repeat(PARTIES[:, None], N, axis=1)
+    return estimate(draw(values, 2.0, bins, of, seeded()).sum(axis=0), 3, 2.0, bins, theta)
+
+
+@pytest.mark.parametrize(("bins", "theta"), [(1, 0.25), (16, 0.1), (130, 0.2)])
+def test_the_estimate_is_unbiased_and_has_its_variance(bins: int, theta: float) -> None:
+    found, spread = estimates(bins, theta, theta), variance(PARTIES, 2.0, bins, theta)
+    errors = (found.mean(axis=0) - PARTIES.sum(axis=0)) / np.sqrt(spread / N)
+    assert np.abs(errors).max() < 4
+    assert found.var(axis=0) / spread == pytest.approx(1.0, abs=5 * math.sqrt(2 / N))
+    for share, own in zip(PARTIES.T / 2, spread, strict=True):
+        assert own == pytest.approx(4 / (theta**2 * bins) * sum(0.25 - (theta * share) ** 2))
+
+
+@pytest.mark.parametrize("factor", WRONG)
+def test_an_estimate_by_another_theta_is_biased(factor: float) -> None:
+    found, spread = estimates(16, 0.15, 0.15 * factor), variance(PARTIES, 2.0, 16, 0.15)
+    assert abs(found.mean(axis=0) - PARTIES.sum(axis=0))[0] > 20 * math.sqrt(spread[0] / N)
+
+
+def test_the_ends_of_the_range_of_sums_are_estimated() -> None:
+    assert estimate(np.array([0, 24, 48]), 3, 2.0, 16, 0.25).tolist() == [-12.0, 0.0, 12.0]
+    assert estimate(np.zeros(0, np.uint64), 3, 2.0, 16, 0.25).shape == (0,)
+    assert estimate(np.array([4, 44], np.uint8), 3, 2.0, 16, 0.25).tolist() == [-10.0, 10.0]
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.0 + 1e-15, -2.0])
+def test_values_beyond_their_bound_are_refused(value: float) -> None:
+    values = np.array([0.0, value])
+    with pytest.raises(InternalError, match="not within their bound"):
+        draw(values, 1.0, 16, 0.1)
+    with pytest.raises(InternalError, match="not within their bound"):
+        variance(values, 1.0, 16, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "bins", "theta", "message"),
+    [
+        (0.0, 16, 0.1, "with bound 0.0"),
+        (math.nan, 16, 0.1, "with bound nan"),
+        (math.inf, 16, 0.1, "with bound inf"),
+        (1.0, 0, 0.1, "of 0 bins"),
+        (1.0, 1025, 0.1, "of 1025 bins"),
+        (1.0, 16, 0.0, "θ = 0.0"),
+        (1.0, 16, 0.26, "θ = 0.26"),
+        (1.0, 16, math.nan, "θ = nan"),
+    ],
+)
+def test_draws_that_make_no_sense_are_refused(
+    bound: float, bins: int, theta: float, message: str
+) -> None:
+    with pytest.raises(InternalError, match=message):
+        draw(np.zeros(2), bound, bins, theta)
+    with pytest.raises(InternalError, match=message):
+        estimate(np.zeros(2, np.int64), 1, bound, bins, theta)
+
+
+@pytest.mark.parametrize(("sums", "parties"), [([0, 33], 2), ([-1, 3], 2), ([0, 1], 0)])
+def test_sums_that_no_draws_have_are_refused(sums: list[int], parties: int) -> None:
+    with pytest.raises(InternalError, match="a sum"):
+        estimate(np.array(sums), parties, 1.0, 16, 0.1)
