@@ -54,7 +54,7 @@ bench: .venv/bench.stamp
 clean:
 	rm -rf .venv build sqlfl/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/%.stamp: pyproject.toml setup.py sqlfl/compiled.c | .venv/bin/python
+.venv/%.stamp: pyproject.toml setup.py $(wildcard sqlfl/compiled*.[ch]) | .venv/bin/python
 	$(RUN) pip install --quiet --editable '.[$*]'
 	touch $@
 

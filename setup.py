@@ -4,6 +4,9 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+PARTS = ("", "_losses", "_products", "_steps", "_metrics", "_groups")
+SOURCES = [f"sqlfl/compiled{part}.c" for part in PARTS]
+HEADERS = ["sqlfl/compiled.h"]
 FLAGS = {
     "unix": [
         "-O3",
@@ -41,6 +44,6 @@ class Wheel(bdist_wheel):
 
 setup(
     # optional: where it cannot be compiled, numpy does its work
-    ext_modules=[Extension("sqlfl._compiled", ["sqlfl/compiled.c"], optional=True)],
+    ext_modules=[Extension("sqlfl._compiled", SOURCES, depends=HEADERS, optional=True)],
     cmdclass={"build_ext": BuildLibrary, "bdist_wheel": Wheel},
 )

@@ -63,8 +63,8 @@ def phases(audit: pa.Table, begun: float, ended: float) -> dict[str, float]:
     """Seconds of `PHASES`, by when messages crossed the border.
 
     plan: reading the statement, asking for tables and types; prepare: snapshots and hashed keys at
-    the parties; mapping: the join of keys, which rows take part, labels; rounds: training; saving:
-    blocks at the parties, all metrics, the model at the coordinator.
+    the parties; mapping: the join of keys, which rows take part, labels; rounds: training, all
+    metrics; saving: blocks at the parties, the model at the coordinator.
     """
     at = {
         "plan": begun,

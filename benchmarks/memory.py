@@ -2,12 +2,13 @@
 
     python benchmarks/memory.py rows [--rows 5e6]
     python benchmarks/memory.py grid|many|star [--rows 1e8] [--limit 4GB] [--fan-out 1000]
-        [--measures 0] [--parties 1GB] [--folder where databases go]
+        [--measures 0] [--parties 1GB] [--apart] [--folder where databases go]
 
 `rows` trains on two joins of the same few table rows, a fifth of the joined rows in one of them,
 each in a process of its own, and divides the difference of their peaks of resident memory by that
 of their joined rows: so Python, and what belongs to the tables, is not in it. The others train on
-one generated join; resident memory is of parties and coordinator, which are in one process.
+one generated join; resident memory is of parties and coordinator, which are in one process, or
+with --apart of the coordinator alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from apart import Apart
 from federated import train
 from measuring import Failed, fresh
 from stars import Shape, grid, many_to_many, star
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--fan-out", type=int, default=1000)
     parser.add_argument("--measures", type=int, default=0, help="features of the facts of a star")
     parser.add_argument("--parties", default="1GB", help="memory_limit of the parties' databases")
+    parser.add_argument("--apart", action="store_true", help="parties in a process of their own")
     parser.add_argument("--kinds", nargs="+", choices=sorted(RUNS), default=list(RUNS))
     parser.add_argument("--folder", type=Path, help="where databases go meanwhile")
     own = parser.parse_args()
@@ -100,7 +103,8 @@ def _drawn(kind: str) -> str:
 
 
 def _join(own: argparse.Namespace, shape: Shape, folder: Path) -> None:
-    stored = Stored.of(MAKERS[own.what](shape), folder / own.what)
+    kind = Apart if own.apart else Stored
+    stored = kind.of(MAKERS[own.what](shape), folder / own.what)
     options: dict[str, object] = {"max_joined_rows": 2 * shape.rows, "tolerance": 1e-4}
     if own.limit is not None:
         options["memory_limit"] = own.limit

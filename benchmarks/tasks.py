@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import sqlfl
+from sqlfl.coordinator.executors.base import Executor
 from sqlfl.transport.base import Transport
 
 FLIGHTS = Path(__file__).parent.parent / "examples" / "data"
@@ -35,11 +36,16 @@ class Task:
 
     @contextmanager
     def federation(
-        self, wrap: Callable[[Transport], Transport] | None = None
+        self,
+        wrap: Callable[[Transport], Transport] | None = None,
+        executor: str | Executor = "threads",
     ) -> Iterator[sqlfl.Federation]:
-        """A new federation with the tables attached; `wrap` as `Federation` takes it."""
+        """A new federation with the tables attached; `wrap` and `executor` as `Federation` takes
+        them."""
         with ExitStack() as stack:
-            fed = stack.enter_context(sqlfl.Federation(progress=False, wrap=wrap))
+            fed = stack.enter_context(
+                sqlfl.Federation(progress=False, wrap=wrap, executor=executor)
+            )
             for name, parts in self.tables.items():
                 party, table = name.split(".")
                 clients = [stack.enter_context(duckdb.connect()) for _ in parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from stars import Shape, many_to_many, star
 from tasks import FLIGHTS, Task, ratings
 
 import sqlfl
+from sqlfl.transport.base import Transport
 
 SMALL = 1_000_000
 """Joined rows of generated tables on which tolerances are chosen, for more of them too."""
@@ -53,10 +54,12 @@ class Stored:
         return cls(task, found)
 
     @contextmanager
-    def federation(self) -> Iterator[sqlfl.Federation]:
-        """A new federation of the parties."""
+    def federation(
+        self, wrap: Callable[[Transport], Transport] | None = None
+    ) -> Iterator[sqlfl.Federation]:
+        """A new federation of the parties; `wrap` as it takes it."""
         with ExitStack() as stack:
-            fed = stack.enter_context(sqlfl.connect(progress=False))
+            fed = stack.enter_context(sqlfl.Federation(progress=False, wrap=wrap))
             for party, paths in self.databases.items():
                 limited = {} if self.memory_limit is None else {"memory_limit": self.memory_limit}
                 clients = [stack.enter_context(duckdb.connect(p, config=limited)) for p in paths]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sqlglot import exp
+
 from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
 from sqlfl.messages.replies import Expected, ask, refused
 from sqlfl.schema import Client, Column, Place, Table, tables_from_json, told_type
@@ -11,11 +13,22 @@ from sqlfl.transport.base import Channel
 
 
 class FederationCatalog:
-    """Implements `sqlfl.schema.Catalog` over a channel."""
+    """Implements `sqlfl.schema.Catalog` over a channel.
 
-    def __init__(self, channel: Channel, parties: Mapping[str, tuple[Client, ...]]) -> None:
+    The parties whose tables the query names are asked for them at once.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        parties: Mapping[str, tuple[Client, ...]],
+        query: exp.Query | None = None,
+    ) -> None:
         self._channel = channel
         self._parties = dict(parties)
+        named = set() if query is None else _owners(query)
+        own = (clients for party, clients in parties.items() if party.lower() in named)
+        self._together = tuple(client for clients in own for client in clients)
         self._listings: dict[Client, tuple[tuple[Place, ...], tuple[Table, ...], str]] = {}
         self._columns: dict[tuple[Client, str], tuple[Column, ...]] = {}
 
@@ -36,8 +49,9 @@ class FederationCatalog:
 
     def _listing(self, client: Client) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
         if client not in self._listings:
-            siblings = self._parties[client.party]
-            requests = {(c, CLIENT): ListTables("", CLIENT) for c in siblings}
+            own = self._parties[client.party]
+            clients = self._together if client in self._together else own
+            requests = {(c, CLIENT): ListTables("", CLIENT) for c in clients}
             replies = ask(self._channel, requests, lambda address: Expected(Tables))
             for address, reply in replies.items():
                 try:
@@ -49,11 +63,21 @@ class FederationCatalog:
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         if (client, select) not in self._columns:
-            address = (client, CLIENT)
-            request = {address: Describe("", CLIENT, select)}
-            reply = ask(self._channel, request, lambda address: Expected(Columns))[address]
-            self._columns[client, select] = tuple(
+            self.describe_each({client: select})
+        return self._columns[client, select]
+
+    def describe_each(self, selects: Mapping[Client, str]) -> None:
+        """Ask each client for the columns of its query, in one exchange, for `describe`."""
+        requests = {(c, CLIENT): Describe("", CLIENT, text) for c, text in selects.items()}
+        replies = ask(self._channel, requests, lambda address: Expected(Columns))
+        for (client, _), reply in replies.items():
+            self._columns[client, selects[client]] = tuple(
                 Column(name, told_type(type_))
                 for name, type_ in zip(reply.names, reply.types, strict=True)
             )
-        return self._columns[client, select]
+
+
+def _owners(query: exp.Query) -> set[str]:
+    """The first names of the tables that have several, in small letters."""
+    found = (table.parts for table in query.find_all(exp.Table))
+    return {parts[0].name.lower() for parts in found if len(parts) > 1}

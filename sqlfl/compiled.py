@@ -1,4 +1,4 @@
-"""The library that is compiled from compiled.c when sqlfl is installed, where there is a compiler.
+"""The library that is compiled from compiled*.c when sqlfl is installed, where there is a compiler.
 
 Without it, or with SQLFL_COMPILED=0 in the environment, numpy does its work. Its functions give up
 Python's lock and keep nothing, so that several threads may be in them.
@@ -20,7 +20,7 @@ from sqlfl.errors import InternalError
 log = logging.getLogger("sqlfl.compiled")
 
 VARIABLE = "SQLFL_COMPILED"
-FORM = 1
+FORM = 3
 """What the library must say of itself: the form of its functions that this version calls."""
 TYPES = {
     np.dtype(np.float64): 0,
@@ -29,7 +29,7 @@ TYPES = {
     np.dtype(np.uint16): 3,
     np.dtype(np.int32): 4,
 }
-"""Of targets, by their numbers in compiled.c."""
+"""Of targets, by their numbers in compiled.h."""
 PATH = Path(__file__).with_name("_compiled.so")
 
 
@@ -84,4 +84,7 @@ def address(values: Array | None) -> ctypes.c_void_p | None:
         return None
     if not values.flags.c_contiguous:
         raise InternalError("an array for the compiled part lies as one piece")
+    if values.size and values.flags.writeable:
+        # several times as fast, of some ten arrays in each call
+        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(values.data)))
     return ctypes.c_void_p(values.__array_interface__["data"][0])

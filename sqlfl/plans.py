@@ -2,16 +2,16 @@
 
 A plan follows from the text of the statement, the model that it scores and what the parties say of
 their tables: so it is made once for each of these. The parties are asked anew each time, for the
-same things in the same order.
+same things.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from sqlfl.errors import PartyError, ReplyError
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -29,6 +29,11 @@ MOST = 64
 WIDEST = 20_000
 """Columns of all tables that parties have told of, beyond which a plan is not kept: their listings
 would take more memory than plans save time."""
+
+
+class _Told(Catalog, Protocol):
+    def describe_each(self, selects: Mapping[Client, str]) -> None:
+        """`describe` of one query of each client has its answers then."""
 
 
 @dataclass
@@ -87,9 +92,13 @@ class _Kept:
     answers: dict[Question, Any]
     remarks: tuple[str, ...]
 
-    def holds(self, catalog: Catalog, refused: dict[Question, ReplyError]) -> bool:
+    def holds(self, catalog: _Told, refused: dict[Question, ReplyError]) -> bool:
         """Whether the parties answer as they did. A reply that is none is put into `refused`."""
+        described: dict[Client, deque[str]] = {}
         for (question, *of), answer in self.answers.items():
+            if question == catalog.describe.__name__:
+                described.setdefault(of[0], deque()).append(of[1])
+                continue
             try:
                 if getattr(catalog, question)(*of) != answer:
                     return False
@@ -98,7 +107,29 @@ class _Kept:
                 return False
             except PartyError:
                 return False
+        while described:
+            selects = {client: texts.popleft() for client, texts in described.items()}
+            if not self._described(catalog, selects, refused):
+                return False
+            described = {client: texts for client, texts in described.items() if texts}
         return True
+
+    def _described(
+        self,
+        catalog: _Told,
+        selects: Mapping[Client, str],
+        refused: dict[Question, ReplyError],
+    ) -> bool:
+        question = catalog.describe.__name__
+        try:
+            catalog.describe_each(selects)
+        except ReplyError as error:
+            (client,) = [client for client in selects if str(client) == error.party]
+            refused[question, client, selects[client]] = error
+            return False
+        except PartyError:
+            return False
+        return all(catalog.describe(*of) == self.answers[question, *of] for of in selects.items())
 
 
 class Plans:
@@ -111,7 +142,7 @@ class Plans:
     def plan(
         self,
         statement: Planned,
-        catalog: Catalog,
+        catalog: _Told,
         remark: Callable[[str], None],
         make: Callable[[Catalog, Callable[[str], None]], FederatedPlan],
         run: str | None = None,

@@ -300,10 +300,11 @@ class Federation:
     ) -> FederatedPlan:
         """`models` looks up what the plan needs by its name; `remark` is told what is odd."""
         models = self._registry.get if models is None else models
-        catalog = FederationCatalog(self._channel(), self._parties.clients)
+        channel, clients = self._channel(), self._parties.clients
         try:
             match statement:
                 case st.TrainModel():
+                    catalog = FederationCatalog(channel, clients, statement.query)
                     return self._plans.plan(
                         statement,
                         catalog,
@@ -313,6 +314,7 @@ class Federation:
                 case st.PredictModel() | st.EvaluateModel():
                     model = models(statement.name)
                     self._saving.check_attached(model, statement.query)
+                    catalog = FederationCatalog(channel, clients, statement.query)
                     return self._plans.plan(
                         statement,
                         catalog,

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.arrays import Array, taken
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
 from sqlfl.messages.grams import gram_to_message, message_to_gram
@@ -184,7 +184,8 @@ def merge_classes(parts: Sequence[Labels], type_: str) -> tuple[tuple[str, ...],
     classes = _merge_orders([part.classes for part in parts], numeric)
     position = {name: code for code, name in enumerate(classes)}
     codes = [
-        np.array([position[name] for name in part.classes], np.uint32)[part.codes] for part in parts
+        taken(np.array([position[name] for name in part.classes], np.uint32), part.codes)
+        for part in parts
     ]
     return classes, np.concatenate(codes)
 

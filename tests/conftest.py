@@ -15,6 +15,7 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, Phase, core, settings
 
+from tests import databases
 from tests.depth import SEED, THOROUGH
 
 COMMON = {
@@ -96,13 +97,27 @@ def _ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, previous)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _instances() -> Iterator[None]:
+    yield
+    databases.close()
+
+
 @pytest.fixture
 def database() -> Iterator[Open]:
-    """A function that opens an in-memory database with the given statements run on it."""
+    """A function that opens an in-memory database with the given statements run on it.
+
+    An instance of its own where they begin with a setting, or where that is asked for.
+    """
     with contextlib.ExitStack() as stack:
 
-        def opened(*statements: str, path: str = ":memory:") -> duckdb.DuckDBPyConnection:
-            con = stack.enter_context(contextlib.closing(duckdb.connect(path)))
+        def opened(
+            *statements: str, path: str | None = None, own: bool = False
+        ) -> duckdb.DuckDBPyConnection:
+            if path is not None or own or any(text.startswith("SET") for text in statements):
+                con = stack.enter_context(contextlib.closing(duckdb.connect(path or ":memory:")))
+            else:
+                con = stack.enter_context(databases.in_memory())
             for statement in statements:
                 con.execute(statement)
             return con

@@ -19,6 +19,8 @@ import pyarrow as pa
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from tests.databases import in_memory
+
 LINEAR, LOGISTIC, SOFTMAX = "linear_regression", "logistic_regression", "softmax_regression"
 POISSON = "poisson_regression"
 BOUNDED = (LINEAR, LOGISTIC, SOFTMAX)
@@ -236,15 +238,12 @@ class Case:
             yield self._open(stack, clients)
 
     def _open(self, stack: contextlib.ExitStack, clients: int) -> Databases:
-        whole = stack.enter_context(contextlib.closing(duckdb.connect(config={"threads": 1})))
+        whole = stack.enter_context(in_memory(threads=1))
         for party in self.parties:
             whole.execute(f"ATTACH ':memory:' AS {party}")
         parties: dict[str, list[duckdb.DuckDBPyConnection]] = {}
         for party in self.parties:
-            parties[party] = [
-                stack.enter_context(contextlib.closing(duckdb.connect(config={"threads": 1})))
-                for _ in range(clients)
-            ]
+            parties[party] = [stack.enter_context(in_memory(threads=1)) for _ in range(clients)]
         for number, table in enumerate(self.tables):
             everything = np.arange(table.rows)
             table.create(whole, table.full_name, everything)

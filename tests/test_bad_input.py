@@ -18,6 +18,7 @@ from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.federations import Parties, federation, probabilities
 
 pytestmark = pytest.mark.thinned(2)
@@ -62,7 +63,7 @@ def lasting() -> Iterator[tuple[sqlfl.Federation, Callable[[], None]]]:
     with contextlib.ExitStack() as stack:
         parties: Parties = {}
         for party, statements in (("airline", FLIGHTS), ("registry", PLANES)):
-            con = stack.enter_context(contextlib.closing(duckdb.connect()))
+            con = stack.enter_context(in_memory())
             for statement in statements:
                 con.execute(statement)
             parties[party] = [con]

@@ -36,6 +36,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.depth import SEED, THOROUGH, examples
 from tests.federations import Parties, federation, merging, trainable
 from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
@@ -230,14 +231,14 @@ def value_of_run(
         case "frequent" | "merged_frequent":
             assert symbol.slot is not None
             assert symbol.part is not None
-            kind = "statistics" if symbol.client else "set_encoding"
+            kinds = ("statistics", "vocabularies") if symbol.client else ("set_encoding",)
             before = plan.ucq.slots[symbol.slot].features[: symbol.part]
             number = sum(feature.kind == CATEGORY for feature in before)
             (sent,) = {
                 len(m.tags[number])  # type: ignore[attr-defined]
                 for (client, slot, k, _), messages in found.items()
                 for m in messages
-                if k == kind and slot == symbol.slot and symbol.client in (None, client)
+                if k in kinds and slot == symbol.slot and symbol.client in (None, client)
             }
             return sent
     raise AssertionError(f"no value for {symbol}")
@@ -390,7 +391,7 @@ def secret(request: pytest.FixtureRequest) -> Iterator[Parties]:
     with contextlib.ExitStack() as stack:
 
         def made(script: str) -> duckdb.DuckDBPyConnection:
-            con = stack.enter_context(duckdb.connect())
+            con = stack.enter_context(in_memory())
             con.execute(script)
             return con
 

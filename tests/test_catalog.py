@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import duckdb
 import pytest
 
 import sqlfl
 from sqlfl.errors import Error
 from tests.conftest import Open
+from tests.databases import in_memory
 
 MAKE = "CREATE TABLE t AS SELECT i AS id, i AS x, CAST(i % 2 AS DOUBLE) AS y FROM range(40) r(i)"
 
@@ -70,7 +70,7 @@ def test_a_database_that_is_attached_and_detached(database: Open) -> None:
 
 def test_a_party_that_is_attached_again_as_another(database: Open) -> None:
     con = database(MAKE)
-    with duckdb.connect() as other, sqlfl.connect(progress=False) as fed:
+    with in_memory() as other, sqlfl.connect(progress=False) as fed:
         other.execute("CREATE TABLE t AS SELECT 1.5 AS q, 2 AS y")
         fed.attach("home", con)
         assert features(fed) == [("id", "BIGINT"), ("x", "BIGINT")]

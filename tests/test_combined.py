@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,6 +23,7 @@ from sqlfl.udfs.blocks import MemoryBlocks
 from sqlfl.wire import decode, encode
 from tests import test_private, test_truth, test_weighted_border
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.depth import examples
 from tests.federations import Parties, combining, federation, merging, probabilities
 from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
@@ -326,8 +326,11 @@ def test_what_ends_the_party_ends_all_of_its_clients(database: Open) -> None:
     for con in parties["bank"]:
         con.execute(f"CREATE VIEW endless AS SELECT p.*, ({forever}) AS e FROM people p")
     query = QUERY.format("n").replace("bank.people", "bank.endless").replace("p.c,", "p.e,")
-    with federation(parties, combine=True) as fed, ThreadPoolExecutor(1) as pool:
+    with tapped(parties, combine=True) as (fed, tap), ThreadPoolExecutor(1) as pool:
         work = pool.submit(fed.sql, train_sql("m", "linear_regression", "y", query))
+        while Prepare.kind not in {decode(item.data).kind for item in tap.transport.recorded}:
+            assert not work.done()
+            time.sleep(0.01)
         while not all(server._cursors._open for server in fed._servers.values()):
             assert not work.done()
             time.sleep(0.01)
@@ -400,7 +403,7 @@ def test_every_client_gets_its_own_rows_of_the_table(database: Open) -> None:
 def test_combine_is_said_by_true_or_false() -> None:
     with (
         sqlfl.connect() as fed,
-        duckdb.connect() as con,
+        in_memory() as con,
         pytest.raises(sqlfl.Error, match="combine must be True or False, got 'no'"),
     ):
         fed.attach("bank", [con, con], combine="no")  # type: ignore[arg-type]

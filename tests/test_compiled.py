@@ -15,12 +15,15 @@ from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.piece import Piece, Tally
 from sqlfl.coordinator.rounds.pieces import WrittenPieces
+from sqlfl.coordinator.rounds.runs import ends_of_runs
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.errors import InternalError
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
 from tests.depth import SEED
 from tests.ways import WAYS, take_way
+
+pytestmark = pytest.mark.thinned(3)
 
 ROOT = Path(__file__).parent.parent
 
@@ -76,11 +79,12 @@ def look(piece: Piece, loss: Loss, scores: Scores) -> Tally:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", [Squared(), Poisson(), Logistic(), Softmax(3), Softmax(300)])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 5000])
-@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0, 690.0])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0, 339.0, 690.0])
 def test_values_are_those_of_numpy(
     loss: Loss, weighted: bool, rows: int, size: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the last digits, for scores near 0 and far from it."""
+    """To the last digits, for scores near 0 and far from it: on both sides of where exponentials of
+    scores are products of those of the slots' rows."""
     take_way("compiled", monkeypatch)
     rng = np.random.default_rng(SEED)
     own = [rng.integers(0, 7, rows).astype(np.int32), np.sort(rng.integers(0, 70, rows))]
@@ -90,18 +94,103 @@ def test_values_are_those_of_numpy(
     blocks = [0.5 * size * rng.uniform(-1.0, 1.0, (loss.outputs, n)) for n in (7, 70)]
     scores = Scores(tuple(blocks), np.zeros(loss.outputs))
     small = (own[0], own[1].astype(np.int32))
-    one = CompiledPiece(0, rows, small, targets, shares)
+    runs = (None, ends_of_runs(small[1]))
+    assert (runs[1] is not None) == (rows == 5000)
+    one = CompiledPiece(0, rows, small, targets, shares, runs=runs)
     other = Piece(0, rows, small, targets, shares)
     found, wanted = look(one, loss, scores), look(other, loss, scores)
     # next to a count, or to a certain class, differences from these have lost digits
     lost = 1e-15 * rows if loss.name in ("poisson", "softmax") else 0.0
-    assert found.value == pytest.approx(wanted.value, rel=1e-14, abs=lost)
-    assert (found.least, found.largest) == (wanted.least, wanted.largest)
+    # exp(H) has the rounding of H
+    rel = 1e-14 + (2e-16 * size if loss.name == "poisson" else 0.0)
+    assert found.value == pytest.approx(wanted.value, rel=rel, abs=lost)
+    # of exp(H) they have its digits
+    extent = pytest.approx((wanted.least, wanted.largest), rel=1e-14, abs=2e-15)
+    assert (found.least, found.largest) == extent
     for a, b in zip((found.total, *found.sums), (wanted.total, *wanted.sums), strict=True):
         # slopes of up to 1 may cancel
         atol = 1e-13 * np.abs(b).max() + 2e-16 * rows
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=atol)
     assert one.bend(loss, scores) == pytest.approx(other.bend(loss, scores), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", [Squared(), Poisson(), Logistic(), Softmax(2), Softmax(3)])
+@pytest.mark.parametrize("rows", [1, 17, 3000])
+@pytest.mark.parametrize("counts", [(), (1, 2), (3, 40)])
+def test_curvatures_and_metrics_are_those_of_numpy(
+    loss: Loss, weighted: bool, rows: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Along so many directions of each slot."""
+    take_way("compiled", monkeypatch)
+    rng = np.random.default_rng(SEED)
+    y = rng.integers(0, max(loss.outputs, 2), rows)
+    targets = y.astype(np.uint8) if loss.name in ("logistic", "softmax") else y.astype(float)
+    shares = rng.random(rows) * rng.integers(0, 2, rows) if weighted else None
+    own = (rng.integers(0, 70, rows).astype(np.int32), slice(0, rows))
+    # some scores are equal, also of several classes
+    blocks = [rng.integers(-3, 4, (loss.outputs, n)).astype(float) for n in (70, rows)]
+    scores = Scores(tuple(blocks), np.zeros(loss.outputs))
+    if shares is not None:
+        blocks[1][:, shares == 0.0] = np.nan  # what counts nothing may be anything
+    ways = [rng.normal(size=(k, loss.outputs, n)) for k, n in zip(counts, (70, rows), strict=False)]
+    one = CompiledPiece(0, rows, own, targets, shares)
+    other = Piece(0, rows, own, targets, shares)
+    with np.errstate(invalid="ignore"):
+        if shares is None or loss.name in ("squared", "poisson"):
+            wanted = other.curvatures(loss, scores, ways)
+        else:
+            still = Scores((blocks[0], np.nan_to_num(blocks[1])), scores.constant)
+            wanted = other.curvatures(loss, still, ways)
+    found = one.curvatures(loss, scores, ways)
+    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-11 * np.abs(wanted).max())
+    blocks[1][:] = np.nan_to_num(blocks[1])
+    assert one.square(scores) == pytest.approx(other.square(scores), rel=1e-12)
+    weights = [None, rng.random(rows), np.zeros(rows)]
+    pairs = zip(
+        one.headlines(loss, scores, weights), other.headlines(loss, scores, weights), strict=True
+    )
+    for mean, expected in pairs:
+        assert type(mean) is type(expected)
+        assert mean.total == pytest.approx(expected.total, rel=1e-12)
+        assert mean.weight == expected.weight
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", [Squared(), Poisson(), Logistic(), Softmax(3)])
+@pytest.mark.parametrize("rho", [1e-4, 0.2, 30.0])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0, 690.0])
+def test_proximal_steps_are_those_of_numpy(
+    loss: Loss, weighted: bool, rho: float, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where λ is that of a step before, or of none."""
+    take_way("compiled", monkeypatch)
+    rows = 1000
+    rng = np.random.default_rng(SEED)
+    y = rng.integers(0, max(loss.outputs, 2), rows)
+    targets = y.astype(np.uint8) if loss.name in ("logistic", "softmax") else y.astype(float)
+    shares = rng.random(rows) * rng.integers(0, 2, rows) if weighted else None
+    own = (rng.integers(0, 70, rows).astype(np.int32), slice(0, rows))
+    dual = np.zeros((loss.outputs, rows + 30))
+    duals = dual, dual.copy()
+    for step in range(3):
+        if step == 2:
+            for held in duals:
+                held[:] = np.random.default_rng(step).normal(size=dual.shape)
+        blocks = [0.5 * size * rng.uniform(-1.0, 1.0, (loss.outputs, n)) for n in (70, rows)]
+        scores = Scores(tuple(blocks), np.full(loss.outputs, 1e-3))
+        tallies = []
+        kinds: tuple[type[Piece], ...] = (CompiledPiece, Piece)
+        for kind, held in zip(kinds, duals, strict=True):
+            tally = Tally(np.zeros(loss.outputs), tuple(np.zeros_like(v) for v in blocks))
+            kind(30, rows, own, targets, shares).pull(loss, scores, held, rho, tally)
+            tallies.append(tally)
+        found, wanted = tallies
+        np.testing.assert_allclose(*duals, rtol=1e-12, atol=1e-12 * rho * size + 1e-13)
+        assert found.value == pytest.approx(wanted.value, rel=1e-11)
+        assert (found.least, found.largest, found.bend) == (wanted.least, wanted.largest, None)
+        for a, b in zip((found.total, *found.sums), (wanted.total, *wanted.sums), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11 * np.abs(b).max())
 
 
 @pytest.mark.parametrize("loss", [Squared(), Poisson(), Logistic(), Softmax(3)])

@@ -12,9 +12,11 @@ import pytest
 
 import sqlfl
 from sqlfl.messages import EqualRows, Predictions
+from sqlfl.methods.lbfgs.coordinator import NEAR
 from sqlfl.transport.recording import Recorded
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
+from tests.databases import in_memory
 from tests.federations import Parties, merging
 from tests.strategies import train_sql
 from tests.test_border import Tap, assert_disclosed, tapped
@@ -61,7 +63,7 @@ def parties(request: pytest.FixtureRequest) -> Iterator[Parties]:
     with contextlib.ExitStack() as stack:
 
         def made(script: str) -> duckdb.DuckDBPyConnection:
-            con = stack.enter_context(duckdb.connect())
+            con = stack.enter_context(in_memory())
             con.execute(script)
             return con
 
@@ -194,7 +196,9 @@ def test_weights_and_rows_for_validation(
 ) -> None:
     select = query("inner", weight=weight)
     own = {**METHODS["lbfgs"][1], **options}
-    compare(parties, "softmax_regression", select, 1e-6, weight=weight, **own)
+    # a model that is kept from before the end is as near as searches come to where they lead
+    near = NEAR if "patience" in options else 1e-6
+    compare(parties, "softmax_regression", select, near, weight=weight, **own)
 
 
 @pytest.mark.thinned(2)

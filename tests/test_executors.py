@@ -13,21 +13,31 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
+from sqlfl.arrays import Array
+from sqlfl.coordinator import mapping_query
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.base import Executor, Held
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.processes import Processes, ProcessWorker
 from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.key_join import KeyJoin
+from tests.databases import in_memory
+
+pytestmark = pytest.mark.thinned(3)
 
 TABLES = """
 CREATE TABLE visits AS SELECT i AS id, i % 40 AS patient, (i * 13) % 7 AS stay, i % 5 AS ward
 FROM range(1200) r(i);
 CREATE TABLE patients AS SELECT i AS patient, (i * 17) % 29 AS age, (i * 3) % 11 > 5 AS ill,
-    i % 3 AS insurer FROM range(40) r(i)
+    i % 3 AS insurer FROM range(40) r(i);
+CREATE TABLE terms AS SELECT i % 5 AS ward, i % 3 AS insurer, i AS price FROM range(15) r(i)
 """
 QUERY = "FROM (SELECT v.stay, v.ward, p.age, p.insurer, p.ill, {} AS y FROM clinic.visits v " \
         "JOIN registry.patients p USING (patient))"  # fmt: skip
+CYCLE = "FROM (SELECT v.stay, p.age, t.price, v.id % 97 AS y FROM clinic.visits v " \
+        "JOIN registry.patients p USING (patient) " \
+        "JOIN registry.terms t ON t.ward = v.ward AND t.insurer = p.insurer)"  # fmt: skip
 NUMBER, CLASS = "v.id % 97 + v.stay * v.ward", "v.stay * v.ward % 7 > 2"
 
 
@@ -35,11 +45,12 @@ NUMBER, CLASS = "v.id % 97 + v.stay * v.ward", "v.stay * v.ward % 7 > 2"
 def many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(division, "ROWS", 100)
     monkeypatch.setattr(division, "SHARED", 0)
+    monkeypatch.setattr(mapping_query, "SEVERAL", 0)
 
 
 @pytest.fixture
 def database() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as con:
+    with in_memory() as con:
         con.execute(TABLES)
         yield con
 
@@ -59,6 +70,7 @@ STATEMENTS = [
     f"seed = 1, batch_size = 400) {QUERY.format('v.ward')}",
     "TRAIN MODEL d USING poisson_regression TARGET y WITH (algorithm = 'sgd', epochs = 4, "
     f"seed = 1) {QUERY.format('v.stay')}",
+    f"TRAIN MODEL e USING linear_regression TARGET y WITH (seed = 2) {CYCLE}",
 ]
 
 
@@ -68,7 +80,7 @@ def trained(con: duckdb.DuckDBPyConnection, executor: str | Executor) -> list[pa
     with federation(con, executor) as fed:
         for text in STATEMENTS:
             fed.sql(text)
-        for model in "abcd":
+        for model in "abcde":
             told = fed.model(model)
             history = told.history.drop_columns(["seconds", "comm_seconds"])
             found += [history, pa.Table.from_pylist([dict(told.metrics)])]
@@ -81,12 +93,23 @@ class Disturbing(Processes):
     def __init__(self) -> None:
         super().__init__(2)
         self.left = 0
+        self.joins = 0
 
     def plan(self, at: int, act: Callable[[list[int]], None]) -> None:
         self.left, self.act = at, act
 
     def hold(self, division: division.Division) -> Held:
         return Disturbed(super().hold(division), self)
+
+    def join(self, join: KeyJoin, slot: int) -> list[Array] | None:
+        self.joins += 1
+        self.disturb()
+        return super().join(join, slot)
+
+    def disturb(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.act(self.pids)
 
     @property
     def pids(self) -> list[int]:
@@ -101,9 +124,7 @@ class Disturbed:
         self.close = held.close
 
     def ask(self, work: Work) -> Sums:
-        self.executor.left -= 1
-        if self.executor.left == 0:
-            self.executor.act(self.executor.pids)
+        self.executor.disturb()
         return self.held.ask(work)
 
 
@@ -119,6 +140,7 @@ def test_models_are_the_same(database: duckdb.DuckDBPyConnection, executor: Dist
         for own, wanted in zip(trained(database, other), expected, strict=True):
             assert own.equals(wanted)
     assert executor.pids  # an object stays the caller's
+    assert executor.joins == 1  # others are found by trees of keys
 
 
 def test_a_worker_that_is_gone_ends_the_statement(
@@ -132,6 +154,18 @@ def test_a_worker_that_is_gone_ends_the_statement(
         assert fed.sql("SHOW MODELS").arrow().num_rows == 0
         fed.sql(STATEMENTS[0])  # others have begun
         assert fed.sql("SHOW MODELS").arrow().num_rows == 1
+
+
+def test_a_worker_that_is_gone_while_keys_are_joined(
+    database: duckdb.DuckDBPyConnection, executor: Disturbing
+) -> None:
+    with federation(database, executor) as fed:
+        fed.sql(STATEMENTS[0])  # there are workers now
+        executor.plan(1, lambda pids: os.kill(pids[0], signal.SIGKILL))
+        with pytest.raises(sqlfl.Error, match=r"worker 1 \(process \d+\) is gone"):
+            fed.sql(STATEMENTS[-1])
+        fed.sql(STATEMENTS[-1])
+        assert fed.sql("SHOW MODELS").arrow().num_rows == 2
 
 
 def test_ctrl_c_ends_the_training_after_the_round(

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
-import duckdb
 import pytest
 
 import sqlfl
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import places
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.depth import SEED
 from tests.federations import federation
 from tests.planner import plans
@@ -71,7 +71,7 @@ def marked(text: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def fed() -> Iterator[sqlfl.Federation]:
-    with duckdb.connect() as left, duckdb.connect() as right:
+    with in_memory() as left, in_memory() as right:
         for con, statements in ((left, LEFT), (right, RIGHT)):
             for statement in statements:
                 con.execute(statement)

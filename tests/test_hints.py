@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import duckdb
 import pytest
 
 import sqlfl
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.federations import federation
 from tests.planner import goldens
 
@@ -38,7 +38,7 @@ HINTS = {
 @pytest.fixture(scope="module")
 def fed() -> Iterator[sqlfl.Federation]:
     """In which nothing is run."""
-    with duckdb.connect() as left, duckdb.connect() as right:
+    with in_memory() as left, in_memory() as right:
         left.execute(LEFT)
         right.execute(RIGHT)
         with federation({"a": [left], "b": [right]}) as made:

@@ -87,6 +87,12 @@ def test_tables_that_do_not_fit_are_refused(fed: sqlfl.Federation) -> None:
         fed.sql(TRAIN.format("memory_limit = '100KB'"))
 
 
+def test_keys_that_do_not_fit_are_refused(fed: sqlfl.Federation) -> None:
+    text = r"the keys of the join have 31 different values, which take about .* 9\.8 KiB"
+    with pytest.raises(sqlfl.ModelError, match=text):
+        fed.sql(TRAIN.format("memory_limit = '10KB'"))
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_nothing_stays_on_disk_after_a_failure(
     fed: sqlfl.Federation,

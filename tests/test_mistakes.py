@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 import sqlfl
+from tests.databases import in_memory
 
 JOIN = "FROM clinic.patients a JOIN insurer.contracts b ON a.id = b.id"
 
@@ -25,7 +26,7 @@ def train(
 
 @pytest.fixture(scope="module")
 def fed() -> Iterator[sqlfl.Federation]:
-    with duckdb.connect() as clinic, duckdb.connect() as insurer, duckdb.connect() as empty:
+    with in_memory() as clinic, in_memory() as insurer, in_memory() as empty:
         clinic.execute(
             "CREATE TABLE patients AS SELECT i AS id, i % 7 AS age, 'w' || i AS ward,"
             " 2.0 * i AS cost, DATE '2024-01-01' + i::INT AS admitted, now() AS seen"
@@ -86,7 +87,7 @@ def test_a_join_that_is_too_large_is_told_in_the_names_of_the_statement(
 
 def test_a_closed_connection_has_a_cure() -> None:
     with sqlfl.connect(progress=False) as fed:
-        with duckdb.connect() as con:
+        with in_memory() as con:
             con.execute("CREATE TABLE t AS SELECT i AS x, i AS cost FROM range(9) r(i)")
             fed.attach("lab", con)
         with pytest.raises(sqlfl.PartyError, match=r"closed\nhint: .*detach"):
@@ -96,7 +97,7 @@ def test_a_closed_connection_has_a_cure() -> None:
 def test_a_file_that_another_connection_has_attached(tmp_path: Path) -> None:
     path = tmp_path / "lab.duckdb"
     duckdb.connect(path).close()
-    with duckdb.connect() as con, sqlfl.connect(tmp_path / "c.duckdb") as fed:
+    with in_memory() as con, sqlfl.connect(tmp_path / "c.duckdb") as fed:
         con.execute(f"ATTACH '{path}' AS lab (READ_ONLY)")
         with pytest.raises(
             sqlfl.PartyError, match=r"open in this process already.*\nhint: .*close"

@@ -11,6 +11,7 @@ import pytest
 import sqlfl
 from sqlfl import plans, session
 from sqlfl.errors import PlanError
+from tests.databases import in_memory
 
 QUERY = "SELECT t.x, t.c, u.z, t.y FROM one.t JOIN two.u USING (k)"
 
@@ -36,7 +37,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def one() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as con:
+    with in_memory() as con:
         con.execute(
             "CREATE TABLE t AS SELECT range % 10 AS k, range / 7 AS x, range % 3 = 0 AS y, "
             "chr(65 + (range % 3)::INT) AS c FROM range(60)"
@@ -46,7 +47,7 @@ def one() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture
 def fed(one: duckdb.DuckDBPyConnection) -> Iterator[sqlfl.Federation]:
-    with duckdb.connect() as two, sqlfl.connect(progress=False) as federation:
+    with in_memory() as two, sqlfl.connect(progress=False) as federation:
         two.execute("CREATE TABLE u AS SELECT range AS k, sqrt(range) AS z FROM range(10)")
         federation.attach("one", one)
         federation.attach("two", two)
@@ -64,7 +65,8 @@ def test_it_is_made_once_and_the_parties_are_asked_each_time(
     for name in ("a", "b"):
         before = len(fed.audit().arrow())
         train(fed, name)
-        kinds.append(fed.audit().arrow().slice(before).drop_columns(["seq", "at", "run"]))
+        crossed = fed.audit().arrow().slice(before).drop_columns(["seq", "at", "run"])
+        kinds.append(crossed.sort_by([(column, "ascending") for column in crossed.column_names]))
     assert len(made) == 1
     assert kinds[0].equals(kinds[1])
     one, other = fed.model("a"), fed.model("b")

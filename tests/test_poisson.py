@@ -12,6 +12,7 @@ from sklearn.metrics import mean_poisson_deviance
 
 import sqlfl
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.federations import federation
 from tests.oracle import Encoder, materialised
 
@@ -63,7 +64,7 @@ def predicted(fed: sqlfl.Federation, query: str) -> np.ndarray:
 
 def central(query: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Encoded columns, target and years of the rows of `query`, by their id."""
-    with duckdb.connect() as whole:
+    with in_memory() as whole:
         for party in ("clinic", "geo"):
             whole.execute(f"ATTACH ':memory:' AS {party}")
         union = VISITS.replace("CREATE TABLE visits", "CREATE TABLE clinic.visits")
@@ -116,7 +117,7 @@ def test_a_rate_that_its_exposure_weighs_is_the_count(
     fed: sqlfl.Federation, algorithm: str
 ) -> None:
     """The weighted loss of n / years is that of n with the offset log years, over Σ years."""
-    with duckdb.connect() as con:
+    with in_memory() as con:
         con.execute(VISITS.replace(" WHERE i % 2 = {half}", ""))
         table = con.sql("FROM visits SELECT n, years::DOUBLE").to_arrow_table()
     n, years = (column.to_numpy() for column in table.itercolumns())

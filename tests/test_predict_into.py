@@ -21,6 +21,7 @@ from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.depth import examples
 from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, Databases, cases, predict_sql
@@ -68,7 +69,7 @@ def trained(
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[Standing]:
     tap = Tap()
-    with duckdb.connect() as left, duckdb.connect() as right:
+    with in_memory() as left, in_memory() as right:
         left.execute(LEFT)
         right.execute(RIGHT)
         parties: Parties = {"a": [left], "b": [right]}

@@ -263,7 +263,7 @@ def test_a_cycle_is_counted_as_far_as_is_allowed(database: Open) -> None:
 def test_a_cycle_is_held_against_the_memory_by_its_own_rows(
     database: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = "CREATE TABLE {} AS SELECT i % 3 AS p, i AS v FROM range(24) r(i)"
+    rows = "CREATE TABLE {} AS SELECT i % 3 AS p, i AS v FROM range(48) r(i)"
     parties = {name: [database(rows.format("t"))] for name in ("a", "b", "c")}
     query = (
         "SELECT a.v AS y, b.p, c.v AS w FROM a.t a JOIN b.t b ON a.p = b.p "
@@ -274,12 +274,12 @@ def test_a_cycle_is_held_against_the_memory_by_its_own_rows(
     )
     memory = "sqlfl.coordinator.join_limits.machine_memory"
     with federation(parties) as fed:
-        monkeypatch.setattr(memory, lambda: 1000)
-        with pytest.raises(sqlfl.ModelError, match=r"the join has at least \d rows, which take"):
+        monkeypatch.setattr(memory, lambda: 16_000)
+        with pytest.raises(sqlfl.ModelError, match=r"the join has at least \d+ rows, which take"):
             fed.sql(statement)
-        monkeypatch.setattr(memory, lambda: 10_000)
+        monkeypatch.setattr(memory, lambda: 40_000)
         fed.sql(statement)
-        assert fed.model("m").metrics["rows"] == 48
+        assert fed.model("m").metrics["rows"] == 192
 
 
 @pytest.mark.thinned(3)

@@ -26,6 +26,7 @@ from sqlfl.udfs.rows import Snapshot
 from tests import federations
 from tests.conftest import Open
 from tests.coordinator.test_mapping_query import INNER, slots_and_replies
+from tests.databases import in_memory
 from tests.depth import SEED, THOROUGH
 from tests.strategies import Case, cases
 from tests.udfs.snapshots import activate_all, specification, take
@@ -128,9 +129,8 @@ def order(
 @pytest.mark.parametrize("name", SEEDED)
 def test_rows_have_the_same_ids_wherever_they_are_stored(database: Open, name: str) -> None:
     wanted, fragments = SEEDED[name]
-    one, other = database(COLUMNS, TWICE), database(COLUMNS, TWICE)
+    one, other = database(COLUMNS, TWICE), database("SET threads = 1", COLUMNS, TWICE)
     shuffled(other)
-    other.execute("SET threads = 1")
     first = numbered(take(one, wanted, *fragments, run="a"))
     again = numbered(
         take(other, wanted, *fragments, run="b", secret=b"another", draws=b"and another")
@@ -304,8 +304,7 @@ def federation(clients: int, threads: int) -> Iterator[sqlfl.Federation]:
     with contextlib.ExitStack() as stack:
 
         def database(statement: str) -> duckdb.DuckDBPyConnection:
-            con = stack.enter_context(contextlib.closing(duckdb.connect()))
-            con.execute(f"SET threads = {threads}")
+            con = stack.enter_context(in_memory(threads))
             con.execute(statement)
             return con
 

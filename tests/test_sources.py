@@ -11,6 +11,7 @@ import pytest
 
 import sqlfl
 from tests.conftest import Open
+from tests.databases import in_memory
 
 pytestmark = pytest.mark.thinned(2)
 
@@ -38,7 +39,7 @@ def predictions(fed: sqlfl.Federation, query: str, ids: str) -> list[tuple[objec
 @pytest.fixture(scope="module")
 def expected() -> list[tuple[object, ...]]:
     """What a plain table of the party gives."""
-    with duckdb.connect() as con, duckdb.connect() as owner, contextlib.ExitStack() as stack:
+    with in_memory() as con, in_memory() as owner, contextlib.ExitStack() as stack:
         con.execute(f"CREATE TABLE t AS {ROWS}")
         owner.execute(LABELS)
         fed = stack.enter_context(federation(("a", con), ("b", owner)))

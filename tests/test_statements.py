@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import sqlfl
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.federations import federation
 
 PEOPLE = (
@@ -40,7 +40,7 @@ def fresh(database: Open) -> Iterator[sqlfl.Federation]:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[sqlfl.Federation]:
     """With a model of each kind, called by the kind."""
-    with duckdb.connect() as people, duckdb.connect() as towns:
+    with in_memory() as people, in_memory() as towns:
         people.execute(PEOPLE)
         towns.execute(TOWNS)
         with federation({"census": [people], "geo": [towns]}) as made:

@@ -6,13 +6,13 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-import duckdb
 import numpy as np
 import pytest
 
 import sqlfl
 from tests import oracle
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.federations import Parties, federation
 from tests.strategies import LINEAR, Databases, train_sql
 from tests.test_bad_input import disturbed, unchanged
@@ -64,13 +64,13 @@ def part(text: str, client: int, clients: int) -> str:
 def divided(clients: int, rows: str = ROWS, places: str = PLACES) -> Iterator[Databases]:
     """Each table over so many clients."""
     with contextlib.ExitStack() as stack:
-        whole = stack.enter_context(contextlib.closing(duckdb.connect()))
+        whole = stack.enter_context(in_memory())
         parties: Parties = {"one": [], "two": []}
         for party, name, text in (("one", "rows", rows), ("two", "places", places)):
             whole.execute(f"ATTACH ':memory:' AS {party}")
             whole.execute(f"CREATE TABLE {party}.{name} AS {text}")
             for client in range(clients):
-                con = stack.enter_context(contextlib.closing(duckdb.connect()))
+                con = stack.enter_context(in_memory())
                 con.execute(f"CREATE TABLE {name} AS {part(text, client, clients)}")
                 parties[party].append(con)
         yield Databases(parties, whole)

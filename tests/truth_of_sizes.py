@@ -8,6 +8,7 @@ joined rows, and the draw of validation rows, under a key that the test gives th
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +23,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planner.query.ucq import CATEGORY, Feature
 from sqlfl.schema import Client
+from tests.databases import in_memory
 
 Connections = Mapping[Client, duckdb.DuckDBPyConnection]
 Number = int | Fraction
@@ -113,6 +115,7 @@ class Truth:
             "columns": lambda s: self.numeric(s) + self.onehot(s).shape[1],
             "numeric": self.numeric,
             "onehot": lambda s: self.onehot(s).shape[1],
+            "pairs": lambda s: math.comb(self.onehot(s).shape[1] + 1, 2),
             "stored": self.stored,
             "merged_stored": self.stored,
             "classes": lambda s: len(self.classes(s)),
@@ -208,7 +211,7 @@ def _read(plan: FederatedPlan, slot: int, connections: Connections) -> Read:
 
 def _join(plan: FederatedPlan, read: Mapping[int, Read]) -> pa.Table:
     codes: dict[object, int] = {}
-    with duckdb.connect() as con:
+    with in_memory() as con:
         for slot, (table, fragment, _) in read.items():
             columns = {"fragment": fragment, "row": np.arange(table.num_rows, dtype=np.int32)}
             for key in plan.ucq.slots[slot].keys:

@@ -7,7 +7,8 @@ settings are asked while DuckDB binds a query that is not run.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.udfs import sql
+from sqlfl.udfs.binding import bound, choosing
 from sqlfl.udfs.block_tables import Database
 
 MEANING = (
@@ -102,7 +104,8 @@ def session_settings(con: sql.Connection) -> dict[str, str]:
     with closing(sql.waiting(con.cursor)) as cursor:
         shared = _shared(cursor)
     given = tuple((name, shared[name]) for name in MEANING if name in shared)
-    return {name: str(shared[name]) for name in _bound(con, _differing(given))}
+    differing = bound(con, _differing(given))
+    return {name: str(shared[name]) for name in differing if name != _NOTHING}
 
 
 def has_open_transaction(con: sql.Connection) -> bool:
@@ -110,8 +113,8 @@ def has_open_transaction(con: sql.Connection) -> bool:
 
     False where a result of the connection has not been read to its end: nobody can tell then.
     """
-    number = _bound(con, _transaction())
-    if any(_bound(con, _transaction()) != number for _ in range(_ROUNDS)):
+    number = bound(con, _transaction())
+    if any(bound(con, _transaction()) != number for _ in range(_ROUNDS)):
         return False
     try:
         con.sql("SELECT 1").fetchall()  # in the owner's transaction, or refused
@@ -158,36 +161,19 @@ def _meaning() -> exp.Var:
 
 @lru_cache(maxsize=64)
 def _differing(shared: tuple[tuple[str, str | None], ...]) -> str:
-    """A query whose columns are the settings that are not as given."""
-    conditions: dict[str, exp.Expr] = {}
+    """A query whose columns are the settings that are not as given, and `_NOTHING`."""
+    chosen: list[exp.Expr] = [sql.string(_NOTHING)]
     for name, value in shared:
         setting = sql.text(sql.call("current_setting", sql.string(name)))
         other = exp.Null() if value is None else sql.string(value)
-        conditions[name] = exp.NullSafeNEQ(this=setting, expression=other)
-    return _choosing(conditions)
+        differs = exp.NullSafeNEQ(this=setting, expression=other)
+        chosen.append(sql.when(differs, sql.string(name), sql.string(_NOTHING)))
+    return choosing([_NOTHING, *(name for name, _ in shared)], chosen)
 
 
 @lru_cache(maxsize=1)
 def _transaction() -> str:
     """A query whose column is the last digit of the transaction's number, which is another for each
     query where none has been begun."""
-    number = exp.Mod(this=sql.call("txid_current"), expression=sql.number(10))
-    return _choosing({str(n): sql.equal(number.copy(), sql.number(n)) for n in range(10)})
-
-
-def _choosing(conditions: Mapping[str, exp.Expr]) -> str:
-    """A query whose columns are the names whose condition, without columns, holds."""
-    name = exp.column("name")
-    terms: list[exp.Expr] = [sql.equal(name, sql.string(_NOTHING))]
-    for text, condition in conditions.items():
-        terms.append(exp.and_(sql.equal(name.copy(), sql.string(text)), condition))
-    wanted = exp.Columns(
-        this=exp.Lambda(this=exp.or_(*terms), expressions=[exp.to_identifier("name")])
-    )
-    given = exp.select(*(sql.named(sql.number(1), text) for text in (_NOTHING, *conditions)))
-    return sql.to_sql(exp.select(wanted).from_(given.subquery("given")))
-
-
-def _bound(con: sql.Connection, query: str) -> list[str]:
-    """The columns of a query of `_choosing` on `con` itself, where it is bound and not run."""
-    return [text for text in sql.waiting(lambda: con.sql(query).columns) if text != _NOTHING]
+    digit = exp.Mod(this=sql.call("txid_current"), expression=sql.number(10))
+    return choosing(list(string.digits), [sql.text(digit)])

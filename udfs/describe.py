@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
+import duckdb
 from sqlglot import exp
 
 from sqlfl.schema import Column, Place, Table
 from sqlfl.udfs import sql
+from sqlfl.udfs.binding import bound, choosing
 
 OWN_SCHEMA = "sqlfl"
 _OWN_DATABASES = ("system", "temp")
@@ -21,26 +24,26 @@ _ENUM = re.compile(r"ENUM\((?:'(?:[^']|'')*'(?:, )?)*\)")
 class Listings:
     """The listing of a connection's cursors, kept while nothing that it tells of has changed.
 
-    DuckDB takes most of the time of a listing for the columns of its own views. What tells that a
-    table was changed, on any connection, takes a third: how it would be made. What the columns of
-    a view are follows from more than the database tells: where there is one, nothing is kept.
+    What tells that a table was changed, on any connection, is how it would be made. What the
+    columns of a view are follows from more than the database tells: where there is one, nothing is
+    kept.
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[object, Listing] | None = None
+        self._kept: tuple[_Rows, Listing] | None = None
 
     def listing(self, con: sql.Connection) -> Listing:
         """As `listing`."""
-        state = sorted(sql.fetch(con, _state()), key=repr)
-        if self._kept is not None and self._kept[0] == state:
+        entries = _sorted(_others(con, _entries()))
+        if self._kept is not None and self._kept[0] == entries:
             return self._kept[1]
-        found = listing(con)  # what changes in between makes another state the next time
-        views = any(kind == "view" for kind, *_ in state)
-        self._kept = None if views else (state, found)
+        entries, found = _listed(con, entries)
+        self._kept = None if any(kind == "view" for kind, *_ in entries) else (entries, found)
         return found
 
 
 Listing: TypeAlias = tuple[tuple[Place, ...], tuple[Table, ...]]
+_Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 def listing(con: sql.Connection) -> Listing:
@@ -52,18 +55,61 @@ def listing(con: sql.Connection) -> Listing:
     the databases `system` and `temp`, what is internal or temporary, DuckDB's own schemas and those
     called `sqlfl`.
     """
-    rows: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _KINDS}
-    for kind, *row in sql.fetch(con, _listing()):
-        rows[kind].append(tuple(row))
-    (current,) = [(catalog, schema) for catalog, schema, *_ in rows["current"]]
-    writable = {catalog: not readonly for catalog, *_, readonly in rows["database"]}
-    schemas = {current, *((catalog, schema) for catalog, schema, *_ in rows["schema"])}
+    return _listed(con, _sorted(_others(con, _entries())))[1]
+
+
+def _listed(con: sql.Connection, entries: _Rows) -> tuple[_Rows, Listing]:
+    """With the entries that it is of: these, or newer ones."""
+    columns = _columns_of(con, entries)
+    if columns is None:
+        found = list(_others(con, _with_columns()))
+        entries = _sorted(row[:_ENTRY] for row in found if row[0] != "column")
+        columns = [(a, b, c, d, e, n) for kind, a, b, c, n, _, _, d, e in found if kind == "column"]
+    rows: dict[str, _Rows] = {kind: [] for kind in _KINDS}
+    for row in entries:
+        rows[row[0]].append(row)
+    (here,) = [(catalog, schema) for _, catalog, schema, *_ in rows["current"]]
+    writable = {catalog: not readonly for _, catalog, _, _, readonly, *_ in rows["database"]}
+    schemas = {here, *((catalog, schema) for _, catalog, schema, *_ in rows["schema"])}
     places = tuple(
         Place(catalog, schema, writable.get(catalog, False))
-        for catalog, schema in sorted(schemas, key=lambda place: (place != current, place))
+        for catalog, schema in sorted(schemas, key=lambda place: (place != here, place))
         if schema.lower() not in _OWN_SCHEMAS
     )
-    return places, _tables(current, rows["table"], rows["column"])
+    tables = [(a, b, c, n) for _, a, b, c, n, *_ in [*rows["table"], *rows["view"]]]
+    return entries, (places, _tables(here, tables, columns))
+
+
+def _columns_of(con: sql.Connection, entries: _Rows) -> _Rows | None:
+    """Those of a few tables, each asked for by its name: catalog, schema, table, column, type,
+    number.
+
+    DuckDB binds its own views, all of them, before it tells the columns of all that there is. None
+    where there are views, which may be broken, or many tables, or one has gone in the meantime.
+    """
+    named = tuple(row[1:4] for row in entries if row[0] == "table")
+    if len(named) > _FEW or any(row[0] == "view" for row in entries):
+        return None
+    if not named:
+        return []
+    try:
+        found = sql.fetch(con, _of_tables(named))
+    except (duckdb.CatalogException, duckdb.BinderException):
+        return None
+    return [(*named[place], *row) for place, *row in found]
+
+
+def _sorted(rows: Iterable[tuple[Any, ...]]) -> _Rows:
+    return sorted(rows, key=repr)
+
+
+def _others(con: sql.Connection, query: exp.Expr) -> Iterator[tuple[Any, ...]]:
+    """The query's rows, but for what is in a database or a schema of DuckDB's or sqlfl's own."""
+    for row in sql.fetch(con, query):
+        kind, catalog, schema, *_ = row
+        inside = kind not in ("current", "database")
+        if not inside or not (catalog.lower() in _OWN_DATABASES or schema.lower() in _OWN_SCHEMAS):
+            yield row
 
 
 def _tables(
@@ -80,7 +126,7 @@ def _tables(
             rows,
             None if catalog == current[0] else catalog,
         )
-        for catalog, schema, name, *_, rows in sorted(
+        for catalog, schema, name, rows in sorted(
             tables, key=lambda row: (row[0] != current[0], row[:3])
         )
         # a view over a table that is gone has no columns
@@ -103,18 +149,16 @@ def current_place(con: sql.Connection) -> tuple[str, str]:
     Nothing runs on `con`, so that a result that its owner has open stays open: DuckDB decides
     while it binds which of the columns of a SELECT have the current name.
     """
-    cursor = sql.waiting(con.cursor)
-    try:
-        query = sql.select(
-            _function("duckdb_schemas"),
-            [sql.column("database_name"), sql.column("schema_name")],
-        )
-        known = sql.fetch(cursor, query)
-    finally:
-        cursor.close()
-    database = _chosen(con, "current_database", sorted({place[0] for place in known}))
-    schemas = sorted({schema for name, schema in known if name == database})
-    return database, _chosen(con, "current_schema", schemas)
+    with closing(sql.waiting(con.cursor)) as cursor:
+        known = sql.fetch(cursor, _schemas())
+    names = [f"d{database}" for database, _ in known] + [f"s{schema}" for _, schema in known]
+    chosen = bound(con, _current(tuple({name.lower(): name for name in names}.values())))
+    wanted = tuple(name[1:].lower() for name in sorted(chosen))
+    return next(
+        (database, schema)
+        for database, schema in known
+        if (database.lower(), schema.lower()) == wanted
+    )
 
 
 def use(con: sql.Connection, place: tuple[str, str]) -> None:
@@ -131,81 +175,86 @@ def _use(catalog: str, schema: str) -> exp.Var:
     return sql.constant(exp.Use(this=exp.table_(schema, db=catalog, quoted=True)))
 
 
-def _chosen(con: sql.Connection, function: str, names: Sequence[str]) -> str:
-    query = _choice(function, tuple(names))
-    found = sql.waiting(lambda: con.sql(query).columns)
-    return str(found[0])
+@lru_cache(maxsize=1)
+def _schemas() -> exp.Var:
+    columns = [sql.column("database_name"), sql.column("schema_name")]
+    return sql.constant(sql.select(_function("duckdb_schemas"), columns))
 
 
 @lru_cache(maxsize=64)
-def _choice(function: str, names: tuple[str, ...]) -> str:
-    """A query whose only column is that of the names which the function gives."""
-    match = sql.equal(sql.column("name"), sql.call(function))
-    wanted = exp.Columns(this=exp.Lambda(this=match, expressions=[exp.to_identifier("name")]))
-    given = exp.select(*(sql.named(sql.number(1), name) for name in names)).subquery("given")
-    return sql.to_sql(exp.select(wanted).from_(given))
+def _current(names: tuple[str, ...]) -> str:
+    """A query whose columns are those of the current database, after d, and schema, after s."""
+    current = {"d": "current_database", "s": "current_schema"}
+    return choosing(
+        names, [sql.join_text(sql.string(a), sql.call(own)) for a, own in current.items()]
+    )
 
 
-_KINDS = ("current", "database", "schema", "table", "column")
+_KINDS = ("current", "database", "schema", "table", "view")
+_FEW = 16
+"""Tables whose columns are asked for one by one."""
+_ENTRY = 7
+"""Values of an entry: its kind; names; of a table how many rows there are, about, of a database
+whether it is only read; what else tells that a table is another one, and how it would be made."""
 
 
 @lru_cache(maxsize=1)
-def _listing() -> exp.Var:
-    """All that is listed, in one query: each takes DuckDB as long as a small join.
+def _entries() -> exp.Var:
+    """What there is, but for columns, in one query: each takes DuckDB as long as a small join."""
+    return sql.constant(_all_but_columns())
 
-    Rows are of one of `_KINDS`. Left out is what is DuckDB's and sqlfl's own.
-    """
+
+@lru_cache(maxsize=64)
+def _of_tables(named: tuple[tuple[Any, ...], ...]) -> exp.Var:
+    """The columns of each of these: its place among them, name, type, number."""
+    parts: list[exp.Query] = [
+        sql.query(
+            "SELECT $place AS place, name, type, cid FROM pragma_table_info($table) AS own",
+            place=sql.number(place),
+            table=sql.string(sql.to_sql(exp.table_(name, db=schema, catalog=catalog, quoted=True))),
+        )
+        for place, (catalog, schema, name) in enumerate(named)
+    ]
+    return sql.constant(reduce(lambda a, b: exp.Union(this=a, expression=b, distinct=False), parts))
+
+
+@lru_cache(maxsize=1)
+def _with_columns() -> exp.Var:
+    """The entries and the columns: of these names and types."""
     query = sql.query(
-        """SELECT kind, a, b, c, d, e, n
+        """SELECT kind, a, b, c, n, o, s, d, e
         FROM (
-          SELECT 'current' AS kind, current_database() AS a, current_schema() AS b
-          UNION ALL BY NAME
-          SELECT 'database' AS kind, database_name AS a, CAST(readonly AS BIGINT) AS n
-          FROM duckdb_databases()
-          UNION ALL BY NAME
-          SELECT 'schema' AS kind, database_name AS a, schema_name AS b FROM duckdb_schemas()
-          UNION ALL BY NAME
-          SELECT 'table' AS kind, database_name AS a, schema_name AS b, table_name AS c,
-            estimated_size AS n
-          FROM duckdb_tables() WHERE NOT internal AND NOT temporary
-          UNION ALL BY NAME
-          SELECT 'table' AS kind, database_name AS a, schema_name AS b, view_name AS c
-          FROM duckdb_views() WHERE NOT internal AND NOT temporary
-          UNION ALL BY NAME
-          SELECT 'column' AS kind, database_name AS a, schema_name AS b, table_name AS c,
-            column_name AS d, data_type AS e, column_index AS n
-          FROM duckdb_columns()
-        ) AS l
-        WHERE kind IN ('current', 'database')
-          OR NOT lower(a) IN ($databases) AND NOT lower(b) IN ($schemas)""",
-        databases=[sql.string(name) for name in _OWN_DATABASES],
-        schemas=[sql.string(name) for name in _OWN_SCHEMAS],
+          SELECT kind, a, b, c, n, o, s, NULL AS d, NULL AS e FROM $entries AS own
+          UNION ALL
+          SELECT 'column', database_name, schema_name, table_name, column_index, NULL, NULL,
+            column_name, data_type
+          FROM duckdb_columns() WHERE NOT internal
+        ) AS l""",
+        entries=_all_but_columns(),
     )
     return sql.constant(query)
 
 
-@lru_cache(maxsize=1)
-def _state() -> exp.Var:
-    """What there is, as it would be made: other rows where `listing` would be another."""
-    query = sql.query(
-        """SELECT kind, a, b, c, n, o
+def _all_but_columns() -> exp.Select:
+    return sql.query(
+        """SELECT kind, a, b, c, n, o, s
         FROM (
-          SELECT 'current' AS kind, current_database() AS a, current_schema() AS b
-          UNION ALL BY NAME
-          SELECT 'database' AS kind, database_name AS a, CAST(readonly AS BIGINT) AS n
+          SELECT 'current' AS kind, current_database() AS a, current_schema() AS b, NULL AS c,
+            NULL AS n, NULL AS o, NULL AS s
+          UNION ALL
+          SELECT 'database', database_name, NULL, NULL, CAST(readonly AS BIGINT), NULL, NULL
           FROM duckdb_databases()
-          UNION ALL BY NAME
-          SELECT 'schema' AS kind, database_name AS a, schema_name AS b FROM duckdb_schemas()
-          UNION ALL BY NAME
-          SELECT 'table' AS kind, database_name AS a, schema_name AS b, sql AS c,
-            estimated_size AS n, table_oid AS o
+          UNION ALL
+          SELECT 'schema', database_name, schema_name, NULL, NULL, NULL, NULL
+          FROM duckdb_schemas()
+          UNION ALL
+          SELECT 'table', database_name, schema_name, table_name, estimated_size, table_oid, sql
           FROM duckdb_tables() WHERE NOT internal AND NOT temporary
-          UNION ALL BY NAME
-          SELECT 'view' AS kind, database_name AS a, schema_name AS b, view_name AS c
+          UNION ALL
+          SELECT 'view', database_name, schema_name, view_name, NULL, NULL, NULL
           FROM duckdb_views() WHERE NOT internal AND NOT temporary
         ) AS l"""
     )
-    return sql.constant(query)
 
 
 def _type(kind: str) -> str:

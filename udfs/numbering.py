@@ -30,8 +30,8 @@ from sqlfl.udfs.held import HeldRows
 from sqlfl.udfs.held_keys import held_key
 from sqlfl.udfs.tables import SlotTables
 
-_DRAWN = 1 << 20
-"""Random numbers that are drawn at once."""
+_DRAWN = 1 << 16
+"""Random numbers that are drawn at once: few enough for the processor's cache."""
 _APART = 6
 """Bits of chance beyond those that number the rows of a tag: of 64 rows one, about, draws another's
 number."""
@@ -72,15 +72,18 @@ def number_rows(
     salt = os.urandom(32)
     if wanted.seed is not None:
         salt = _by_content(found, wanted.seed, wanted.slot)
-    leading, size = None, 1
+    name, size = None, 1
     if not tags:
-        leading, size = found.get("fragment"), max(wanted.fragments) + 1
+        name, size = "fragment", max(wanted.fragments) + 1
     elif wanted.seed is None:
         finest = int(np.argmax([len(own) for own in tags]))
-        leading, size = found[f"k{finest}"], len(tags[finest]) + 1
-    order = shuffled(rows, leading, size, salt)
-    for name in found:
-        found[name] = found[name][order]
+        name, size = f"k{finest}", len(tags[finest]) + 1
+    # it is in order then, which need not be looked up
+    leading = None if name is None else found.pop(name, None)
+    _bring(found, shuffled(rows, leading, size, salt))
+    if name is not None and leading is not None:
+        often = np.bincount(leading, minlength=size)
+        found[name] = np.repeat(np.arange(size, dtype=leading.dtype), often)
     return Numbering(
         found["pos"],
         found.get("fragment", np.zeros(0, np.uint16)),
@@ -117,11 +120,10 @@ def _from_tables(
 def _from_columns(
     tables: SlotTables, secret: bytes, held: HeldRows
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
-    """The same of rows that are held."""
+    """The same of rows that are held, which lie as they are counted: without `pos`."""
     wanted = tables.specification
     names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
     found = {name: held.columns[name].to_numpy() for name in names}
-    found["pos"] = np.arange(held.size, dtype=np.uint32)
     ascending_tags = []
     for k, key in enumerate(wanted.keys):
         pair = held_key(tables.con, held, k, key, secret)
@@ -242,9 +244,15 @@ def _by_content(found: dict[str, Array], seed: int, slot: int) -> bytes:
     h, exact = found.pop("h"), found.pop("exact")
     order = np.lexsort((exact, h))
     digest = hashlib.sha256(h[order].tobytes()).digest()
+    _bring(found, order)
+    return keys.derive(digest, "rows", str(seed), str(slot))
+
+
+def _bring(found: dict[str, Array], order: Array) -> None:
+    """Bring the rows into an order."""
     for name in found:
         found[name] = found[name][order]
-    return keys.derive(digest, "rows", str(seed), str(slot))
+    found.setdefault("pos", order.astype(np.uint32))
 
 
 def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
@@ -261,44 +269,58 @@ def shuffled(rows: int, leading: Array | None, size: int, salt: bytes) -> Array:
         most = int(np.bincount(leading).max())
     if 64 - high - low < most.bit_length() + _APART:
         return _shuffled_twice(rows, leading, salt)
-    factor, shift = (int(n) for n in np.frombuffer(_stream(salt, rows, 2), "<u8"))
-    factor |= 1  # odd numbers have an inverse
+    factor, shift = (np.uint64(n) for n in np.frombuffer(_stream(salt, rows, 2), "<u8"))
+    factor |= np.uint64(1)  # odd numbers have an inverse
     mask = np.uint64((1 << low) - 1)
+    # of as few bits as chance has, half as many are drawn
+    drawn_bits = 32 if 64 - high - low <= 32 else 64
     packed = np.empty(rows, np.uint64)
-    for start, drawn in _random(rows, salt):
+    for start, drawn in _random(rows, salt, drawn_bits):
         part = slice(start, start + len(drawn))
         place = np.arange(start, part.stop, dtype=np.uint64)
-        place *= np.uint64(factor)
-        place += np.uint64(shift)
-        packed[part] = (drawn >> np.uint64(high)) & ~mask | place & mask
+        place *= factor
+        place += shift
+        place &= mask
+        chance = drawn.astype(np.uint64)
+        chance <<= np.uint64(64 - drawn_bits)
+        chance >>= np.uint64(high)
+        chance &= ~mask
+        chance |= place
         if leading is not None and high:
-            packed[part] |= leading[part].astype(np.uint64) << np.uint64(64 - high)
+            first = leading[part].astype(np.uint64)
+            first <<= np.uint64(64 - high)
+            chance |= first
+        packed[part] = chance
     packed.sort()
-    packed -= np.uint64(shift)
-    packed *= np.uint64(pow(factor, -1, 1 << 64))
-    packed &= mask
+    inverse = np.uint64(pow(int(factor), -1, 1 << 64))
+    for start in range(0, rows, _DRAWN):
+        own = packed[start : start + _DRAWN]
+        own -= shift
+        own *= inverse
+        own &= mask
     return packed.view(np.int64)
 
 
 def _shuffled_twice(rows: int, leading: Array | None, salt: bytes) -> Array:
     """As `shuffled`, for any number of rows: by chance, and then by `leading`."""
-    drawn = np.concatenate([part for _, part in _random(rows, salt)] or [np.zeros(0, np.uint64)])
+    parts = [part for _, part in _random(rows, salt, 64)]
+    drawn = np.concatenate(parts or [np.zeros(0, np.uint64)])
     order = np.argsort(drawn, kind="stable")
     if leading is not None:
         order = order[np.argsort(leading[order], kind="stable")]
     return order.astype(np.int64, copy=False)
 
 
-def _random(count: int, salt: bytes) -> Iterator[tuple[int, Array]]:
-    """Numbers of 64 bits, and the place of the first: who lacks the salt cannot tell them from
-    random ones."""
+def _random(count: int, salt: bytes, bits: int) -> Iterator[tuple[int, Array]]:
+    """Numbers of 32 or 64 bits, and the place of the first: who lacks the salt cannot tell them
+    from random ones."""
     for start in range(0, count, _DRAWN):
         size = min(_DRAWN, count - start)
-        yield start, np.frombuffer(_stream(salt, start, size), "<u8")
+        yield start, np.frombuffer(_stream(salt, start, size, bits), f"<u{bits // 8}")
 
 
-def _stream(salt: bytes, number: int, size: int) -> bytes:
-    return hashlib.shake_128(salt + number.to_bytes(8, "little")).digest(8 * size)
+def _stream(salt: bytes, number: int, size: int, bits: int = 64) -> bytes:
+    return hashlib.shake_128(salt + number.to_bytes(8, "little")).digest(size * bits // 8)
 
 
 def _content(tables: SlotTables, *, rounded: bool) -> exp.Expr:

@@ -129,7 +129,9 @@ class Snapshot(SlotTables):
         self.active, self.weight = len(rows), float(counts.sum())
         self._numbering = None
         if self.held is not None:
-            self.held = self.held.taken(positions[rows], counts.astype(np.uint32))
+            # ascending row ids, as many as there are, are all of them
+            places = positions if len(rows) == size else positions[rows]
+            self.held = self.held.taken(places, counts.astype(np.uint32))
             return
         occurring = {name: np.zeros(self._size, np.uint32) for name in ("r", "cnt")}
         for start in range(0, len(rows), _CHUNK):

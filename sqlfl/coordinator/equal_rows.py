@@ -8,6 +8,7 @@ rounding, of fewer rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
+from sqlfl.coordinator.counting import counted
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, Weighting
 from sqlfl.coordinator.row_mapping import WrittenMapping
 from sqlfl.messages import SendEqualRows
@@ -42,20 +44,27 @@ def merge_equal_rows(
     each step, equal ones once.
 
     `Joined.total`, `null_targets` and the like stay those of the query; what is left of `slots` is
-    those with features. One exchange, or none where the plan does not allow it or rows are few.
+    those with features. `target` may be of its slot's rows where joined rows have no weights, and
+    is of joined rows then. One exchange, or none where the plan does not allow it or rows are few.
     Raises PartyError where a client's classes are none.
     """
     if not plan.merges or joined.total < LEAST:
-        return joined, target
+        return joined, target.spread(joined)
     towers = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
     requests = {a: SendEqualRows(run, slot.slot) for slot in towers for a in slot.addresses}
     active = {a: n for slot in towers for a, n in slot.active.items()}
     replies = ask(channel, requests, lambda a: expected.equal_rows(active[a]))
     classes = {address: reply.classes for address, reply in replies.items()}
-    found = _with_rows(joined, {slot.slot: _by_class(slot, classes) for slot in towers})
-    if not spec_of(plan.algorithm).whole(plan.training, joined.total):
-        return found, target
-    return _merged(found, target)
+    found = {slot.slot: _by_class(slot, classes) for slot in towers}
+    whole = spec_of(plan.algorithm).whole(plan.training, joined.total)
+    if whole and joined.weighting is None and target.slot is not None:
+        counted = _counted(joined, found, target)
+        if counted is not None:
+            return counted
+    target = target.spread(joined)
+    rows = {n: (own[joined.slots[n].rows], bounds) for n, (own, bounds) in found.items()}
+    merged = _with_rows(joined, rows)
+    return _merged(merged, target) if whole else (merged, target)
 
 
 def _with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Joined:
@@ -70,15 +79,52 @@ def _with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Join
 
 
 def _by_class(slot: JoinedSlot, classes: Mapping[Address, Array]) -> tuple[Array, Array]:
-    """Rows of the clients' classes, or active rows where a client has told none, and their bounds
-    by client."""
+    """Of each active row its client's class, int32, or itself where a client has told none; and
+    their bounds by client."""
     numbers, bounds = [], [0]
     for address, active in slot.active.items():
         told = classes[address]
         own = told.astype(np.int32) if told.size else np.arange(active, dtype=np.int32)
         numbers.append(own + np.int32(bounds[-1]))
         bounds.append(bounds[-1] + int(own.max(initial=-1)) + 1)
-    return np.concatenate(numbers)[slot.rows], np.array(bounds, np.int64)
+    return np.concatenate(numbers), np.array(bounds, np.int64)
+
+
+def _counted(
+    joined: Joined, found: Mapping[int, tuple[Array, Array]], target: Targets
+) -> tuple[Joined, Targets] | None:
+    """As `_merged`, of joined rows that are counted before they are written down; None where there
+    can be too many distinct ones to count them in a table, or those that there are are too many.
+    `target` is of the rows of its slot, `found` has the class of each slot's rows."""
+    assert target.slot is not None
+    labels, distinct = _labels(target)
+    number = len(distinct)
+    # the last digit of a number counts ones
+    digits = [(slot, own, int(bounds[-1])) for slot, (own, bounds) in found.items()]
+    digits.append((target.slot, labels, number))
+    if math.prod(size for *_, size in digits) > min(DENSE * joined.total, 1 << 31):
+        return None
+    parts: dict[int, Array] = {}
+    size = 1
+    for slot, own, values in reversed(digits):
+        worth = own.astype(np.int32) * np.int32(size)
+        parts[slot] = parts[slot] + worth if slot in parts else worth
+        size *= values
+    counts = counted(joined.mapping, parts, size)
+    numbers = np.flatnonzero(counts)
+    if len(numbers) > WORTH * joined.total:
+        return None
+    rows, weights = counts[numbers], counts[numbers].astype(np.float64)
+    held: dict[int, tuple[Array, Array]] = {}
+    numbers, label = _last_digit(numbers.astype(np.uint32), number)
+    for slot in reversed(list(found)):
+        bounds = found[slot][1]
+        numbers, own = _last_digit(numbers, int(bounds[-1]))
+        held[slot] = own.astype(np.int32), bounds
+    none = np.zeros(len(rows))
+    weighting = Weighting(weights, weights, none.astype(bool), none, rows)
+    merged = _with_rows(joined, {slot: held[slot] for slot in found})
+    return replace(merged, weighting=weighting), Targets(distinct[label], target.classes)
 
 
 def _merged(joined: Joined, target: Targets) -> tuple[Joined, Targets]:
@@ -133,13 +179,14 @@ class Groups:
         key, size = np.zeros(len(digits[0][0]), np.int64), 1
         for values, number in digits:
             if size * number > LARGEST:
-                key, size = _numbered(key)
-                key = key.astype(np.int64)
+                key, distinct = _numbered(key)
+                key, size = key.astype(np.int64), len(distinct)
             key *= number
             key += values
             size *= number
         if size > DENSE * len(key):
-            key, size = _numbered(key)
+            key, distinct = _numbered(key)
+            size = len(distinct)
         row = np.full(size, -1, np.int32)
         row[key] = np.arange(len(key), dtype=np.int32)
         return cls(key, size, row[row >= 0])
@@ -154,21 +201,32 @@ def _digits(joined: Joined, target: Targets) -> Iterator[tuple[Array, int]]:
     """What joined rows must have in common: numbers (N,) from 0, and how many there can be."""
     for slot in joined.slots.values():
         yield slot.rows, int(slot.offsets[-1])
-    if target.classes is not None:
-        yield target.values, len(target.classes)
-    else:
-        yield _numbered(target.values)
+    labels, distinct = _labels(target)
+    yield labels, len(distinct)
     if joined.weighting is not None:
         yield joined.weighting.validation, 2
 
 
-def _numbered(values: Array) -> tuple[Array, int]:
-    """Equal values by one number, int32 (N,), counted as they first come; and how many there are.
+def _last_digit(numbers: Array, base: int) -> tuple[Array, Array]:
+    """What is left of the numbers, and their last digit: in a third of the time of np.divmod."""
+    rest: Array = numbers // base
+    return rest, numbers - rest * base
+
+
+def _labels(target: Targets) -> tuple[Array, Array]:
+    """Of each value its number among the distinct ones, and these."""
+    if target.classes is not None:
+        return target.values, np.arange(len(target.classes), dtype=target.values.dtype)
+    return _numbered(target.values)
+
+
+def _numbered(values: Array) -> tuple[Array, Array]:
+    """Equal values by one number, int32 (N,), counted as they first come; and the distinct ones.
 
     Arrow's hash table takes a fifth of the time of a sort.
     """
     found = pa.array(values).dictionary_encode()
-    return found.indices.to_numpy(), len(found.dictionary)
+    return found.indices.to_numpy(), found.dictionary.to_numpy()
 
 
 def _summed(weighting: Weighting | None, groups: Groups) -> Weighting:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sqlfl.arrays import PART, Array
 from sqlfl.messages import (
     Collected,
     EqualRows,
@@ -141,13 +142,21 @@ def labels(item: SlotSpecification, active: int, type_: str) -> Expected[Labels]
             return "has classes of numbers" if reply.codes.size or reply.classes else None
         if label is not None and reply.classes != label.classes:
             return "has other classes than those that are public"
-        if label is None and not np.bincount(reply.codes, minlength=len(reply.classes)).all():
+        if label is None and not _all_told(reply.codes, len(reply.classes)):
             return "has classes that no row is of"
         if not all(map(written.fullmatch, reply.classes)):
             return f"has classes that are no {type_}"
         return None
 
     return Expected(Labels, {}, fault)
+
+
+def _all_told(codes: Array, classes: int) -> bool:
+    """Each class is that of a row."""
+    told = np.zeros(classes, bool)
+    for start in range(0, len(codes), PART):
+        told[codes[start : start + PART]] = True
+    return bool(told.all())
 
 
 def scores(active: int, outputs: int) -> Expected[Predictions]:

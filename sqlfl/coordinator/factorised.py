@@ -12,20 +12,18 @@ that goes by the slots' rows. They come in the order of the root's rows, the sam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from ctypes import c_int64
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from sqlfl.arrays import Array
-from sqlfl.coordinator.join_size import SlotCodes, paired, variables
+from sqlfl.arrays import Array, kept
+from sqlfl.compiled import address, library
 from sqlfl.coordinator.row_mapping import CHUNK, positions
 from sqlfl.interrupts import checkpoint
-from sqlfl.planner.query.ucq import Block, Join, Ucq
-
-COUNTED = 2.0**62
-"""Joined rows of a slot and those below it that int64 counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +87,11 @@ class Tree:
         return self.size if self.bounds is None else int(self.bounds[-1])
 
     @property
+    def multiplies(self) -> bool:
+        """A row of the root may stand for several joined rows."""
+        return any(branch.rows is not None for branch in self.branches)
+
+    @property
     def slots(self) -> tuple[int, ...]:
         return (self.root, *(branch.slot for branch in self.branches))
 
@@ -128,32 +131,42 @@ class Tree:
 
     def counts(self, sizes: Mapping[int, int]) -> dict[int, Array]:
         """Slot -> (rows,): the joined rows that each row occurs in, whole, exact up to 2⁵³."""
-        own = [np.ones(self.size, np.uint8) if self.bounds is None else np.diff(self.bounds)]
+        own = [self._of_root()]
         for branch in self.branches:
             own.append(_counts_below(branch, own[branch.parent], sizes[branch.slot]))
         return dict(zip(self.slots, own, strict=True))
 
-    def renumbered(self, active: Mapping[int, Array], place: Mapping[int, Array]) -> Tree:
-        """The same joined rows, of slots that have only the `active` rows left, among them all that
-        are joined; `place`: their new numbers, by the old ones."""
+    def _of_root(self) -> Array:
+        if self.bounds is None:
+            return np.ones(self.size, np.uint8)
+        if not self.multiplies:
+            return _lengths(self.bounds, np.uint8)
+        return _lengths(self.bounds, np.uint32 if self.total < 2**32 else np.int64)
+
+    def renumbered(self, active: Mapping[int, Array], sizes: Mapping[int, int]) -> Tree:
+        """The same joined rows, of slots that have only the `active` rows left of so many, among
+        them all that are joined. In the same arrays: these rows here are gone then."""
         branches = []
         for branch in self.branches:
-            above, own = active.get(self.slots[branch.parent]), place.get(branch.slot)
-            group = branch.group if above is None else branch.group[above]
+            above, own = active.get(self.slots[branch.parent]), active.get(branch.slot)
+            group = branch.group if above is None else kept(branch.group, above)
             rows, size = branch.rows, branch.size
-            if own is not None and rows is None:
-                group = own[group] if len(own) else group
-                size = None if size is None else size[active[branch.slot]]
-            elif own is not None and rows is not None:
-                rows = own[rows]
-            branches.append(replace(branch, group=group, rows=rows, size=size))
-        kept, bounds = active.get(self.root), self.bounds
-        if kept is None:
+            if own is not None and len(own):
+                numbers = group if rows is None else rows
+                _translate(numbers, positions(own, sizes[branch.slot]))
+            if own is not None and rows is None and size is not None:
+                size = kept(size, own)
+            branches.append(replace(branch, group=group, size=size))
+        left, bounds = active.get(self.root), self.bounds
+        if left is None:
             return replace(self, branches=tuple(branches))
         if bounds is not None:
-            bounds = np.append(bounds[kept], bounds[-1])
-            bounds = None if bool((np.diff(bounds) == 1).all()) else bounds
-        return Tree(self.root, bounds, len(kept), tuple(branches))
+            total = bounds[-1]
+            kept(bounds, left)
+            bounds = bounds[: len(left) + 1]
+            bounds[-1] = total
+            bounds = None if _one_each(bounds) else bounds
+        return Tree(self.root, bounds, len(left), tuple(branches))
 
     def _below(self, root: Array, rest: Array | None) -> list[Array]:
         """Rows of all slots from those of the root, and their numbers among its joined rows."""
@@ -187,14 +200,34 @@ class Tree:
         return rows
 
 
+def _lengths(bounds: Array, kind: npt.DTypeLike) -> Array:
+    """(n,): what is between bounds (n + 1,)."""
+    found = np.empty(len(bounds) - 1, kind)
+    for start in range(0, len(found), CHUNK):
+        end = min(start + CHUNK, len(found))
+        found[start:end] = np.diff(bounds[start : end + 1])
+    return found
+
+
+def _one_each(bounds: Array) -> bool:
+    """Between two bounds (n + 1,) there is always one."""
+    size = len(bounds) - 1
+    parts = (bounds[start : start + CHUNK + 1] for start in range(0, size, CHUNK))
+    return bool(bounds[-1] == size) and all(bool((np.diff(part) == 1).all()) for part in parts)
+
+
+def _translate(numbers: Array, place: Array) -> None:
+    """Each number becomes what stands at its place."""
+    for start in range(0, len(numbers), CHUNK):
+        part = numbers[start : start + CHUNK]
+        part[:] = place[part]
+
+
 def _counts_below(branch: Branch, above: Array, size: int) -> Array:
     """Joined rows of each row of a branch, from those of the rows above."""
-    group = branch.group
-    if not above.all():
-        group, above = group[above > 0], above[above > 0]
     if branch.rows is None or branch.start is None or branch.size is None:
-        return _summed(group, above, size)
-    each = _summed(group, above / branch.size[group], len(branch.size))
+        return _summed(branch.group, above, size)
+    each = _summed(branch.group, above, len(branch.size), branch.size)
     counts = np.repeat(each, np.diff(branch.start, append=len(branch.rows)))
     if branch.before is not None:
         counts *= np.diff(branch.before, append=branch.size.sum())
@@ -202,12 +235,22 @@ def _counts_below(branch: Branch, above: Array, size: int) -> Array:
     return np.bincount(branch.rows, counts, size)[:size]
 
 
-def _summed(numbers: Array, values: Array, size: int) -> Array:
-    """float64 (size,): the sums of the values of each number, in their order."""
+def _summed(group: Array, above: Array, size: int, among: Array | None = None) -> Array:
+    """float64 (size,): of each group the sum of `above`, in its order, each divided by what its
+    group has `among` it; 0 counts for no group."""
     found = np.zeros(size)
-    for start in range(0, len(numbers), CHUNK):
+    lib = library()
+    for start in range(0, len(group), CHUNK):
         part = slice(start, start + CHUNK)
-        np.add.at(found, numbers[part], values[part].astype(np.float64))
+        numbers, values = group[part], above[part].astype(np.float64)
+        if lib is not None:
+            numbers = np.ascontiguousarray(numbers, np.int32)
+            places = (address(own) for own in (numbers, values, among, found))
+            lib.sqlfl_sum_groups(c_int64(len(numbers)), *places)
+            continue
+        if not values.all():
+            numbers, values = numbers[values > 0], values[values > 0]
+        np.add.at(found, numbers, values if among is None else values / among[numbers])
     return found
 
 
@@ -227,16 +270,25 @@ class Factorised:
     def sizes(self) -> tuple[int, ...]:
         return tuple(self._sizes[slot] for slot in self.slots)
 
+    @property
+    def alone(self) -> int | None:
+        """The slot of which each row stands for one joined row at most, where there is one."""
+        (tree, *others) = self.trees
+        return None if others or tree.multiplies else tree.root
+
     def counts(self, slot: int) -> Array:
-        return self._counts[slot].astype(np.int64)
+        found = self._counts[slot]
+        return found.astype(np.int64) if found.dtype == np.float64 else found
 
     @cached_property
     def _counts(self) -> dict[int, Array]:
-        found, *others = (tree.counts(self._sizes) for tree in self.trees)
-        for counts in others:
-            for slot in self.slots:
-                found[slot] = found[slot].astype(np.float64) + counts[slot]
-        return found
+        found, *others = self.trees
+        counts = found.counts(self._sizes)
+        for tree in others:
+            for slot, own in tree.counts(self._sizes).items():
+                counts[slot] = counts[slot].astype(np.float64, copy=False)
+                counts[slot] += own
+        return counts
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
         for tree in self.trees:
@@ -256,8 +308,7 @@ class Factorised:
 
     def renumbered(self, active: Mapping[int, Array]) -> Factorised:
         active = {slot: rows for slot, rows in active.items() if len(rows) < self._sizes[slot]}
-        place = {slot: positions(rows, self._sizes[slot]) for slot, rows in active.items()}
-        trees = [tree.renumbered(active, place) for tree in self.trees]
+        trees = [tree.renumbered(active, self._sizes) for tree in self.trees]
         sizes = self._sizes | {slot: len(rows) for slot, rows in active.items()}
         return Factorised(trees, self.slots, sizes)
 
@@ -275,181 +326,3 @@ class Factorised:
             checkpoint()
             start = end
         return found
-
-
-# -- from keys to trees ----------------------------------------------------------------------------
-
-
-def factorised(ucq: Ucq, codes: Mapping[int, SlotCodes]) -> Factorised | None:
-    """The joined rows of `ucq`; None where a block has a cycle, or an outer join of other than one
-    slot by keys of another, or stands for more rows than can be counted."""
-    try:
-        trees = [_Growth(ucq, block, codes).tree() for block in ucq.blocks]
-    except _NoTreeError:
-        return None
-    return Factorised(trees, ucq.mapped, {slot: len(own.fragment) for slot, own in codes.items()})
-
-
-class _NoTreeError(Exception):
-    pass
-
-
-@dataclass(eq=False)
-class _Grown:
-    """A slot, with the slots that were taken into it."""
-
-    slot: int
-    keys: dict[int, Array]
-    """Variable -> int (rows,): codes, negative where a row joins nothing."""
-    weight: Array
-    """int64 (rows,): joined rows of the slot and those below; bool where each is one at most."""
-    below: list[tuple[_Grown, Branch]] = field(default_factory=list)
-
-    def take(self, ear: _Grown, own: Array, above: Array) -> None:
-        """Take in a slot by codes of its rows and of those here."""
-        branch, times = _branch(ear, own, above)
-        if float(self.weight.max(initial=0)) * times.max(initial=0) * len(times) >= COUNTED:
-            raise _NoTreeError
-        self.weight = self.weight * times
-        self.below.append((ear, branch))
-
-
-class _Growth:
-    """Makes the tree of one block."""
-
-    def __init__(self, ucq: Ucq, block: Block, codes: Mapping[int, SlotCodes]) -> None:
-        self._ucq = ucq
-        self._block = block
-        self._codes = codes
-        self._taken = dict(block.members)
-        self._virtual = dict(block.virtual)
-        self._kept = dict(block.kept)
-        self._variables = variables(block.joins, None)
-
-    def tree(self) -> Tree:
-        simple = all(len(left.within) == 1 and _of_one(left.on) for left in self._block.lefts)
-        across = any({j.left, j.right} & self._virtual.keys() for j in self._block.joins)
-        if not simple or across:
-            raise _NoTreeError
-        core = [slot for slot in self._taken if slot not in self._virtual]
-        left = [self._grown(slot) for slot in core]
-        root = max(left, key=lambda grown: len(grown.weight))
-        while len(left) > 1:
-            ear, into, shared = _ear(left, root)
-            into.take(ear, *_codes(ear, into, shared))
-            left.remove(ear)
-        bounds: Array | None = None
-        if not (root.weight.dtype == bool and root.weight.all()):
-            bounds = np.zeros(len(root.weight) + 1, np.int64)
-            np.cumsum(root.weight, out=bounds[1:])
-        return Tree(root.slot, bounds, len(root.weight), tuple(_numbered(root)))
-
-    def _grown(self, slot: int) -> _Grown:
-        """With the slots of the LEFT JOINs that hang on it."""
-        own = self._codes[slot].keys
-        keys = {v: own[key] for (s, key), v in self._variables.items() if s == slot}
-        weight = self._among(slot, self._taken[slot])
-        if slot in self._kept:
-            weight &= self._among(slot, self._kept[slot])
-        if slot in self._virtual:
-            weight |= self._among(slot, (self._virtual[slot],))
-        grown = _Grown(slot, keys, weight)
-        for left in self._block.lefts:
-            if left.on[0].left == slot:
-                self._hang(grown, self._grown(left.slots[0]), left.on)
-        return grown
-
-    def _hang(self, grown: _Grown, ear: _Grown, on: Sequence[Join]) -> None:
-        """Rows without a partner have the virtual row."""
-        keys = [self._codes[slot].keys for slot in (ear.slot, grown.slot)]
-        own, above = _together(keys, [join.key for join in on])
-        if grown.slot in self._virtual:  # whose keys a partner that is missing has not
-            above = np.where(self._among(grown.slot, (self._virtual[grown.slot],)), -1, above)
-        own = np.where(self._among(ear.slot, self._taken[ear.slot]), own, -1)
-        size = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
-        found = np.append(np.bincount(own[own >= 0], minlength=size) > 0, False)
-        virtual = np.flatnonzero(self._among(ear.slot, (self._virtual[ear.slot],)))
-        if len(virtual):
-            own[virtual] = size
-        elif ear.slot not in self._kept:
-            raise _NoTreeError
-        grown.take(ear, own, np.where(found[above], above, size if len(virtual) else -1))
-
-    def _among(self, slot: int, fragments: Sequence[int]) -> Array:
-        """bool (rows,): those of these fragments."""
-        own = self._codes[slot].fragment
-        if len(fragments) == len(self._ucq.slots[slot].fragments):
-            return np.ones(len(own), bool)
-        found: Array = np.isin(own, fragments)
-        return found
-
-
-def _of_one(on: Sequence[Join]) -> bool:
-    """Keys of one slot before, and of its own rows."""
-    return len({join.left for join in on}) == 1 and not any(join.virtual for join in on)
-
-
-def _ear(left: Sequence[_Grown], root: _Grown) -> tuple[_Grown, _Grown, list[int]]:
-    """A slot, one that has all keys which it shares with others, and those: the smallest first."""
-    for ear in sorted(left, key=lambda grown: len(grown.weight)):
-        others = [grown for grown in left if grown is not ear]
-        shared = {v for v in ear.keys if any(v in grown.keys for grown in others)}
-        if ear is root:
-            continue
-        for into in others:
-            if shared <= into.keys.keys():
-                return ear, into, sorted(shared)
-    raise _NoTreeError
-
-
-def _branch(ear: _Grown, own: Array, above: Array) -> tuple[Branch, Array]:
-    """The branch without a place in the tree, and the joined rows of it that each row above is
-    joined with: int64, or bool where it is one at most."""
-    rows = np.flatnonzero((own >= 0) & (ear.weight > 0))
-    own, weight = own[rows], ear.weight[rows]
-    groups = max(int(own.max(initial=-1)), int(above.max(initial=-1))) + 1
-    counts = np.bincount(own, minlength=groups + 1)
-    if counts.max() <= 1:
-        row = np.full(groups + 1, -1, np.int32)
-        row[own] = rows
-        group = row[above]
-        if weight.dtype == bool:
-            return Branch(ear.slot, 0, group), group >= 0
-        size = np.append(ear.weight, 0)
-        return Branch(ear.slot, 0, group, size=size), size[group]
-    order = np.sort(own.astype(np.int64) << 32 | rows) & 0xFFFFFFFF
-    start = np.cumsum(counts) - counts
-    size, before = counts, None
-    if weight.dtype != bool:
-        ends = np.concatenate([[0], np.cumsum(ear.weight[order])])
-        size, before = np.diff(ends[np.append(start, len(order))]), ends[:-1]
-    # the last group is empty: that of a NULL
-    group = above.astype(np.int32, copy=False)
-    return Branch(ear.slot, 0, group, order.astype(np.int32), start, size, before), size[group]
-
-
-def _codes(ear: _Grown, into: _Grown, shared: Sequence[int]) -> tuple[Array, Array]:
-    """int (rows,) of both: equal where they join, negative where a key is NULL."""
-    if not shared:
-        return np.zeros(len(ear.weight), np.int32), np.zeros(len(into.weight), np.int32)
-    return _together([ear.keys, into.keys], shared)
-
-
-def _together(keys: Sequence[Mapping[int, Array]], shared: Sequence[int]) -> tuple[Array, Array]:
-    own, above = (codes[shared[0]] for codes in keys)
-    for key in shared[1:]:
-        own, above = paired(own, above, keys[0][key], keys[1][key])
-    return own, above
-
-
-def _numbered(root: _Grown) -> Iterator[Branch]:
-    """All branches, those above first."""
-    waiting = [(0, root)]
-    number = 0
-    while waiting:
-        parent, grown = waiting.pop(0)
-        several = [k for k, (_, b) in enumerate(grown.below) if b.size is not None]
-        for place, (ear, branch) in enumerate(grown.below):
-            number += 1
-            waiting.append((number, ear))
-            yield replace(branch, parent=parent, last=place in several[-1:])

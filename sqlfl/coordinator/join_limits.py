@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -15,6 +15,7 @@ from sqlfl.coordinator.products import is_product
 from sqlfl.coordinator.row_mapping import RowMapping, StoredMapping
 from sqlfl.errors import ModelError
 from sqlfl.fragment_columns import KEY
+from sqlfl.messages import JoinKeys
 from sqlfl.methods.spec import spec_of
 from sqlfl.options.training import LARGEST_JOIN, LARGEST_TABLE
 from sqlfl.planner.federated.engines import bytes_of, readable
@@ -28,10 +29,14 @@ PER_SLOT, FIXED = 8, 48
 merged; targets, and what metrics sort."""
 MERGING, WEIGHING = 16, 40
 """Besides, where equal rows are merged, and where rows count differently."""
-OF_TABLE, PER_KEY, PER_IMAGE = 24, 12, 400
+OF_TABLE, PER_KEY, PER_IMAGE = 72, 12, 400
 """Bytes for each row of a slot, for each of its keys, and for each output of one with features,
-where joined rows are not written down: which rows take part; codes of keys and their groups;
-scores, sums, and what lbfgs keeps of the last iterations."""
+where joined rows are not written down: which rows take part, and how often; codes of keys and their
+groups; scores, sums, and what lbfgs keeps of the last iterations."""
+OF_FACTS, PER_FACTS_KEY = 14, 8
+"""In place of the first two, where each row of the table stands for one joined row at most."""
+PER_VALUE = 64
+"""Bytes for each different value of a client's key, while all are numbered."""
 LEAST_OF_DATABASE = 1 << 25
 """Bytes with which DuckDB can still join, sort, and put on disk what is more."""
 MANY = 1 << 25
@@ -52,12 +57,12 @@ def check_join(
     count: Callable[[int], int],
     tell: Callable[[str], None],
     *,
-    found: bool = False,
+    found: Factorised | None = None,
     stored: bool = False,
 ) -> Place:
     """Raise ModelError where the join has more rows than the statement takes, or than fit memory.
 
-    found: joined rows can be found again in each pass; stored: they can be read from files.
+    found: as what joined rows can be found again in each pass; stored: they can be read from files.
 
     Where its size, counted from the codes, is a bound only, and one that is too large, `count(n)`
     makes up to n joined rows to count them. `tell` is told the number.
@@ -72,14 +77,23 @@ def check_join(
             rows = count(enough + 1)
             said = "at least " if rows > enough else ""
     tell(f"joining keys: {said}{rows:,} rows")
-    written = _in_arrays(plan, rows, found=found, stored=stored)
+    written = _in_arrays(plan, rows, found=found is not None, stored=stored)
     if rows > most:
         raise _too_large(plan, slots, rows, most, size.exact, written=written)
     if written:
         check_memory(plan, rows, 1, said)
     else:
-        check_tables(plan, {slot: len(own.fragment) for slot, own in slots.items()}, 1)
+        check_tables(plan, {slot: len(own.fragment) for slot, own in slots.items()}, 1, found)
     return Place(rows, written)
+
+
+def check_keys(plan: FederatedPlan, replies: Iterable[JoinKeys]) -> None:
+    """Raise ModelError where the keys of all rows would not fit memory_limit, or the machine, while
+    they are numbered."""
+    keys = [key for reply in replies for key in zip(reply.tags, reply.codes, strict=True)]
+    values = sum(len(tags) for tags, _ in keys)
+    need = PER_VALUE * values + PER_KEY * sum(len(codes) for _, codes in keys)
+    _check_bytes(plan, need, f"the keys of the join have {values:,} different values")
 
 
 @dataclass(frozen=True)
@@ -118,13 +132,20 @@ def _sums_only(plan: FederatedPlan) -> bool:
     return plan.purpose == TRAIN and spec_of(plan.algorithm).sums_only and not plan.weighted
 
 
-def check_tables(plan: FederatedPlan, rows: Mapping[int, int], outputs: int) -> None:
-    """As `check_memory`, where joined rows are not written down, by the `rows` of every slot."""
-    need = sum(
-        rows.get(slot.index, 0)
-        * (OF_TABLE + PER_KEY * len(slot.keys) + PER_IMAGE * outputs * bool(slot.features))
-        for slot in plan.ucq.slots
-    )
+def check_tables(
+    plan: FederatedPlan, rows: Mapping[int, int], outputs: int, found: Factorised | None
+) -> None:
+    """As `check_memory`, where joined rows are not written down, by the `rows` of every slot;
+    `found`: they are found again in each pass."""
+    facts = None if found is None else found.alone
+    need = 0
+    for slot in plan.ucq.slots:
+        each = PER_IMAGE * outputs * bool(slot.features)
+        if slot.index == facts:
+            each += OF_FACTS + PER_FACTS_KEY * len(slot.keys)
+        else:
+            each += (OF_TABLE + PER_KEY * len(slot.keys)) * len(plan.ucq.blocks)
+        need += each * rows.get(slot.index, 0)
     _check_bytes(plan, need, f"the tables of the join have {sum(rows.values()):,} rows")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.arrays import Array, taken
 from sqlfl.planner.query.ucq import Block, Join, LeftJoin, Ucq
 
 
@@ -36,6 +36,12 @@ class SlotCodes:
         """Of memory, with the numbers of the rows."""
         own = sum(codes.nbytes for codes in self.keys.values())
         return own + self.fragment.nbytes + 4 * len(self.fragment)
+
+    def among(self, fragments: Sequence[int]) -> Array:
+        """bool (n,): the rows of these fragments."""
+        chosen = np.zeros(1 << 16, bool)
+        chosen[list(fragments)] = True
+        return taken(chosen, self.fragment)
 
 
 @dataclass(frozen=True)
@@ -137,14 +143,13 @@ class _Counter:
 
     def _present(self, slot: int) -> Array:
         """float64 (n,): 1 for the rows that take part, 0 for virtual ones and other fragments."""
-        present: Array = np.isin(self._slots[slot].fragment, self._taken[slot])
-        return present.astype(np.float64)
+        return self._slots[slot].among(self._taken[slot]).astype(np.float64)
 
     def _weighted(self, slot: int) -> Array:
         """float64 (n,): what each row stands for with all LEFT JOINs that hang on the slot."""
         weight = self._present(slot)
         if slot in self._kept:
-            weight *= np.isin(self._slots[slot].fragment, self._kept[slot])
+            weight *= self._slots[slot].among(self._kept[slot])
         for left in self._hanging[slot]:
             weight *= self._factor(left, slot)
         return weight

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 from sqlglot import parse_one
 from sqlglot.dialects.duckdb import DuckDB
 
-from sqlfl.arrays import Array
+from sqlfl.arrays import Array, taken
+from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.key_join import BATCH, KeyJoin, kept, limit, register, too_large
 from sqlfl.coordinator.own_database import own_database
 from sqlfl.coordinator.row_mapping import StoredMapping, WrittenMapping
 from sqlfl.coordinator.scratch import Scratch, StoredNumbers
@@ -24,8 +24,8 @@ from sqlfl.messages import JoinKeys
 from sqlfl.options.training import LARGEST_TABLE
 from sqlfl.schema import Address
 
-BATCH = 1 << 17
-"""Joined rows that DuckDB hands over at once."""
+SEVERAL = 1 << 20
+"""Joined rows from which workers make the join: of fewer, keys are sent longer than joined."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,8 @@ class Room:
     """Bytes that DuckDB may take, and puts on disk what is more; None for its default."""
     scratch: Scratch | None = None
     """Where the joined rows are to be written; None for memory."""
+    rows: int = 0
+    """Joined rows, or a bound."""
 
 
 def key_codes(
@@ -91,6 +93,8 @@ def run_mapping_query(
     codes: Mapping[int, SlotCodes],
     check: Callable[[Callable[[int], int]], Room] = lambda count: Room(),
     counting: int | None = None,
+    executor: Executor | None = None,
+    inner: bool = False,
 ) -> WrittenMapping | StoredMapping:
     """The joined rows of the query's output, sorted by the rows of all slots, the largest first.
 
@@ -99,13 +103,14 @@ def run_mapping_query(
 
     `check` is called before, with a function that makes up to as many joined rows as it is
     given, to count them in `counting` bytes; what it raises ends the work. Ctrl-C ends the query.
+    Workers of the `executor` make the join where all of its joins are `inner` and it is of many
+    rows that are to be in memory.
     Raises ModelError where DuckDB's memory does not suffice, and where a disk is full.
     """
     sizes = {slot: len(own.fragment) for slot, own in codes.items()}
     with own_database() as con:
-        _limit(con, counting)
-        for slot, own in codes.items():
-            con.register(f"slot_{slot}", _slot_table(own))
+        limit(con, counting)
+        register(con, codes, {})
 
         def count(most: int) -> int:
             joined = con.sql(_unordered(sql)).limit(most).count("*")
@@ -113,45 +118,31 @@ def run_mapping_query(
 
         try:
             room = check(count)
-            _limit(con, room.memory)
+            limit(con, room.memory)
             relation = con.sql(_unordered(sql))
             columns = {int(name.removeprefix("slot_")): name for name in relation.columns}
             largest = sorted(columns, key=lambda slot: -sizes[slot])
-            relation = relation.sort(*(columns[slot] for slot in largest))
+            order = tuple(columns[slot] for slot in largest)
+            relation = relation.sort(*order)
             if room.scratch is not None:
                 files = [room.scratch.numbers() for _ in columns]
                 interruptible(partial(_store, relation, files), con.interrupt)
                 return StoredMapping(dict(zip(columns, files, strict=True)), sizes)
-            rows = interruptible(partial(_kept, relation), con.interrupt)
+            rows = None
+            if executor is not None and inner and room.rows >= SEVERAL:
+                join = KeyJoin(_unordered(sql), order, codes, room.memory)
+                rows = executor.join(join, largest[0])
+            if rows is None:
+                rows = interruptible(partial(kept, relation), con.interrupt)
         except duckdb.OutOfMemoryException as error:
-            raise ModelError(
-                f"the join does not fit the coordinator's memory: {error}",
-                hint="raise memory_limit, or join on a more selective key",
-            ) from error
+            raise too_large(error) from error
     return WrittenMapping(dict(zip(columns, rows, strict=True)), sizes)
-
-
-def _limit(con: duckdb.DuckDBPyConnection, memory: int | None) -> None:
-    if memory is not None:
-        con.execute("SET memory_limit = ?", [f"{memory}B"])
 
 
 def _store(relation: duckdb.DuckDBPyRelation, files: Sequence[StoredNumbers]) -> None:
     for batch in relation.to_arrow_reader(BATCH):
         for column, file in zip(batch.columns, files, strict=True):
             file.append(column.to_numpy())
-
-
-def _kept(relation: duckdb.DuckDBPyRelation) -> list[Array]:
-    """int32 (N,) of each column, which may be written to."""
-    parts: list[list[Array]] = [[] for _ in relation.columns]
-    for batch in relation.to_arrow_reader(BATCH):
-        for column, own in zip(batch.columns, parts, strict=True):
-            own.append(column.to_numpy().astype(np.int32))
-    rows = []
-    while parts:
-        rows.append(np.concatenate(parts.pop(0) or [np.empty(0, np.int32)]))
-    return rows
 
 
 def _unordered(sql: str) -> str:
@@ -183,37 +174,36 @@ def _share_codes(
             (slot, address) for slot in slots if key in slot.keys for address in slot.addresses
         ]
         tags = [replies[a].tags[slot.keys.index(key)] for slot, a in holders]
-        merged = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(16),
-            sum(len(t) for t in tags),
-            [None, pa.py_buffer(np.ascontiguousarray(np.concatenate(tags)))],
-        )
-        numbers = merged.dictionary_encode().indices.to_numpy()
+        numbers = _numbered(np.concatenate(tags))
         parts: dict[int, list[Array]] = {slot.slot: [] for slot, _ in holders}
         start = 0
         for (slot, address), own in zip(holders, tags, strict=True):
             # the place after the last tag is NULL's
             values = np.append(numbers[start : start + len(own)], np.int32(-1))
-            parts[slot.slot].append(_taken(values, replies[address].codes[slot.keys.index(key)]))
+            parts[slot.slot].append(taken(values, replies[address].codes[slot.keys.index(key)]))
             start += len(own)
         for number, several in parts.items():
             found[number].keys[key] = several[0] if len(several) == 1 else np.concatenate(several)
 
 
-def _taken(values: Array, places: Array) -> Array:
-    """values[places], without a copy of the places as wider numbers."""
-    found = np.empty(len(places), values.dtype)
-    for start in range(0, len(places), BATCH):
-        part = slice(start, start + BATCH)
-        found[part] = values[places[part]]
+def _numbered(tags: Array) -> Array:
+    """int32 (n,): equal tags, uint8 (n, 16), by one number from 0.
+
+    By a sort: a hash table takes as long, and up to five times the memory.
+    """
+    first, last = tags.view(np.uint64).T
+    order = np.argsort(first)
+    new = _changes(first[order])
+    if (_changes(last[order]) & ~new).any():  # tags that begin alike
+        order = np.lexsort((last, first))
+        new = _changes(first[order]) | _changes(last[order])
+    numbers = np.empty(len(tags), np.int32)
+    numbers[order] = np.cumsum(new, dtype=np.int32) - 1
+    return numbers
+
+
+def _changes(values: Array) -> Array:
+    """bool (n,): the value is not that before; of the first one too."""
+    found = np.ones(len(values), bool)
+    found[1:] = values[1:] != values[:-1]
     return found
-
-
-def _slot_table(codes: SlotCodes) -> pa.Table:
-    columns: dict[str, Any] = {
-        "fragment": codes.fragment,
-        "row": np.arange(len(codes.fragment), dtype=np.int32),
-    }
-    for key, own in codes.keys.items():
-        columns[f"key_{key}"] = pa.array(own, mask=own < 0)
-    return pa.table(columns)

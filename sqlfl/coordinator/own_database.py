@@ -44,7 +44,7 @@ def _opened() -> duckdb.DuckDBPyConnection:
 
 def _emptied(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether it is as it was opened; not where it has put something on disk."""
-    con.execute("RESET memory_limit")
+    con.execute("RESET memory_limit; RESET threads")
     try:
         con.execute("SET temp_directory = ''")
     except duckdb.Error:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sqlfl.arrays import Array
+from sqlfl.arrays import Array, nonzero, taken
 from sqlfl.coordinator import expected
-from sqlfl.coordinator.factorised import factorised
+from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.fan_out import limit_fan_out
-from sqlfl.coordinator.join_limits import Place, check_join, database_memory
+from sqlfl.coordinator.join_limits import Place, check_join, check_keys, database_memory
 from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
+from sqlfl.coordinator.key_trees import factorised
 from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mapping_query
 from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.scratch import Scratch
@@ -117,9 +118,15 @@ class Targets:
     values: Array
     """(N,) float64 numbers, or codes, integers of any type."""
     classes: tuple[str, ...] | None
+    slot: int | None = None
+    """Whose active rows `values` are of; None where they are of joined rows."""
 
     def of(self, rows: Array) -> Targets:
         return Targets(self.values[rows], self.classes)
+
+    def spread(self, joined: Joined) -> Targets:
+        """Of the joined rows."""
+        return self if self.slot is None else self.of(joined.slots[self.slot].rows)
 
 
 def prepare(
@@ -128,28 +135,30 @@ def prepare(
     run: str,
     tell: Callable[[str], None] = lambda _: None,
     scratch: Scratch | None = None,
+    executor: Executor | None = None,
 ) -> Joined:
     """Snapshots at all clients, the table mapping here, active rows back to the clients.
 
     `tell` is told what is being done, for a bar of progress. Where the statement limits how often a
     row may be joined, joined rows beyond it are gone before a client hears of the join. Joined rows
     that do not fit memory go to `scratch`, where there is one and what follows can read them there.
+    Workers of the `executor` make the join, where they can.
     Raises PartyError where a client's query fails, ModelError where the join is too large.
     """
     tell("taking snapshots")
     slots, null_targets = _snapshots(plan, channel, run)
     tell("joining keys")
-    keys = _keys(plan, slots, channel, run)
-    rows = _join(plan, key_codes(slots, keys), tell, scratch)
+    codes = _codes(plan, slots, channel, run)
+    virtual, labelled = _virtual(plan, codes), _labelled(plan, codes)
+    rows = _join(plan, codes, tell, scratch, executor)
+    del codes
     total = rows.total
-    unjoined = _unjoined(plan, slots, keys, rows)
-    virtual = _virtual(plan, slots, keys)
-    del keys
+    unjoined = _unjoined(plan, rows, labelled)
     if plan.privacy is not None and plan.privacy.max_fan_out is not None:
-        protected = {s.index: virtual[s.index] for s in plan.ucq.slots if s.features}
-        kept = limit_fan_out(rows.written(), protected, plan.privacy.max_fan_out)
-        rows = WrittenMapping(kept, dict(zip(rows.slots, rows.sizes, strict=True)))
-    joined = _activate(plan, slots, rows, virtual, channel, run)
+        rows = _limited(plan, rows, virtual, plan.privacy.max_fan_out)
+    kept, often = _active(rows)
+    rows = rows.renumbered(kept)
+    joined = _activate(plan, slots, rows, kept, often, virtual, channel, run)
     return Joined(
         rows.total,
         joined,
@@ -162,27 +171,37 @@ def prepare(
     )
 
 
+def _codes(
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], channel: Channel, run: str
+) -> dict[int, SlotCodes]:
+    keys = _keys(plan, slots, channel, run)
+    check_keys(plan, keys.values())
+    return key_codes(slots, keys)
+
+
 def _join(
     plan: FederatedPlan,
     codes: Mapping[int, SlotCodes],
     tell: Callable[[str], None],
     scratch: Scratch | None,
+    executor: Executor | None,
 ) -> RowMapping:
     """Joins along a tree from the codes alone, others by the mapping query."""
     found = factorised(plan.ucq, codes)
     if found is not None:
         size = JoinSize(found.total, exact=True)
-        check_join(plan, codes, size, lambda most: min(most, found.total), tell, found=True)
+        check_join(plan, codes, size, lambda most: min(most, found.total), tell, found=found)
         return found
 
     def check(count: Callable[[int], int]) -> Room:
         size = join_size(plan.ucq, codes)
         place = check_join(plan, codes, size, count, tell, stored=scratch is not None)
         memory = database_memory(plan, codes, place)
-        return Room(memory, None if place.written else scratch)
+        return Room(memory, None if place.written else scratch, place.rows)
 
     counting = database_memory(plan, codes, Place(0, written=False))
-    return run_mapping_query(plan.mapping_sql, codes, check, counting)
+    inner = not any(block.lefts for block in plan.ucq.blocks)
+    return run_mapping_query(plan.mapping_sql, codes, check, counting, executor, inner)
 
 
 def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[int, int]:
@@ -214,36 +233,48 @@ def told(plan: FederatedPlan, address: Address) -> SlotSpecification:
     return next(item for item in plan.specifications[client] if item.slot == slot)
 
 
-def _virtual(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], keys: Mapping[Address, JoinKeys]
-) -> dict[int, Array]:
-    """Slot -> bool (rows,): the rows that are no table's, but stand for a partner not found."""
+def _virtual(plan: FederatedPlan, codes: Mapping[int, SlotCodes]) -> dict[int, Array]:
+    """Slot -> integers, ascending: the rows that are no table's, but stand for a partner not
+    found."""
     found = {}
-    for slot, own in zip(plan.ucq.slots, slots, strict=True):
+    for slot in plan.ucq.slots:
         made_up = [f.index for f in slot.fragments if f.virtual]
-        found[slot.index] = (
-            np.isin(own.fragment_of_rows(keys), made_up)
-            if made_up
-            else np.zeros(sum(own.rows), bool)
-        )
+        none = np.zeros(0, np.uint32)
+        found[slot.index] = nonzero(codes[slot.index].among(made_up)) if made_up else none
     return found
 
 
-def _unjoined(
-    plan: FederatedPlan,
-    slots: tuple[SlotRows, ...],
-    keys: Mapping[Address, JoinKeys],
-    rows: RowMapping,
-) -> int:
-    """Virtual rows and those that only take part in matching, as their label is NULL or fails a
+def _limited(
+    plan: FederatedPlan, rows: RowMapping, virtual: Mapping[int, Array], limit: int
+) -> WrittenMapping:
+    """The joined rows that are left where a row with features may occur so often."""
+    sizes = dict(zip(rows.slots, rows.sizes, strict=True))
+    free = {s.index: np.zeros(sizes[s.index], bool) for s in plan.ucq.slots if s.features}
+    for slot, own in free.items():
+        own[virtual[slot]] = True
+    return WrittenMapping(limit_fan_out(rows.written(), free, limit), sizes)
+
+
+def _labelled(plan: FederatedPlan, codes: Mapping[int, SlotCodes]) -> Array | None:
+    """bool (rows,): the rows of the target's table that have a target; None for all of its slot.
+
+    Virtual rows and those that only take part in matching, as their label is NULL or fails a
     condition, are no rows of the table."""
     slot = next((slot for slot in plan.ucq.slots if slot.target), None)
     if slot is None:
-        return 0
-    own = next(item for item in slots if item.slot == slot.index)
+        return None
     counted = [f.index for f in slot.fragments if not f.virtual and not f.links]
-    labelled = np.isin(own.fragment_of_rows(keys), counted)
-    return int(np.count_nonzero(labelled & (rows.counts(slot.index) == 0)))
+    return None if len(counted) == len(slot.fragments) else codes[slot.index].among(counted)
+
+
+def _unjoined(plan: FederatedPlan, rows: RowMapping, labelled: Array | None) -> int:
+    slot = next((slot for slot in plan.ucq.slots if slot.target), None)
+    if slot is None:
+        return 0
+    apart = rows.counts(slot.index) == 0
+    if labelled is not None:
+        apart &= labelled
+    return int(np.count_nonzero(apart))
 
 
 def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
@@ -298,21 +329,28 @@ def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
     )
 
 
+def _active(rows: RowMapping) -> tuple[dict[int, Array], dict[int, Array]]:
+    """By slot uint32 (active,): the rows that occur in the join, ascending, and how often."""
+    kept, often = {}, {}
+    for number in rows.slots:
+        counts = rows.counts(number)
+        kept[number] = nonzero(counts)
+        own = counts if len(kept[number]) == len(counts) else taken(counts, kept[number])
+        often[number] = own.astype(np.uint32, copy=False)
+    return kept, often
+
+
 def _activate(
     plan: FederatedPlan,
     slots: tuple[SlotRows, ...],
-    rows: RowMapping,
+    mapping: RowMapping,
+    kept: dict[int, Array],
+    often: dict[int, Array],
     virtual: Mapping[int, Array],
     channel: Channel,
     run: str,
 ) -> dict[int, JoinedSlot]:
-    total = rows.total
-    kept, often = {}, {}
-    for number in rows.slots:
-        counts = rows.counts(number)
-        kept[number] = np.flatnonzero(counts).astype(np.uint32)
-        often[number] = counts[counts > 0].astype(np.uint32)
-    mapping = rows.renumbered(kept)
+    """Tells clients their rows of `_active`, which are gone then; `mapping` is of these."""
     joined: dict[int, JoinedSlot] = {}
     requests: dict[Address, Activate] = {}
     for slot in slots:
@@ -320,12 +358,13 @@ def _activate(
             continue
         active, counts = kept.pop(slot.slot), often.pop(slot.slot)
         bounds = np.searchsorted(active, slot.offsets.astype(active.dtype))
-        made_up = _places(active, np.flatnonzero(virtual[slot.slot]))
+        made_up = _places(active, virtual[slot.slot])
         joined[slot.slot] = JoinedSlot(slot.slot, slot.addresses, bounds, mapping, made_up)
         for number, address in enumerate(slot.addresses):
             mine = slice(bounds[number], bounds[number + 1])
-            own = active[mine] - np.uint32(slot.offsets[number])
-            requests[address] = Activate(run, slot.slot, own, counts[mine], total)
+            own = active[mine]
+            own -= np.uint32(slot.offsets[number])
+            requests[address] = Activate(run, slot.slot, own, counts[mine], mapping.total)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     now = {a: not told(plan, a).weighted for a in requests}
     replies = ask(
@@ -333,7 +372,7 @@ def _activate(
         requests,
         lambda a: expected.encoded(told(plan, a), counted[a], now=now[a]),
     )
-    merge_encodings(joined, replies, total, deviations(plan), channel, run)
+    merge_encodings(joined, replies, mapping.total, deviations(plan), channel, run)
     return joined
 
 
@@ -381,8 +420,7 @@ def merge_encodings(
 
 def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
     """The target of every joined row, in clear, from the clients of the target's slot."""
-    index = next(slot.index for slot in plan.ucq.slots if slot.target)
-    return labels(plan, joined, channel, run).of(joined.slots[index].rows)
+    return labels(plan, joined, channel, run).spread(joined)
 
 
 def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
@@ -396,7 +434,8 @@ def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> T
     )
     parts = [replies[address] for address in slot.addresses]
     if plan.regression:
-        numbers = np.concatenate([part.values for part in parts])
+        every = [part.values for part in parts]
+        numbers = np.concatenate(every) if len(every) > 1 else every[0]
         if max(numbers.max(initial=0.0), -numbers.min(initial=0.0)) > LARGEST_TARGET:
             raise ModelError(
                 f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
@@ -410,7 +449,7 @@ def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> T
                 "not take",
                 hint="correct them, or leave their rows out with WHERE",
             )
-        return Targets(numbers, None)
+        return Targets(numbers, None, index)
     classes, codes = merge_classes(parts, type_)
     # there may be one for each joined row
-    return Targets(codes.astype(np.min_scalar_type(len(classes))), classes)
+    return Targets(codes.astype(np.min_scalar_type(len(classes))), classes, index)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sized
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.coordinator.scratch import StoredNumbers
 from sqlfl.interrupts import checkpoint
+
+Numbers = TypeVar("Numbers", bound=Sized)
 
 CHUNK = 1 << 16
 """Joined rows that are taken at once: few enough for the processor's cache."""
@@ -34,7 +36,7 @@ class RowMapping(Protocol):
         ...
 
     def counts(self, slot: int) -> Array:
-        """cnt of every row of a slot, by its number: int64 (n_i,)."""
+        """cnt of every row of a slot, by its number: integers (n_i,) of any type."""
         ...
 
     def chunks(self, size: int = CHUNK) -> Iterator[tuple[Array, ...]]:
@@ -42,7 +44,8 @@ class RowMapping(Protocol):
         ...
 
     def renumbered(self, active: Mapping[int, Array]) -> RowMapping:
-        """With slots that have only their `active` rows left, among them all that are joined."""
+        """With slots that have only their `active` rows left, among them all that are joined; in
+        the same arrays, or files: these rows here are gone then."""
         ...
 
     def written(self) -> Mapping[int, Array]:
@@ -50,10 +53,10 @@ class RowMapping(Protocol):
         ...
 
 
-class WrittenMapping:
-    """Joined rows as an array of each slot: int32 (N,), slot -> rows, of so many rows `sizes`."""
+class _ByArrays(Generic[Numbers]):
+    """Slot -> the row that each joined row comes from, and how many rows the slot has."""
 
-    def __init__(self, rows: Mapping[int, Array], sizes: Mapping[int, int]) -> None:
+    def __init__(self, rows: Mapping[int, Numbers], sizes: Mapping[int, int]) -> None:
         self._rows = dict(rows)
         self._sizes = dict(sizes)
         self.slots = tuple(rows)
@@ -63,6 +66,10 @@ class WrittenMapping:
     def sizes(self) -> tuple[int, ...]:
         return tuple(self._sizes[slot] for slot in self.slots)
 
+
+class WrittenMapping(_ByArrays[Array]):
+    """Joined rows as an array of each slot: int32 (N,)."""
+
     def counts(self, slot: int) -> Array:
         return np.bincount(self._rows[slot], minlength=self._sizes[slot])
 
@@ -71,7 +78,6 @@ class WrittenMapping:
             yield tuple(rows[start : start + size] for rows in self._rows.values())
 
     def renumbered(self, active: Mapping[int, Array]) -> WrittenMapping:
-        """In the same arrays: these rows here are gone then."""
         for slot, kept in active.items():
             rows, place = self._rows[slot], positions(kept, self._sizes[slot])
             for start in range(0, self.total, CHUNK):
@@ -84,18 +90,8 @@ class WrittenMapping:
         return self._rows
 
 
-class StoredMapping:
-    """Joined rows in files, an array of each slot: slot -> its rows, of so many rows `sizes`."""
-
-    def __init__(self, rows: Mapping[int, StoredNumbers], sizes: Mapping[int, int]) -> None:
-        self._rows = dict(rows)
-        self._sizes = dict(sizes)
-        self.slots = tuple(rows)
-        self.total = len(next(iter(rows.values())))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(self._sizes[slot] for slot in self.slots)
+class StoredMapping(_ByArrays[StoredNumbers]):
+    """Joined rows in files, an array of each slot."""
 
     def counts(self, slot: int) -> Array:
         found = np.zeros(self._sizes[slot], np.int64)
@@ -114,7 +110,6 @@ class StoredMapping:
             yield tuple(self.part(slot, start, end) for slot in self.slots)
 
     def renumbered(self, active: Mapping[int, Array]) -> StoredMapping:
-        """In the same files: these rows here are gone then."""
         for slot, kept in active.items():
             if len(kept) == self._sizes[slot]:
                 continue

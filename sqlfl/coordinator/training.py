@@ -18,6 +18,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.equal_rows import merge_equal_rows
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
+from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
 from sqlfl.coordinator.lou import Members
@@ -171,7 +172,7 @@ def _prepared(
             f"model {plan.training.warm_start} has been replaced since this was planned",
             hint="run the statement again, to start from the new one",
         )
-    joined = prepare(plan, channel, run, progress.stage, scratch)
+    joined = prepare(plan, channel, run, progress.stage, scratch, executor)
     if joined.total == 0:
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
@@ -185,10 +186,11 @@ def _prepared(
     if written:
         head = 0 if plan.tower is None else plan.tower.outputs or 0
         check_memory(plan, joined.total, max(loss.outputs, head))
-        target = target.of(joined.slots[_target(plan)].rows)
+        target = target if _is_counted(plan) else target.spread(joined)
     else:
         sizes = zip(joined.mapping.slots, joined.mapping.sizes, strict=True)
-        check_tables(plan, dict(sizes), loss.outputs)
+        found = joined.mapping if isinstance(joined.mapping, Factorised) else None
+        check_tables(plan, dict(sizes), loss.outputs, found)
     if start is not None and start.classes != target.classes:
         raise ModelError(
             f"model {start.name} knows the classes {listed(start.classes or ())}, and target "
@@ -264,6 +266,7 @@ def _rounds(
         if not interrupt.is_set():
             check_kept(problem, kept.step.objective, algorithm.first, STEPS)
         check_run(plan, joined, prepared.protection, channel, run, watched.told)
+        final = measures.final(kept.scores)  # before anything is saved: a worker may be gone
         back = step.epoch - kept.step.epoch
         saving = {
             address: Save(run, slot.index, run, plan.name, back)
@@ -287,7 +290,7 @@ def _rounds(
             **({} if not _limited(plan) else {"dropped": joined.dropped}),
             "objective": kept.step.objective + floor,
             "loss": kept.step.loss + floor,
-            **measures.final(kept.scores),
+            **final,
         },
         interrupted=interrupt.is_set(),
         ending=_ending(step, kept.step, interrupt.is_set()),
@@ -366,7 +369,8 @@ def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
 def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
     """No such arrays; `target` is of the rows of its slot."""
     every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
-    mapping = CountedMapping(joined.total, [every.counts(slot) for slot in slots])
+    often = [every.counts(slot).astype(np.int64, copy=False) for slot in slots]
+    mapping = CountedMapping(joined.total, often)
     place = _target(plan)
     pieces = found_pieces(every, slots, place, target.values)
     counts = every.counts(place)
@@ -376,6 +380,11 @@ def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
 
 def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:
     return [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
+
+
+def _is_counted(plan: FederatedPlan) -> bool:
+    """Whether joined rows may be merged before any array of them is made."""
+    return plan.merges and not plan.weighted
 
 
 def _target(plan: FederatedPlan) -> int:

@@ -5,7 +5,8 @@ Ties count half. Weights (N,) are not negative: a row of weight 2 counts as two 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self, TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,9 @@ KEPT = 1 << 22
 BINS = 1 << 22
 FINEST = 60
 """Bins of 2⁻⁶⁰ at least, so that their numbers fit int64."""
+
+_Rows: TypeAlias = "tuple[Array, Array, Array | None]"
+"""Scores (n,), bool (n,) and weights (n,)."""
 
 
 def area_under_curve(score: Array, positive: Array, weights: Array | None = None) -> float | None:
@@ -89,7 +93,12 @@ class Area:
     ) -> None:
         self._most, self._bins, self._spread = kept, bins, spread
         self._rows = 0
-        self._kept: list[tuple[Array, Array, Array | None]] = []
+        self._kept: list[_Rows] = []
+        self._coarse = False
+        self._waiting: list[_Rows | Judged] = []
+        """Spread, and not in the bins yet, which are not worth to be made for a few rows."""
+        self._number = 0
+        """Of the rows that wait."""
         self._counts: _Counts | None = None
 
     def add(self, score: Array, positive: Array, weights: Array | None = None) -> None:
@@ -100,32 +109,40 @@ class Area:
         self._take(np.array(score, np.float64), np.array(positive, bool), own)
 
     def expect(self, rows: int) -> None:
-        """There will be so many: of too many none need be kept."""
+        """There will be so many, with those of areas that are merged: too many are not kept."""
         if rows > self._most:
-            self._count()
+            self._coarsen()
 
     @property
     def counting(self) -> bool:
-        """Rows are counted in bins by now."""
-        return self._counts is not None
+        """Rows are counted in bins, sooner or later."""
+        return self._coarse
 
     def add_spread(self, judged: Judged) -> None:
         """Further rows of an area that is `counting`, by scores that are as `spread` makes them."""
         self._rows += len(judged.scores)
-        self._count().add_judged(judged)
+        self._wait(judged)
 
     def merge(self, other: Area) -> None:
-        """Add the rows of another area with as many bins."""
-        for piece in other._kept:
-            self._take(*piece)
-        if other._counts is not None:
-            self._count().merge(other._counts)
+        """Add the rows of another area with as many bins, which is of no more use."""
+        for rows in other._kept:
+            self._take(*rows)
+        if not other._coarse:
+            return
+        self._coarsen()
+        self._rows += other._rows
+        for waiting in other._waiting:
+            self._wait(waiting)
+        if self._counts is None:
+            self._counts = other._counts
+        elif other._counts is not None:
+            self._counts.merge(other._counts)
 
     @property
     def value(self) -> float | None:
         """As `area_under_curve`."""
-        if self._counts is not None:
-            return self._counts.area
+        if self._coarse:
+            return self._count().area
         if not self._kept:
             return None
         return area_under_curve(*_joined(self._kept))
@@ -133,27 +150,66 @@ class Area:
     @property
     def error(self) -> float:
         """How far `value` may be from the area of the scores; 0 where it is exact."""
-        return 0.0 if self._counts is None else self._counts.error
+        return self._count().error if self._coarse else 0.0
+
+    def arrays(self) -> list[Array]:
+        """All that it knows, for `restore`: scores that are kept, or the bins."""
+        if self._coarse:
+            return self._count().arrays()
+        if not self._kept:
+            return []
+        score, positive, weights = _joined(self._kept)
+        return [score, positive] if weights is None else [score, positive, weights]
+
+    def restore(self, arrays: Sequence[Array], *, counting: bool) -> None:
+        """As one was that was `counting` or not, in one that is new."""
+        if counting:
+            self._coarse = True
+            self._counts = _Counts.of(self._bins, arrays)
+        elif arrays:
+            score, positive, *weights = arrays
+            self._take(score, positive, weights[0] if weights else None)
 
     def _take(self, score: Array, positive: Array, weights: Array | None) -> None:
         self._rows += len(score)
-        if self._counts is None and self._rows <= self._most:
-            self._kept.append((score, positive, weights))
+        if self._rows > self._most:
+            self._coarsen()
+        if self._coarse:
+            self._wait((self._spread(score), positive, weights))
         else:
-            self._count().add(self._spread(score), positive, weights)
+            self._kept.append((score, positive, weights))
+
+    def _coarsen(self) -> None:
+        """From now on, and what was kept."""
+        self._coarse = True
+        kept, self._kept = self._kept, []
+        for score, positive, weights in kept:
+            self._wait((self._spread(score), positive, weights))
+
+    def _wait(self, rows: _Rows | Judged) -> None:
+        self._waiting.append(rows)
+        self._number += _number(rows)
+        if self._counts is not None or self._number > self._most:
+            self._count()
 
     def _count(self) -> _Counts:
-        """The bins, with the rows that were kept until now."""
+        """The bins, with all rows."""
         if self._counts is None:
             self._counts = _Counts(self._bins)
-            if self._kept:
-                scores, positive, weights = _joined(self._kept)
-                self._counts.add(self._spread(scores), positive, weights)
-            self._kept = []
+        waiting, self._waiting, self._number = self._waiting, [], 0
+        for rows in waiting:
+            if isinstance(rows, Judged):
+                self._counts.add_judged(rows)
+            else:
+                self._counts.add(*rows)
         return self._counts
 
 
-def _joined(pieces: list[tuple[Array, Array, Array | None]]) -> tuple[Array, Array, Array | None]:
+def _number(rows: _Rows | Judged) -> int:
+    return len(rows.scores if isinstance(rows, Judged) else rows[0])
+
+
+def _joined(pieces: list[_Rows]) -> _Rows:
     scores = np.concatenate([score for score, _, _ in pieces])
     positive = np.concatenate([own for _, own, _ in pieces])
     if all(weights is None for _, _, weights in pieces):
@@ -204,6 +260,22 @@ class _Counts:
         places = np.flatnonzero(other._counts)
         bins = ((places >> 1) + other._first >> other._level - self._level) - self._first
         np.add.at(self._counts, 2 * bins + (places & 1), other._counts[places])
+
+    def arrays(self) -> list[Array]:
+        """Those bins that have rows, and where they are."""
+        places = np.flatnonzero(self._counts)
+        where = np.array([self._level, self._first, self._undefined], np.int64)
+        return [where, np.array([self._least, self._largest]), places, self._counts[places]]
+
+    @classmethod
+    def of(cls, bins: int, arrays: Sequence[Array]) -> Self:
+        where, reach, places, counts = arrays
+        found = cls(bins)
+        found._level, found._first, undefined = where.tolist()
+        found._undefined = bool(undefined)
+        found._least, found._largest = reach.tolist()
+        found._counts[places] = counts
+        return found
 
     @property
     def area(self) -> float | None:

@@ -6,6 +6,8 @@ counts as two rows, one of weight 0 as none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Protocol, Self
 
 import numpy as np
@@ -60,6 +62,13 @@ class Mean:
         self.total += other.total
         self.weight += other.weight
 
+    def numbers(self) -> list[float]:
+        return [self.total, self.weight]
+
+    def take(self, numbers: Iterator[float]) -> None:
+        """Those of another one, instead of its own."""
+        self.total, self.weight = next(numbers), next(numbers)
+
     @property
     def value(self) -> float:
         """NaN of nothing."""
@@ -82,7 +91,15 @@ class Meter(Protocol):
         ...
 
     def merge(self, other: Self) -> None:
-        """Add what another meter has seen, of other rows."""
+        """Add what another meter has seen, of other rows; that one is of no more use."""
+        ...
+
+    def arrays(self) -> list[Array]:
+        """All that it knows, for `restore`."""
+        ...
+
+    def restore(self, arrays: Sequence[Array]) -> None:
+        """As the one was, of the same kind, in one that is new."""
         ...
 
     def metrics(self) -> Metrics: ...
@@ -104,6 +121,12 @@ class NumberMeter:
         self._squares.merge(other._squares)
         self._sizes.merge(other._sizes)
         self._target.merge(other._target)
+
+    def arrays(self) -> list[Array]:
+        return _numbers(self._squares, self._sizes, self._target)
+
+    def restore(self, arrays: Sequence[Array]) -> None:
+        _restore(arrays[0], self._squares, self._sizes, self._target)
 
     def metrics(self) -> Metrics:
         total = self._target.squares
@@ -137,6 +160,12 @@ class CountMeter:
         self._squares.merge(other._squares)
         self._sizes.merge(other._sizes)
 
+    def arrays(self) -> list[Array]:
+        return _numbers(self._units, self._squares, self._sizes)
+
+    def restore(self, arrays: Sequence[Array]) -> None:
+        _restore(arrays[0], self._units, self._squares, self._sizes)
+
     def metrics(self) -> Metrics:
         return {
             "deviance": self._units.value,
@@ -168,9 +197,13 @@ class ClassMeter:
         """Further rows by their scores (n,), for the compiled library."""
         self._classes = 2
         judged = Judged(scores, y, weights)
-        for mean, total in ((self._right, judged.right), (self._surprises, judged.surprise)):
-            mean.total += total
-            mean.weight += judged.weight
+        self._surprises.total += judged.surprise
+        self._surprises.weight += judged.weight
+        if weights is None:
+            self._right.total += judged.right
+            self._right.weight += judged.weight
+        else:  # with the bits of the history, in whose order weights are added up
+            self._right.add(right(scores[:, None], y), weights)
         if self._area.counting:
             self._area.add_spread(judged)
         else:
@@ -181,6 +214,15 @@ class ClassMeter:
         self._right.merge(other._right)
         self._surprises.merge(other._surprises)
         self._area.merge(other._area)
+
+    def arrays(self) -> list[Array]:
+        area = np.array([self._classes, self._area.counting])
+        return [area, *_numbers(self._right, self._surprises), *self._area.arrays()]
+
+    def restore(self, arrays: Sequence[Array]) -> None:
+        (self._classes, counting), numbers, *area = (arrays[0].tolist(), *arrays[1:])
+        _restore(numbers, self._right, self._surprises)
+        self._area.restore(area, counting=bool(counting))
 
     def metrics(self) -> Metrics:
         return {
@@ -230,6 +272,14 @@ class _Spread:
         mean = other._mean + (other._origin - self._origin)
         self._join(other._weight, mean, other._squares)
 
+    def numbers(self) -> list[float]:
+        moments = [self._origin, self._mean, self._weight, self._squares]
+        return [*moments, self._least, self._largest]
+
+    def take(self, numbers: Iterator[float]) -> None:
+        self._origin, self._mean, self._weight, self._squares = islice(numbers, 4)
+        self._least, self._largest = islice(numbers, 2)
+
     @property
     def squares(self) -> float:
         """0 where all are equal: the mean of equal numbers need not be that number."""
@@ -240,6 +290,17 @@ class _Spread:
         self._squares += squares + shift * shift * (self._weight * (weight / both))
         self._mean += shift * (weight / both)
         self._weight = both
+
+
+def _numbers(*parts: Mean | _Spread) -> list[Array]:
+    """float64 (k,): those of all parts, one after the other."""
+    return [np.array([number for part in parts for number in part.numbers()])]
+
+
+def _restore(numbers: Array, *parts: Mean | _Spread) -> None:
+    left = iter(numbers.tolist())
+    for part in parts:
+        part.take(left)
 
 
 def _sum(values: Array, weights: Array | None) -> float:

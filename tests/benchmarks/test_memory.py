@@ -34,3 +34,10 @@ def test_a_join_is_trained_under_a_limit_or_refused() -> None:
     assert 10_000 < int(rows[1].replace(",", "")) < 40_000
     assert re.search(r"resident memory at most 0\.\d\d GiB, 0\.\d\d GiB of it before", told)
     assert "memory_limit is 4.9 KiB" in run("grid", *size, "--limit", "5KB")
+
+
+@pytest.mark.slow
+def test_the_coordinator_is_measured_alone() -> None:
+    told = run("star", "--rows", "20000", "--fan-out", "100", "--limit", "50MB", "--apart")
+    assert "20,000 joined rows" in told
+    assert "resident memory at most 0." in told

@@ -22,9 +22,13 @@ def test_rounds_are_told_from_reads() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     heads, _, *rows = (line.strip("| ").split(" | ") for line in done.stdout.splitlines())
-    assert [row[1] for row in rows] == ["lbfgs", "admm"]
+    merged = ", equal rows once"
+    assert [row[1] for row in rows] == ["lbfgs" + merged, "lbfgs", "admm" + merged, "admm"]
     for row in rows:
         found = dict(zip(heads, row, strict=True))
         assert found["joined rows"] == "4,000"
         ratio = float(found["round / read"].replace(",", ""))
         assert ratio > 1, "a round reads all joined rows"
+        passes = float(found["curvatures, ms"]) + float(found["other passes, ms"])
+        assert passes <= float(found["a round, ms"]) + 0.1
+        assert ("lbfgs" in row[1]) == (float(found["curvatures, ms"]) > 0)

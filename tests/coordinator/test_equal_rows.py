@@ -225,6 +225,38 @@ def test_rows_of_targets_that_all_differ_stay() -> None:
     assert replace(made, target=target).merged()[1] is target
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("slot", [0, 2])
+@pytest.mark.parametrize("spread", [(4, 5, 6), (0, 5, 0), (0, 0, 0)])
+def test_rows_that_are_counted_are_those_that_are_merged(
+    kind: str, slot: int, spread: tuple[int, int, int]
+) -> None:
+    """Where the target comes by rows of its slot no joined row need be written down."""
+    made = case(kind, spread=spread)
+    rng, size = np.random.default_rng(3), int(made.joined.slots[slot].offsets[-1])
+    names = KINDS[kind]
+    values = rng.choice([0.5, 1.0, -2.0], size) if names is None else rng.integers(
+        0, len(names), size).astype(np.uint8)  # fmt: skip
+    target = Targets(values, names, slot)
+    counted, targets = replace(made, target=target).merged()
+    merged, others = replace(made, target=target.spread(made.joined)).merged()
+    assert targets.slot is None
+    assert targets.values.dtype == values.dtype
+    assert (counted.weighting is None) == (merged.weighting is None) == (spread == (0, 0, 0))
+    assert tables(counted, targets) == tables(merged, others)
+
+
+def tables(joined: Joined, target: Targets) -> list[tuple[float, ...]]:
+    """Joined rows, with all that is known of each, in some order."""
+    columns = [joined.slots[slot].rows for slot in (0, 2)]
+    weights = joined.weighting
+    if weights is not None:
+        assert weights.rows is not None
+        columns += [weights.weights, weights.samples, weights.validation, weights.held]
+        columns += [weights.rows]
+    return sorted(zip(*(own.tolist() for own in [*columns, target.values]), strict=True))
+
+
 @pytest.mark.parametrize("batch", [100, 2999])
 def test_batches_are_of_joined_rows(batch: int) -> None:
     made = case(algorithm="sgd", batch_size=batch)

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from sqlglot import exp
 
-from sqlfl.coordinator.factorised import Factorised, factorised
+from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.key_trees import factorised
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Block, Fragment, Join, Slot, Ucq
 from sqlfl.schema import Client

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from sqlfl.coordinator.mapping_query import SlotRows, key_codes, run_mapping_query
 from sqlfl.messages import JoinKeys
 from sqlfl.schema import Address, Client
+from tests.databases import in_memory
 
 Clear = Sequence[Sequence[int | None]]
 """Per client of a slot, the key of each row."""
@@ -60,7 +60,7 @@ def joined(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[i
 
 
 def in_clear(sql: str, slots: Sequence[Clear], fragments: int = 1) -> list[tuple[int, ...]]:
-    with duckdb.connect() as con:
+    with in_memory() as con:
         for number, clients in enumerate(slots):
             keys = [v for key in clients for v in key]
             fragment = [k % fragments for key in clients for k in range(len(key))]
@@ -98,3 +98,22 @@ def test_a_null_key_joins_nothing(sql: str, slots: list[Clear], fragments: int) 
         sql = f"{sql} WHERE slot_0.fragment = 1"
     expected = in_clear(sql, slots, fragments)
     assert joined(sql, slots, fragments) == expected
+
+
+def test_tags_that_begin_alike_are_of_different_keys() -> None:
+    """As no keyed hashes are, but a party may send what it likes."""
+    client = [Client("p", 0), Client("q", 0)]
+    ends = ([0, 1, 2, 3], [1, 3, 4])
+    rows = [
+        SlotRows(n, ((client[n], n),), ((0,),), ((len(own),),), (0,)) for n, own in enumerate(ends)
+    ]
+    tags = [np.array([[7] * 15 + [end] for end in own], np.uint8) for own in ends]
+    replies = {
+        (client[n], n): JoinKeys(
+            "r", n, np.zeros(0, np.uint16), (own,), (np.arange(len(own), dtype=np.uint32),)
+        )
+        for n, own in enumerate(tags)
+    }
+    left, right = (codes.keys[0] for codes in key_codes(rows, replies).values())
+    equal = left[:, None] == right
+    np.testing.assert_array_equal(equal, np.array(ends[0])[:, None] == np.array(ends[1]))

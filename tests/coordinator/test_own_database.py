@@ -27,10 +27,10 @@ def test_what_it_spills_is_in_a_folder_of_its_own() -> None:
 
 
 def test_it_is_used_again_and_empty() -> None:
-    asked = "SELECT current_setting('memory_limit')"
+    asked = "SELECT current_setting('memory_limit'), current_setting('threads')"
     with own_database() as con:
         usual = con.execute(asked).fetchall()
-        con.execute("SET memory_limit = '100MB'")
+        con.execute("SET memory_limit = '100MB'; SET threads = 1")
         con.register("slot_0", pa.table({"key": [1, 2]}))
         assert con.sql("FROM slot_0").fetchall() == [(1,), (2,)]
         con.execute("SET GLOBAL TimeZone = 'Asia/Tokyo'")  # nothing else tells that it is the same

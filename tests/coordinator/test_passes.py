@@ -18,8 +18,10 @@ from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
 from tests.ways import WAYS, take_way
 
+pytestmark = pytest.mark.thinned(3)
+
 LOSSES: list[Loss] = [Squared(), Poisson(), Logistic(), Softmax(3)]
-TOTAL, SIZES = 5000, (5000, 700, 9)
+TOTAL, SIZES = 5000, (5000, 90, 9)
 
 
 def targets(loss: Loss, rng: np.random.Generator) -> np.ndarray:
@@ -35,7 +37,7 @@ class Dense:
 
     def __init__(self, loss: Loss, weighted: bool, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        rows = [np.arange(TOTAL), np.sort(rng.integers(0, 700, TOTAL)), rng.integers(0, 9, TOTAL)]
+        rows = [np.arange(TOTAL), np.sort(rng.integers(0, 90, TOTAL)), rng.integers(0, 9, TOTAL)]
         self.rows = [own.astype(np.int32) for own in rows]
         self.y = targets(loss, rng)
         self.w: np.ndarray | None = None

@@ -116,11 +116,15 @@ def block_subspace(join, iterations: int, memory: int = 10) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_step_is_the_best_of_its_subspace(kind: str) -> None:
+def test_every_step_is_the_best_of_its_subspace(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where searches leave nothing, and else nearly."""
     join = random_join(kind, correlation=0.95, sizes=(300,) * 3, total=300, l2=1e-3)
-    steps = train(join, "lbfgs", epochs=5, tolerance=0.0).steps
-    expected = block_subspace(join, len(steps))
-    np.testing.assert_allclose([step.objective for step in steps], expected, rtol=1e-6)
+    near = [step.objective for step in train(join, "lbfgs", epochs=5, tolerance=0.0).steps]
+    monkeypatch.setattr("sqlfl.methods.lbfgs.coordinator.NEAR", 0.0)
+    exact = [step.objective for step in train(join, "lbfgs", epochs=5, tolerance=0.0).steps]
+    expected = block_subspace(join, len(exact))
+    np.testing.assert_allclose(exact, expected, rtol=1e-6)
+    np.testing.assert_allclose(near, expected[: len(near)], rtol=1e-4)
 
 
 @pytest.mark.parametrize("most", [1, 4])

@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import numpy as np
 
 import sqlfl
@@ -18,6 +17,7 @@ from sqlfl.messages import Activate, Labels, Message
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
 from sqlfl.wire import decode
+from tests.databases import in_memory
 
 ROWS = 120
 EPSILON = 1
@@ -81,7 +81,7 @@ def session(
         recorders.append(RecordingTransport(inner))
         return recorders[0]
 
-    with contextlib.closing(duckdb.connect()) as lab:
+    with in_memory() as lab:
         lab.execute(TESTS)
         with sqlfl.Federation(coordinator, progress=False, wrap=wrap) as fed:
             fed.attach(name, source, store)

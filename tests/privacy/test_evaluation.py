@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import duckdb
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from sqlfl.privacy.mechanisms import keep_probability, laplace_keep
 from sqlfl.privacy.samplers import randomised_response
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.test_border import Tap, assert_disclosed, tapped
 
 VISITS = (
@@ -46,7 +46,7 @@ def clinic(database: Open) -> Iterator[tuple[sqlfl.Federation, Tap]]:
 @pytest.fixture(scope="module")
 def plain() -> Iterator[tuple[sqlfl.Federation, Tap]]:
     """With a model m of who is ill, trained without PRIVACY: for statements that change nothing."""
-    with duckdb.connect() as visits, duckdb.connect() as tests:
+    with in_memory() as visits, in_memory() as tests:
         visits.execute(VISITS)
         tests.execute(TESTS)
         with tapped({"clinic": [visits], "lab": [tests]}) as (fed, tap):

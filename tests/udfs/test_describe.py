@@ -57,17 +57,24 @@ def test_a_listing_is_kept_until_something_changes(
     database: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     con = database("CREATE TABLE t (a INTEGER)", "CREATE TYPE kind AS ENUM ('x')")
-    listed: list[int] = []
+    made: list[int] = []
 
-    def counted(con: duckdb.DuckDBPyConnection) -> object:
-        listed.append(1)
-        return listing(con)
+    def counted(con: duckdb.DuckDBPyConnection, entries: object) -> object:
+        made.append(1)
+        return listed(con, entries)
 
-    monkeypatch.setattr(describe_module, "listing", counted)
+    listed = describe_module._listed
+    monkeypatch.setattr(describe_module, "_listed", counted)
     own, cursor = Listings(), con.cursor()
-    assert own.listing(con) == listing(con)
-    assert own.listing(con) == listing(con)
-    assert len(listed) == 1
+
+    def check(times: int, change: str = "") -> None:
+        expected = listing(con)
+        made.clear()
+        assert own.listing(con) == expected, change
+        assert len(made) == times, change
+
+    check(1)
+    check(0)
     for change in (
         "ALTER TABLE t ADD COLUMN b INTEGER",
         "ALTER TABLE t RENAME COLUMN b TO c",
@@ -84,11 +91,49 @@ def test_a_listing_is_kept_until_something_changes(
         "USE far",
     ):
         (con if change.startswith("USE") else cursor).execute(change)
-        before = len(listed)
-        assert own.listing(con) == listing(con), change
-        assert len(listed) == before + 1, change
-        assert own.listing(con) == listing(con)
-        assert len(listed) == before + 1, change
+        check(1, change)
+        check(0, change)
+
+
+def test_few_tables_are_listed_as_many_are(database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    con = database(
+        """CREATE TABLE "an ""odd"".table" (
+          "A b" INTEGER PRIMARY KEY, s STRUCT(x INTEGER, "y z" VARCHAR[]), "ü" MAP(INTEGER, DATE),
+          g INTEGER GENERATED ALWAYS AS (3), d DECIMAL(5, 2)[] DEFAULT [])""",
+        "CREATE TYPE kind AS ENUM ('it''s', 'b')",
+        'CREATE SCHEMA "a.b"',
+        'CREATE TABLE "a.b".t (k kind, n kind[])',
+        "CREATE TEMP TABLE t (hidden INTEGER)",
+        "ATTACH ':memory:' AS \"t\"",
+        'CREATE TABLE "t".t (far INTEGER)',
+    )
+    asked: list[object] = []
+    many = describe_module._with_columns
+    monkeypatch.setattr(describe_module, "_with_columns", lambda: asked.append(1) or many())
+    few = listing(con)
+    assert not asked
+    monkeypatch.setattr(describe_module, "_FEW", 2)
+    assert listing(con) == few
+    assert asked
+    assert len(few[1]) == 3
+
+
+def test_a_table_that_goes_while_it_is_listed(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    con = database("CREATE TABLE t (a INTEGER)", "CREATE TABLE u (b INTEGER)")
+    ask = describe_module._columns_of
+
+    def late(con: duckdb.DuckDBPyConnection, entries: list[tuple[object, ...]]) -> object:
+        con.execute("DROP TABLE IF EXISTS t")
+        return ask(con, entries)
+
+    monkeypatch.setattr(describe_module, "_columns_of", late)
+    own = Listings()
+    expected = (Table(None, "u", (Column("b", "INTEGER"),), 0),)
+    assert own.listing(con)[1] == expected
+    con.execute("ALTER TABLE u RENAME b TO c")
+    assert own.listing(con)[1][0].columns == (Column("c", "INTEGER"),)
 
 
 def test_where_there_is_a_view_the_listing_is_made_each_time(database: Open) -> None:

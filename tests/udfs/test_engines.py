@@ -27,6 +27,7 @@ from sqlfl.udfs.keys import derive
 from sqlfl.udfs.predict import ENGINES, make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
+from tests.databases import in_memory
 from tests.depth import THOROUGH
 from tests.udfs.snapshots import specification, take
 
@@ -175,7 +176,7 @@ FORMS = [
 @pytest.fixture(scope="module", params=FORMS, ids=str)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     form, counted, seed = request.param
-    with duckdb.connect() as con:
+    with in_memory() as con:
         table = make_table(con, 120, seed)
         snapshot = take(con, WANTED, FRAGMENT)
         rng = np.random.default_rng(seed + 1)
@@ -349,7 +350,7 @@ class EngineConformance:
 
     def test_unseen_values_at_scoring(self) -> None:
         """Another category is all zeros before centring; a missing number counts as the mean."""
-        with duckdb.connect() as con:
+        with in_memory() as con:
             con.execute(
                 "CREATE TABLE t AS SELECT range % 2 AS x, 'c' || (range % 3) AS c FROM range(6)"
             )
@@ -378,7 +379,7 @@ class EngineConformance:
             np.testing.assert_allclose(h[:, 0], expected[ids])
 
     def test_scoring_refuses_other_features_and_infinity(self) -> None:
-        with duckdb.connect() as con:
+        with in_memory() as con:
             con.execute("CREATE TABLE t AS SELECT 1.0 AS x, 'a' AS c, 'inf'::DOUBLE AS bad")
             one = take(con, specification(("x", "numeric")), "SELECT x FROM t", run="a")
             other = take(con, specification(("c", "category")), "SELECT c FROM t", run="b")
@@ -392,7 +393,7 @@ class EngineConformance:
                 score(con, bad, encoding, np.zeros((1, 1)), self.name)
 
     def test_no_rows_and_no_numbers(self) -> None:
-        with duckdb.connect() as con:
+        with in_memory() as con:
             con.execute("CREATE TABLE t AS SELECT 1.0 AS x, 'a' AS c")
             empty = take(con, specification(("x", "numeric"), ("c", "category")),
                          "SELECT x, c FROM t", run="a")  # fmt: skip
@@ -445,7 +446,7 @@ def test_many_columns() -> None:
 @pytest.mark.thinned(2)
 def test_a_weight_of_two_is_the_row_twice() -> None:
     """Whatever the row counted before it was weighed."""
-    with duckdb.connect() as con:
+    with in_memory() as con:
         make_table(con, 40, 11)
         con.execute("CREATE TABLE u AS SELECT * FROM t UNION ALL SELECT * FROM t WHERE id % 3 = 0")
         wanted = specification(*FEATURES, identifiers=(0,))
@@ -479,7 +480,7 @@ class TestSqlEngine(EngineConformance):
         monkeypatch.setattr(update, "_BLOCK", 16)
         monkeypatch.setattr(update, "CHUNK", 24)
         width = 40
-        with duckdb.connect() as con:
+        with in_memory() as con:
             con.execute(WAVES.format(width=width, rows=30))
             wanted = specification(("v", "array", width), ("c", "category"))
             snapshot = take(con, wanted, "SELECT v, c FROM t")
@@ -525,7 +526,7 @@ class TestSparseArraysEngine(EngineConformance):
             kind, "60000 + range % 13"
         )
         condition = "range % 5 > 0" if null else "true"
-        with duckdb.connect() as con:
+        with in_memory() as con:
             con.execute(
                 f"CREATE TABLE t AS SELECT CASE WHEN {condition} THEN ({value})::{kind} END AS x, "
                 "x::DOUBLE AS z, range AS id FROM range(200)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import duckdb
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sqlfl.errors import InternalError
+from sqlfl.udfs import equal_rows
 from sqlfl.udfs.equal_rows import merge_equal_rows
 from sqlfl.udfs.features import Encoding, local_encoding
 from sqlfl.udfs.predict import make_engine
@@ -75,14 +77,18 @@ def engines(snapshot: Snapshot, encoding: Encoding) -> list[Engine]:
     return [make_engine(name, snapshot.con, snapshot, encoding) for name in ENGINES]
 
 
+@pytest.mark.parametrize("few", [0, equal_rows.FEW])
 @pytest.mark.parametrize("seed", range(3))
-def test_classes_are_of_rows_that_are_equal_in_all_features(database: Open, seed: int) -> None:
+def test_classes_are_of_rows_that_are_equal_in_all_features(
+    database: Open, seed: int, few: int
+) -> None:
     con = database()
     made = filled(con, 600, seed)
     snapshot = activate_all(taken(con))
     rows = [made[int(y)] for y in snapshot.labels()[0]]
     numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
-    classes = merge_equal_rows(snapshot)
+    with mock.patch.object(equal_rows, "FEW", few):
+        classes = merge_equal_rows(snapshot)
     assert classes.dtype == np.uint32
     assert classes.tolist() == [numbers[row] for row in rows]
     assert snapshot.active == len(numbers)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.sums import Sums
+from sqlfl.coordinator.key_join import KeyJoin
 
 
 class Held(Protocol):
@@ -30,6 +32,13 @@ class Executor(Protocol):
 
     def hold(self, division: Division) -> Held:
         """Raises Error where it cannot take them."""
+        ...
+
+    def join(self, join: KeyJoin, slot: int) -> list[Array] | None:
+        """The joined rows, made by parts of the `slot`; None where the coordinator is to make them.
+
+        Raises Error where a worker is gone, or its memory does not suffice.
+        """
         ...
 
     def close(self) -> None:

@@ -30,7 +30,11 @@ from sqlfl.interrupts import checkpoint
 from sqlfl.models.losses import Loss
 
 ROWS = 1 << 17
-"""Joined rows of a partition at least: of fewer, to begin and to add up costs what it spares."""
+"""Joined rows of a partition, where there are many."""
+LEAST = 1 << 16
+"""At least: of fewer, to begin and to add up costs what it spares."""
+FEW = 4
+"""Partitions up to which they are smaller than `ROWS`."""
 SHARED = 4
 """Joined rows at least, of a partition, for each row of a slot that all partitions share: to add up
 what these answer is little beside their passes then."""
@@ -128,7 +132,8 @@ def _written(source: WrittenPieces, loss: Loss, measured: Measured) -> Division:
 
 def _parts(total: int, shared: int) -> int:
     """The number of partitions, where they share the sums of so many numbers."""
-    return max(1, min(MOST, total // max(ROWS, SHARED * shared)))
+    most = max(total // ROWS, min(FEW, total // LEAST))
+    return max(1, min(MOST, most, total // max(1, SHARED * shared)))
 
 
 def _is_ascending(slot: SlotMapping) -> bool:

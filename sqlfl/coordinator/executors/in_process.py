@@ -14,6 +14,7 @@ from typing import TypeVar
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.partition import Partition, Work
 from sqlfl.coordinator.executors.sums import Node, Sums, Tally
+from sqlfl.coordinator.key_join import KeyJoin
 from sqlfl.errors import Error
 from sqlfl.interrupts import HEARD, caught
 
@@ -32,6 +33,9 @@ class InProcess:
     def hold(self, division: Division) -> HeldHere:
         partitions = [division.partition(number) for number in range(division.count)]
         return HeldHere(self, division, partitions)
+
+    def join(self, join: KeyJoin, slot: int) -> None:
+        """DuckDB has threads of its own."""
 
     def close(self) -> None:
         with self._lock:

@@ -1,8 +1,7 @@
 """All that is computed of the joined rows of a problem: asked of their partitions, added up.
 
-A few things are of the coordinator alone, in one thread: samples of rows, the final metrics, and
-sums of an array that has a number for each joined row. Files that no other process can open are
-read by its threads.
+A few things are of the coordinator alone, in one thread: samples of rows, and sums of an array that
+has a number for each joined row. Files that no other process can open are read by its threads.
 """
 
 from __future__ import annotations
@@ -113,7 +112,8 @@ class JoinedRows:
 
     def meters(self, scores: Scores) -> list[Meter]:
         """All metrics, of the same rows as `headlines`."""
-        return self._measured.meters(self._whole, self._loss, scores)
+        rows = tuple(self._measured.rows(self.total))
+        return list(self._ask(Work("meters", scores, rows=rows)).meters)
 
     def added(self, values: Array) -> list[Array]:
         return self._whole.added(values)

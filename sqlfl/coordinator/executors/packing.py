@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,17 +15,26 @@ from sqlfl.coordinator.executors.frames import Frame, Reading, Writing
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
 from sqlfl.coordinator.executors.sums import Node, Segment, Sums
 from sqlfl.coordinator.factorised import Branch, Factorised, Tree
+from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.key_join import KeyJoin
 from sqlfl.coordinator.mapping import SlotMapping, TableMapping
 from sqlfl.coordinator.rounds.measured import Measured
 from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, ProductPieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.errors import Error, InternalError
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
+from sqlfl.models.metrics import ClassMeter, CountMeter, Meter, NumberMeter
 from sqlfl.models.poisson import Poisson
 
 LOSSES: Mapping[str, Any] = {kind.name: kind for kind in (Squared, Logistic, Poisson)} | {
     "softmax": Softmax
 }
+KINDS: Mapping[str, Callable[[], Meter]] = {
+    "number": NumberMeter,
+    "count": CountMeter,
+    "class": ClassMeter,
+}
+METERS = {kind: name for name, kind in KINDS.items()}
 
 
 # -- work and answers ------------------------------------------------------------------------------
@@ -40,6 +49,7 @@ def frame_of_work(work: Work) -> Frame:
         "along": writing.several(work.along),
         "number": work.number,
         "flag": work.flag,
+        "rows": work.rows,
     }
     return Frame(facts, writing.arrays)
 
@@ -47,9 +57,8 @@ def frame_of_work(work: Work) -> Frame:
 def work_of(frame: Frame) -> Work:
     facts, reading = frame.facts, Reading(frame.arrays)
     scores = Scores(reading.several(facts["slots"]), reading.arrays[facts["constant"]])
-    return Work(
-        facts["name"], scores, reading.several(facts["along"]), facts["number"], facts["flag"]
-    )
+    along, rows = reading.several(facts["along"]), tuple(facts["rows"])
+    return Work(facts["name"], scores, along, facts["number"], facts["flag"], rows)
 
 
 def frame_of_answers(nodes: Sequence[Node]) -> Frame:
@@ -63,6 +72,8 @@ def frame_of_answers(nodes: Sequence[Node]) -> Frame:
             "slots": [[[own.first, writing.one(own.values)] for own in segments]
                       for segments in node.sums.slots],
             "rows": writing.several(node.sums.rows),
+            "meters": [[METERS[type(own)], writing.several(own.arrays())]
+                       for own in node.sums.meters],
         }
         for node in nodes
     ]  # fmt: skip
@@ -78,9 +89,47 @@ def answers_of(frame: Frame) -> list[Node]:
             for segments in facts["slots"]
         )
         numbers, tops = reading.several([facts["numbers"], facts["tops"]])
-        return Sums(numbers, tops, slots, reading.several(facts["rows"]))
+        rows = reading.several(facts["rows"])
+        return Sums(numbers, tops, slots, rows, tuple(map(meter, facts["meters"])))
+
+    def meter(told: tuple[str, Sequence[int]]) -> Meter:
+        found = KINDS[told[0]]()
+        found.restore(reading.several(told[1]))
+        return found
 
     return [Node(own["first"], own["count"], sums(own)) for own in frame.facts["nodes"]]
+
+
+# -- the join of keys ------------------------------------------------------------------------------
+
+
+def frame_of_join(join: KeyJoin) -> Frame:
+    writing = Writing()
+    facts = {
+        "sql": join.sql,
+        "order": join.order,
+        "memory": join.memory,
+        "slots": [
+            {"slot": slot, "first": join.first.get(slot, 0),
+             "fragment": writing.one(own.fragment), "keys": list(own.keys),
+             "codes": writing.several(list(own.keys.values()))}
+            for slot, own in join.codes.items()
+        ],
+    }  # fmt: skip
+    return Frame(facts, writing.arrays)
+
+
+def join_of(frame: Frame) -> KeyJoin:
+    facts, reading = frame.facts, Reading(frame.arrays)
+    codes = {
+        own["slot"]: SlotCodes(
+            reading.arrays[own["fragment"]],
+            dict(zip(own["keys"], reading.several(own["codes"]), strict=True)),
+        )
+        for own in facts["slots"]
+    }
+    first = {own["slot"]: own["first"] for own in facts["slots"]}
+    return KeyJoin(facts["sql"], tuple(facts["order"]), codes, facts["memory"], first)
 
 
 # -- partitions ------------------------------------------------------------------------------------

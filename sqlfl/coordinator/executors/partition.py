@@ -31,6 +31,8 @@ class Work:
     """Further values of the rows of every slot, in the last axis."""
     number: float = 0.0
     flag: bool = False
+    rows: tuple[int, ...] = ()
+    """Of all partitions, in each part that is measured."""
 
     def within(self, reaches: Sequence[Reach], base: Sequence[Reach]) -> Work:
         """With the values of these rows alone, of those that there are from `base` on."""
@@ -145,6 +147,11 @@ def _held_loss(own: Partition, work: Work) -> Sums:
     return Sums(np.array([own.measured.held_loss(own.passes, own.loss, work.scores)]))
 
 
+def _meters(own: Partition, work: Work) -> Sums:
+    found = own.measured.meters(own.passes, own.loss, work.scores, work.rows)
+    return Sums(meters=tuple(found))
+
+
 OPERATIONS: Mapping[str, Callable[[Partition, Work], Sums]] = {
     "look": _look,
     "curvatures": _curvatures,
@@ -158,4 +165,5 @@ OPERATIONS: Mapping[str, Callable[[Partition, Work], Sums]] = {
     "proximal": _proximal,
     "headlines": _headlines,
     "held_loss": _held_loss,
+    "meters": _meters,
 }

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame
 from sqlfl.coordinator.executors.packing import (
-    answers_of,
     frame_of_answers,
+    frame_of_join,
     frame_of_partitions,
     frame_of_work,
+    join_of,
     partitions_of,
     work_of,
 )
 from sqlfl.coordinator.executors.partition import Partition, Reach, Work
 from sqlfl.coordinator.executors.sums import Node, Tally
+from sqlfl.coordinator.key_join import KeyJoin
 from sqlfl.errors import Error
 
-HOLD, ASK, FORGET = "hold", "ask", "forget"
+HOLD, ASK, FORGET, JOIN = "hold", "ask", "forget", "join"
 
 
 # -- what is asked ---------------------------------------------------------------------------------
@@ -39,14 +42,18 @@ def to_forget(held: int) -> Frame:
     return _request(FORGET, held, Frame({}))
 
 
-def answered(reply: Frame, worker: str) -> Sequence[Node]:
+def to_join(join: KeyJoin) -> Frame:
+    return _request(JOIN, None, frame_of_join(join))
+
+
+def checked(reply: Frame, worker: str) -> Frame:
     """Raises Error where the worker failed."""
     if "failed" in reply.facts:
         raise Error(f"{worker} failed: {reply.facts['failed']}")
-    return answers_of(reply)
+    return reply
 
 
-def _request(do: str, held: int, what: Frame) -> Frame:
+def _request(do: str, held: int | None, what: Frame) -> Frame:
     return Frame({"do": do, "held": held, "what": what.facts}, what.arrays)
 
 
@@ -76,6 +83,9 @@ class Service:
         del self._held[held]
         return frame_of_answers([])
 
+    def _join(self, held: None, what: Frame) -> Frame:
+        return Frame({}, join_of(what).rows())
+
     def _ask(self, held: int, what: Frame) -> Frame:
         first, partitions, base = self._held[held]
         work, tally = work_of(what), Tally()
@@ -84,8 +94,9 @@ class Service:
         return frame_of_answers(tally.nodes)
 
 
-_DOES: Mapping[str, Callable[[Service, int, Frame], Frame]] = {
+_DOES: Mapping[str, Callable[[Service, Any, Frame], Frame]] = {
     HOLD: Service._hold,
     ASK: Service._ask,
     FORGET: Service._forget,
+    JOIN: Service._join,
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.models.metrics import Meter
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +41,20 @@ class Sums:
     """Of every slot, added where partitions have the same rows, else side by side."""
     rows: tuple[Array, ...] = ()
     """(c, b) each: of joined rows, one after the other."""
+    meters: tuple[Meter, ...] = ()
+    """Merged."""
 
     def plus(self, other: Sums) -> Sums:
-        """With what the following partitions answered."""
+        """With what the following partitions answered; neither is of more use then."""
         slots = zip(self.slots, other.slots, strict=True)
+        for own, more in zip(self.meters, other.meters, strict=True):
+            own.merge(more)
         return Sums(
             self.numbers + other.numbers,
             np.maximum(self.tops, other.tops),
             tuple(_joined(before, after) for before, after in slots),
             self.rows + other.rows,
+            self.meters,
         )
 
     def of_slots(self, sizes: Sequence[int]) -> tuple[Array, ...]:
@@ -64,7 +70,9 @@ def _joined(before: tuple[Segment, ...], after: tuple[Segment, ...]) -> tuple[Se
     if len(before) == len(after) == 1:
         (a,), (b,) = before, after
         if (a.first, a.end) == (b.first, b.end):
-            return (Segment(a.first, a.values + b.values),)
+            # what another process sent can only be read
+            into = a.values if a.values.flags.writeable else None
+            return (Segment(a.first, np.add(a.values, b.values, out=into)),)
     return before + after
 
 

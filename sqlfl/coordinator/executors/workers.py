@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.frames import Frame
 from sqlfl.coordinator.executors.in_process import InProcess, check_number, cores, in_order
+from sqlfl.coordinator.executors.packing import answers_of
 from sqlfl.coordinator.executors.partition import Reach, Work
-from sqlfl.coordinator.executors.service import answered, to_ask, to_forget, to_hold
-from sqlfl.coordinator.executors.sums import Node, Sums, Tally
+from sqlfl.coordinator.executors.service import checked, to_ask, to_forget, to_hold, to_join
+from sqlfl.coordinator.executors.sums import Sums, Tally
+from sqlfl.coordinator.key_join import KeyJoin, together
 from sqlfl.errors import Error
 
 
@@ -79,6 +82,15 @@ class Workers(ABC):
         whole = tuple((0, size) for size in division.whole.sizes)
         return HeldByWorkers(crew, held, shares, whole)
 
+    def join(self, join: KeyJoin, slot: int) -> list[Array] | None:
+        crew = self._together()
+        count = min(len(crew.workers), len(join.codes[slot].fragment))
+        if count < 2:
+            return None
+        parts = zip(crew.workers, join.parts(slot, count), strict=False)
+        replies = crew.ask([(worker, to_join(part)) for worker, part in parts])
+        return together([reply.arrays for reply in replies])
+
     def close(self) -> None:
         with self._lock:
             crew, self._crew = self._crew, None
@@ -113,16 +125,16 @@ class Crew:
             raise
         return cls(begun)
 
-    def ask(self, requests: Sequence[tuple[Worker, Frame]]) -> list[Node]:
+    def ask(self, requests: Sequence[tuple[Worker, Frame]]) -> list[Frame]:
         """What the workers answer, in their order. Where one fails, or Ctrl-C comes, all end."""
-        nodes: list[Node] = []
+        replies: list[Frame] = []
         tasks = [partial(_request, worker, frame) for worker, frame in requests]
         try:
-            in_order(self._pool, tasks, lambda number, found: nodes.extend(found), self.end)
+            in_order(self._pool, tasks, lambda number, reply: replies.append(reply), self.end)
         except BaseException:
             self.end()
             raise
-        return nodes
+        return replies
 
     def end(self) -> None:
         # another statement may still ask, and is told that they are gone
@@ -131,8 +143,8 @@ class Crew:
             worker.end()
 
 
-def _request(worker: Worker, frame: Frame) -> Sequence[Node]:
-    return answered(worker.request(frame), worker.name)
+def _request(worker: Worker, frame: Frame) -> Frame:
+    return checked(worker.request(frame), worker.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +177,9 @@ class HeldByWorkers:
                 frames[own.base] = to_ask(self._held, work.within(own.base, self._whole))
             requests.append((own.worker, frames[own.base]))
         tally = Tally()
-        for node in self._crew.ask(requests):
-            tally.add(node)
+        for reply in self._crew.ask(requests):
+            for node in answers_of(reply):
+                tally.add(node)
         return tally.total()
 
     def close(self) -> None:

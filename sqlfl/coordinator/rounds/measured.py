@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,8 @@ class Measured:
         """1, or 2 where there is a split: the rows of training, and those for validation."""
         return 1 if self.validation is None else 2
 
-    def _rows(self, total: int) -> list[int]:
-        """Of each part."""
+    def rows(self, total: int) -> list[int]:
+        """Of each part of so many joined rows."""
         if self.validation is None:
             return [total]
         held = int(self.validation.sum())
@@ -57,14 +57,27 @@ class Measured:
     def headlines(self, passes: Passes, loss: Loss, scores: Scores) -> list[Mean]:
         """The metric of the history, of each part."""
         found = [headline_of_none(loss) for _ in range(self.parts)]
-        for piece, h in passes.walk(scores):
-            for mean, (y, samples, own) in zip(found, self.of(piece, h), strict=True):
-                mean.merge(loss.headline(own, y, samples))
+        for piece in passes.large(scores):
+            parts = piece.headlines(loss, scores, self._weights(piece))
+            for mean, own in zip(found, parts, strict=True):
+                mean.merge(own)
         return found
 
-    def meters(self, passes: Passes, loss: Loss, scores: Scores) -> list[Meter]:
-        """What has measured the predictions of each part."""
-        found = [loss.meter(rows) for rows in self._rows(passes.total)]
+    def _weights(self, piece: Piece) -> list[Array | None]:
+        """Of each part those of the rows of a piece: 0 in the other part."""
+        samples = None if self.samples is None else self.samples[piece.numbers]
+        if self.validation is None:
+            return [samples]
+        chosen = self.validation[piece.numbers]
+        kept = np.ones(len(chosen)) if samples is None else samples
+        return [np.where(chosen, 0.0, kept), np.where(chosen, kept, 0.0)]
+
+    def meters(
+        self, passes: Passes, loss: Loss, scores: Scores, rows: Sequence[int]
+    ) -> list[Meter]:
+        """What has measured the predictions of each part, to be merged until it has so many
+        `rows`."""
+        found = [loss.meter(count) for count in rows]
         for piece, h in passes.walk(scores):
             for meter, (y, samples, own) in zip(found, self.of(piece, h), strict=True):
                 loss.measure(meter, own, y, samples)

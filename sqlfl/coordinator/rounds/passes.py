@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -28,8 +27,9 @@ WALKED = 1 << 16
 """Scores of one piece that it makes of them for others."""
 DIRECTIONS = 1 << 18
 """Numbers of one piece along all directions."""
-SAMPLED = 1 << 18
-"""Joined rows, about, of a sample that curvatures are measured at."""
+SAMPLED = 1 << 17
+"""Joined rows, about, of a sample that curvatures are measured at: of fewer than 16 times as many,
+half of them, as a better guess spares no more than it costs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Passes:
         """Loss, slopes and extent and, where they are wanted, the slopes' sums over the rows of
         every slot."""
         tally = self._tally(sums=sums)
-        for piece in self._large(scores):
+        for piece in self.large(scores):
             piece.look(self._loss, scores, tally)
         return self._found(tally)
 
@@ -111,13 +111,7 @@ class Passes:
         found, counted = np.zeros((size, size)), 0.0
         rows = max(1024, DIRECTIONS // (size * outputs))
         for piece in self._drawn(scores, rows) if sampled else self._pieces(scores, rows):
-            h = piece.scores(scores)
-            along = np.empty((count, outputs, h.shape[1]))
-            start = 0
-            for slot, own in enumerate(ways):
-                piece.take(slot, own, along[start : start + len(own)])
-                start += len(own)
-            found += self._loss.curvatures(h, piece.targets, piece.shares, along)
+            found += piece.curvatures(self._loss, scores, ways)
             counted += piece.counted
         return found, counted
 
@@ -129,11 +123,9 @@ class Passes:
     def square_sum(self, scores: Scores, *, sampled: bool = False) -> tuple[float, int]:
         """As `square`, the sum, and how many rows it is of."""
         square, rows = 0.0, 0
-        for piece in self._drawn(scores) if sampled else self._pieces(scores):
-            h = piece.scores(scores)
-            weighted = h if piece.shares is None else h * piece.shares
-            square += float(np.vdot(h, weighted))
-            rows += h.shape[1]
+        for piece in self._drawn(scores) if sampled else self.large(scores):
+            square += piece.square(scores)
+            rows += piece.count
         return square, rows
 
     def mean_curvature(self, scores: Scores) -> float:
@@ -144,7 +136,7 @@ class Passes:
     def mean_curvature_sum(self, scores: Scores) -> tuple[float, float]:
         """As `mean_curvature`, the sum, and what the rows count."""
         found = counted = 0.0
-        for piece in self._large(scores):
+        for piece in self.large(scores):
             found += piece.bend(self._loss, scores)
             counted += piece.counted
         return found, counted
@@ -173,21 +165,9 @@ class Passes:
 
         Slopes are those of λ + ρ (H − z), and the value mean share ‖ρ (H − z)‖².
         """
-
-        def step(piece: Piece, h: Array) -> tuple[float, Array]:
-            held = dual[:, piece.numbers]
-            points = self._loss.prox((h + held / rho).T, piece.targets, rho).T
-            gap = rho * (h - points)
-            held += gap
-            pulled, counted = held + gap, gap
-            if piece.shares is not None:
-                pulled *= piece.shares
-                counted = gap * piece.shares
-            return float(np.vdot(gap, counted)), pulled
-
         tally = self._tally()
-        for piece in self._pieces(scores):
-            piece.tell(scores, tally, partial(step, piece))
+        for piece in self._walked(scores):
+            piece.pull(self._loss, scores, dual, rho, tally)
         return self._found(tally)
 
     def sums(self, vector: Sequence[Array]) -> list[Array]:
@@ -212,9 +192,12 @@ class Passes:
 
     def walk(self, scores: Scores) -> Iterator[tuple[Piece, Array]]:
         """All joined rows, and H of each piece: (b, d_c)."""
-        size = None if library() is None else max(1024, WALKED // self._outputs)
-        for piece in self._pieces(scores, size):
+        for piece in self._walked(scores):
             yield piece, piece.scores(scores).T
+
+    def large(self, scores: Scores) -> Iterator[Piece]:
+        """Pieces for what the compiled library does as a whole, where there is one."""
+        return self._pieces(scores, None if library() is None else LARGE)
 
     def rows(self, scores: Scores) -> Array:
         """H of all joined rows: (N, d_c)."""
@@ -236,9 +219,10 @@ class Passes:
         if shapes and shapes != [(outputs, size) for size in self._source.sizes]:
             raise ValueError(f"scores {shapes} of {outputs} outputs for {self._source.sizes} rows")
 
-    def _large(self, scores: Scores) -> Iterator[Piece]:
-        """Pieces for what the compiled library does as a whole, where there is one."""
-        return self._pieces(scores, None if library() is None else LARGE)
+    def _walked(self, scores: Scores) -> Iterator[Piece]:
+        """Pieces of which numpy makes something, too."""
+        size = None if library() is None else max(1024, WALKED // self._outputs)
+        return self._pieces(scores, size)
 
     def _pieces(self, scores: Scores, size: int | None = None) -> Iterator[Piece]:
         """Of `size` joined rows each, for what reads these scores."""
@@ -246,7 +230,7 @@ class Passes:
         return self._source.pieces(size or max(1024, CHUNK // self._outputs))
 
     def _drawn(self, scores: Scores, size: int | None = None) -> Iterator[Piece]:
-        """Of `SAMPLED` joined rows, always the same, or of all where they are few."""
+        """Of `sampled` joined rows, always the same, or of all where they are few."""
         if self._chosen is None:
             numbers = sampled(self.total) if self._numbers is None else self._numbers
             if numbers is None:
@@ -262,7 +246,8 @@ class Passes:
 def sampled(total: int) -> Array | None:
     """int64, ascending: numbers of the joined rows that curvatures are measured at; None for all,
     where they are few."""
-    return None if total < 2 * SAMPLED else _draw(total, SAMPLED)
+    rows = max(SAMPLED // 2, min(SAMPLED, total // 16))
+    return None if total < 2 * rows else _draw(total, rows)
 
 
 def _draw(total: int, rows: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.models.losses import Loss
+from sqlfl.models.metrics import Mean
 
 Rows: TypeAlias = Array | slice
 """Rows of a slot: a range of them, or integers that broadcast to the shape of a piece."""
@@ -150,9 +151,45 @@ class Piece:
         for slot, into in enumerate(tally.sums):
             self.add(slot, into, pulled)
 
+    def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: Tally) -> None:
+        """As `Passes.proximal`, of λ of all joined rows (d_c, N)."""
+        held = dual[:, self.numbers]
+
+        def step(h: Array) -> tuple[float, Array]:
+            points = loss.prox((h + held / rho).T, self.targets, rho).T
+            gap = rho * (h - points)
+            np.add(held, gap, out=held)
+            pulled, counted = held + gap, gap
+            if self.shares is not None:
+                pulled *= self.shares
+                counted = gap * self.shares
+            return float(np.vdot(gap, counted)), pulled
+
+        self.tell(scores, tally, step)
+
     def bend(self, loss: Loss, scores: Scores) -> float:
         """As `Tally.bend`."""
         counted = self.counted
         if not counted > 0.0:
             return 0.0
         return counted * loss.mean_curvature(self.scores(scores).T, self.shares)
+
+    def square(self, scores: Scores) -> float:
+        """Σ share ‖H_j‖²."""
+        h = self.scores(scores)
+        return float(np.vdot(h, h if self.shares is None else h * self.shares))
+
+    def curvatures(self, loss: Loss, scores: Scores, ways: Sequence[Array]) -> Array:
+        """As `Loss.curvatures`, along `ways` (k, d_c, n_i) of each slot, slot after slot."""
+        h = self.scores(scores)
+        along = np.empty((sum(len(own) for own in ways), *h.shape))
+        start = 0
+        for slot, own in enumerate(ways):
+            self.take(slot, own, along[start : start + len(own)])
+            start += len(own)
+        return loss.curvatures(h, self.targets, self.shares, along)
+
+    def headlines(self, loss: Loss, scores: Scores, weights: Sequence[Array | None]) -> list[Mean]:
+        """The metric of the history, by each of these weights (b,), or by none."""
+        h = self.scores(scores).T
+        return [loss.headline(h, self.targets, own) for own in weights]

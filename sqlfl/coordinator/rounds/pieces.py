@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.products import Products, joined_by, products
 from sqlfl.coordinator.rounds.compiled_pieces import CompiledPiece, ProductPiece
 from sqlfl.coordinator.rounds.piece import Piece, Rows
+from sqlfl.coordinator.rounds.runs import ends_of_runs
 from sqlfl.coordinator.row_mapping import RowMapping, StoredMapping
 from sqlfl.errors import InternalError
 
@@ -77,16 +79,28 @@ class WrittenPieces:
         rows = [chosen if slot.identity else slot.rows[chosen] for slot in self.mapping.slots]
         targets = self.targets[chosen]
         shares = None if self.shares is None else self.shares[chosen]
-        return _of_rows(first, count, rows, targets, shares)
+        runs = self._runs if isinstance(chosen, slice) else ()
+        return _of_rows(first, count, rows, targets, shares, runs)
+
+    @cached_property
+    def _runs(self) -> tuple[Array | None, ...]:
+        """As `CompiledPiece` has them."""
+        slots = self.mapping.slots
+        return tuple(None if slot.identity else ends_of_runs(slot.rows) for slot in slots)
 
 
 def _of_rows(
-    first: int, count: int, rows: Iterable[Rows], targets: Array, shares: Array | None = None
+    first: int,
+    count: int,
+    rows: Iterable[Rows],
+    targets: Array,
+    shares: Array | None = None,
+    runs: tuple[Array | None, ...] = (),
 ) -> Piece:
     """Of the row of every slot of each joined row."""
     if library() is not None:
         own = (r if isinstance(r, slice) else r.astype(np.int32, copy=False) for r in rows)
-        return CompiledPiece(first, count, tuple(own), targets, shares)
+        return CompiledPiece(first, count, tuple(own), targets, shares, runs=runs)
     # of the machine's own width: else each use of them would make them so
     wide = (r if isinstance(r, slice) else r.astype(np.intp, copy=False) for r in rows)
     return Piece(first, count, tuple(wide), targets, shares)
@@ -241,7 +255,8 @@ class _Grouped:
     def pieces(self, size: int) -> Iterator[Piece]:
         for keys in self.products.parts(size):
             count = joined_by(keys)
-            yield ProductPiece(0, count, self.rows, self.targets, None, (), keys, self.far)
+            own = self.rows, self.targets, None
+            yield ProductPiece(0, count, *own, keys=keys, far=self.far)
 
 
 class StoredPieces:

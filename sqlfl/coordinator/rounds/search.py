@@ -20,7 +20,7 @@ MISSED = 1e-3
 """Share of the first slope along directions that a rough Hessian does not know of, from which it is
 not used."""
 ENOUGH = 1e-14
-"""Of the decrease so far: what a further step must promise to be made."""
+"""Of the decrease so far: what a further step must promise to be made, unless less will do."""
 
 
 class Convex(Protocol):
@@ -38,12 +38,12 @@ class Convex(Protocol):
         ...
 
 
-def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
+def exact_search(function: Convex, rounding: float = ROUNDING, enough: float = ENOUGH) -> Array:
     """The minimum of `function`, from 0, by damped Newton steps: (size,).
 
     A Hessian serves as long as steps by it go well; the first `ROUGH` may be rough, of a quadratic
     function one. Zeros where a step would decrease the function by less than `rounding` of its
-    value.
+    value. It ends where a step promises no more than `enough` of the decrease so far.
     """
     steps = np.zeros(function.size)
     value, slope = function.at(steps)
@@ -57,7 +57,7 @@ def exact_search(function: Convex, rounding: float = ROUNDING) -> Array:
             newton = Newton(function.bend(steps, roughly=False))
         move = newton.step(slope)
         decrement = -float(slope @ move)
-        if not decrement > max(ENOUGH * (start - value), rounding * abs(start)):
+        if not decrement > max(enough * (start - value), rounding * abs(start)):
             break
         size = 1.0
         trial = function.at(steps + move)

@@ -46,6 +46,9 @@ DROWNED = 1e-4
 """Share of a step's change of H that may be rounding."""
 IDLE = 5
 """Iterations without progress, after which rounding is all there is."""
+NEAR = 1e-4
+"""Of what a search has gained, what it may leave: the next one is along the same directions, too,
+and gains many times that by its new ones."""
 EXACT_ROUNDING = 1e-18
 """As `ROUNDING`, of 8-byte messages: the slope tells of descent where the value no longer does."""
 
@@ -264,7 +267,8 @@ class Lbfgs:
         still = tuple(np.zeros_like(held) for held in self._scores.slots)
         start = Trial(still, self._scores, self._seen)
         restriction = Restriction(problem, start, images, ways, slope, curvature)
-        steps = exact_search(restriction, EXACT_ROUNDING if self._exact else ROUNDING)
+        rounding = EXACT_ROUNDING if self._exact else ROUNDING
+        steps = exact_search(restriction, rounding, NEAR)
         blocks, intercept = restriction.lengths(steps)
         return Move(
             restriction.trial(steps),

@@ -13,19 +13,27 @@ from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
-from sqlfl.coordinator.factorised import factorised
+from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.key_join import KeyJoin
+from sqlfl.coordinator.key_trees import factorised
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.mapping_query import run_mapping_query
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.measured import EVERY, Measured
 from sqlfl.coordinator.rounds.passes import Look, Passes
 from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
+from sqlfl.models.area import KEPT
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
 from tests.coordinator.test_factorised import TREES, query
 
 TOTAL, SIZES = 5000, (5000, 700, 9)
+CYCLE = (
+    "FROM slot_0 JOIN slot_1 ON slot_0.key_0 = slot_1.key_0 JOIN slot_2 ON "
+    "slot_1.key_1 = slot_2.key_1 AND slot_2.key_2 = slot_0.key_2 WHERE true"
+)
 LOSSES: list[Loss] = [Squared(), Poisson(curvature=2.5), Logistic(), Softmax(3)]
 
 
@@ -98,6 +106,7 @@ def bits(rows: JoinedRows, case: Case) -> list[bytes]:
         answers += [np.array([look.value, look.largest, look.highest]), look.total, *look.slots]
     answers += [rows.curvatures(scores, case.ways, sampled=True), *rows.sums(case.vector)]
     answers += [np.array([rows.mean_curvature(scores), rows.square(scores)])]
+    answers += [np.array(list(own.metrics().values()), float) for own in rows.meters(scores)]
     return [np.ascontiguousarray(own).tobytes() for own in answers]
 
 
@@ -180,6 +189,62 @@ class ExecutorConformance:
                 assert values == pytest.approx([mean.value for mean in expected])
                 assert rows.held_loss(case.scores) == pytest.approx(held)
                 assert held > 0.0
+
+    @pytest.mark.parametrize("rows", [TOTAL, KEPT + 1], ids=["kept", "counted"])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_all_metrics_at_the_end(self, executor: Executor, weighted: bool, rows: int) -> None:
+        """So many rows are to come: of too many the area is counted in bins."""
+        for loss in LOSSES:
+            case = written(loss, weighted=weighted)
+            told = (rows,) * case.measured.parts
+            expected = case.measured.meters(case.truth, loss, case.scores, told)
+            made = division.divided(case.source, loss, case.measured)
+            with closing(executor.hold(made)) as held:
+                found = held.ask(Work("meters", case.scores, rows=told)).meters
+            for own, wanted in zip(found, expected, strict=True):
+                ours, theirs = (list(meter.metrics().values()) for meter in (own, wanted))
+                assert [x is None for x in ours] == [x is None for x in theirs]
+                assert np.array(ours, float) == pytest.approx(
+                    np.array(theirs, float), rel=1e-12, nan_ok=True
+                )
+
+    def test_metrics_of_the_history_are_those_of_the_end(self, executor: Executor) -> None:
+        """But for the order in which rows are added up."""
+        for loss, name in zip(LOSSES, ["rmse", "rmse", "accuracy", "accuracy"], strict=True):
+            for weighted in (False, True):
+                case = written(loss, weighted=weighted)
+                with closing(case.rows(executor)) as rows:
+                    means = [mean.value for mean in rows.headlines(case.scores)]
+                    ends = [own.metrics()[name] for own in rows.meters(case.scores)]
+                    assert means == pytest.approx(ends, rel=1e-12)
+
+    @pytest.mark.parametrize("rows", [(900, 40, 300), (1, 2, 1), (0, 3, 3), (5, 900, 900)])
+    @pytest.mark.parametrize("mapped", [(0, 1, 2), (1, 2)])
+    def test_joins_by_parts_are_the_whole(
+        self, executor: Executor, rows: tuple[int, ...], mapped: tuple[int, ...]
+    ) -> None:
+        """In a cycle, with NULLs, and several blocks; in the same order."""
+        rng = np.random.default_rng(11)
+        codes = {
+            slot: SlotCodes(
+                rng.integers(0, 2, size).astype(np.uint16),
+                {key: rng.integers(-1, 9, size).astype(np.int32) for key in range(3)},
+            )
+            for slot, size in enumerate(rows)
+        }
+        shown = ", ".join(f"slot_{slot}.row AS slot_{slot}" for slot in mapped)
+        sql = f"SELECT {shown} {CYCLE} UNION ALL SELECT {shown} {CYCLE} AND slot_0.fragment = 1"
+        expected = run_mapping_query(sql, codes)
+        largest = max(mapped, key=lambda slot: rows[slot])
+        order = [f"slot_{slot}" for slot in sorted(mapped, key=lambda slot: -rows[slot])]
+        found = executor.join(KeyJoin(sql, tuple(order), codes, 1 << 28), largest)
+        if isinstance(executor, InProcess) or rows[largest] < 2:
+            assert found is None
+            return
+        assert found is not None
+        for slot, own in zip(mapped, found, strict=True):
+            assert own.dtype == np.int32
+            np.testing.assert_array_equal(own, expected.written()[slot])
 
     def test_separation_is_seen_in_all_partitions(self, executor: Executor) -> None:
         case = written(Logistic())

@@ -25,10 +25,12 @@ def pieces(*slots: np.ndarray) -> WrittenPieces:
 
 
 def test_few_rows_are_one_partition() -> None:
-    for total in (0, 1, 2 * division.ROWS - 1):
+    for total in (0, 1, 2 * division.LEAST - 1):
         made = divided(pieces(np.arange(total)), Squared(), EVERY)
         assert made.count == 1
         assert made.pieces == (made.whole,)
+    for total, count in ((2 * division.LEAST, 2), (6 * division.ROWS, 6)):
+        assert divided(pieces(np.arange(total)), Squared(), EVERY).count == count
 
 
 def test_rows_that_many_partitions_share_make_them_fewer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from sqlfl.coordinator.executors.base import Held
 from sqlfl.coordinator.executors.division import Division
 from sqlfl.coordinator.executors.in_process import InProcess, in_order
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.key_join import KeyJoin
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.pieces import StoredPieces
 from sqlfl.coordinator.rounds.scores import Scores
@@ -79,6 +80,9 @@ class Elsewhere:
 
     def hold(self, division: Division) -> Held:
         raise AssertionError("these rows are another process's")
+
+    def join(self, join: KeyJoin, slot: int) -> None:
+        raise AssertionError("no keys are joined here")
 
     def close(self) -> None:
         raise AssertionError("this is its owner's to close")

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from sqlfl.coordinator.executors import division
 from sqlfl.coordinator.executors.partition import Work
 from sqlfl.coordinator.executors.processes import Processes, ProcessWorker
+from sqlfl.coordinator.join_size import SlotCodes
+from sqlfl.coordinator.key_join import KeyJoin
 from sqlfl.errors import Error
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, written
@@ -50,6 +53,24 @@ class TestProcesses(ExecutorConformance):
         with closing(case.rows(executor)) as rows:  # others begin
             assert rows.look(case.scores).value == before.value
             assert not {own.pid for own in processes(executor)} & {killed.pid, other.pid}
+
+    def test_a_worker_that_is_killed_while_it_joins_ends_the_join(
+        self, executor: Processes
+    ) -> None:
+        own = SlotCodes(np.zeros(6, np.uint16), {0: np.arange(6, dtype=np.int32) % 3})
+        sql = "SELECT slot_0.row AS slot_0, slot_1.row AS slot_1 FROM slot_0 JOIN slot_1 USING ({})"
+        join = KeyJoin(sql.format("key_0"), ("slot_0", "slot_1"), {0: own, 1: own})
+        before = executor.join(join, 0)
+        assert before is not None
+        killed, other = processes(executor)
+        os.kill(killed.pid, signal.SIGSTOP)
+        threading.Timer(0.3, os.kill, (killed.pid, signal.SIGKILL)).start()
+        with pytest.raises(Error, match=rf"worker 1 \(process {killed.pid}\) is gone"):
+            executor.join(join, 0)
+        assert other.wait(10) is not None
+        again = executor.join(join, 0)  # others begin
+        assert again is not None
+        np.testing.assert_array_equal(again, before)
 
     def test_an_interrupt_ends_the_workers(self, executor: Processes) -> None:
         case = written(Logistic())

@@ -7,7 +7,7 @@ and in federations that split the rows of a party over one client or several.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -18,6 +18,7 @@ import sqlfl
 from sqlfl.catalog import FederationCatalog
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel
+from tests.databases import in_memory
 
 INT, BIG, DOUBLE, TEXT = "INTEGER", "BIGINT", "DOUBLE", "VARCHAR"
 LIST, DATE, MOMENT, BOOL = "INTEGER[]", "DATE", "TIMESTAMP", "BOOLEAN"
@@ -183,7 +184,7 @@ class World:
             con.execute(TABLE_MACRO.format(""))
 
     def open(self) -> duckdb.DuckDBPyConnection:
-        return self.stack.enter_context(closing(duckdb.connect(config={"threads": 1})))
+        return self.stack.enter_context(in_memory(threads=1))
 
 
 @contextmanager

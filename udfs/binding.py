@@ -1,0 +1,28 @@
+"""What is asked of a connection while DuckDB binds a query on it, which is not run.
+
+So a result that the connection's owner has open stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from sqlfl.udfs import sql
+
+
+def choosing(names: Sequence[str], chosen: Sequence[exp.Expr]) -> str:
+    """A query whose columns are those of `names` that one of `chosen` is, which are constant texts.
+
+    DuckDB takes names for the same that differ in case only: of these `names` has one. Each of
+    `chosen` must be one of them.
+    """
+    wanted = exp.Columns(this=exp.Array(expressions=list(chosen)))
+    given = sql.query("SELECT $ones", ones=[sql.named(sql.number(1), name) for name in names])
+    return sql.to_sql(exp.select(wanted).from_(given.subquery("given")))
+
+
+def bound(con: sql.Connection, query: str) -> list[str]:
+    """The columns of a query of `choosing`, bound on `con` itself."""
+    return list(sql.waiting(lambda: con.sql(query).columns))
