@@ -122,6 +122,10 @@ class ReplyError(PartyError):
     """A party's reply is none to what it was asked."""
 
 
+class LostError(PartyError):
+    """No answer came from a party: whether it has served the request is not known."""
+
+
 class WireError(Error):
     """Bytes that came over a border are no message as it is declared. Whoever reads them says whose
     they are: this class never reaches a user."""

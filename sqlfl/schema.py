@@ -190,6 +190,9 @@ class SlotSpecification:
     """None where nothing of the slot is noised."""
     combination: Combination | None = field(default=None, metadata=LEFT_OUT)
     """None for one client; else what is noised is noised by the party, once."""
+    secure: bool = field(default=False, metadata=LEFT_OUT)
+    """Of all slots of a run: what is summed over a slot's clients leaves each of them under masks
+    (sqlfl.secure)."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:

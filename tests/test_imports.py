@@ -120,9 +120,10 @@ ROOMS = {
     "models": (),
     "coordinator": (
         "planner.grammar", "planner.query", "planner.federated", "messages", "methods", "models",
-        "options", "privacy", "progress", "report", "store", "transport",
+        "options", "privacy", "progress", "report", "secure", "store", "transport",
     ),
-    "party": ("udfs", "messages", "methods", "models", "privacy"),
+    "party": ("udfs", "messages", "methods", "models", "privacy", "secure"),
+    "secure": ("messages", "privacy"),
     "udfs": ("messages", "models", "privacy", "store"),
     "privacy": (
         "planner.grammar", "planner.query", "messages", "methods", "models", "options", "store",
@@ -197,6 +198,7 @@ BOTTOM = [
     "sqlfl.messages.models",
     "sqlfl.messages.planning",
     "sqlfl.messages.preparation",
+    "sqlfl.messages.secure",
     "sqlfl.messages.training",
     "sqlfl.methods.admm.messages",
     "sqlfl.methods.lbfgs.lengths",
@@ -220,6 +222,7 @@ BOTTOM = [
     "sqlfl.privacy.specification",
     "sqlfl.report.card",
     "sqlfl.options.types",
+    "sqlfl.options.union",
     "sqlfl.privacy.specification",
     "sqlfl.transport.network",
 ]
@@ -263,6 +266,14 @@ def test_the_coordinator_does_not_know_the_partys_engine() -> None:
             assert not within(other, "sqlfl.udfs"), f"{module} reaches {other}"
             assert not within(other, "sqlfl.party.party"), f"{module} reaches {other}"
             assert not within(other, "sqlfl.party.client"), f"{module} reaches {other}"
+
+
+def test_the_coordinator_has_no_part_in_masks() -> None:
+    """It adds packed numbers up; keys and masks are the clients'."""
+    coordinators = [f"{package}.coordinator" for package in METHODS.values()]
+    for module in (*members("sqlfl.coordinator"), *coordinators):
+        for other in reached(module):
+            assert other not in ("sqlfl.secure.keys", "sqlfl.secure.masks"), f"{module}: {other}"
 
 
 def test_the_party_knows_messages_only() -> None:

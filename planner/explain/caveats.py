@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.printing import listed
 from sqlfl.privacy.protection import Protection
 from sqlfl.report.card import TRUSTED
 
@@ -193,7 +194,7 @@ def _into(plan: FederatedPlan) -> list[str]:
 
 def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
     """Of slots that several clients hold."""
-    notes = []
+    notes = _secret(plan)
     if "statistics" in kinds and plan.protection.statistics:
         notes.append(STATISTICS)
     elif "statistics" in kinds:
@@ -239,6 +240,41 @@ def _unions(plan: FederatedPlan, kinds: set[str]) -> list[str]:
                 )
         notes.append(note)
     return notes
+
+
+def _secret(plan: FederatedPlan) -> list[str]:
+    """Of sums that are made in secret."""
+    words = [_SUMMED[kind] for kind in _SUMMED if kind in plan.secret_sums]
+    if not words:
+        return []
+    sums = listed(words)
+    note = (
+        f"For slots of several clients, {sums} reach the coordinator as sums over all clients of "
+        "the slot: each client's are under masks (X25519, HKDF-SHA256, ChaCha20), which it shares "
+        "with every other one and which cancel in the sum. What the sums are goes back to each of "
+        "them: one of two clients knows the other's. Public keys are sealed by the federation's "
+        "secret; who has that, and the coordinator's place, can take a client's."
+    )
+    if plan.protection.features:
+        note += (
+            " Each client adds so much noise to its part that the sum without any one client's has "
+            "all of it."
+            if plan.protection.predictions
+            else " Each client adds its share of the noise to its part."
+        )
+    if "statistics" in plan.secret_sums:
+        note += (
+            " Not hidden: which categories each client has, as HMAC-SHA256 tags that all clients "
+            "of the slot can compute."
+        )
+    return [note]
+
+
+_SUMMED = {
+    "statistics": "statistics of the columns",
+    "gram": "second moments",
+    "partial_gradient": "partial gradients",
+}
 
 
 def _combined(plan: FederatedPlan) -> list[str]:

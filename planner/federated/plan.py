@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from sqlglot import exp
 
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, PlanError
 from sqlfl.methods import methods
 from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
@@ -20,6 +20,7 @@ from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol import exchanges as ex
 from sqlfl.planner.protocol.phases import protocol
+from sqlfl.planner.protocol.secure import secret_kinds, secured
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
@@ -155,7 +156,12 @@ class FederatedPlan:
     @cached_property
     def exchanges(self) -> tuple[ex.Exchange, ...]:
         """All messages of a run without failures, in order."""
-        return protocol(self.run)
+        return secured(self.run, protocol(self.run))
+
+    @cached_property
+    def secret_sums(self) -> frozenset[str]:
+        """Kinds of messages of which the coordinator gets no client's, only what they come to."""
+        return secret_kinds(self.run)
 
     @cached_property
     def disclosures(self) -> tuple[ex.Disclosure, ...]:
@@ -181,7 +187,7 @@ class FederatedPlan:
         return ex.totals(self.exchanges)
 
 
-_WORKED_OUT = ("protection", "exchanges", "disclosures", "staying", "symbols")
+_WORKED_OUT = ("protection", "exchanges", "secret_sums", "disclosures", "staying", "symbols")
 
 
 def plan(
@@ -224,6 +230,8 @@ def plan(
         raise InternalError(f"no exchanges are known of algorithm {training.algorithm}")
     if purpose != TRAIN and warm is not None:
         raise InternalError(f"{purpose} has no warm start")
+    if training is not None and training.method.secure:
+        _check_union(ucq)
     told = dict(slots or {})
     protection = protection_of(privacy)
     noises = purpose == TRAIN or (purpose == EVALUATE and bool(protection.labels))
@@ -250,6 +258,7 @@ def plan(
                 seed=None if training is None else training.seed,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
                 device=device if slot.features else None,
+                secure=training is not None and training.method.secure,
             )
             for slot in ucq.slots
             if client in slot.clients
@@ -282,6 +291,16 @@ def plan(
         merges=merges,
         fleeting=MappingProxyType(dict(fleeting or {})),
         notes=notes,
+    )
+
+
+def _check_union(ucq: Ucq) -> None:
+    if any(slot.features and len(slot.clients) > 1 for slot in ucq.slots):
+        return
+    raise PlanError(
+        "union = 'secure' has nothing to sum: each table with features is at one client",
+        hint="leave union out; it is for tables whose rows several clients have: attach('bank', "
+        "[first, second])",
     )
 
 

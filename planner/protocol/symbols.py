@@ -26,15 +26,22 @@ ROLES: dict[str, tuple[str, str]] = {
         "v[slot@client.feature]",
         "distinct values of the category in active rows (of weight above 0)",
     ),
-    "merged_vocabulary": ("v[slot.feature]", "the same over all clients of the slot"),
+    "merged_vocabulary": (
+        "y[slot.feature]",
+        "distinct values of the category over all clients of the slot",
+    ),
     "frequent": (
         "x[slot@client.feature]",
         "categories that are frequent enough at the client, up to noise",
     ),
-    "merged_frequent": ("x[slot.feature]", "those that are at one of the slot's clients or more"),
+    "merged_frequent": (
+        "t[slot.feature]",
+        "categories that are frequent enough at one of the slot's clients or more, up to noise",
+    ),
     "columns": ("d[slot]", "encoded columns, d = p + q"),
     "numeric": ("p[slot]", "numeric encoded columns, missing indicators among them"),
     "onehot": ("q[slot]", "one-hot columns"),
+    "pairs": ("h[slot]", "pairs of one-hot columns, a column with itself too: q (q + 1) / 2"),
     "stored": (
         "z[slot@client]",
         "pairs of categories that occur together (in rows of weight above 0; upper triangle)",

@@ -31,11 +31,13 @@ from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.scratch import Scratch
+from sqlfl.coordinator.secure_channel import SecureChannel
 from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
 from sqlfl.messages import Save, Saved
+from sqlfl.messages.replies import Channel as Line
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
@@ -140,10 +142,13 @@ def train(
     PartyError for a client that fails, or has not noised what was planned: then nothing is saved.
     """
     started = time.perf_counter()
+    line: Line = channel
+    if plan.training.method.secure:
+        line = SecureChannel(channel, run, plan.specifications)
     with Scratch() as scratch:
-        prepared = _prepared(plan, channel, run, progress, start, remark, executor, scratch)
+        prepared = _prepared(plan, line, run, progress, start, remark, executor, scratch)
         with closing(prepared.problem.passes):
-            return _rounds(plan, prepared, channel, run, progress, started)
+            return _rounds(plan, prepared, line, channel, run, progress, started)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +163,7 @@ class _Prepared:
 
 def _prepared(
     plan: FederatedPlan,
-    channel: Channel,
+    channel: Line,
     run: str,
     progress: Progress,
     start: Model | None,
@@ -211,13 +216,14 @@ def _prepared(
 def _rounds(
     plan: FederatedPlan,
     prepared: _Prepared,
+    line: Line,
     channel: Channel,
     run: str,
     progress: Progress,
     started: float,
 ) -> Trained:
     joined, target, problem = prepared.joined, prepared.target, prepared.problem
-    watched = Watched(channel)
+    watched = Watched(line)
     algorithm = coordinator_of(plan.algorithm)(problem, watched)
     measures = Measures(problem.passes, problem.loss, target, joined.weighting)
     patience = plan.training.patience or 0
@@ -265,7 +271,7 @@ def _rounds(
             raise InternalError(f"{plan.algorithm} made no step")
         if not interrupt.is_set():
             check_kept(problem, kept.step.objective, algorithm.first, STEPS)
-        check_run(plan, joined, prepared.protection, channel, run, watched.told)
+        check_run(plan, joined, prepared.protection, line, run, watched.told)
         final = measures.final(kept.scores)  # before anything is saved: a worker may be gone
         back = step.epoch - kept.step.epoch
         saving = {
@@ -274,7 +280,7 @@ def _rounds(
             if slot.features
             for address in joined.slots[slot.index].addresses
         }
-        ask(channel, saving, lambda address: Expected(Saved))
+        ask(line, saving, lambda address: Expected(Saved))
     held_out = measures.validation_rows
     return Trained(
         intercept=kept.intercept,

@@ -14,6 +14,7 @@ from sqlfl.messages.equal_rows import *  # noqa: F403
 from sqlfl.messages.models import *  # noqa: F403
 from sqlfl.messages.planning import *  # noqa: F403
 from sqlfl.messages.preparation import *  # noqa: F403
+from sqlfl.messages.secure import *  # noqa: F403
 from sqlfl.messages.training import *  # noqa: F403
 
 __all__ = ["CLIENT", "ENVELOPE", "KINDS", "Message"]

@@ -32,7 +32,8 @@ class Message:
     run: str
     slot: int
     number: int = field(default=0, kw_only=True)
-    """Drawn for each request by who sends it; a reply has that of its request."""
+    """Drawn for each request by who sends it, where it has none yet; a reply has that of its
+    request."""
     kind: ClassVar[str]
     of_method: ClassVar[str] = ""
     """Of training whose own message this is: each may have one of the same kind."""

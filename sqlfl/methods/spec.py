@@ -66,4 +66,6 @@ def has_head(tower: TowerOptions | None) -> bool:
 def summed(options: TrainingOptions, what: str = "partial gradients Xᵀ Y") -> str:
     """At the coordinator, where a slot's clients sum their gradients."""
     words = f"sum of the clients' {what}, in client order, back to each of them"
+    if options.method.secure:
+        words = f"sum of the clients' masked {what}, which nobody sees apart, back to each of them"
     return words if options.tower is None else words.replace("Xᵀ Y", "∂θ")

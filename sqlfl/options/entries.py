@@ -225,6 +225,11 @@ class MethodOptions:
 
     usual: ClassVar[Defaults]
 
+    @property
+    def secure(self) -> bool:
+        """Sums over the clients of a slot are made in secret."""
+        return False
+
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         """An option whose value does not go with the others or with this kind of model: its name,
         what it must be, and a hint. None where all is well."""

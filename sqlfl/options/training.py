@@ -283,7 +283,7 @@ def _method_lines(names: Iterable[str]) -> dict[str, OptionLine]:
     for name, entries in having.items():
         first, *others = entries.values()
         texts = [e.default_text for e in (first, *others) if e.default_text]
-        added = [f"in {m}, {e.doc}" for m, e in list(entries.items())[1:]]
+        added = [f"in {m}, {e.doc}" for m, e in entries.items() if e.doc != first.doc]
         words = replace(first, doc="; ".join((first.doc, *added)), default_text="; ".join(texts))
         found[name] = OptionLine(words, entries)
     return found

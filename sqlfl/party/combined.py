@@ -29,7 +29,7 @@ class CombinedClient(Server):
     """
 
     def __init__(self, clients: Sequence[PartyClient], observers: Observers | None = None) -> None:
-        super().__init__(clients[0].client.whole, observers)
+        super().__init__(clients[0].client.whole, clients[0].secret, observers)
         self._members = Members(clients)
         self._runs: dict[str, dict[int, CombinedSlot]] = {}
 
@@ -158,6 +158,7 @@ class _Share:
             shared=combination is not None and combination.encodes,
             device=None,
             combination=None,
+            secure=False,
         )
 
     def request(self, whole: ms.Prepare) -> ms.Prepare:

@@ -80,7 +80,7 @@ class PartyClient(Server):
         instance: str | None = None,
         observers: Observers | None = None,
     ) -> None:
-        super().__init__(client, observers)
+        super().__init__(client, secrets.federation, observers)
         self._secrets = secrets
         self._instance = instance
         self._runs: dict[str, RunState] = {}
@@ -95,6 +95,11 @@ class PartyClient(Server):
     def interrupt(self) -> None:
         super().interrupt()
         self._cursors.interrupt()
+
+    @property
+    def secret(self) -> bytes:
+        """What all parties know, and the coordinator does not."""
+        return self._secrets.federation
 
     @property
     def working(self) -> bool:

@@ -17,6 +17,7 @@ from sqlfl import messages as ms
 from sqlfl.errors import Error, EvaluationError, WireError
 from sqlfl.interrupts import stoppable
 from sqlfl.party.failures import safe_text
+from sqlfl.party.masking import Masking
 from sqlfl.party.observers import Observers
 from sqlfl.printing import clipped, lines
 from sqlfl.schema import Client
@@ -29,10 +30,12 @@ T = TypeVar("T")
 
 
 class Server(ABC):
-    """Of the requests of one client; `observers` are told of what is run."""
+    """Of the requests of one client; `secret` is the parties', `observers` are told of what is
+    run."""
 
-    def __init__(self, client: Client, observers: Observers | None = None) -> None:
+    def __init__(self, client: Client, secret: bytes, observers: Observers | None = None) -> None:
         self.client = client
+        self._masking = Masking(client, secret)
         self._observers = Observers() if observers is None else observers
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -58,7 +61,9 @@ class Server(ABC):
             return encode(ms.Failure("", ms.CLIENT, "WireError", text))
         at = ""
         try:
-            reply = self.work(request.kind, lambda: self._admitted(request))
+            reply = self.work(
+                request.kind, lambda: self._masking.answer(request, lambda: self._admitted(request))
+            )
             return encode(replace(reply, number=request.number))
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))

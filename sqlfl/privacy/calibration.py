@@ -6,7 +6,9 @@ Noised predictions: all that the coordinator makes of them is post-processing, s
 through its own releases only. Its clipped gradient, and so a client's sum, moves by at most 2C; its
 prediction by at most 2B. With z of noise/clip, a round has 1/z_eff² = 4/z_h² + 4/z_i², and G sums
 with P predictions μ² = 4G/z_i² + 4P/z_h². Each client adds the whole noise z C to what it sends,
-since the coordinator sees each client's sum.
+since the coordinator sees each client's sum. Where it sees their sum only, each of Q clients adds
+z C/√(Q−1): to a client of the slot, which gets the sum back and knows its own noise, as to the
+coordinator and one such client together, there is still all of it.
 
 Exact predictions, of which the model's parameters alone are promised: the row moves the slopes of
 its F joined rows, and by them the gradients of the F_ij rows of slot j that it is joined with, each
@@ -128,7 +130,8 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
             if own.moments:
                 listed.append(Gaussian(of.MOMENTS, m, own.moments))
             of_predictions[own.slot] = z_h
-            rounds[own.slot] = _of_rounds(privacy, own, z, z_h, m)
+            share = math.sqrt(max(own.clients - 1, 1)) if own.secret else 1.0
+            rounds[own.slot] = _of_rounds(privacy, own, z / share, z_h, m / share)
         else:
             z = common
             listed += [Gaussian(what, z / f, count) for what, f, count in spread[own.slot]]

@@ -58,6 +58,7 @@ def planned_releases(
         whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,
+        secret=options.method.secure,
         one_sided=one_sided,
         one_sided_slopes=one_sided_slopes,
     )

@@ -122,5 +122,7 @@ class PlannedReleases:
     one_sided: frozenset[int] = frozenset()
     """Those of `partners` whose rows' gradients move by their clip at most, not by twice that: a
     label's slopes keep their sign, and each of these rows is joined with labels of one class."""
+    secret: bool = False
+    """Gradients and second moments leave the clients as sums over all of them."""
     one_sided_slopes: bool = False
     """So do the slopes of the intercept: the target is a class."""

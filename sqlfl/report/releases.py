@@ -110,7 +110,8 @@ def _statistics(own: Setting) -> Iterator[Release]:
     shared = [slot for slot in own.slots if len(slot.clients) > 1]
     crossing = [slot for slot in shared if own.leaves(slot)]
     if "statistics" in own.kinds:
-        yield from _of(own, STATISTICS, own.coordinator, crossing, mechanism, why=KNOWN)
+        seen = _in_secret(own, "statistics", mechanism)
+        yield from _of(own, STATISTICS, own.coordinator, crossing, seen, why=KNOWN)
         yield from _of(own, STATISTICS, CLIENTS, shared, mechanism, why=SUMMED)
     note = "" if own.together else ALONE
     yield from _of(own, STATISTICS, USERS, own.slots, mechanism, note, alone=True)
@@ -133,7 +134,8 @@ def _moments(own: Setting) -> Iterator[Release]:
     shared = [slot for slot in own.slots if len(slot.clients) > 1]
     if "gram" in own.kinds:
         crossing = [slot for slot in shared if own.leaves(slot)]
-        yield from _of(own, "second moments", own.coordinator, crossing, mechanism)
+        seen = _in_secret(own, "gram", mechanism)
+        yield from _of(own, "second moments", own.coordinator, crossing, seen)
         yield from _of(own, "second moments", CLIENTS, shared, mechanism)
     if own.plan.algorithm and own.together and linear and spec_of(own.plan.algorithm).moments:
         yield from _of(own, "second moments", USERS, own.slots, mechanism, alone=True)
@@ -173,8 +175,16 @@ def _gradients(own: Setting) -> Iterator[Release]:
     if kinds:
         crossing = [slot for slot in shared if own.leaves(slot)]
         how = partial(_gradient, own)
-        yield from _of(own, what, own.coordinator, crossing, how, why=KNOWN)
+        seen = _in_secret(own, "partial_gradient", how)
+        yield from _of(own, what, own.coordinator, crossing, seen, why=KNOWN)
         yield from _of(own, what, CLIENTS, shared, how, why=SUMMED)
+
+
+def _in_secret(own: Setting, kind: str, how: Callable[[Slot], str]) -> Callable[[Slot], str]:
+    """What the coordinator gets of messages of this kind."""
+    if not own.secret(kind):
+        return how
+    return lambda slot: f"sums over the table's clients, made in secret: {how(slot)}"
 
 
 def _gradient(own: Setting, slot: Slot) -> str:

@@ -60,8 +60,13 @@ class Setting:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Of the messages that cross a border."""
-        return frozenset(disclosure.kind for disclosure in self.plan.disclosures)
+        """Of the messages that cross a border, and of those whose sums do."""
+        kinds = {disclosure.kind for disclosure in self.plan.disclosures}
+        return frozenset(kinds | self.plan.secret_sums if "masked" in kinds else kinds)
+
+    def secret(self, kind: str) -> bool:
+        """The coordinator gets no client's messages of this kind, only their sums."""
+        return kind in self.plan.secret_sums
 
     @cached_property
     def parties(self) -> tuple[str, ...]:
@@ -223,5 +228,6 @@ class Setting:
         if len(self.parties) > 1:
             yield "the other parties"
         if any(len(slot.clients) > 1 for slot in self.slots):
-            yield "all other clients of its table"
+            alone = self.secret("partial_gradient")
+            yield "one other client of its table" if alone else "all other clients of its table"
         yield "the users of the model"

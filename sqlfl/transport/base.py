@@ -24,7 +24,7 @@ class Transport(Protocol):
     """Carries one round: every request to its client, every reply back, in the same order.
 
     Clients work in parallel; the requests of one client are served in their order. A client that
-    fails answers with a `Failure`; a transport raises PartyError where it gets no answer.
+    fails answers with a `Failure`; a transport raises LostError where it gets no answer.
     """
 
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]: ...
@@ -229,6 +229,8 @@ class Channel:
         if client in crossed:
             crossed[client] += message.nbytes
             self.bytes_down += message.nbytes
+        if message.number:
+            return message
         # nobody who does not see the request knows it, and it tells of no other request
         return replace(message, number=secrets.randbits(63))
 

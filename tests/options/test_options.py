@@ -48,7 +48,8 @@ def test_defaults_of_neural_models(kind: str) -> None:
     assert (admm["batch_size"], admm["local_epochs"]) == (512, 5)
     assert (admm["union"], admm["inner_rounds"], admm["rho"]) == ("consensus", 10, None)
     assert {"optimizer", "schedule"}.isdisjoint(admm)
-    assert {"local_epochs", "union", "rho"}.isdisjoint(sgd)
+    assert {"local_epochs", "rho"}.isdisjoint(sgd)
+    assert sgd["union"] == "exact"
 
 
 def test_options_of_neural_models() -> None:
@@ -128,8 +129,8 @@ def test_adam_has_a_step_length_and_other_steps_of_linear_models_are_estimated()
         ),
         (
             "union = 'consensus'",
-            "option union does not apply to algorithm 'sgd', only to admm",
-            None,
+            "option union must be 'exact' or 'secure' with algorithm 'sgd', got 'consensus'",
+            "consensus is of algorithm = 'admm'",
         ),
         (
             "class_weight = 'balanced'",

@@ -172,6 +172,23 @@ def test_each_client_adds_the_whole_noise_and_the_coordinator_none() -> None:
     assert (one.training.intercept_clip, one.training.intercept_noise) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("clients", [1, 2, 3, 9])
+def test_without_any_one_clients_noise_a_secret_sum_has_all_of_it(clients: int) -> None:
+    """Each of them gets the sum back, and knows its own."""
+    asked = private(2.0)
+    plain = calibrate(asked, [rounds(clients=clients, **ADMM)])
+    secret = calibrate(asked, [rounds(clients=clients, secret=True, **ADMM)])
+    assert secret.epsilons == plain.epsilons
+    whole, own = plain.training.rounds[0], secret.training.rounds[0]
+    others = max(clients - 1, 1)
+    for name in ("noise", "moments_noise"):
+        assert math.sqrt(others) * getattr(own, name) == pytest.approx(getattr(whole, name))
+    assert own.prediction_noise == whole.prediction_noise
+    parameters = private(2.0, predictions=EXACT)
+    both = [calibrate(parameters, [rounds(clients=clients, secret=s)]) for s in (False, True)]
+    assert both[0].training == both[1].training
+
+
 def test_fan_out_does_not_matter_where_predictions_are_noised() -> None:
     one, many = (calibrate(private(), [rounds(copies=f, partners={1: f})]) for f in (1, 50))
     assert one.training == many.training

@@ -8,9 +8,9 @@ from typing import ClassVar
 from sqlfl.models.kinds import NEURAL
 from sqlfl.options.batch import Batch, Rows, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
-from sqlfl.options.types import BATCH, choice, integer, number
+from sqlfl.options.types import BATCH, integer, number
+from sqlfl.options.union import CONSENSUS, EXACT, SECURE, UNION
 
-EXACT, CONSENSUS = "exact", "consensus"
 LOCAL_ROWS = 512
 
 
@@ -40,8 +40,9 @@ class AdmmOptions(MethodOptions):
     rho: float | None = option(number(1e-4, most=1e4), None,
         "weight of the penalty that ties the blocks together",
         default_text="the mean curvature of the loss")
-    union: str = option(choice(EXACT, CONSENSUS), EXACT,
-        "how the clients of one slot find their common block; neural models by consensus only",
+    union: str = option(UNION, EXACT,
+        "also how the clients of one slot find their common block; neural models by 'consensus' "
+        "only",
         chosen=lambda setting: CONSENSUS if setting.neural else EXACT,
         default_text="'exact'; 'consensus' of mlp_*")
     inner_rounds: int = option(integer(1), 10,
@@ -55,6 +56,10 @@ class AdmmOptions(MethodOptions):
     @property
     def consensus(self) -> bool:
         return self.union == CONSENSUS
+
+    @property
+    def secure(self) -> bool:
+        return self.union == SECURE
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         if kind not in NEURAL or self.consensus:

@@ -1,11 +1,12 @@
-"""L-BFGS has no options of its own."""
+"""The options of L-BFGS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sqlfl.options.entries import Defaults, MethodOptions
+from sqlfl.options.entries import Defaults, MethodOptions, option
+from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,17 @@ class LbfgsOptions(MethodOptions):
         tolerance=1e-11,
         unprotected="its line search and its inner products are exact functions of the rows",
     )
+
+    # fmt: off
+    union: str = option(UNION, EXACT, SECRET)
+    # fmt: on
+
+    @property
+    def secure(self) -> bool:
+        return self.union == SECURE
+
+    def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
+        return summing(self.union, "lbfgs")
 
 
 OPTIONS = LbfgsOptions

@@ -8,6 +8,7 @@ from typing import ClassVar
 from sqlfl.options.batch import LEAST, MOST, Batch, Usual, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option, section
 from sqlfl.options.types import BATCH, FRACTION, choice, number
+from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
 LEARNING_RATE = 0.01
 """Of Adam, and of all steps of towers."""
@@ -77,11 +78,16 @@ class SgdOptions(MethodOptions):
         "how fast the step length falls, with schedule = 'inverse' or 'exponential' (from above 0 "
         "to 1)", default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items()),
         needs=Needs(("schedule",), tuple(DECAY)))
+    union: str = option(UNION, EXACT, SECRET)
     # fmt: on
+
+    @property
+    def secure(self) -> bool:
+        return self.union == SECURE
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         if self.schedule != "exponential" or self.decay is None or 0.0 < self.decay <= 1.0:
-            return None
+            return summing(self.union, "sgd")
         must = "a number greater than 0 and at most 1 with schedule = 'exponential'"
         return "decay", must, None
 

@@ -15,7 +15,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pytest
 
@@ -31,6 +30,7 @@ from sqlfl.planner.protocol.sizes import Symbol
 from sqlfl.planning import explain
 from sqlfl.privacy.specification import Bounds
 from tests import goldens
+from tests.databases import in_memory
 from tests.depth import SEED
 from tests.planner import plans
 
@@ -88,6 +88,8 @@ def _private(name: str, **asked: object) -> FederatedPlan:
         options = {}
     elif "admm" in name:
         options = {"algorithm": "admm", "union": "exact", "tolerance": 0.0}
+    if "in secret" in name:
+        options["union"] = "secure"
     kind = "logistic_regression" if flights else "linear_regression"
     sql = FLIGHTS if flights else CARDS
     return plans.train(
@@ -106,7 +108,7 @@ def _demo() -> FederatedPlan:
         for name, rows in demo["TABLES"].items():
             party, table = name.split(".")
             clients = [
-                stack.enter_context(duckdb.connect()) for _ in range(3 if party == "airline" else 1)
+                stack.enter_context(in_memory()) for _ in range(3 if party == "airline" else 1)
             ]
             for client in clients:
                 client.execute(f"CREATE TABLE {table} AS FROM ({rows}) LIMIT 100")
@@ -138,6 +140,10 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
     "train_lbfgs_union": _cards,
     "train_admm": lambda: _cards(algorithm="admm", union="exact"),
     "train_admm_consensus": lambda: _cards(algorithm="admm", union="consensus", inner_rounds=10),
+    "train_secure": lambda: _cards(union="secure"),
+    "train_private_secure": lambda: _private(
+        "admm in secret", predictions="gaussian", prediction_clip=3.0
+    ),
     "train_sgd": lambda: _cards(algorithm="sgd", batch_size=1000, learning_rate=0.1),
     "train_weighted": lambda: plans.train(
         plans.weighted(plans.flights()),
@@ -172,8 +178,9 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
 WHOLE = ("demo", "train_private_flights")
 UNION, PRIVATE = "train_lbfgs_union", "train_private_admm"
 ALGORITHMS = (
-    UNION, "train_admm", "train_admm_consensus", "train_sgd", "train_mlp_sgd", "train_mlp_admm",
-    "train_mlp_dropout", PRIVATE, "train_private_sgd", "train_private_flights",
+    UNION, "train_admm", "train_admm_consensus", "train_secure", "train_private_secure",
+    "train_sgd", "train_mlp_sgd", "train_mlp_admm", "train_mlp_dropout", PRIVATE,
+    "train_private_sgd", "train_private_flights",
 )  # fmt: skip
 SCORED = ("predict", "predict_into", "evaluate")
 SECTIONS: dict[str, tuple[str, ...]] = {

@@ -31,6 +31,7 @@ PLANS = {
         {0: 0, 2: 1},
         "old",
     ),
+    "secure": plans.train(plans.cards(), "linear_regression", {"union": "secure"}),
     "private": plans.train(
         plans.cards(),
         "linear_regression",
@@ -42,7 +43,7 @@ PLANS = {
     "evaluate": plans.score("evaluate"),
 }
 NAMES = {kind.kind for kind in KINDS.values()}
-OUTSIDE = {"keep", "drop", "failure", "collect", "collected"}
+OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat"}
 """Kinds of no plan: of other statements, and of failures."""
 
 

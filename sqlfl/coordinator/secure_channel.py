@@ -1,0 +1,218 @@
+"""Exchanges of which the coordinator sees sums only."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError, LostError
+from sqlfl.messages import (
+    CLIENT,
+    Gram,
+    Masked,
+    Message,
+    PartialGradient,
+    Prepare,
+    Probe,
+    PublicKey,
+    Ready,
+    Repeat,
+    Residuals,
+    SendGram,
+    SendPublicKey,
+    SendSlope,
+    SendStatistics,
+    SetPeers,
+    Statistics,
+    Vocabularies,
+)
+from sqlfl.messages.replies import Channel, Expected, ask, refused
+from sqlfl.schema import Address, Client, SlotSpecification
+from sqlfl.secure.fixed_point import added
+from sqlfl.secure.summands import BOUNDED, DIAGONAL, count_of, format_of, message_of, nothing_like
+
+REPEATS = 2
+"""How often an exchange is made again that was lost on the way."""
+_ASKED: Mapping[type[Message], tuple[str, ...]] = {
+    SendStatistics: (Statistics.kind, BOUNDED),
+    SendGram: (Gram.kind, DIAGONAL),
+    Probe: (PartialGradient.kind,),
+    SendSlope: (PartialGradient.kind,),
+    Residuals: (PartialGradient.kind,),
+}
+"""What is answered by a masked number, and which."""
+
+
+class SecureChannel:
+    """A channel on which the clients of some slots answer under masks that cancel in their sum.
+
+    Whoever asks gets messages as without masks: of each such slot its first client's is the sum of
+    all, and the others' add nothing to it. The requests of an exchange that is answered so have one
+    number, which their masks are of. An exchange that is lost is made again with another one: what
+    was computed for it is not computed again, and what came of it tells nothing. Raises PartyError
+    where an answer is not masked, or not like the others of its slot.
+    """
+
+    def __init__(
+        self,
+        inner: Channel,
+        run: str,
+        specifications: Mapping[Client, Sequence[SlotSpecification]],
+    ) -> None:
+        self._inner = inner
+        self._run = run
+        # rises from one round to the next, and is known to those alone who get a request
+        self._number = secrets.randbits(62)
+        self._slots: dict[int, list[Address]] = {}
+        for client, items in specifications.items():
+            for item in items:
+                if item.secure and item.shared:
+                    self._slots.setdefault(item.slot, []).append((client, item.slot))
+        self._secure = [address for own in self._slots.values() for address in own]
+
+    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        """As the channel does."""
+        replies = self._carried(requests)
+        if any(isinstance(request, Prepare) for request in requests.values()):
+            self._share_keys()
+        told = [slot for slot in self._slots if self._all(slot, replies, Vocabularies)]
+        return replies | (self._statistics(told, requests, replies) if told else {})
+
+    def _all(self, slot: int, replies: Mapping[Address, Message], kind: type[Message]) -> bool:
+        return all(isinstance(replies.get(address), kind) for address in self._slots[slot])
+
+    # -- rounds -----------------------------------------------------------------------------------
+
+    def _carried(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        asked = {a: _answer_to(m) for a, m in requests.items() if a in self._secure}
+        wanted = {address: kinds for address, kinds in asked.items() if kinds}
+        if not wanted:
+            return self._inner.exchange(requests)
+        replies = self._repeated(requests)
+        for address, kinds in wanted.items():
+            fault = _fault(replies[address], kinds)
+            if fault is not None:
+                raise refused(address[0], requests[address], fault)
+        for slot in dict.fromkeys(slot for _, slot in wanted):
+            replies |= self._summed(slot, requests, replies)
+        return replies
+
+    def _repeated(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
+        """The replies, under masks of one number for all; once more where they were lost."""
+        repeats: dict[Address, Message] = {}
+        for left in reversed(range(REPEATS + 1)):
+            self._number += 1
+            own = self._number
+            numbered = {a: replace(request, number=own) for a, request in requests.items()}
+            try:
+                replies = self._inner.exchange(repeats | numbered)
+            except LostError:
+                if not left:
+                    raise
+                repeats = self._repeats(requests)
+                continue
+            return {address: replies[address] for address in requests}
+        raise InternalError("an exchange that was never made")
+
+    def _repeats(self, requests: Iterable[Address]) -> dict[Address, Message]:
+        slots: dict[Client, list[int]] = {}
+        for client, slot in requests:
+            slots.setdefault(client, []).append(slot)
+        return {
+            (client, CLIENT): Repeat(self._run, CLIENT, np.array(sorted(own), np.int64))
+            for client, own in slots.items()
+        }
+
+    def _summed(
+        self, slot: int, requests: Mapping[Address, Message], replies: Mapping[Address, Message]
+    ) -> dict[Address, Message]:
+        """The messages of the sum of a slot's masked replies."""
+        first, *others = self._slots[slot]
+        own = replies.get(first)
+        if not isinstance(own, Masked) or not self._all(slot, replies, Masked):
+            raise InternalError(f"slot {slot}: not all of its clients were asked")
+        total = own.values
+        for address in others:
+            part = replies[address]
+            assert isinstance(part, Masked)
+            if part.of != own.of or not np.array_equal(part.lengths, own.lengths):
+                what = f"is masked {part.of} of sizes {part.lengths.tolist()}, and others of its "
+                what += f"slot sent {own.of} of {own.lengths.tolist()}"
+                raise refused(address[0], requests[address], what)
+            total = added(total, part.values)
+        request = requests[first]
+        tags = request.tags if isinstance(request, SendStatistics) else ()
+        whole = message_of(total, own, tags)
+        return {first: whole, **dict.fromkeys(others, nothing_like(whole))}
+
+    # -- keys and statistics ----------------------------------------------------------------------
+
+    def _share_keys(self) -> None:
+        """Each client's public key to the others of its slots."""
+        asked = {address: SendPublicKey(self._run, address[1]) for address in self._secure}
+        own = ask(self._inner, asked, lambda address: Expected(PublicKey))
+        requests: dict[Address, Message] = {}
+        for slot, addresses in self._slots.items():
+            keys = [own[address] for address in addresses]
+            told = SetPeers(
+                self._run,
+                slot,
+                tuple(str(client) for client, _ in addresses),
+                np.stack([key.key for key in keys]),
+                np.stack([key.seal for key in keys]),
+            )
+            requests |= dict.fromkeys(addresses, told)
+        ask(self._inner, requests, lambda address: Expected(Ready))
+
+    def _statistics(
+        self,
+        slots: Sequence[int],
+        requests: Mapping[Address, Message],
+        replies: Mapping[Address, Message],
+    ) -> dict[Address, Message]:
+        """Of the categories that the clients of these slots have told."""
+        asked: dict[Address, Message] = {}
+        for slot in slots:
+            parts: list[Vocabularies] = []
+            for address in self._slots[slot]:
+                part = replies[address]
+                assert isinstance(part, Vocabularies)
+                if parts and len(part.tags) != len(parts[0].tags):
+                    what = f"tells {len(part.tags)} categories, of {len(parts[0].tags)}"
+                    raise refused(address[0], requests[address], what)
+                parts.append(part)
+            tags = tuple(_union(own) for own in zip(*(part.tags for part in parts), strict=True))
+            asked |= dict.fromkeys(self._slots[slot], SendStatistics(self._run, slot, tags))
+        return self._carried(asked)
+
+
+def _answer_to(request: Message) -> tuple[str, ...]:
+    """What a masked answer to it is of; empty where it is answered in clear."""
+    return next((kinds for kind, kinds in _ASKED.items() if isinstance(request, kind)), ())
+
+
+def _fault(reply: Message, kinds: Sequence[str]) -> str | None:
+    if not isinstance(reply, Masked):
+        return f"is {reply.kind}, which is not masked"
+    if reply.of not in kinds:
+        return f"is masked {reply.of}, expected {' or '.join(kinds)}"
+    sizes, limbs = reply.lengths.tolist(), format_of(reply.of).limbs
+    try:
+        numbers = count_of(reply.of, sizes)
+    except InternalError as error:
+        return f"cannot be summed: {error.message}"
+    if reply.values.shape != (numbers, limbs):
+        return f"has {reply.values.shape} numbers and limbs, of {(numbers, limbs)}"
+    return None
+
+
+def _union(parts: Sequence[Array]) -> Array:
+    """uint8 (n, 16): all tags, each once, ascending."""
+    stacked = np.concatenate(parts)
+    rows = np.ascontiguousarray(stacked).view(f"V{stacked.shape[1]}").reshape(-1)
+    order = np.unique(rows, return_index=True)[1]
+    return stacked[order]

@@ -1,0 +1,92 @@
+"""Sums of which the coordinator sees no part: keys, rounds, and masked numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlfl.messages.base import Message
+from sqlfl.messages.forms import array, arrays, text, texts
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class SendPublicKey(Message):
+    """Coordinator to client: the public key of this slot's masks, which is of this run only."""
+
+    kind = "send_public_key"
+
+
+@dataclass(frozen=True, eq=False)
+class PublicKey(Message):
+    """Client to coordinator, for the other clients, which alone can check the seal."""
+
+    kind = "public_key"
+    words = "a public key for this run, sealed by the parties' secret"
+    key: Array = field(metadata=array("uint8", 32))
+    """X25519 (RFC 7748)."""
+    seal: Array = field(metadata=array("uint8", 32))
+
+
+@dataclass(frozen=True, eq=False)
+class SetPeers(Message):
+    """Coordinator to client: who the clients of the slot are, and their public keys, its own among
+    them."""
+
+    kind = "set_peers"
+    words = "public keys of the slot's clients, sealed by the parties' secret"
+    clients: tuple[str, ...] = field(metadata=texts("peers", distinct=True))
+    keys: Array = field(metadata=array("uint8", "peers", 32))
+    seals: Array = field(metadata=array("uint8", "peers", 32))
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Message):
+    """Coordinator to client, before the requests of the same exchange: the last exchange was lost.
+
+    What these slots are asked again is not computed again, and masked anew.
+    """
+
+    kind = "repeat"
+    words = "slots whose requests are repeated"
+    slots: Array = field(metadata=array("int64", "slots", least=0, ascending=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabularies(Message):
+    """Client to coordinator, in place of statistics: the categories that these are of."""
+
+    kind = "vocabularies"
+    words = "hashed categories"
+    tags: tuple[Array, ...] = field(
+        metadata=arrays("categories", "uint8", "entries[k]", 16, ascending=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SendStatistics(Message):
+    """Coordinator to client: your statistics, masked, of these categories."""
+
+    kind = "send_statistics"
+    words = "hashed categories of all the slot's clients"
+    tags: tuple[Array, ...] = field(
+        metadata=arrays("categories", "uint8", "entries[k]", 16, ascending=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Message):
+    """Client to coordinator: numbers of which only the sum over all the slot's clients can be read.
+
+    Their masks are of the number of the request, which is one for all clients of an exchange.
+    Each is a whole number modulo 2^(64 limbs), its limbs from the lowest on.
+    """
+
+    kind = "masked"
+    of: str = field(metadata=text())
+    """What is summed (sqlfl.secure.summands)."""
+    lengths: Array = field(metadata=array("int64", "axes", least=0))
+    """Of its axes."""
+    values: Array = field(metadata=array("uint64", "numbers", "limbs"))

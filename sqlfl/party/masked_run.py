@@ -1,0 +1,140 @@
+"""A run in which what is summed over a slot's clients leaves each of them under masks."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sqlfl import messages as ms
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.schema import SlotSpecification
+from sqlfl.secure.keys import KeyPair
+from sqlfl.secure.masks import Masks
+from sqlfl.secure.peers import Peers
+from sqlfl.secure.summands import SUMMED, statistics_summands, summands
+from sqlfl.udfs.keys import derive
+from sqlfl.wire import encode
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A slot whose clients are summed in secret."""
+
+    specification: SlotSpecification
+    pair: KeyPair = field(default_factory=KeyPair)
+    masks: Masks | None = None
+    clients: int = 0
+    """Of the slot, once their keys are known."""
+    statistics: ms.Statistics | None = None
+    """Whose categories have been told, and which wait for those of all clients."""
+
+
+class MaskedRun:
+    """Of the client of that name; `secret` is the parties', which the coordinator has not.
+
+    Whatever is asked, and however: partial gradients and second moments leave under masks, once
+    there are keys, and statistics with them, once it is known what categories all clients have. A
+    public key is taken only with the seal of somebody who has the parties' secret.
+    """
+
+    def __init__(self, client: str, secret: bytes, slots: Iterable[SlotSpecification]) -> None:
+        self._client = client
+        self._secret = secret
+        self._slots = {item.slot: _Slot(item) for item in slots}
+        self._repeated: set[int] = set()
+        """Slots whose last request comes again."""
+        self._answered: dict[int, tuple[ms.Message, ms.Message]] = {}
+        """By slot the last request, and the answer to it as it was before it was masked."""
+
+    def answer(self, request: ms.Message, work: Callable[[], ms.Message]) -> ms.Message:
+        """The reply to a request; `work` is what makes it where it is none of masks."""
+        match request:
+            case ms.SendPublicKey():
+                return self._public_key(request)
+            case ms.SetPeers():
+                return self._set_peers(request)
+            case ms.Repeat():
+                self._repeated = set(request.slots.tolist())
+                return ms.Ready(request.run, request.slot)
+        plain = self._plain(request, work)
+        slot = self._slots.get(request.slot)
+        return plain if slot is None else self._masked(request, slot, plain)
+
+    def _plain(self, request: ms.Message, work: Callable[[], ms.Message]) -> ms.Message:
+        known = self._answered.get(request.slot)
+        repeated = request.slot in self._repeated
+        self._repeated.discard(request.slot)
+        if repeated and known is not None and _same(known[0], request):
+            return known[1]
+        if isinstance(request, ms.SendStatistics):
+            return ms.Ready(request.run, request.slot)  # they have been measured
+        reply = work()
+        self._answered[request.slot] = request, reply
+        return reply
+
+    def _masked(self, request: ms.Message, slot: _Slot, plain: ms.Message) -> ms.Message:
+        """The reply as it leaves."""
+        own = slot.specification
+        if isinstance(plain, ms.Statistics):
+            slot.statistics = plain
+            return ms.Vocabularies(plain.run, plain.slot, plain.tags)
+        if not isinstance(plain, SUMMED) and not isinstance(request, ms.SendStatistics):
+            return plain
+        if slot.masks is None:
+            raise InternalError(f"{request.kind} of slot {request.slot} before there are keys")
+        clients, privacy = slot.clients, own.privacy
+        if isinstance(request, ms.SendStatistics):
+            if slot.statistics is None:
+                raise InternalError(f"no statistics of slot {request.slot} were measured")
+            bounded = privacy is not None and privacy.statistics == "noised"
+            what, sizes, numbers = statistics_summands(
+                slot.statistics, request, clients, bounded=bounded
+            )
+        else:
+            narrow = privacy is not None and privacy.delta is not None
+            what, sizes, numbers = summands(plain, clients, narrow=narrow)
+        masked = slot.masks.mask_limbs(numbers, request.number)
+        return ms.Masked(request.run, request.slot, what, np.array(sizes, np.int64), masked)
+
+    # -- keys -------------------------------------------------------------------------------------
+
+    def _public_key(self, request: ms.SendPublicKey) -> ms.Message:
+        public = self._slot(request).pair.public
+        seal = self._seal(request, self._client, public)
+        return ms.PublicKey(request.run, request.slot, _array(public), _array(seal))
+
+    def _set_peers(self, request: ms.SetPeers) -> ms.Message:
+        slot = self._slot(request)
+        keys = []
+        for name, key, seal in zip(request.clients, request.keys, request.seals, strict=True):
+            if not hmac.compare_digest(self._seal(request, name, bytes(key)), bytes(seal)):
+                raise InternalError(f"the key of {name} is not sealed by the parties' secret")
+            keys.append(bytes(key))
+        peers = Peers(tuple(range(len(keys))), tuple(keys))
+        slot.masks = Masks(slot.pair, peers, f"{request.run} {request.slot}")
+        slot.clients = len(keys)
+        return ms.Ready(request.run, request.slot)
+
+    def _slot(self, request: ms.Message) -> _Slot:
+        slot = self._slots.get(request.slot)
+        if slot is None:
+            raise InternalError(f"keys for slot {request.slot}, which sums nothing in secret")
+        return slot
+
+    def _seal(self, request: ms.Message, client: str, public: bytes) -> bytes:
+        own = derive(self._secret, request.run, "public key", str(request.slot), client)
+        return hmac.digest(own, public, "sha256")
+
+
+def _array(data: bytes) -> Array:
+    return np.frombuffer(data, np.uint8)
+
+
+def _same(one: ms.Message, other: ms.Message) -> bool:
+    """They ask for the same."""
+    first, second = (encode(replace(message, number=0)) for message in (one, other))
+    return bool(first.equals(second))
