@@ -186,10 +186,13 @@ def test_statistics_are_exchanged_where_bounds_do_not_do() -> None:
     assert found(BOUND) == {}
     noised = {
         "statistics": "24·x[c@bank/1.kind] + 112",
-        "set_encoding": "24·x[c.kind] + 88",
+        "set_encoding": "24·t[c.kind] + 88",
     }
     assert found(NOISED) == noised
-    plain = {kind: size.replace("x[", "v[") for kind, size in noised.items()}
+    plain = {
+        "statistics": "24·v[c@bank/1.kind] + 112",
+        "set_encoding": "24·y[c.kind] + 88",
+    }
     assert found(None) == found(replace(BOUND, statistics="none")) == plain
     listed = found(replace(BOUND, statistics="noised"))
     assert listed == {"statistics": "160", "set_encoding": "136"}

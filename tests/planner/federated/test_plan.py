@@ -201,7 +201,7 @@ def test_sizes_of_a_shared_slot_with_the_gram() -> None:
     up, down = kinds(plan, 0, UP), kinds(plan, 0, DOWN)
     assert up["join_keys"] == "6·n[c@bank/0] + 16·u[c@bank/0.key0]"
     assert up["statistics"] == "24·v[c@bank/0.kind] + 112"  # 8·(3·4 + 2) of 4 columns, 2 features
-    assert down["set_encoding"] == "24·v[c.kind] + 88"
+    assert down["set_encoding"] == "24·y[c.kind] + 88"
     assert up["labels"] == "8·a[c@bank/0]"
     assert up["gram"] == "8·p[c]^2 + 8·p[c]·q[c] + 8·p[c] + 8·q[c] + 16·z[c@bank/0] + 8"
     assert down["set_gram"] == "8·p[c]^2 + 8·p[c]·q[c] + 8·p[c] + 8·q[c] + 16·z[c] + 8"
@@ -429,7 +429,7 @@ def test_symbols_have_a_place_and_a_documented_role() -> None:
     assert {symbol.role for symbol in plan.symbols} <= ROLES.keys()
     tags = found["u[l@airline/0.key1]"]
     assert (tags.role, tags.slot, tags.client, tags.part) == ("tags", 1, AIRLINE, 1)
-    merged = found["v[c.kind]"]
+    merged = found["y[c.kind]"]
     assert (merged.slot, merged.client, merged.part) == (0, None, 2)
 
 
