@@ -67,6 +67,20 @@ ROLES: dict[str, tuple[str, str]] = {
         "l[slot@client]",
         "those of them that are listed: all, or none where a batch is all rows",
     ),
+    "stepped": (
+        "A[slot@client]",
+        "active rows in a batch, on average over all batches",
+    ),
+    "listed": (
+        "o[slot@client]",
+        "joined rows of the sums of embeddings that have a row of the client, on average",
+    ),
+    "sums": (
+        "U",
+        "times that embeddings were summed: batches, and in each epoch those of the rows for "
+        "validation",
+    ),
+    "packed": ("B", "bytes of a sum's masked numbers, on average"),
     "rounds": ("T", "epochs that were run (lbfgs: iterations that moved the model)"),
     "steps": ("S", "batches that were run, over all epochs"),
     "exact": (
@@ -102,6 +116,8 @@ JOINED = Size(Symbol("N", "joined"))
 OUTPUTS = Size(Symbol("d_c", "outputs"))
 ROUNDS = Size(Symbol("T", "rounds"))
 STEPS = Size(Symbol("S", "steps"))
+SUMS = Size(Symbol("U", "sums"))
+PACKED = Size(Symbol("B", "packed"))
 EXACT = Size(Symbol("E", "exact"))
 RENEWALS = Size(Symbol("F", "renewals"))
 PROOFS = Size(Symbol("V", "proofs"))

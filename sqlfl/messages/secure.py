@@ -32,12 +32,13 @@ class PublicKey(Message):
 
 @dataclass(frozen=True, eq=False)
 class SetPeers(Message):
-    """Coordinator to client: who the clients of the slot are, and their public keys, its own among
-    them."""
+    """Coordinator to client: who adds to the sums, and their public keys, its own among them."""
 
     kind = "set_peers"
-    words = "public keys of the slot's clients, sealed by the parties' secret"
-    clients: tuple[str, ...] = field(metadata=texts("peers", distinct=True))
+    words = "public keys of those who add to the sums, sealed by the parties' secret"
+    clients: tuple[str, ...] = field(metadata=texts("peers"))
+    slots: Array = field(metadata=array("int64", "peers", least=0))
+    """Of each: one slot of sums over a slot's clients, all slots of sums over these."""
     keys: Array = field(metadata=array("uint8", "peers", 32))
     seals: Array = field(metadata=array("uint8", "peers", 32))
 

@@ -230,3 +230,7 @@ class Releases(Message):
     moments: int = field(metadata=integer())
     row_bound: float = field(metadata=real(least=0))
     moments_noise: float = field(metadata=real(least=0))
+    draws: int = field(default=0, metadata=integer())
+    """Joined rows' sums for which the row was drawn of."""
+    bins: int = field(default=0, metadata=integer())
+    theta: float = field(default=0.0, metadata=real(least=0))

@@ -23,6 +23,7 @@ METHODS = {
     "lbfgs": "sqlfl.methods.lbfgs",
     "sgd": "sqlfl.methods.sgd",
     "admm": "sqlfl.methods.admm",
+    "pbm": "sqlfl.methods.pbm",
 }
 """Name -> package; `methods` has those of other distributions too."""
 

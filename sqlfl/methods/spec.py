@@ -45,6 +45,9 @@ class MethodSpec:
     array has a row for each."""
     moments: bool = False
     """Its private rounds need second moments of linear blocks."""
+    drawn: bool = False
+    """Predictions leave clients under masks, as draws where PRIVACY asks for them: the coordinator
+    gets their sums over all slots, joined row by joined row."""
     merges: Callable[[TrainingOptions], bool] = lambda options: False
     """A client may train equal rows as one that counts as they do together: in its rounds, all that
     a client makes of rows is sums over them and predictions."""

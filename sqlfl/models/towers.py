@@ -35,6 +35,8 @@ class TowerShape:
     """d_c, or P where a head follows."""
     activation: str
     """'relu', 'tanh' or 'gelu'."""
+    bounded: bool = False
+    """tanh is taken of the output, so that it is in [−1, 1]."""
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -70,6 +70,8 @@ class Defaults:
     """Of linear models with noised predictions; None: as many as without noise."""
     unprotected: str = ""
     """Why it cannot protect features; empty where it can."""
+    head: str = "none"
+    """Of towers: what the coordinator makes of the sum of their outputs."""
     exact: str = ""
     """Why it cannot where predictions are exact; empty where it can."""
 

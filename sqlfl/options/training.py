@@ -73,7 +73,8 @@ class TowerOptions:
         "share of the hidden units that each training step leaves out at random", kinds=NEURAL)
     head: str = option(choice("none", "linear"), "none",
         "what the coordinator makes of the sum of the towers' outputs: the scores as they are, or "
-        "a linear layer that is trained there", kinds=NEURAL)
+        "a linear layer that is trained there", chosen=lambda setting: _usual(setting).head,
+        default_text="'none'; 'linear' of pbm", kinds=NEURAL)
     embedding: int = option(integer(1, WIDEST), 16,
         "outputs of each tower, where a head follows; only with head = 'linear'", kinds=NEURAL,
         needs=Needs(("head",), ("linear",)))

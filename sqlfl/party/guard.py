@@ -25,6 +25,7 @@ class Guard:
         self._gradients = np.zeros(rows, np.int64)
         self._predictions = np.zeros(rows, np.int64)
         self._moments = 0
+        self._draws = np.zeros(rows, np.int64)
 
     def factors(self, norms: Array) -> Array:
         """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm); 0 where
@@ -57,12 +58,21 @@ class Guard:
             clipped = finite * np.minimum(1.0, own.prediction_clip / norms)
         return add_gaussian(clipped, own.prediction_noise, self._entropy)
 
+    def drawn(self, rows: Array) -> None:
+        """Draws of these rows leave, each as often as it stands there."""
+        self._draws += np.bincount(rows, minlength=len(self._draws))
+
     def moments(self, values: Array) -> Array:
         """Numbers of the second moments, noised."""
         if self._moments:
             raise InternalError("second moments are released once")
         self._moments = 1
         return add_gaussian(values, self.privacy.moments_noise, self._entropy)
+
+    @property
+    def draws(self) -> int:
+        """Of the row that was drawn of most often."""
+        return int(self._draws.max(initial=0))
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -92,4 +102,7 @@ def releases_of(guard: Guard | None, run: str, slot: int) -> Releases:
         moments=moments,
         row_bound=own.row_bound,
         moments_noise=own.moments_noise,
+        draws=guard.draws,
+        bins=own.bins,
+        theta=own.theta,
     )

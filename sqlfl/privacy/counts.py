@@ -28,3 +28,5 @@ class Counts:
     predictions: int
     """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
     steps: int
+    draws: int = 0
+    """Joined rows' sums for which a row is drawn of, at most."""

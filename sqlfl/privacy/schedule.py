@@ -55,6 +55,7 @@ def planned_releases(
         copies=part.copies,
         partners=dict(partners),
         steps=counts.steps,
+        draws=counts.draws,
         whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,

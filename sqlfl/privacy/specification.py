@@ -75,6 +75,11 @@ class RoundNoise:
     """R: bound of the norm of a row's numeric columns in second moments; 0 where none are used."""
     moments_noise: float = 0.0
     """Standard deviation of what it adds to every number of its second moments."""
+    bins: int = 0
+    """b: coins of the binomial draw that each number of a row's prediction leaves as; 0: it is not
+    drawn."""
+    theta: float = 0.0
+    """θ of these draws; 0 without."""
 
 
 @dataclass(frozen=True)
@@ -124,5 +129,8 @@ class PlannedReleases:
     label's slopes keep their sign, and each of these rows is joined with labels of one class."""
     secret: bool = False
     """Gradients and second moments leave the clients as sums over all of them."""
+    draws: int = 0
+    """Sums over joined rows, each of as many numbers as a prediction has, for which one of its rows
+    is drawn of, at most; 0 where predictions are not drawn."""
     one_sided_slopes: bool = False
     """So do the slopes of the intercept: the target is a class."""

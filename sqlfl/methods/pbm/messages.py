@@ -1,0 +1,65 @@
+"""What PBM-VFL exchanges: steps, and rows whose embeddings are summed in secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlfl.messages.base import Message
+from sqlfl.messages.forms import array, integer, real
+from sqlfl.messages.training import Residuals
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class PbmResiduals(Residuals):
+    """Y of the rows that embeddings were last asked of, each once and ascending."""
+
+    of_method = "pbm"
+    rate: float = field(metadata=real(least=0))
+    """η"""
+    divisor: int = field(metadata=integer(least=1))
+    """B, joined rows that the residuals are summed over."""
+    last: int = field(metadata=integer(most=1))
+    """1: an epoch is over with this step."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendEmbeddings(Message):
+    """Coordinator to client: what to add to the sums of some joined rows, in their order.
+
+    All clients of all slots are asked at once; of each joined row one client of each slot has the
+    row. The others add nothing that is not a mask.
+    """
+
+    kind = "send_embeddings"
+    of_method = "pbm"
+    words = "the client's row of each joined row of the sums that has one"
+    joined: int = field(metadata=integer(least=1))
+    """Joined rows that the sums are of."""
+    training: int = field(metadata=integer(most=1))
+    """1: residuals follow, and units are dropped where they are."""
+    rows: Array = field(metadata=array("uint32", "listed"))
+    """Active rows, one may stand here several times."""
+    places: Array = field(metadata=array("uint32", "places", below="joined", ascending=True))
+    """Which of the joined rows these are in; empty where they are all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedEmbeddings(Message):
+    """Client to coordinator: numbers of which only the sum over all slots' clients can be read.
+
+    Their masks are of the number of the request, which is one for all clients. They are the
+    numbers of the first joined row, then those of the next one, each of so many bits
+    (sqlfl.secure.packing).
+    """
+
+    kind = "masked_embeddings"
+    of_method = "pbm"
+    words = "embeddings of the client's rows, under masks that cancel in the sum over all slots"
+    numbers: int = field(metadata=integer())
+    width: int = field(metadata=integer(least=1, most=64))
+    """w, bits of a number."""
+    packed: Array = field(metadata=array("uint8", "packed"))

@@ -1,0 +1,33 @@
+"""The options of PBM-VFL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlfl.methods.sgd.options import LEARNING_RATE, Steps
+from sqlfl.models.kinds import NEURAL
+from sqlfl.options.batch import LEAST, MOST, Batch, Usual
+from sqlfl.options.entries import Defaults, MethodOptions, option, section
+from sqlfl.options.types import BATCH, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class PbmOptions(MethodOptions):
+    usual: ClassVar[Defaults] = Defaults(epochs=20, tower_epochs=20, tolerance=0.0, head="linear")
+
+    # fmt: off
+    batch_size: Batch = option(BATCH, Usual(), "joined rows per step",
+        default_text=f"a twentieth of the rows, but from {LEAST} to {MOST}")
+    learning_rate: float = option(number(0, above=True), LEARNING_RATE, "step length")
+    steps: Steps = section(Steps)
+    # fmt: on
+
+    def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
+        if kind in NEURAL:
+            return None
+        hint = "algorithm = 'pbm' sums the outputs of towers: USING mlp_classifier or mlp_regressor"
+        return "algorithm", f"another one for {kind}", hint
+
+
+OPTIONS = PbmOptions
