@@ -8,7 +8,7 @@ import math
 from sqlfl import messages as ms
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.options import PbmOptions
-from sqlfl.methods.sgd.spec import STEPS
+from sqlfl.methods.sgd.options import STEPS
 from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
