@@ -44,7 +44,7 @@ def trained(
         fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH ({options}) FROM ({text})")
         found = (
             fed.sql(
-                "PREDICT MODEL m IDENTIFIED BY (pa.facts.id) FROM ("
+                "PREDICT MODEL m ID (pa.facts.id) FROM ("
                 + QUERY.format(join=join, more="").replace(", f.y", "")
                 + ")"
             )

@@ -73,7 +73,7 @@ class TowerShape:
         values = np.asarray(first, np.float64)
         for bias, weights in zip(parameters[1::2], parameters[2::2], strict=True):
             values = activate(self.activation, values + bias) @ weights
-        return values
+        return np.tanh(values) if self.bounded else values
 
 
 class TowerPass(Protocol):

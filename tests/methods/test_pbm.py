@@ -109,14 +109,13 @@ def test_scores_are_of_the_last_sums_and_the_head_as_it_is() -> None:
 
 def sums_of(channel: MemoryChannel) -> list[tuple[list[SendEmbeddings], list[MaskedEmbeddings]]]:
     """Requests and replies of each exchange of sums."""
-    found = []
-    sent = iter(channel.sent)
-    for kinds in channel.kinds:
-        pairs = [(next(sent), next(sent)) for _ in range(len(channel.operators))]
-        if kinds == ["send_embeddings"]:
-            asked, replies = zip(*pairs, strict=True)
-            found.append((list(asked), list(replies)))
-    return found
+    found: dict[int, tuple[list[SendEmbeddings], list[MaskedEmbeddings]]] = {}
+    for request, reply in zip(channel.sent[::2], channel.sent[1::2], strict=True):
+        if isinstance(request, SendEmbeddings) and isinstance(reply, MaskedEmbeddings):
+            asked, replies = found.setdefault(request.number, ([], []))
+            asked.append(request)
+            replies.append(reply)
+    return list(found.values())
 
 
 def numbers_of(reply: MaskedEmbeddings) -> np.ndarray:
