@@ -197,8 +197,8 @@ CLAUSES = {
 @pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
 def test_private_traffic_is_what_explain_says(database: Open, clause: str, clients: int) -> None:
     own = parties(database, clients)
-    options = "algorithm = 'pbm', embedding = 3, hidden = [4], epochs = 2, batch_size = 100"
-    options += ", validation_fraction = 0.2" if clients > 1 else ""
+    options = "algorithm = 'pbm', embedding = 3, hidden = [4], epochs = 2, batch_size = "
+    options += "100" if clients == 1 else "1000, validation_fraction = 0.2"
     text = QUERY.format(join="JOIN", more="")
     statement = (
         f"TRAIN MODEL m USING mlp_regressor TARGET y WITH ({options}) PRIVACY ({clause}) "
