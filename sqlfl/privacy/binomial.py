@@ -82,6 +82,18 @@ def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> 
     return PoissonBinomial(EMBEDDINGS, bins, theta, size, joined * slots[0].outputs, size)
 
 
+def joined_row_epsilon(
+    slots: Mapping[int, PlannedReleases], events: Mapping[int, Sequence[Event]], delta: float
+) -> float:
+    """ε where the rows of all slots change that one joined row is made of: of all that is released
+    of each of them, its draws as `of_joined_row` has them. Infinite where thresholds of the slots
+    take all of delta."""
+    every = [event for own in events.values() for event in own]
+    draws = next(event for event in every if isinstance(event, PoissonBinomial))
+    whole = of_joined_row(tuple(slots.values()), draws.bins, draws.theta)
+    return epsilon_of([*(e for e in every if not isinstance(e, PoissonBinomial)), whole], delta)
+
+
 def _noised(own: PlannedReleases, z: float) -> tuple[Event, ...]:
     return (Gaussian(GRADIENTS, z / 2.0, own.gradients),) if z else ()
 
