@@ -122,8 +122,8 @@ def rests(own: Setting) -> Iterator[str]:
     if own.telling is not None:
         some = f"no more than {own.telling} of the other parties" if own.telling else "no party"
         yield (
-            f"Beside the coordinator {some} may tell draws (honest_parties): where more do, less of "
-            "each sum is left, and no ε that is told here holds."
+            f"Beside the coordinator {some} may tell draws (honest_parties): where more do, less "
+            "of each sum is left, and no ε of features that is told here holds."
         )
     yield "All clients of the row's own party are trusted: they know draws of other tables of it."
     yield (
