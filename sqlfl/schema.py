@@ -193,6 +193,9 @@ class SlotSpecification:
     secure: bool = field(default=False, metadata=LEFT_OUT)
     """Of all slots of a run: what is summed over a slot's clients leaves each of them under masks
     (sqlfl.secure)."""
+    drawn: bool = field(default=False, metadata=LEFT_OUT)
+    """Of all slots of a run: predictions of joined rows leave under masks that cancel in the sum
+    over all slots."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:

@@ -18,6 +18,7 @@ from sqlfl.messages.forms import (
     Text,
     Texts,
 )
+from sqlfl.methods.pbm.messages import SendEmbeddings
 
 TEXTS = ("", "a", "é", "a longer text\nof two lines", "x" * 70, "\N{SNOWMAN}", "'\"", "\x1b[31m")
 COLUMNS = (
@@ -53,6 +54,10 @@ class Draw:
         found = {name: self._value(form, sizes) for name, form in cls.forms().items()}
         if cls is ms.Labels and found["values"].size:
             found |= {"classes": (), "codes": np.zeros(0, np.uint32)}
+        if cls is SendEmbeddings:
+            count = len(found["rows"])
+            places = np.sort(self.rng.permutation(count + 4)[:count]).astype(np.uint32)
+            found |= {"joined": count + 4, "places": places}
         if issubclass(cls, ms.Gram):
             width = len(found["numeric"]) + len(found["cross"])
             found["moments"] = self.rng.random(width)

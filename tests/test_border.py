@@ -12,20 +12,23 @@ from fractions import Fraction
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sqlfl
+from sqlfl.errors import PlanError
 from sqlfl.messages import (
     Activate,
     EqualRows,
     Identifiers,
     Labels,
+    MaskedEmbeddings,
     Message,
     Ready,
     SendPredictions,
     Start,
 )
+from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.options.batch import Usual
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -192,6 +195,17 @@ def value_of_run(
         case "batch":
             sent = sum(m.batch.size for m in here("residuals") if isinstance(m, SgdResiduals))
             return Fraction(sent, max(1, epochs * (batches - 1)))
+        case "stepped":
+            stepped = sum(len(m.values) for m in here("residuals") if isinstance(m, PbmResiduals))
+            return Fraction(stepped, max(1, epochs * batches))
+        case "sums":
+            return most_of("send_embeddings")
+        case "listed":
+            listed = [m.rows.size for m in here("send_embeddings") if isinstance(m, SendEmbeddings)]
+            return Fraction(sum(listed), max(1, len(listed)))
+        case "packed":
+            sums = [m for own in found.values() for m in own if isinstance(m, MaskedEmbeddings)]
+            return Fraction(sum(m.packed.size for m in sums), max(1, len(sums)))
         case "first_batch":
             (active,) = {m.rows.size for m in here("activate") if isinstance(m, Activate)}
             rows = sum(active if m.whole else m.batch.size for m in dropped)
@@ -301,6 +315,28 @@ def test_the_traffic_of_towers_is_what_explain_says(
     case = Case(kind, case.target, case.tables, case.blocks, case.seed)
     with merging():
         compare_traffic(case, clients, options, engine, then, NEURAL[kind], combine=combine)
+
+
+SUMMED = (
+    {"epochs": 3, "embedding": 3},
+    {"epochs": 2, "batch_size": 7, "dropout": 0.3, "hidden": [3, 2]},
+    {"epochs": 2, "batch_size": 16, "head": "none", "validation_fraction": 0.2},
+)
+
+
+@given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(SUMMED), ENGINES, NEXT)
+@examples(2)
+def test_the_traffic_of_secret_sums_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str
+) -> None:
+    kind = LINEAR if case.kind == LINEAR else SOFTMAX
+    case = Case(kind, case.target, case.tables, case.blocks, case.seed)
+    options = {"algorithm": "pbm", **options}
+    try:
+        compare_traffic(case, clients, options, engine, then, NEURAL[kind])
+    except PlanError as error:
+        assume("needs features of two parties" not in str(error))
+        raise
 
 
 NEURAL = {LINEAR: "mlp_regressor", SOFTMAX: "mlp_classifier"}

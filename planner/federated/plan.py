@@ -232,6 +232,9 @@ def plan(
         raise InternalError(f"{purpose} has no warm start")
     if training is not None and training.method.secure:
         _check_union(ucq)
+    drawn = training is not None and spec_of(training.algorithm).drawn
+    if drawn:
+        _check_sums(ucq)
     told = dict(slots or {})
     protection = protection_of(privacy)
     noises = purpose == TRAIN or (purpose == EVALUATE and bool(protection.labels))
@@ -259,6 +262,7 @@ def plan(
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
                 device=device if slot.features else None,
                 secure=training is not None and training.method.secure,
+                drawn=drawn and bool(slot.features),
             )
             for slot in ucq.slots
             if client in slot.clients
@@ -302,6 +306,23 @@ def _check_union(ucq: Ucq) -> None:
         hint="leave union out; it is for tables whose rows several clients have: attach('bank', "
         "[first, second])",
     )
+
+
+def _check_sums(ucq: Ucq) -> None:
+    towers = [slot for slot in ucq.slots if slot.features]
+    parties = tuple(dict.fromkeys(party for slot in towers for party in slot.parties))
+    if len(parties) < 2:
+        raise PlanError(
+            f"algorithm = 'pbm' needs features of two parties or more, and all are of {parties[0]}:"
+            " a sum over one is what it hides",
+            hint="algorithm = 'sgd'",
+        )
+    combined = sorted({c.party for slot in towers for c in slot.clients if c.index == COMBINED})
+    if combined:
+        raise PlanError(
+            f"algorithm = 'pbm' is not built for parties that combine their clients: {combined[0]}",
+            hint="attach it without combine = True",
+        )
 
 
 def _specification(

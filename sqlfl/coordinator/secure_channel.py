@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.errors import InternalError, LostError
+from sqlfl.coordinator.repeating import Repeating
+from sqlfl.errors import InternalError
 from sqlfl.messages import (
-    CLIENT,
     Gram,
     Masked,
     Message,
@@ -20,7 +18,6 @@ from sqlfl.messages import (
     Probe,
     PublicKey,
     Ready,
-    Repeat,
     Residuals,
     SendGram,
     SendPublicKey,
@@ -35,8 +32,6 @@ from sqlfl.schema import Address, Client, SlotSpecification
 from sqlfl.secure.fixed_point import added
 from sqlfl.secure.summands import BOUNDED, DIAGONAL, count_of, format_of, message_of, nothing_like
 
-REPEATS = 2
-"""How often an exchange is made again that was lost on the way."""
 _ASKED: Mapping[type[Message], tuple[str, ...]] = {
     SendStatistics: (Statistics.kind, BOUNDED),
     SendGram: (Gram.kind, DIAGONAL),
@@ -65,8 +60,7 @@ class SecureChannel:
     ) -> None:
         self._inner = inner
         self._run = run
-        # rises from one round to the next, and is known to those alone who get a request
-        self._number = secrets.randbits(62)
+        self._repeating = Repeating(inner, run)
         self._slots: dict[int, list[Address]] = {}
         for client, items in specifications.items():
             for item in items:
@@ -92,7 +86,7 @@ class SecureChannel:
         wanted = {address: kinds for address, kinds in asked.items() if kinds}
         if not wanted:
             return self._inner.exchange(requests)
-        replies = self._repeated(requests)
+        replies = self._repeating.exchange(requests)
         for address, kinds in wanted.items():
             fault = _fault(replies[address], kinds)
             if fault is not None:
@@ -100,32 +94,6 @@ class SecureChannel:
         for slot in dict.fromkeys(slot for _, slot in wanted):
             replies |= self._summed(slot, requests, replies)
         return replies
-
-    def _repeated(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """The replies, under masks of one number for all; once more where they were lost."""
-        repeats: dict[Address, Message] = {}
-        for left in reversed(range(REPEATS + 1)):
-            self._number += 1
-            own = self._number
-            numbered = {a: replace(request, number=own) for a, request in requests.items()}
-            try:
-                replies = self._inner.exchange(repeats | numbered)
-            except LostError:
-                if not left:
-                    raise
-                repeats = self._repeats(requests)
-                continue
-            return {address: replies[address] for address in requests}
-        raise InternalError("an exchange that was never made")
-
-    def _repeats(self, requests: Iterable[Address]) -> dict[Address, Message]:
-        slots: dict[Client, list[int]] = {}
-        for client, slot in requests:
-            slots.setdefault(client, []).append(slot)
-        return {
-            (client, CLIENT): Repeat(self._run, CLIENT, np.array(sorted(own), np.int64))
-            for client, own in slots.items()
-        }
 
     def _summed(
         self, slot: int, requests: Mapping[Address, Message], replies: Mapping[Address, Message]
@@ -162,6 +130,7 @@ class SecureChannel:
                 self._run,
                 slot,
                 tuple(str(client) for client, _ in addresses),
+                np.full(len(addresses), slot, np.int64),
                 np.stack([key.key for key in keys]),
                 np.stack([key.seal for key in keys]),
             )

@@ -39,6 +39,7 @@ from sqlfl.interrupts import noted
 from sqlfl.messages import Save, Saved
 from sqlfl.messages.replies import Channel as Line
 from sqlfl.messages.replies import Expected, ask
+from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
 from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -345,11 +346,13 @@ def _problem(
         warm=start is not None,
         seed=_seed(plan.training.seed),
         head=None if start is None else start.head,
+        constant=None if start is None else start.intercept,
         privacy=None if protection is None else protection.calibration.training,
         trace=_trace(plan),
         centred=plan.privacy is None or plan.privacy.statistics == "none",
         measured=measured_rows(joined.weighting),
         executor=InProcess() if executor is None else executor,
+        summed=spec_of(plan.algorithm).drawn,
     )
 
 

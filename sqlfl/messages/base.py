@@ -40,7 +40,10 @@ class Message:
     words: ClassVar[str] = ""
     """What is in it, where that is always the same; empty for a bare request."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, travels: bool = True) -> None:
+        """`travels`: it is one of those that cross a border; others cannot be encoded."""
+        if not travels:
+            return
         name = cls.name_of()
         known = KINDS.setdefault(name, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):

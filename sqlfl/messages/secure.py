@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlfl.messages.base import Message
-from sqlfl.messages.forms import array, arrays, text, texts
+from sqlfl.messages.forms import array, arrays, integer, text, texts
 
 if TYPE_CHECKING:
     from sqlfl.arrays import Array
@@ -91,3 +91,33 @@ class Masked(Message):
     lengths: Array = field(metadata=array("int64", "axes", least=0))
     """Of its axes."""
     values: Array = field(metadata=array("uint64", "numbers", "limbs"))
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings(Message, travels=False):
+    """What a client adds to the sums of joined rows; it leaves as `MaskedEmbeddings` alone."""
+
+    kind = "embeddings"
+    values: Array
+    """Unsigned integers (joined · P,): of joined rows that the client has no row of, 0."""
+    most: int
+    """The largest that one of them may be."""
+    summands: int
+    """M, of these numbers in a sum that may be other than 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedEmbeddings(Message):
+    """Client to coordinator: numbers of which only the sum over all slots' clients can be read.
+
+    Their masks are of the number of the request, which is one for all clients. They are the
+    numbers of the first joined row, then those of the next one, each of so many bits
+    (sqlfl.secure.packing).
+    """
+
+    kind = "masked_embeddings"
+    words = "embeddings of the client's rows, under masks that cancel in the sum over all slots"
+    numbers: int = field(metadata=integer())
+    width: int = field(metadata=integer(least=1, most=64))
+    """w, bits of a number."""
+    packed: Array = field(metadata=array("uint8", "packed"))

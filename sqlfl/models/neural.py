@@ -180,7 +180,11 @@ class Network:
         values = first
         for bias, weights in zip(upper[0::2], upper[1::2], strict=True):
             values = self.hidden(values + bias, generator) @ weights
-        return values
+        return self.bounded(values)
+
+    def bounded(self, values: Tensor) -> Tensor:
+        """What the tower makes of its last layer."""
+        return torch.tanh(values) if self.shape.bounded else values
 
     def hidden(self, values: Tensor, generator: torch.Generator | None) -> Tensor:
         """What a hidden layer hands on: its activation, with units dropped."""

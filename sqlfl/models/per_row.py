@@ -106,4 +106,4 @@ class _UpperLayers(torch.nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         for layer in self._layers:
             values = layer(self._network.hidden(values, self._generator))
-        return values
+        return self._network.bounded(values)

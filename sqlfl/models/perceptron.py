@@ -90,7 +90,7 @@ class PerceptronPass:
     def outputs(self) -> Array:
         """h (n, outputs)"""
         found: Array = self._hidden[-1] @ self.parameters[-1]
-        return found
+        return np.tanh(found) if self.network.shape.bounded else found
 
     def backward(self, values: Array, limit: None = None) -> Array:
         """Σ_r ∂(h_r·V_r)/∂θ: (n, outputs) -> (size,), in the order of `TowerShape.pack`."""
@@ -99,6 +99,8 @@ class PerceptronPass:
             wanted = (len(self.first), shape.outputs)
             raise InternalError(f"values must be {wanted}; got {values.shape}")
         slope, found = values, []
+        if shape.bounded:
+            slope = slope * derivative("tanh", self.outputs())
         weights = self.parameters[2::2]
         for made, own in zip(reversed(self._hidden), reversed(weights), strict=True):
             found.append(made.T @ slope)

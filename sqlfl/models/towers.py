@@ -1,14 +1,14 @@
 """Neural towers: the shape of one slot's multilayer perceptron, and its predictions.
 
 h = a(… a(a(X̃ W₁ + b₁) W₂ + b₂) …) W_out, with the activation a after every hidden layer and none
-on the output. The output has no bias: the coordinator's intercept is the sum of all. X̃ W₁ is left
-to an engine, so that one-hot columns stay sparse.
+on the output, or tanh where it is bounded. The output has no bias: the coordinator's intercept is
+the sum of all. X̃ W₁ is left to an engine, so that one-hot columns stay sparse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import erf
 
 from sqlfl.arrays import Array
+from sqlfl.codec import LEFT_OUT
 from sqlfl.errors import InternalError
 
 Values: TypeAlias = Any
@@ -35,7 +36,7 @@ class TowerShape:
     """d_c, or P where a head follows."""
     activation: str
     """'relu', 'tanh' or 'gelu'."""
-    bounded: bool = False
+    bounded: bool = field(default=False, metadata=LEFT_OUT)
     """tanh is taken of the output, so that it is in [−1, 1]."""
 
     @cached_property
@@ -73,7 +74,7 @@ class TowerShape:
         values = np.asarray(first, np.float64)
         for bias, weights in zip(parameters[1::2], parameters[2::2], strict=True):
             values = activate(self.activation, values + bias) @ weights
-        return values
+        return np.tanh(values) if self.bounded else values
 
 
 class TowerPass(Protocol):
@@ -121,7 +122,8 @@ def first_parameters(shape: TowerShape, numeric: int, seed: int, slot: int) -> t
     `numeric`: the first columns are numeric, the others one-hot. The rows of W₁ of the latter are
     0, so that nothing depends on the order or the number of a vocabulary's entries. Biases are
     random, or else all hidden units of a slot of categories only would be alike; where negative
-    inputs are cut off they are positive, or such units would stay dead.
+    inputs are cut off they are positive, or such units would stay dead. First predictions are
+    small, but where they are bounded: there what is not small stands out from the draws.
     """
     generator = np.random.default_rng([seed, slot])
     found: list[Array] = []
@@ -131,7 +133,8 @@ def first_parameters(shape: TowerShape, numeric: int, seed: int, slot: int) -> t
             found.append(generator.uniform(low, 1.0, size))
         else:
             last = size == shape.shapes[-1] and len(found) == len(shape.shapes) - 2
-            spread = SMALL if last else _gain(shape.activation)
+            final = 1.0 if shape.bounded else SMALL
+            spread = final if last else _gain(shape.activation)
             found.append(generator.normal(0.0, spread / np.sqrt(size[0]), size))
     first = np.zeros(shape.shapes[0])
     spread = _gain(shape.activation) / np.sqrt(max(numeric, 1))

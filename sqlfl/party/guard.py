@@ -7,6 +7,7 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.messages import Releases
+from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.privacy.specification import RoundNoise
@@ -38,8 +39,11 @@ class Guard:
         """A sum of clipped rows, noised: (d, c) or (size,), as `total` is.
 
         values: (n, c), what the coordinator sent of the `rows` (None: all), by which their
-        gradients are multiplied: a row of zeros takes no part in the sum, whatever it holds.
+        gradients are multiplied: a row of zeros takes no part in the sum, whatever it holds. As it
+        is where the specification leaves gradients exact.
         """
+        if not self.privacy.clip:
+            return total
         part = np.any(np.asarray(values) != 0, axis=1)
         taking = np.flatnonzero(part) if rows is None else np.asarray(rows, np.int64)[part]
         self._gradients[taking] += 1
@@ -58,9 +62,13 @@ class Guard:
             clipped = finite * np.minimum(1.0, own.prediction_clip / norms)
         return add_gaussian(clipped, own.prediction_noise, self._entropy)
 
-    def drawn(self, rows: Array) -> None:
-        """Draws of these rows leave, each as often as it stands there."""
+    def embeddings(self, values: Array, rows: Array) -> Array:
+        """Binomial draws of the rows' embeddings in [−1, 1], (n, P): uint32, for each joined row
+        anew. Those that are not finite count as 0."""
+        own = self.privacy
         self._draws += np.bincount(rows, minlength=len(self._draws))
+        bounded = np.clip(np.nan_to_num(values, nan=0.0), -1.0, 1.0)
+        return draw(bounded, 1.0, own.bins, own.theta, self._entropy).astype(np.uint32)
 
     def moments(self, values: Array) -> Array:
         """Numbers of the second moments, noised."""

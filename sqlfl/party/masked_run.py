@@ -1,4 +1,4 @@
-"""A run in which what is summed over a slot's clients leaves each of them under masks."""
+"""A run in which what is summed, over a slot's clients or over all slots, leaves under masks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.schema import SlotSpecification
+from sqlfl.secure import packing
 from sqlfl.secure.keys import KeyPair
 from sqlfl.secure.masks import Masks
 from sqlfl.secure.peers import Peers
@@ -22,7 +23,7 @@ from sqlfl.wire import encode
 
 @dataclass(eq=False)
 class _Slot:
-    """A slot whose clients are summed in secret."""
+    """A slot whose clients are summed in secret, or which is summed with all others."""
 
     specification: SlotSpecification
     pair: KeyPair = field(default_factory=KeyPair)
@@ -79,6 +80,10 @@ class MaskedRun:
     def _masked(self, request: ms.Message, slot: _Slot, plain: ms.Message) -> ms.Message:
         """The reply as it leaves."""
         own = slot.specification
+        if isinstance(plain, ms.Embeddings):
+            return self._embeddings(request, slot, plain)
+        if not own.secure:
+            return plain
         if isinstance(plain, ms.Statistics):
             slot.statistics = plain
             return ms.Vocabularies(plain.run, plain.slot, plain.tags)
@@ -100,22 +105,35 @@ class MaskedRun:
         masked = slot.masks.mask_limbs(numbers, request.number)
         return ms.Masked(request.run, request.slot, what, np.array(sizes, np.int64), masked)
 
+    def _embeddings(self, request: ms.Message, slot: _Slot, plain: ms.Embeddings) -> ms.Message:
+        if slot.masks is None:
+            raise InternalError(f"{request.kind} of slot {request.slot} before there are keys")
+        width = packing.width(plain.summands, plain.most)
+        masked = slot.masks.mask(plain.values, request.number, width)
+        packed = _array(packing.pack(masked, width))
+        return ms.MaskedEmbeddings(request.run, request.slot, len(masked), width, packed)
+
     # -- keys -------------------------------------------------------------------------------------
 
     def _public_key(self, request: ms.SendPublicKey) -> ms.Message:
         public = self._slot(request).pair.public
-        seal = self._seal(request, self._client, public)
+        seal = self._seal(request, self._client, request.slot, public)
         return ms.PublicKey(request.run, request.slot, _array(public), _array(seal))
 
     def _set_peers(self, request: ms.SetPeers) -> ms.Message:
         slot = self._slot(request)
-        keys = []
-        for name, key, seal in zip(request.clients, request.keys, request.seals, strict=True):
-            if not hmac.compare_digest(self._seal(request, name, bytes(key)), bytes(seal)):
+        numbers, keys = request.slots.tolist(), []
+        if not slot.specification.drawn and set(numbers) != {request.slot}:
+            raise InternalError(f"slot {request.slot} is summed with slots {sorted(set(numbers))}")
+        peers_told = zip(request.clients, numbers, request.keys, request.seals, strict=True)
+        for name, number, key, seal in peers_told:
+            own = self._seal(request, name, number, bytes(key))
+            if not hmac.compare_digest(own, bytes(seal)):
                 raise InternalError(f"the key of {name} is not sealed by the parties' secret")
             keys.append(bytes(key))
         peers = Peers(tuple(range(len(keys))), tuple(keys))
-        slot.masks = Masks(slot.pair, peers, f"{request.run} {request.slot}")
+        sums = "embeddings" if slot.specification.drawn else str(request.slot)
+        slot.masks = Masks(slot.pair, peers, f"{request.run} {sums}")
         slot.clients = len(keys)
         return ms.Ready(request.run, request.slot)
 
@@ -125,8 +143,8 @@ class MaskedRun:
             raise InternalError(f"keys for slot {request.slot}, which sums nothing in secret")
         return slot
 
-    def _seal(self, request: ms.Message, client: str, public: bytes) -> bytes:
-        own = derive(self._secret, request.run, "public key", str(request.slot), client)
+    def _seal(self, request: ms.Message, client: str, slot: int, public: bytes) -> bytes:
+        own = derive(self._secret, request.run, "public key", str(slot), client)
         return hmac.digest(own, public, "sha256")
 
 

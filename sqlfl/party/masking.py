@@ -33,9 +33,10 @@ class Masking:
         return work() if run is None else run.answer(request, work)
 
     def _prepared(self, request: ms.Prepare) -> None:
-        if "secure" not in request.specification:
+        if not any(name in request.specification for name in ("secure", "drawn")):
             return
-        slots = [s for s in specifications_from_json(request.specification) if s.secure]
+        told = specifications_from_json(request.specification)
+        slots = [item for item in told if item.secure or item.drawn]
         if slots:
             from sqlfl.party.masked_run import MaskedRun  # loads cryptography
 

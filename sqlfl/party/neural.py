@@ -70,9 +70,10 @@ class TowerOperator(Generic[Own]):
         self._guard: Guard | None = None
         self._limit: Limit | None = None
         if own.privacy is not None:
+            self._guard = Guard(own.privacy, engine.rows, entropy)
+        if self._guard is not None and self._guard.privacy.clip:
             from sqlfl.models.per_row import RowLimit  # loads opacus
 
-            self._guard = Guard(own.privacy, engine.rows, entropy)
             network = torch_network(self.shape, engine, own.tower, private=True)
             self._network, self._limit = network, RowLimit(network, self._guard.factors)
         else:

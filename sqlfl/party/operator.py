@@ -60,6 +60,8 @@ class ClientPart:
     step: Build
     tower: Callable[[], BuildTower] | None = None
     """Loads what trains towers, and torch with it; None where the method trains none."""
+    masked: bool = False
+    """Predictions leave under masks alone."""
 
     def operator(
         self,

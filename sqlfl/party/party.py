@@ -329,6 +329,8 @@ class PartyClient(Server):
         if protected(state.specification) != (configuration.privacy is not None):
             # or exact predictions would have left before anyone looks at what was released
             raise InternalError(f"slot {request.slot} starts with other noise than was said")
+        if part.masked != state.specification.drawn:
+            raise InternalError(f"slot {request.slot} starts with other sums than was said")
         engine, begin = self.start(request, configuration)
         state.operator = part.operator(engine, configuration, request.run, request.slot, begin)
         return ms.Ready(request.run, request.slot, engine.width)

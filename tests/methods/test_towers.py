@@ -56,19 +56,21 @@ class Central:
     towers: list[list[torch.Tensor]]
     intercept: torch.Tensor
     head: torch.Tensor | None
+    bounded: bool = False
 
     @classmethod
-    def of(cls, join: Join, options: Mapping[str, Any]) -> Central:
-        problem = join.problem("sgd", **options)
+    def of(cls, join: Join, options: Mapping[str, Any], algorithm: str = "sgd") -> Central:
+        problem = join.problem(algorithm, **options)
         channel = MemoryChannel(join.engines)
-        method = coordinator_of("sgd")(problem, channel)
+        method = coordinator_of(algorithm)(problem, channel)
         method.start()
         towers = [
             [parameter(p) for p in channel.operators[members.addresses[0]].parameters]
             for members in problem.slots
         ]
         head = None if method.head is None else parameter(method.head)
-        return cls(join, options["activation"], towers, parameter(method.intercept), head)
+        bounded = channel.operators[problem.slots[0].addresses[0]].shape.bounded
+        return cls(join, options["activation"], towers, parameter(method.intercept), head, bounded)
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -76,6 +78,10 @@ class Central:
         return [*(p for tower in self.towers for p in tower), self.intercept, *head]
 
     def scores(self, joined: np.ndarray) -> torch.Tensor:
+        total = self.embedding(joined)
+        return (total if self.head is None else total @ self.head) + self.intercept
+
+    def embedding(self, joined: np.ndarray) -> torch.Tensor:
         total = torch.zeros(())
         join = self.join
         for slot, (first, *upper) in enumerate(self.towers):
@@ -83,8 +89,8 @@ class Central:
             values = torch.tensor(design) @ first
             for bias, weights in zip(upper[0::2], upper[1::2], strict=True):
                 values = ACTIVATIONS[self.activation](values + bias) @ weights
-            total = total + values
-        return (total if self.head is None else total @ self.head) + self.intercept
+            total = total + (torch.tanh(values) if self.bounded else values)
+        return total
 
     def loss(self, joined: np.ndarray) -> torch.Tensor:
         y, scores = torch.tensor(self.join.targets[joined]), self.scores(joined)

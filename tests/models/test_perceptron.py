@@ -18,6 +18,8 @@ SHAPES = [
     TowerShape(3, (4, 2), 3, "tanh"),
     TowerShape(7, (3, 5, 2), 2, "relu"),
     TowerShape(0, (2,), 1, "tanh"),
+    TowerShape(4, (3, 2), 2, "relu", bounded=True),
+    TowerShape(4, (3,), 2, "tanh", bounded=True),
 ]
 BATCHES = [None, np.array([2, 0, 5, 2]), np.zeros(0, np.uint32)]
 
@@ -43,6 +45,23 @@ def test_both_ways_are_those_of_torch(shape: TowerShape, rows: np.ndarray | None
     for one, other in zip(*found, strict=True):
         assert one.dtype == np.float64
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_backward_is_the_slope_of_forward(shape: TowerShape) -> None:
+    """By differences to both sides; rows whose relu has a corner there have none."""
+    rng = np.random.default_rng(2)
+    own = Perceptron(shape, engine_of(shape.inputs))
+    parameters, values = rng.normal(size=shape.size), rng.normal(size=(12, shape.outputs))
+
+    def value(at: np.ndarray) -> float:
+        return float((own.forward(at, None).outputs() * values).sum())
+
+    found = own.forward(parameters, None).backward(values)
+    step = 1e-6
+    for place, moved in enumerate(np.eye(shape.size) * step):
+        slope = (value(parameters + moved) - value(parameters - moved)) / (2 * step)
+        assert found[place] == pytest.approx(slope, rel=1e-5, abs=1e-7)
 
 
 def test_where_a_unit_has_no_slope() -> None:

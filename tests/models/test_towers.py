@@ -15,6 +15,7 @@ SHAPES = [
     TowerShape(3, (4, 2), 3, "tanh"),
     TowerShape(7, (3, 5, 2), 2, "gelu"),
     TowerShape(0, (2,), 1, "relu"),
+    TowerShape(4, (3, 2), 2, "relu", bounded=True),
 ]
 FUNCTIONS = {"relu": torch.relu, "tanh": torch.tanh, "gelu": torch.nn.functional.gelu}
 
@@ -35,6 +36,7 @@ def test_packing_is_undone_by_unpacking(shape: TowerShape) -> None:
     with pytest.raises(InternalError, match=f"tower of {shape.size}"):
         shape.unpack(np.append(column, 0.0))
     assert from_json(TowerShape, to_json(shape)) == shape
+    assert ("bounded" in to_json(shape)) == shape.bounded, "an older sqlfl reads what it can score"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -44,6 +46,7 @@ def test_predictions_are_those_of_torch(shape: TowerShape) -> None:
     values = torch.tensor(x) @ torch.tensor(parameters[0])
     for bias, weights in zip(parameters[1::2], parameters[2::2], strict=True):
         values = FUNCTIONS[shape.activation](values + torch.tensor(bias)) @ torch.tensor(weights)
+    values = torch.tanh(values) if shape.bounded else values
     found = shape.forward(x @ parameters[0], parameters)
     np.testing.assert_allclose(found, values.numpy(), atol=1e-12)
     assert [w.shape for w in weights_of(parameters)] == [s for s in shape.shapes if len(s) == 2]
@@ -82,10 +85,20 @@ def test_first_parameters_do_not_depend_on_vocabularies() -> None:
 
 @pytest.mark.parametrize("activation", sorted(FUNCTIONS))
 def test_first_predictions_are_small_and_not_alike(activation: str) -> None:
-    shape = TowerShape(40, (64, 64), 1, activation)
+    assert 0.03 < _first_size(TowerShape(40, (64, 64), 1, activation)) < 0.6
+
+
+@pytest.mark.parametrize("activation", sorted(FUNCTIONS))
+def test_first_predictions_that_are_bounded_are_not_small(activation: str) -> None:
+    """Draws of them differ by the numbers, and not by chance alone; yet few are at the ends."""
+    assert 0.2 < _first_size(TowerShape(40, (64, 64), 1, activation, bounded=True)) < 0.8
+
+
+def _first_size(shape: TowerShape) -> float:
+    """Median of the standard deviations over rows."""
     x = np.random.default_rng(0).normal(size=(500, 40))
     sizes = []
     for seed in range(20):
         parameters = first_parameters(shape, 40, seed=seed, slot=0)
         sizes.append(shape.forward(x @ parameters[0], parameters).std())
-    assert 0.03 < np.median(sizes) < 0.6
+    return float(np.median(sizes))

@@ -45,9 +45,14 @@ class Factors:
 
 
 def network_of(
-    engine: DenseEngine, hidden: tuple[int, ...], outputs: int, activation: str, dropout: float = 0
+    engine: DenseEngine,
+    hidden: tuple[int, ...],
+    outputs: int,
+    activation: str,
+    dropout: float = 0,
+    bounded: bool = False,
 ) -> Network:
-    shape = TowerShape(engine.width, hidden, outputs, activation)
+    shape = TowerShape(engine.width, hidden, outputs, activation, bounded)
     return Network(shape, EngineLayer(engine), dropout)
 
 
@@ -68,6 +73,8 @@ def plain(network: Network, parameters: torch.Tensor) -> torch.nn.Sequential:
             if not last:
                 layer.bias.copy_(arrays[2 * number + 1])
         layers += [layer] if last else [layer, MODULES[network.shape.activation]()]
+    if network.shape.bounded:
+        layers.append(torch.nn.Tanh())
     return torch.nn.Sequential(*layers)
 
 
@@ -108,9 +115,15 @@ PATTERNS = st.one_of(
     st.sampled_from(sorted(FUNCTIONS)),
     st.tuples(st.integers(1, 3), st.integers(0, 3), st.integers(0, 4), st.integers(0, 10**6)),
     st.booleans(),
+    st.booleans(),
 )
 def test_norms_are_those_of_torch_func_for_every_pattern_of_copies(
-    pattern: list[int], hidden: tuple[int, ...], activation: str, sizes: Any, batched: bool
+    pattern: list[int],
+    hidden: tuple[int, ...],
+    activation: str,
+    sizes: Any,
+    batched: bool,
+    bounded: bool,
 ) -> None:
     """A table row's gradient is the sum over the joined rows that it occurs in."""
     outputs, numeric, categories, seed = sizes
@@ -120,7 +133,8 @@ def test_norms_are_those_of_torch_func_for_every_pattern_of_copies(
     joined = np.array(pattern, np.int64)
     rows = rng.permutation(np.unique(joined)).astype(np.uint32) if batched else None
     chosen = np.arange(6) if rows is None else rows.astype(np.int64)
-    forward = random_pass(network_of(engine, hidden, outputs, activation), seed, rows)
+    network = network_of(engine, hidden, outputs, activation, bounded=bounded)
+    forward = random_pass(network, seed, rows)
     slopes = rng.normal(size=(len(joined), outputs))
     expected = torch.zeros((6, forward.network.shape.size), dtype=torch.float64)
     if len(joined):

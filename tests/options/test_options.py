@@ -81,7 +81,7 @@ def test_adam_has_a_step_length_and_other_steps_of_linear_models_are_estimated()
         (
             "algorithm = 'lbfgs'",
             "algorithm 'lbfgs' does not train mlp_regressor: towers are not linear",
-            "algorithm = 'sgd' or 'admm'",
+            "algorithm = 'sgd' or 'admm' or 'pbm'",
         ),
         (
             "algorithm = 'admm', union = 'exact'",
@@ -124,7 +124,7 @@ def test_adam_has_a_step_length_and_other_steps_of_linear_models_are_estimated()
         ),
         (
             "algorithm = 'admm', optimizer = 'adam'",
-            "option optimizer does not apply to algorithm 'admm', only to sgd",
+            "option optimizer does not apply to algorithm 'admm', only to sgd, pbm",
             None,
         ),
         (
@@ -180,7 +180,10 @@ def test_values() -> None:
         ("l2 = -1", "option l2 must be a number from 0 up, got -1"),
         ("l2 = 'a'", "option l2 must be a number from 0 up, got 'a'"),
         ("seed = -1", "option seed must be a whole number from 0 up, got -1"),
-        ("algorithm = 'lbgfs'", "option algorithm must be 'lbfgs', 'sgd' or 'admm', got 'lbgfs'"),
+        (
+            "algorithm = 'lbgfs'",
+            "option algorithm must be 'lbfgs', 'sgd', 'admm' or 'pbm', got 'lbgfs'",
+        ),
         ("engine = 'gpu'", "option engine must be 'auto', 'sql' or 'arrays', got 'gpu'"),
         ("memory_limit = 'much'", "option memory_limit must be a size such as '4GB'"),
         ("allow_cross_join = 1", "option allow_cross_join must be true or false, got 1"),
@@ -191,7 +194,7 @@ def test_values() -> None:
         ("rho = 1", "option rho does not apply to algorithm 'lbfgs', only to admm"),
         (
             "algorithm = 'admm', batch_size = 3",
-            "option batch_size does not apply to algorithm 'admm', only to sgd",
+            "option batch_size does not apply to algorithm 'admm', only to sgd, pbm",
         ),
         (
             "algorithm = 'admm', inner_rounds = 3",
@@ -202,7 +205,10 @@ def test_values() -> None:
             "option hidden does not apply to linear_regression, only to mlp_regressor, "
             "mlp_classifier",
         ),
-        ("optimizer = 'adam'", "option optimizer does not apply to algorithm 'lbfgs', only to sgd"),
+        (
+            "optimizer = 'adam'",
+            "option optimizer does not apply to algorithm 'lbfgs', only to sgd, pbm",
+        ),
         (
             "algorithm = 'sgd', momentum = 0.5",
             "option momentum applies only with optimizer = 'momentum'",
@@ -213,7 +219,7 @@ def test_values() -> None:
         ),
         (
             "algorithm = 'admm', learning_rate = 1",
-            "option learning_rate does not apply to algorithm 'admm', only to sgd",
+            "option learning_rate does not apply to algorithm 'admm', only to sgd, pbm",
         ),
         ("algorithm = 'admm', local_epochs = 1", "option local_epochs does not apply to linear_"),
         ("head = 'linear'", "option head does not apply to linear_regression, only to mlp_"),
@@ -240,7 +246,10 @@ def test_values() -> None:
             "epochs = {'a': 1, 'b': 'x'}",
             "option epochs must be a whole number from 1 up, got {'a': 1, 'b': 'x'}",
         ),
-        ("schedule = 'cosine'", "option schedule does not apply to algorithm 'lbfgs', only to sgd"),
+        (
+            "schedule = 'cosine'",
+            "option schedule does not apply to algorithm 'lbfgs', only to sgd",
+        ),
         ("decay = 0.5", "option decay does not apply to algorithm 'lbfgs', only to sgd"),
         (
             "algorithm = 'sgd', decay = 0.5",

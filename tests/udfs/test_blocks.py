@@ -38,9 +38,11 @@ def block(seed: int = 0) -> SavedBlock:
     return SavedBlock(encoding, rng.normal(size=(encoding.width, 3)))
 
 
-def tower_block(seed: int = 0, hidden: tuple[int, ...] = (4, 2)) -> SavedBlock:
+def tower_block(
+    seed: int = 0, hidden: tuple[int, ...] = (4, 2), bounded: bool = False
+) -> SavedBlock:
     encoding = block(seed).encoding
-    tower = TowerShape(encoding.width, hidden, 3, "gelu")
+    tower = TowerShape(encoding.width, hidden, 3, "gelu", bounded)
     first, *upper = (np.random.default_rng(seed).normal(size=s) for s in tower.shapes)
     return SavedBlock(encoding, first, "t é", tower, tuple(upper))
 
@@ -84,15 +86,17 @@ def test_a_block_of_any_shape(shape: tuple[int, int]) -> None:
     assert same(SavedBlock.from_bytes(given.to_bytes()), given)
 
 
+@pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("hidden", [(4, 2), (1,)])
-def test_a_tower_survives_as_bytes(hidden: tuple[int, ...]) -> None:
-    given = tower_block(1, hidden)
+def test_a_tower_survives_as_bytes(hidden: tuple[int, ...], bounded: bool) -> None:
+    given = tower_block(1, hidden, bounded)
     found = SavedBlock.from_bytes(given.to_bytes())
     assert same(found, given)
     assert (found.name, found.outputs, found.format) == ("t é", 3, 2)
     x = np.random.default_rng(0).normal(size=(5, given.encoding.width))
     expected = given.tower.forward(x @ given.theta, given.parameters)
     np.testing.assert_array_equal(found.finish(x @ found.theta), expected)
+    assert bool((np.abs(expected) <= 1.0).all()) == bounded
 
 
 def test_a_linear_block_stays_in_the_first_format() -> None:

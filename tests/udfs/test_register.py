@@ -460,7 +460,8 @@ def test_the_arithmetic_by_hand() -> None:
     np.testing.assert_allclose(function(*columns).to_numpy(), base + indicator + category)
 
 
-def test_a_tower_by_hand() -> None:
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_tower_by_hand(bounded: bool) -> None:
     """|x − 2| as relu(x − 2) + relu(2 − x); a missing x is the mean, 1."""
     encoding = Encoding(
         (FeatureSpecification("x", "numeric"),),
@@ -472,13 +473,14 @@ def test_a_tower_by_hand() -> None:
         total=1.0,
         vocabulary_key=None,
     )
-    tower = TowerShape(1, (2,), 2, "relu")
+    tower = TowerShape(1, (2,), 2, "relu", bounded)
     upper = (np.array([-1.0, 1.0]), np.array([[1.0, 0.0], [1.0, 3.0]]))
     block = SavedBlock(encoding, np.array([[2.0, -2.0]]), "t", tower, upper)
     function = BlockFunction(block)
     assert function.type == "DOUBLE[2]"
     found = function(pa.array([5.0, 0.0, None], pa.float64()))
-    assert found.to_pylist() == [[3.0, 0.0], [2.0, 6.0], [1.0, 3.0]]
+    expected = np.array([[3.0, 0.0], [2.0, 6.0], [1.0, 3.0]])
+    assert found.to_pylist() == (np.tanh(expected) if bounded else expected).tolist()
 
 
 def test_a_block_keeps_its_name() -> None:

@@ -81,7 +81,7 @@ class Answers:
                 self._clients[address] = _Client(configurations[address], width)
 
     def ready(self, address: Address) -> Expected[Ready]:
-        """To second moments: the width of before."""
+        """To what is done and tells nothing: the width of before."""
         width = self._of(address).width
         return Expected(
             Ready,
@@ -110,6 +110,11 @@ class Answers:
             return self._predicted(address, following, products, self._outputs, exact=exact)
 
         return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
+
+    def stepped(self) -> list[Expect]:
+        """To a step that is followed by no predictions."""
+        merging = {a: c.merging for a, c in self._clients.items()}
+        return self._merged(merging, self._outputs, self.ready)
 
     def probe(self, rows: JoinedRows) -> list[Expect]:
         """To a power round, likewise; consensus has none to merge."""

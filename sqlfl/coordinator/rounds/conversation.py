@@ -155,6 +155,19 @@ class Conversation:
         }
         return self._settle(requests, self._answers.step(following or self.whole, exact=exact))
 
+    def advance(
+        self,
+        rows: JoinedRows,
+        sums: Sequence[Array],
+        residuals: Callable[[Address, Array], Residuals],
+    ) -> None:
+        """The same of clients that predict nothing then."""
+        requests: dict[Address, Message] = {
+            address: residuals(address, aggregate)
+            for address, aggregate in rows.split(sums).items()
+        }
+        self._settle(requests, self._answers.stepped())
+
     def probe(self, sums: Sequence[Array]) -> list[Array]:
         """One power round, from a vector's sums over the rows of each slot (1, n_i) to its image's
         part of each slot: (1, n_i). Two exchanges where partial gradients are summed."""

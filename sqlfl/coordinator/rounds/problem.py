@@ -23,7 +23,7 @@ from sqlfl.messages.replies import Channel
 from sqlfl.methods import part_of
 from sqlfl.models.losses import Loss
 from sqlfl.options.training import TowerOptions, TrainingOptions
-from sqlfl.privacy.specification import RunNoise
+from sqlfl.privacy.specification import RoundNoise, RunNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +55,16 @@ class Problem:
     """Of batches, of power rounds and of the first parameters of towers and of a head."""
     head: Array | None = None
     """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
+    constant: Array | None = None
+    """b (d_c,) of that model; None where there is none."""
     privacy: RunNoise | None = None
     """None where features are not protected."""
     trace: float = 0.0
     """Where they are, a bound of Σ share ‖x̃‖²/N over all slots, from names and types alone."""
     centred: bool = True
     """The encoded columns have the mean 0 over the joined rows."""
+    summed: bool = False
+    """Scores are known of joined rows, not of the rows of slots."""
     measured: Measured = EVERY
     """What metrics are of."""
     executor: Executor = field(default_factory=InProcess)
@@ -76,7 +80,7 @@ class Problem:
     def noise(self) -> float:
         """Standard deviation of the noise in each number of E; 0 where predictions are exact."""
         rounds = {} if self.privacy is None else self.privacy.rounds
-        return float(np.linalg.norm([own.prediction_noise for own in rounds.values()]))
+        return float(np.linalg.norm([_noise(own) for own in rounds.values()]))
 
     @property
     def l2(self) -> float:
@@ -137,7 +141,11 @@ class Problem:
     @cached_property
     def passes(self) -> JoinedRows:
         """What is computed of all joined rows; to be closed in the end."""
-        pieces = self.pieces or WrittenPieces(self.mapping, self.targets, self.shares)
+        mapping = self.mapping
+        if self.summed:
+            total = mapping.total
+            mapping = TableMapping((np.arange(total, dtype=np.int32),), (total,))
+        pieces = self.pieces or WrittenPieces(mapping, self.targets, self.shares)
         return JoinedRows(pieces, self.loss, self.executor, self.measured)
 
     @cached_property
@@ -157,6 +165,11 @@ class Problem:
         if self.shares is None:
             return float(np.linalg.norm(values))
         return float(np.sqrt(self.shares @ np.einsum("nc,nc->n", values, values)))
+
+
+def _noise(own: RoundNoise) -> float:
+    """Of a slot's predictions, or of what is estimated from draws of them."""
+    return 0.5 / (own.theta * own.bins**0.5) if own.bins else own.prediction_noise
 
 
 @dataclass(frozen=True)

@@ -37,29 +37,21 @@ class SendEmbeddings(Message):
     kind = "send_embeddings"
     of_method = "pbm"
     words = "the client's row of each joined row of the sums that has one"
-    joined: int = field(metadata=integer(least=1))
+    joined: int = field(metadata=integer(least=1, most=2**31 - 1))
     """Joined rows that the sums are of."""
     training: int = field(metadata=integer(most=1))
     """1: residuals follow, and units are dropped where they are."""
     rows: Array = field(metadata=array("uint32", "listed"))
     """Active rows, one may stand here several times."""
-    places: Array = field(metadata=array("uint32", "places", below="joined", ascending=True))
+    places: Array = field(metadata=array("uint32", "places", ascending=True))
     """Which of the joined rows these are in; empty where they are all of them."""
 
-
-@dataclass(frozen=True, eq=False)
-class MaskedEmbeddings(Message):
-    """Client to coordinator: numbers of which only the sum over all slots' clients can be read.
-
-    Their masks are of the number of the request, which is one for all clients. They are the
-    numbers of the first joined row, then those of the next one, each of so many bits
-    (sqlfl.secure.packing).
-    """
-
-    kind = "masked_embeddings"
-    of_method = "pbm"
-    words = "embeddings of the client's rows, under masks that cancel in the sum over all slots"
-    numbers: int = field(metadata=integer())
-    width: int = field(metadata=integer(least=1, most=64))
-    """w, bits of a number."""
-    packed: Array = field(metadata=array("uint8", "packed"))
+    def fault(self) -> str | None:
+        listed, places = len(self.rows), len(self.places)
+        if places:
+            fits = places == listed and int(self.places[-1]) < self.joined
+        else:
+            fits = listed in (0, self.joined)
+        if fits:
+            return None
+        return f"{listed} rows are listed at {places} places of {self.joined} joined rows"

@@ -8,7 +8,7 @@ from typing import ClassVar
 from sqlfl.methods.sgd.options import LEARNING_RATE, Steps
 from sqlfl.models.kinds import NEURAL
 from sqlfl.options.batch import LEAST, MOST, Batch, Usual
-from sqlfl.options.entries import Defaults, MethodOptions, option, section
+from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, option, section
 from sqlfl.options.types import BATCH, number
 
 
@@ -19,7 +19,8 @@ class PbmOptions(MethodOptions):
     )
 
     # fmt: off
-    batch_size: Batch = option(BATCH, Usual(), "joined rows per step",
+    batch_size: Batch = option(BATCH, DEPENDS, "joined rows per step",
+        chosen=lambda setting: Usual(),
         default_text=f"a twentieth of the rows, but from {LEAST} to {MOST}")
     learning_rate: float = option(number(0, above=True), LEARNING_RATE, "step length")
     steps: Steps = section(Steps)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 
 from sqlfl import messages as ms
-from sqlfl.methods.pbm.messages import MaskedEmbeddings, PbmResiduals, SendEmbeddings
+from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.options import PbmOptions
-from sqlfl.methods.sgd.spec import STEPS
+from sqlfl.methods.sgd.options import STEPS
 from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
 from sqlfl.options.training import TrainingOptions
 from sqlfl.planner.protocol import rounds
@@ -56,8 +56,8 @@ def _sums(run: Run) -> Exchange:
             places = listed if len(slot.clients) > 1 else 0
             request = content(SendEmbeddings, listed=listed, places=places)
             drawn = run.protection.predictions
-            what = MaskedEmbeddings.words + (f"; {drawn.told}" if drawn else "")
-            reply = content(MaskedEmbeddings, what, packed=sym.PACKED)
+            what = ms.MaskedEmbeddings.words + (f"; {drawn.told}" if drawn else "")
+            reply = content(ms.MaskedEmbeddings, what, packed=sym.PACKED)
             calls.append(Call(client, slot.index, request, reply))
     return exchange("sums", sym.SUMS, calls)
 

@@ -27,6 +27,12 @@ _OPTIMIZER = choice(
         "lbfgs": "algorithm = 'lbfgs', which takes no optimizer",
     },
 )  # fmt: skip
+STEPS = {
+    "plain": "θ ← θ − η ∂ℓ/∂θ",
+    "momentum": "v ← m v + ∂ℓ/∂θ, θ ← θ − η v, m the momentum",
+    "adam": "a step of Adam",
+}
+"""What each makes of the gradient, in words."""
 
 
 def _batch(setting: Setting) -> Batch:

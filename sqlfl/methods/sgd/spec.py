@@ -6,7 +6,7 @@ import math
 
 from sqlfl import messages as ms
 from sqlfl.methods.sgd.messages import SgdResiduals
-from sqlfl.methods.sgd.options import SgdOptions
+from sqlfl.methods.sgd.options import STEPS, SgdOptions
 from sqlfl.methods.spec import MethodSpec, Words, has_head, summed
 from sqlfl.options.batch import Whole
 from sqlfl.options.training import TrainingOptions
@@ -19,11 +19,6 @@ from sqlfl.privacy.counts import Counts, Part
 from sqlfl.privacy.protection import Protection
 from sqlfl.schema import Client
 
-STEPS = {
-    "plain": "θ ← θ − η ∂ℓ/∂θ",
-    "momentum": "v ← m v + ∂ℓ/∂θ, θ ← θ − η v, m the momentum",
-    "adam": "a step of Adam",
-}
 INTERCEPT = "gradient of the intercept, each row's clipped, the sum noised"
 EXPANDED = (
     "; where noise hides the slopes, ∂ℓ/∂H is of the loss's second-order expansion at the best "

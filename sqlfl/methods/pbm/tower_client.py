@@ -1,0 +1,103 @@
+"""The client's part of PBM-VFL (Tran et al., 2024, algorithm 2) of a tower."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.messages import (
+    Embeddings,
+    Message,
+    PartialGradient,
+    Ready,
+    SendPredictions,
+    SumGradient,
+)
+from sqlfl.methods.pbm.configuration import PbmConfiguration
+from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
+from sqlfl.methods.pbm.numbers import LEVELS, quantised
+from sqlfl.models.neural import seed_of
+from sqlfl.models.optimizers import optimizer_of
+from sqlfl.party.client import finite
+from sqlfl.party.neural import TowerOperator
+from sqlfl.party.steps import Engine
+
+
+class PbmTower(TowerOperator[PbmConfiguration]):
+    """The tower embeds each row that is asked of once; what is drawn of it, is drawn for each
+    joined row anew. What it tells is masked on its way out (sqlfl.party.masked_run).
+
+    Steps are those of gradient descent, by the gradient of h·Y summed over the rows whose
+    embeddings were last asked of in training.
+    """
+
+    def _prepare(self, engine: Engine) -> None:
+        steps = self._configuration.steps
+        self._optimizer = optimizer_of(steps.optimizer, steps.momentum)
+        self._rate, self._divisor, self._last = 0.0, 1, False
+        self._width = engine.width
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, SendPredictions):
+            raise InternalError("predictions of 'pbm' leave in sums alone")
+        return super().handle(message)
+
+    def _answer(self, message: Message) -> Message:
+        match message:
+            case SendEmbeddings():
+                return self._embeddings(message)
+            case PbmResiduals():
+                return self._residuals(message)
+            case SumGradient():
+                return self._advance(np.asarray(message.values, np.float64)[:, 0])
+        return super()._answer(message)
+
+    def _embeddings(self, message: SendEmbeddings) -> Embeddings:
+        distinct, where = np.unique(message.rows, return_inverse=True)
+        if distinct.size and int(distinct[-1]) >= self._held.active:
+            raise InternalError(f"{message.kind} names row {distinct[-1]} of {self._held.active}")
+        dropped = None
+        if message.training and self._options.dropout > 0.0:
+            self._draws += 1
+            own = self._options
+            dropped = seed_of(own.seed, self._slot, own.number, 2, self._draws)
+        made = self._network.forward(self._network.tensor(self._flat), distinct, dropped)
+        if message.training:
+            self._pass = made
+        numbers, most = self._numbers(self._network.numpy(made.outputs())[where], message.rows)
+        values = np.zeros((message.joined, self.shape.outputs), numbers.dtype)
+        places = message.places if len(message.places) else slice(None)
+        if len(numbers):
+            values[places] = numbers
+        flat = values.reshape(-1)
+        return Embeddings(self._run, self._slot, flat, most, self._configuration.slots)
+
+    def _numbers(self, outputs: Array, rows: Array) -> tuple[Array, int]:
+        """Unsigned integers for the outputs (n, P) of `rows`, and the largest that there may be."""
+        guard = self._guard
+        if guard is None or not guard.privacy.bins:
+            return quantised(finite(outputs)), LEVELS
+        return guard.embeddings(outputs, rows), guard.privacy.bins
+
+    def _residuals(self, message: PbmResiduals) -> Message:
+        if self._pass is None:
+            raise InternalError("residuals of a tower that has embedded no rows")
+        self._rate, self._divisor = message.rate, message.divisor
+        self._last = message.last == 1
+        slopes = self._pass.backward(self._network.tensor(message.values), self._limit)
+        gradient = self._network.numpy(slopes)
+        if self._guard is not None:
+            gradient = self._guard.gradient(gradient, message.values, self._pass.rows)
+        if self._configuration.shared:
+            return PartialGradient(self._run, self._slot, finite(gradient[:, None]))
+        return self._advance(gradient)
+
+    def _advance(self, gradient: Array) -> Message:
+        """A step from the slot's gradient (size,)."""
+        own = self._configuration
+        slope = gradient / self._divisor + own.l2 * self._penalised * self._flat
+        self._flat = self._optimizer.step(self._flat, slope, self._rate)
+        if self._last and own.keep:
+            self._kept.append(self._flat)
+        return Ready(self._run, self._slot, self._width)
