@@ -88,7 +88,23 @@ def _alike(slots: Iterable[Slot], epsilons: dict[int, float]) -> dict[str, list[
 
 def of_joined_rows(own: Setting) -> Iterator[str]:
     """Where all features of a joined row change, of a run whose gradients are noised."""
-    if own.calibration is None or set(own.claims) != {slot.index for slot in own.slots}:
+    for held in _joined_rows(own):
+        yield (
+            "For changing the features of the rows of all tables that one joined row is made of, "
+            f"with {own.fixed('the labels')} fixed: {held}, against the same."
+        )
+
+
+def in_short(own: Setting) -> Iterator[str]:
+    """The same, for the model's card."""
+    for held in _joined_rows(own):
+        yield f"Features of all rows that one joined row is made of: {held}, against the same."
+
+
+def _joined_rows(own: Setting) -> Iterator[str]:
+    if not own.drawn or own.calibration is None:
+        return
+    if set(own.claims) != {slot.index for slot in own.slots}:
         return
     from math import isfinite
 
@@ -96,11 +112,7 @@ def of_joined_rows(own: Setting) -> Iterator[str]:
 
     epsilon = joined_row_epsilon(own.calibration.rounds, own.calibration.events, own.privacy.delta)
     if isfinite(epsilon):
-        yield (
-            "For changing the features of the rows of all tables that one joined row is made of, "
-            f"with {own.fixed('the labels')} fixed: "
-            f"({upwards(epsilon)}, {own.privacy.delta:g})-DP, against the same."
-        )
+        yield f"({upwards(epsilon)}, {own.privacy.delta:g})-DP"
 
 
 def alone(own: Setting) -> Iterator[str]:

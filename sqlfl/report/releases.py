@@ -226,13 +226,13 @@ def _history(own: Setting) -> Iterator[Release]:
         word
         for word, noised in (
             ("labels", own.protection.labels),
-            ("predictions", own.protection.predictions),
+            ("embeddings" if own.summed else "predictions", own.protection.predictions),
         )
         if noised
     ]
     mechanism = f"of noised {' and '.join(found)}" if found else EXACT
     if found and not own.together:
-        mechanism += " and exact predictions"
+        mechanism += f" and exact {'embeddings' if own.summed else 'predictions'}"
     kind, readers = ("history and metrics", USERS) if own.training else ("metrics", READERS)
     why = draws.LEARNING * own.drawn
     seen = f"{own.coordinator}; {readers}"

@@ -238,6 +238,7 @@ def _features_in_short(own: Setting) -> Iterator[str]:
     if held:
         whom = own.coalition() if own.together else "those who see nothing but the parameters"
         yield f"Features: {held}, against {whom}."
+    yield from draws.in_short(own)
     if own.claims and not own.together:
         yield "Features: none against the coordinator and the other parties, or in the metrics."
 
