@@ -11,7 +11,12 @@ from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.fragment_columns import ROW
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
 from sqlfl.options.privacy import Privacy
-from sqlfl.options.resolve import resolve_privacy, resolve_scoring, resolve_training
+from sqlfl.options.resolve import (
+    resolve_privacy,
+    resolve_scoring,
+    resolve_training,
+    written_algorithm,
+)
 from sqlfl.options.training import TrainingOptions
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.explained import ExplainedPlan, explained
@@ -70,7 +75,7 @@ def plan_training(
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
         privacy = settled(privacy, statement.kind, ucq, clause)
-        check_budget(privacy, statement.kind, ucq, options, clause)
+        check_budget(privacy, statement.kind, ucq, options, clause, at)
         told = slots_of(privacy, statement.kind, ucq)
     slots, run = None, None
     if options.warm_start is not None:
@@ -114,7 +119,8 @@ def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
 def _asked(statement: TrainModel) -> Privacy | None:
     if statement.privacy is None:
         return None
-    return resolve_privacy(statement.kind, statement.privacy, statement.sql)
+    algorithm = written_algorithm(statement.options, statement.sql)
+    return resolve_privacy(statement.kind, statement.privacy, statement.sql, algorithm)
 
 
 def plan_scoring(

@@ -36,9 +36,10 @@ def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thinned(3)
 def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    (block,) = re.findall(
+    block, sums = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/neural.md").read_text(), re.M | re.S
     )
+    exec(compile(sums, "docs/neural.md", "exec"), {})
     namespace: dict[str, object] = {}
     exec(compile(block, "docs/neural.md", "exec"), namespace)
     assert namespace["fed"].model("delay").metrics["accuracy"] > 0.7  # type: ignore[attr-defined]

@@ -97,8 +97,8 @@ def test_classes_and_weights(database: Open) -> None:
     text = QUERY.format(join="JOIN", more="").replace("f.y", "f.y > 1 AS big")
     with federation(parties(database)) as fed:
         fed.sql(
-            f"TRAIN MODEL m USING mlp_classifier TARGET big WITH ({WITH}, class_weight = 'balanced')"
-            f" FROM ({text})"
+            f"TRAIN MODEL m USING mlp_classifier TARGET big WITH ({WITH}, "
+            f"class_weight = 'balanced') FROM ({text})"
         )
         assert fed.model("m").metrics["auc"] > 0.9
 

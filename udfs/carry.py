@@ -72,7 +72,7 @@ def _at_zero(encoding: Encoding, theta: Float) -> Float:
 
 
 def _layers(tower: TowerShape | None) -> tuple[object, ...] | None:
-    return None if tower is None else (tower.hidden, tower.activation, tower.outputs)
+    return None if tower is None else (tower.hidden, tower.activation, tower.outputs, tower.bounded)
 
 
 def _described(tower: TowerShape | None) -> str:
@@ -81,6 +81,7 @@ def _described(tower: TowerShape | None) -> str:
     return (
         f"a tower of hidden = {list(tower.hidden)}, activation = '{tower.activation}' and "
         f"{tower.outputs} {'output' if tower.outputs == 1 else 'outputs'}"
+        f"{' in [−1, 1]' if tower.bounded else ''}"
     )
 
 

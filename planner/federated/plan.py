@@ -270,7 +270,7 @@ def plan(
         for client in clients
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
-    findings = findings and not protection.features
+    findings = findings and not protection.rows
     merges = training is not None and _merges(training, protection)
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
@@ -367,7 +367,7 @@ def _combination(ucq: Ucq, slot: Slot, client: Client, training: bool) -> Combin
 def _merges(options: TrainingOptions, protection: Protection) -> bool:
     """Each row that dropout leaves units out for, or that is noised, is one for itself."""
     drops = options.tower is not None and options.tower.dropout > 0.0
-    allowed = options.merge_equal_rows and not (drops or protection.features)
+    allowed = options.merge_equal_rows and not (drops or protection.rows)
     return allowed and spec_of(options.algorithm).merges(options)
 
 

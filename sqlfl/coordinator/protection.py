@@ -19,10 +19,12 @@ from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
 from sqlfl.messages import Message, Releases, Residuals, SendReleases
 from sqlfl.messages.replies import Channel, Expected, ask
+from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import CATEGORY, Slot
 from sqlfl.privacy.calibration import Calibration, calibrate, check_releases
+from sqlfl.privacy.collusion import honest_slots
 from sqlfl.privacy.schedule import planned_releases
 from sqlfl.privacy.specification import PlannedReleases
 from sqlfl.schema import Address
@@ -44,7 +46,8 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
     Only joined rows that weigh something count, for the others take part in no gradient. The
     default clip is the mean number of joined rows per row of the slot, times the spread of a target
     that is a number: about the size of a row's gradient in a step. Predictions are clipped to that
-    spread as well, without the noise of labels. Raises PrivacyError where the budget cannot be met
+    spread as well, without the noise of labels. Draws are of all joined rows, those for validation
+    and without weight too. Raises PrivacyError where the budget cannot be met
     over this join.
     """
     privacy = plan.privacy
@@ -65,18 +68,17 @@ def protect(plan: FederatedPlan, joined: Joined, target: Targets) -> Protection 
     for slot in slots:
         part = parts[slot.index]
         met: dict[int, int] = {}
-        if privacy.predictions == "none":
+        if not privacy.together:
             met = {
                 other: partners(part.rows, part.virtual, those.rows, len(those.virtual))
                 for other, those in parts.items()
                 if other != slot.index
             }
         clip = privacy.clip or scale * part.mean
-        own = partial(
-            _rounds, plan, slot, part, clip, met, one_sided & met.keys(), target.classes is not None
-        )
-        planned.append(own(copies(part.rows, part.virtual)))
-        most[slot.index] = own(copies(part.rows, np.zeros_like(part.virtual)))
+        own = partial(_rounds, plan, slot, part, clip, met, one_sided & met.keys(), target)
+        rows, nobody = joined.slots[slot.index].rows, np.zeros_like(part.virtual)
+        planned.append(own(copies(part.rows, part.virtual), copies(rows, part.virtual)))
+        most[slot.index] = own(copies(part.rows, nobody), copies(rows, nobody))
     if privacy.prediction_clip is None:
         privacy = replace(privacy, prediction_clip=PREDICTION_CLIP * _unnoised(scale, privacy))
     calibration = calibrate(privacy, planned)
@@ -114,9 +116,13 @@ def _rounds(
     clip: float,
     met: Mapping[int, int],
     one_sided: frozenset[int],
-    classes: bool,
+    target: Targets,
     often: int,
+    summed: int,
 ) -> PlannedReleases:
+    scores = loss_of(plan.kind, len(target.classes or ())).outputs
+    outputs = None if plan.tower is None else plan.tower.outputs
+    asked = None if plan.privacy is None else plan.privacy.honest_parties
     return planned_releases(
         plan.training,
         slot=slot.index,
@@ -129,7 +135,10 @@ def _rounds(
         categories=sum(feature.kind == CATEGORY for feature in slot.features),
         largest=part.largest or 1.0,
         one_sided=one_sided,
-        one_sided_slopes=classes,
+        one_sided_slopes=target.classes is not None,
+        summed=summed,
+        outputs=outputs or scores,
+        honest=honest_slots(plan.ucq.slots, slot, plan.at, asked),
     )
 
 

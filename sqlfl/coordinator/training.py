@@ -346,6 +346,7 @@ def _problem(
         warm=start is not None,
         seed=_seed(plan.training.seed),
         head=None if start is None else start.head,
+        constant=None if start is None else start.intercept,
         privacy=None if protection is None else protection.calibration.training,
         trace=_trace(plan),
         centred=plan.privacy is None or plan.privacy.statistics == "none",

@@ -74,6 +74,8 @@ class Defaults:
     """Of towers: what the coordinator makes of the sum of their outputs."""
     exact: str = ""
     """Why it cannot where predictions are exact; empty where it can."""
+    drawn: bool = False
+    """Of predictions there are sums over all slots only, and draws where features are protected."""
 
 
 @dataclass(frozen=True)

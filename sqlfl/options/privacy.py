@@ -9,13 +9,16 @@ from types import MappingProxyType
 from sqlfl.models.kinds import CLASSIFIERS
 from sqlfl.options.entries import AUTO, Needs, Setting, Table, entries_of, markdown, option
 from sqlfl.options.types import FRACTION, OptionType, choice, integer, number, shown
-from sqlfl.privacy.specification import Bounds, LabelNoise
+from sqlfl.privacy.specification import LARGEST_BINS, LARGEST_THETA, Bounds, LabelNoise
 
 LABEL_MECHANISMS = ("randomized_response", "laplace")
 LARGEST_BOUND = 1e30
 """Of a range: beyond it, squares of values might not be numbers."""
 LABELS = ("label_epsilon",)
-FEATURES = ("epsilon", "noise_multiplier")
+GRADIENTS = ("epsilon", "noise_multiplier")
+DRAWS = ("bins", "theta")
+FEATURES = (*GRADIENTS, *DRAWS)
+"""Options that ask for noise of these."""
 RANDOMIZED, LAPLACE = LABEL_MECHANISMS
 
 
@@ -114,6 +117,8 @@ EPSILON = number(0, above=True, most=1e6)
 LABEL_EPSILON = number(1e-6, most=1e9)
 MULTIPLIER = number(1e-9, most=1e9)
 CLIP = number(1e-9, most=1e9)
+BINS = integer(1, LARGEST_BINS)
+THETA = number(1e-6, most=LARGEST_THETA)
 RANGE = OptionType(
     "a list of the least and the largest value, such as [0, 100]", _read_range, _advise_range
 )
@@ -132,8 +137,12 @@ FEATURE_BOUNDS = OptionType(
 
 PREDICTION_CLIP = 1.0
 """B of classes, and of numbers in units of their deviation."""
-_OF_LABELS, _OF_FEATURES = Needs(LABELS), Needs(FEATURES)
+_OF_LABELS, _OF_FEATURES, _OF_GRADIENTS = Needs(LABELS), Needs(FEATURES), Needs(GRADIENTS)
 _NOISED = Needs(("predictions",), ("gaussian",))
+_DRAWN = Needs(
+    ("predictions",), ("binomial",), hint="WITH (algorithm = 'pbm') draws what leaves a client"
+)
+_SHARED = Needs(("predictions",), ("gaussian", "binomial"))
 
 
 def _statistics(setting: Setting) -> str:
@@ -142,6 +151,11 @@ def _statistics(setting: Setting) -> str:
 
 def _mechanism(setting: Setting) -> str:
     return RANDOMIZED if setting.kind in CLASSIFIERS else LAPLACE
+
+
+def _predictions(setting: Setting) -> str:
+    drawn = setting.method is not None and setting.method.drawn
+    return "binomial" if drawn and _OF_FEATURES.met(setting.values) else "none"
 
 
 def _prediction_clip(setting: Setting) -> float | None:
@@ -187,11 +201,13 @@ class Privacy:
         "C: what the norm of a table row's gradient of a step is clipped to, as it stands in the "
         "sum over joined rows",
         default_text="the mean number of joined rows per row of the table, times the "
-        "standard deviation of labels that are numbers", needs=_OF_FEATURES)
-    predictions: str = option(choice("none", "gaussian"), "none",
+        "standard deviation of labels that are numbers", needs=_OF_GRADIENTS)
+    predictions: str = option(choice("none", "gaussian", "binomial"), "none",
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
         "against the coordinator and the other parties; 'none': they are exact, and ε holds for "
-        "the parameters alone", needs=_OF_FEATURES)
+        "the parameters alone; 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
+        "the coordinator sees sums of all table positions' draws", default_text="'none'; "
+        "'binomial' of algorithm 'pbm'", chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
         "B: what the norm of a row's prediction is clipped to",
         default_text=f"{PREDICTION_CLIP:g}, of regressions the standard deviation of the labels",
@@ -199,7 +215,18 @@ class Privacy:
     """None: PREDICTION_CLIP, times the deviation of labels that are numbers."""
     prediction_share: float = option(SHARE, 0.5,
         "share of the budget of the rounds that predictions take (of the sum of squares of "
-        "sensitivity over noise)", needs=_NOISED)
+        "sensitivity over noise); of draws, what gradients leave of it", needs=_SHARED)
+    bins: int | None = option(BINS, None,
+        "b: coins of the draw that a number of an embedding leaves a client as",
+        default_text="from epsilon", needs=_DRAWN)
+    theta: float | None = option(THETA, None,
+        "θ: the coins of an embedding's number h, from -1 to 1, fall with probability ½ + θ h; "
+        "bins and theta without epsilon and noise_multiplier leave gradients exact",
+        default_text="from epsilon", needs=_DRAWN)
+    honest_parties: int | None = option(integer(1), None,
+        "parties that tell nobody their draws, the row's own among them: the others may collude "
+        "with the coordinator. All of them: ε is against the coordinator alone",
+        default_text="all but one, the coordinator's own not counted", needs=_DRAWN)
     statistics: str = option(choice("none", "bounds", "noised"), "none",
         "how features are scaled, and which categories there are: by public bounds, by noised "
         "sums and counts, or by exact ones, which nothing protects",
@@ -241,11 +268,27 @@ class Privacy:
 
     @property
     def features(self) -> bool:
+        """Something that is made of features is noised: gradients, or embeddings."""
+        return self.gradients or self.bins is not None or self.theta is not None
+
+    @property
+    def gradients(self) -> bool:
         """Gradients are clipped and noised."""
         return self.epsilon is not None or self.noise_multiplier is not None
 
+    @property
+    def drawn(self) -> bool:
+        """Of predictions only sums of draws are seen."""
+        return self.features and self.predictions == "binomial"
+
+    @property
+    def together(self) -> bool:
+        """Predictions are noised, or drawn, and so all that is calculated from them."""
+        return self.features and self.predictions != "none"
+
 
 _CALLED = {
+    "beta": "theta",
     "bounds": "feature_bounds",
     "eps": "epsilon",
     "feature_epsilon": "epsilon",

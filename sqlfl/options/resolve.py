@@ -24,7 +24,16 @@ from sqlfl.models.kinds import (
     other,
 )
 from sqlfl.options.entries import Given, Setting, Table, Written, entries_of, error, resolved
-from sqlfl.options.privacy import FEATURES, LABELS, LAPLACE, PRIVACY, RANDOMIZED, Privacy
+from sqlfl.options.privacy import (
+    DRAWS,
+    FEATURES,
+    GRADIENTS,
+    LABELS,
+    LAPLACE,
+    PRIVACY,
+    RANDOMIZED,
+    Privacy,
+)
 from sqlfl.options.training import (
     SCORING,
     ScoringOptions,
@@ -179,8 +188,18 @@ def _kept(name: str, model: Mapping[str, object]) -> Any:
         raise ModelError(f"the options of the model are damaged: {fault.message}") from None
 
 
-def resolve_privacy(kind: str, given: Iterable[Given], sql: str | None = None) -> Privacy:
-    """What a PRIVACY clause asks for, of a model of this kind.
+def written_algorithm(given: Iterable[Given], sql: str | None = None) -> str | None:
+    """The one that a WITH clause asks for by name; OptionError where there is none such."""
+    asked = (option for option in given if option.name == "algorithm")
+    found: str | None = with_options().read(asked, sql).values.get("algorithm")
+    return found
+
+
+def resolve_privacy(
+    kind: str, given: Iterable[Given], sql: str | None = None, algorithm: str | None = None
+) -> Privacy:
+    """What a PRIVACY clause asks for, of a model of this kind, which this algorithm trains; None
+    where WITH does not say it.
 
     What depends on the query's columns is left: `statistics` is AUTO where features are protected
     and nothing is said of it, `label_classes` None where they are not given. Raises OptionError for
@@ -191,8 +210,11 @@ def resolve_privacy(kind: str, given: Iterable[Given], sql: str | None = None) -
     written = privacy_options().read(given, sql)
     _check_asked(written.places, sql)
     _check_kind(kind, written.places, sql)
-    values = resolved(Privacy, Setting(kind, values=written.values))
+    method = None if algorithm is None else options_of(algorithm).usual
+    values = resolved(Privacy, Setting(kind, method=method, values=written.values))
+    _check_predictions(method is not None and method.drawn, values, written.places, sql)
     PRIVACY.check_needs(written, values, sql)
+    _check_draws(values["predictions"] == "binomial", written.places, sql)
     _check_labels(kind, written.values, written.places, sql)
     return Privacy(**values)
 
@@ -213,10 +235,44 @@ def _check_asked(written: Mapping[str, Given], sql: str | None) -> None:
         span = None if first is None else getattr(first.name, "span", first.span)
         hint = "label_epsilon protects labels, epsilon features; or leave PRIVACY out"
         raise OptionError(message, hint=hint, sql=sql, span=span)
-    if all(name in written for name in FEATURES):
+    if all(name in written for name in GRADIENTS):
         message = "PRIVACY options epsilon and noise_multiplier exclude each other"
         hint = "give one of them: the other follows from it"
         raise error(message, written["noise_multiplier"], sql, hint=hint, name=True)
+
+
+def _check_predictions(
+    drawn: bool, values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
+) -> None:
+    """Predictions are noised as the algorithm can: `drawn`, it sums draws of them in secret."""
+    if "predictions" not in written or drawn == (values["predictions"] == "binomial"):
+        return
+    got = f"PRIVACY option predictions = {shown(values['predictions'])}"
+    if drawn:
+        message = f"{got} does not go with algorithm 'pbm', whose clients send draws that are "
+        message += "summed in secret"
+        hint = "leave it out, or algorithm = 'sgd'"
+    else:
+        message = f"{got} applies only to algorithm 'pbm'"
+        hint = "WITH (algorithm = 'pbm') USING mlp_classifier or mlp_regressor, or 'gaussian'"
+    raise error(message, written["predictions"], sql, hint=hint)
+
+
+def _check_draws(drawn: bool, written: Mapping[str, Given], sql: str | None) -> None:
+    """How embeddings are drawn is given, or follows from epsilon."""
+    there = [name for name in DRAWS if name in written]
+    if len(there) == 2 and "prediction_share" in written:
+        message = "PRIVACY option prediction_share does not go with bins and theta, which say what "
+        hint = "leave it out: gradients have the rest of epsilon"
+        raise error(f"{message}draws take", written["prediction_share"], sql, hint=hint, name=True)
+    if "epsilon" in written or len(there) == 2:
+        return
+    asking = [*there, *(["noise_multiplier"] if drawn and "noise_multiplier" in written else [])]
+    if asking:
+        missing = " and ".join(name for name in DRAWS if name not in written)
+        message = f"PRIVACY option {asking[0]} needs {missing}, for algorithm 'pbm'"
+        hint = f"add {missing}; or give epsilon, from which they follow"
+        raise error(message, written[asking[0]], sql, hint=hint, name=True)
 
 
 def _check_kind(kind: str, written: Mapping[str, Given], sql: str | None) -> None:

@@ -29,6 +29,10 @@ rows of slot j, and min(f, m)² is at most f m and m²: an epoch adds at most
 a_j² min(F F_ij, S F_ij²)/z² for slot j and b² F²/z² for the intercept. One z serves all slots; the
 one where it makes the largest μ decides.
 
+Draws of predictions, of which sums over all slots are seen, are no Gaussian releases, and ε is not
+of μ² alone: sqlfl.privacy.binomial. All else is as with noised predictions. Without noise of
+gradients there is no ε over a run.
+
 Shares of the budget are shares of μ², since these add up: statistics take theirs of the whole,
 second moments 0.1 of what is left; of what is left then, predictions take theirs, and gradients the
 rest. With a noise_multiplier, gradients are as they are, and the shares of the others follow.
@@ -46,7 +50,9 @@ from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import budget, epsilon_of
+from sqlfl.privacy.binomial import Drawing, drawing_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
+from sqlfl.privacy.limits import check_noise
 from sqlfl.privacy.specification import (
     PlannedReleases,
     RoundNoise,
@@ -56,8 +62,6 @@ from sqlfl.privacy.specification import (
 if TYPE_CHECKING:
     from sqlfl.messages import Releases
 
-LARGEST_MULTIPLIER = 1000.0
-"""Noise relative to what it hides, beyond which a run is refused: it would learn nothing."""
 SLACK = 1e-6
 """What all noise is larger by, relatively, than the account says: for rounding to the samplers'
 grid and in sums."""
@@ -79,7 +83,7 @@ class Calibration:
     events: Mapping[int, tuple[Event, ...]]
     """Slot -> all releases that the features of one of its rows take part in."""
     epsilons: Mapping[int, float]
-    """Slot -> ε at `delta`, that holds for a row of it."""
+    """Slot -> ε at `delta`, that holds for a row of it; infinite where gradients are exact."""
     delta: float
     multipliers: Mapping[int, float]
     """Slot -> z: the noise of a gradient sum over its clip."""
@@ -108,22 +112,32 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
     """The noise of every slot, so that a run of these rounds has the ε asked for, or the noise
     multiplier.
 
-    With noised predictions every slot has a z of its own; otherwise one z is for all, and the slot
-    decides that needs most. With epsilon given, an ε is never above it. Where statistics are
-    noised, every slot pays for finding its categories. Raises PrivacyError for a budget that asks
-    for more noise than LARGEST_MULTIPLIER, or for what cannot go together.
+    With noised or drawn predictions every slot has a z of its own; otherwise one z is for all, and
+    the slot decides that needs most. With epsilon given, an ε is never above it. Where statistics
+    are noised, every slot pays for finding its categories. Raises PrivacyError for a budget that
+    asks for more noise than LARGEST_MULTIPLIER, or for what cannot go together.
     """
     _check(privacy, slots)
-    together = privacy.predictions == "gaussian"
+    together = privacy.together
     statistics, rest = _statistics(privacy), _rest(privacy)
     spread = {} if together else {own.slot: _spread_of(own) for own in slots}
     common = 0.0 if together else _common(privacy, slots, spread, rest)
+    drawing = None
+    if privacy.drawn:
+        drawing = drawing_of(privacy, slots, _of_statistics(privacy, statistics), rest)
     rounds: dict[int, RoundNoise] = {}
     found: dict[int, tuple[Event, ...]] = {}
     multipliers: dict[int, float] = {}
     of_predictions: dict[int, float] = {}
     for own in slots:
         listed = _of_statistics(privacy, statistics)
+        if drawing is not None:
+            z = drawing.multipliers[own.slot]
+            check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
+            rounds[own.slot] = _drawn_rounds(own, drawing)
+            found[own.slot] = (*listed, *drawing.events(own))
+            multipliers[own.slot] = z
+            continue
         if together:
             z, z_h, m = _own(privacy, own, rest)
             listed.append(Gaussian(of.PREDICTIONS, z_h / 2.0, own.predictions))
@@ -150,7 +164,7 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
         rounds=MappingProxyType({own.slot: own for own in slots}),
         training=training,
         events=MappingProxyType(found),
-        epsilons=MappingProxyType({s: epsilon_of(e, privacy.delta) for s, e in found.items()}),
+        epsilons=MappingProxyType({s: _epsilon(privacy, e) for s, e in found.items()}),
         delta=privacy.delta,
         multipliers=MappingProxyType(multipliers),
         prediction_multipliers=MappingProxyType(of_predictions),
@@ -162,7 +176,7 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
 
     Its clip and noise are to be those of the plan, its counts at most the plan's. `finished`: an
     epoch of training has passed in which rows of this client counted, so that neither gradients nor
-    predictions can be 0.
+    predictions, nor draws, can be 0.
     """
     planned, own = calibration.training.rounds[slot], calibration.rounds[slot]
     asked = calibration.privacy
@@ -174,11 +188,16 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
             *((name, releases.gradients, getattr(planned, name)) for name in _OF_GRADIENTS),
             *((name, releases.predictions, getattr(planned, name)) for name in _OF_PREDICTIONS),
             *((name, releases.moments, getattr(planned, name)) for name in _OF_MOMENTS),
+            *((name, releases.draws, getattr(planned, name)) for name in _OF_DRAWS),
         )
         if not _agrees(getattr(releases, name), expected, count)
     ]
-    for name in (of.GRADIENTS, of.PREDICTIONS, of.MOMENTS):
-        least = int(finished and name != of.MOMENTS)
+    must = {
+        of.GRADIENTS: asked.gradients, of.PREDICTIONS: not asked.drawn, of.MOMENTS: False,
+        DRAWS: asked.drawn,
+    }  # fmt: skip
+    for name, counted in must.items():
+        least = int(finished and counted)
         got, most = getattr(releases, name), getattr(own, name)
         if not least <= got <= most:
             wrong.append(f"{name} {got}, planned {least} to {most}")
@@ -190,7 +209,16 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
 _OF_GRADIENTS = ("clip", "noise")
 _OF_PREDICTIONS = ("prediction_clip", "prediction_noise")
 _OF_MOMENTS = ("row_bound", "moments_noise")
+_OF_DRAWS = ("bins", "theta")
 """Fields of RoundNoise, and of Releases."""
+
+
+DRAWS = "draws"
+"""Of PlannedReleases, and of Releases."""
+
+
+def _epsilon(privacy: Privacy, events: Sequence[Event]) -> float:
+    return epsilon_of(events, privacy.delta) if privacy.gradients else math.inf
 
 
 def _agrees(got: float, expected: float, count: float) -> bool:
@@ -224,7 +252,7 @@ def _statistics(privacy: Privacy) -> float:
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier / 2.0
     noise = 1.0 / math.sqrt(_whole(privacy) * privacy.statistics_share)
-    _check_noise(privacy, of.STATISTICS, noise)
+    check_noise(privacy, of.STATISTICS, noise)
     return noise
 
 
@@ -249,10 +277,10 @@ def _own(privacy: Privacy, own: PlannedReleases, rest: float) -> tuple[float, fl
         gradients = 4.0 * own.gradients / z**2
         rest = gradients / ((1.0 - moments) * (1.0 - share))
     z_h = 2.0 * math.sqrt(own.predictions / (rest * (1.0 - moments) * share))
-    _check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
-    _check_noise(privacy, of.PREDICTIONS, z_h, own, own.predictions)
+    check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
+    check_noise(privacy, of.PREDICTIONS, z_h, own, own.predictions)
     m = math.sqrt(own.moments / (rest * moments)) if moments else 0.0
-    _check_noise(privacy, of.MOMENTS, m, own, own.moments)
+    check_noise(privacy, of.MOMENTS, m, own, own.moments)
     return z, z_h, m
 
 
@@ -271,7 +299,7 @@ def _common(
     z = privacy.noise_multiplier
     if z is None:
         z = math.sqrt(needed[worst.slot] / rest)
-    _check_noise(privacy, of.GRADIENTS, z, worst, worst.gradients)
+    check_noise(privacy, of.GRADIENTS, z, worst, worst.gradients)
     return z
 
 
@@ -287,6 +315,16 @@ def _of_rounds(
         prediction_noise=z_h * bound * larger,
         row_bound=own.row_bound if m else 0.0,
         moments_noise=m * own.moments_sensitivity * larger,
+    )
+
+
+def _drawn_rounds(own: PlannedReleases, drawing: Drawing) -> RoundNoise:
+    z = drawing.multipliers[own.slot]
+    return RoundNoise(
+        clip=own.clip if z else 0.0,
+        noise=z * own.clip * (1.0 + SLACK),
+        bins=drawing.bins,
+        theta=drawing.theta,
     )
 
 
@@ -315,7 +353,8 @@ def _apart(one_sided: bool) -> float:
 def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
     if not slots:
         raise InternalError("no slot has rounds")
-    if (privacy.epsilon is None) == (privacy.noise_multiplier is None):
+    given = privacy.epsilon is not None, privacy.noise_multiplier is not None
+    if all(given) or not (any(given) or privacy.drawn):
         raise PrivacyError(
             f"PRIVACY needs one of epsilon and noise_multiplier for features, got "
             f"{privacy.epsilon} and {privacy.noise_multiplier}",
@@ -324,11 +363,12 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
     for own in slots:
         if not (math.isfinite(own.clip) and own.clip > 0.0):
             raise InternalError(f"slot {own.slot}: a clip of {own.clip}")
-        if own.gradients < 1 or own.predictions < 1 or own.steps < 1 or own.clients < 1:
+        seen = min(own.draws, own.outputs, own.honest) if privacy.drawn else own.predictions
+        if own.gradients < 1 or seen < 1 or own.steps < 1 or own.clients < 1:
             raise InternalError(f"slot {own.slot}: rounds of nothing: {own}")
         if bool(own.moments) != (own.moments_sensitivity > 0.0):
             raise InternalError(f"slot {own.slot}: second moments without a sensitivity: {own}")
-        if privacy.predictions == "gaussian":
+        if privacy.together:
             continue
         if own.moments:
             raise PrivacyError(
@@ -338,38 +378,3 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
             )
         if not own.whole and own.epochs < 1:
             raise InternalError(f"slot {own.slot}: batches, and no epochs: {own}")
-
-
-def _check_noise(
-    privacy: Privacy,
-    what: str,
-    multiplier: float,
-    own: PlannedReleases | None = None,
-    times: int = 0,
-) -> None:
-    """Raises PrivacyError for more than LARGEST_MULTIPLIER; `times`: how often a row of the slot
-    takes part in `what`."""
-    if multiplier <= LARGEST_MULTIPLIER:
-        return
-    given = f"noise_multiplier = {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
-    if privacy.epsilon is not None:
-        given = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}"
-    clipped = what in (of.GRADIENTS, of.PREDICTIONS)
-    size = "they are clipped to" if clipped else "one row can change"
-    where = ""
-    hints = ["a smaller noise_multiplier" if privacy.epsilon is None else "a larger epsilon"]
-    if own is None:
-        hints += ["a larger statistics_share", "feature_bounds, for statistics = 'bounds'"]
-    else:
-        where = f", where a row of table position {own.slot + 1} takes part "
-        where += "once" if times == 1 else f"{times} times"
-        hints += ["fewer epochs"] if own.steps > 1 else []
-        if privacy.predictions != "gaussian":
-            where += f", and is in {own.copies} joined row{'s' if own.copies > 1 else ''}"
-            hints += ["a smaller max_fan_out"] if own.copies > 1 else []
-            hints += ["predictions = 'gaussian'"]
-    raise PrivacyError(
-        f"PRIVACY {given}: the noise of the {what} would be {multiplier:.4g} times what {size}"
-        f"{where}; {LARGEST_MULTIPLIER:g} times is the most",
-        hint=f"give {', or '.join(hints)}",
-    )

@@ -17,6 +17,8 @@ class Part:
     copies: int
     """F: of these, those that a row of the slot is in, at most."""
     clients: int
+    summed: int = 0
+    """Of all joined rows, those for validation too, those that a row of the slot is in, at most."""
 
 
 @dataclass(frozen=True)

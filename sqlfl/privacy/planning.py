@@ -17,6 +17,7 @@ from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
 from sqlfl.privacy.calibration import calibrate, statistics_delta, statistics_noise
+from sqlfl.privacy.collusion import honest_slots, parties
 from sqlfl.privacy.specification import Bounds, PlannedReleases, SnapshotPrivacy
 
 TRUTH = ("false", "true")
@@ -115,13 +116,18 @@ def _statistics(privacy: Privacy, ucq: Ucq, clause: Clause) -> str:
     numbers = [f for f in free if f.kind != CATEGORY]
     found = privacy.statistics
     if found == AUTO:
-        if numbers:
-            raise _unbounded(free, "epsilon or noise_multiplier", "epsilon", clause, True)
+        if numbers or (free and not privacy.gradients):
+            asked = "epsilon or noise_multiplier" if privacy.gradients else "bins and theta"
+            raise _unbounded(free, asked, "epsilon", clause, True, privacy.gradients)
         found = "noised" if free else "bounds"
     elif found == "bounds" and free:
         raise _unbounded(free, "statistics = 'bounds'", "statistics", clause, False)
     elif found == "noised" and numbers:
         raise _unbounded(numbers, "statistics = 'noised'", "statistics", clause, False)
+    elif found == "noised" and not privacy.gradients:
+        message = "PRIVACY option statistics = 'noised' applies only with epsilon or "
+        hint = "give bounds of all features (feature_bounds)"
+        raise clause.error(f"{message}noise_multiplier", "statistics", hint)
     if found == "none" and privacy.feature_bounds:
         message = "PRIVACY option feature_bounds applies only with statistics = 'bounds' or "
         raise clause.error(f"{message}'noised'", "feature_bounds")
@@ -133,8 +139,14 @@ def _statistics(privacy: Privacy, ucq: Ucq, clause: Clause) -> str:
 
 
 def _unbounded(
-    features: list[Feature], what: str, name: str, clause: Clause, choosable: bool
+    features: list[Feature],
+    what: str,
+    name: str,
+    clause: Clause,
+    choosable: bool,
+    noised: bool = True,
 ) -> PlanError:
+    """`noised`: categories may be found with noise."""
     names = ", ".join(feature.name for feature in features)
     have = "has" if len(features) == 1 else "have"
     written = ", ".join(
@@ -143,14 +155,14 @@ def _unbounded(
     )
     hint = f"add feature_bounds = {{{written}}}, as you know them without looking at the data"
     if choosable:
-        hint += "; categories may be left out, and are then found with noise; or statistics = "
-        hint += "'none': the report then says none for features"
+        hint += "; categories may be left out, and are then found with noise" * noised
+        hint += "; or statistics = 'none': the report then says none for features"
     return PlanError(
         f"PRIVACY with {what} needs bounds of the features, and {names} {have} none: how they are "
         "scaled would tell of the rows",
         hint=hint,
         sql=clause.sql,
-        span=clause.span(name, "noise_multiplier"),
+        span=clause.span(name, "noise_multiplier", "bins"),
     )
 
 
@@ -196,13 +208,21 @@ def finds_categories(privacy: Privacy, slot: Slot) -> bool:
 
 
 def check_budget(
-    privacy: Privacy, kind: str, ucq: Ucq, options: TrainingOptions, clause: Clause
+    privacy: Privacy,
+    kind: str,
+    ucq: Ucq,
+    options: TrainingOptions,
+    clause: Clause,
+    at: str | None = None,
 ) -> None:
     """Raise PrivacyError where not even one step over rows that are joined once, with labels of one
-    class each, could be had."""
+    class each, could be had; `at` is the coordinator's party. OptionError for more honest parties
+    than there are."""
     if not privacy.features:
         return
+    _check_parties(privacy, ucq, at, clause)
     slots = [slot for slot in ucq.slots if slot.features]
+    outputs = options.tower.outputs if options.tower is not None else None
     moments = not kind_of(kind).towers and spec_of(options.algorithm).moments
     least = [
         PlannedReleases(
@@ -223,6 +243,9 @@ def check_budget(
                 s.index for s in slots if s is not slot and kind_of(kind).classifies
             ),
             one_sided_slopes=kind_of(kind).classifies,
+            draws=1,
+            outputs=outputs or 1,
+            honest=honest_slots(ucq.slots, slot, at, privacy.honest_parties),
         )
         for slot in slots
     ]
@@ -235,3 +258,13 @@ def check_budget(
             sql=clause.sql,
             span=clause.span("epsilon", "noise_multiplier"),
         ) from error
+
+
+def _check_parties(privacy: Privacy, ucq: Ucq, at: str | None, clause: Clause) -> None:
+    there = parties(ucq.slots, at)
+    if (privacy.honest_parties or 1) <= max(len(there), 1):
+        return
+    message = f"PRIVACY option honest_parties must be at most {len(there)}, got "
+    hint = f"the query's parties are {', '.join(there)}"
+    hint += f"; {at} is the coordinator's" * (at is not None)
+    raise clause.error(f"{message}{privacy.honest_parties}", "honest_parties", hint)

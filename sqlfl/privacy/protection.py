@@ -61,6 +61,25 @@ class NoisedStatistics:
     words = "noised statistics"
 
 
+@dataclass(frozen=True)
+class BinomialSums:
+    """Of predictions, in [−1, 1]: of each number of a joined row a client gives a binomial draw,
+    and the coordinator sees the sum of all slots' draws."""
+
+    bins: int | None
+    """b; None: it follows from a budget."""
+    theta: float | None
+    """θ; likewise."""
+
+    words = "embeddings drawn (Poisson binomial) and summed in secret"
+
+    @property
+    def told(self) -> str:
+        """Of a message of them."""
+        known = [f"{n} = {v:g}" for n, v in (("b", self.bins), ("θ", self.theta)) if v is not None]
+        return f"each number a draw of Binomial(b, ½ + θ h){', ' * bool(known)}{', '.join(known)}"
+
+
 Statistics: TypeAlias = Exact | PublicBounds | NoisedStatistics
 
 
@@ -70,12 +89,19 @@ class Protection:
 
     labels: LabelNoise | Exact = EXACT
     features: NoisedGradients | Exact = EXACT
-    predictions: NoisedPredictions | Exact = EXACT
-    """Only where features are protected too: then all that is worked out from them is."""
+    predictions: NoisedPredictions | BinomialSums | Exact = EXACT
+    """Where features are protected too, all that is worked out from them is. Draws may be without:
+    gradients are exact then, and no ε is of features."""
     statistics: Statistics = EXACT
 
     def __bool__(self) -> bool:
-        return bool(self.labels or self.features)
+        return bool(self.labels or self.rows)
+
+    @property
+    def rows(self) -> bool:
+        """Something that is made of the features of rows is noised: each is one for itself, and
+        nothing is told of them beside."""
+        return bool(self.features or self.predictions)
 
     @property
     def bounded(self) -> bool:
@@ -96,10 +122,14 @@ def protection_of(privacy: Privacy | None) -> Protection:
     statistics: dict[str, Statistics] = {
         "none": EXACT, "bounds": PublicBounds(), "noised": NoisedStatistics()
     }  # fmt: skip
-    noised = privacy.predictions == "gaussian"
+    predictions: dict[str, NoisedPredictions | BinomialSums | Exact] = {
+        "none": EXACT,
+        "gaussian": NoisedPredictions(privacy.prediction_bound),
+        "binomial": BinomialSums(privacy.bins, privacy.theta),
+    }
     return Protection(
         labels,
-        NoisedGradients(privacy.clip, privacy.noise_multiplier),
-        NoisedPredictions(privacy.prediction_bound) if noised else EXACT,
+        NoisedGradients(privacy.clip, privacy.noise_multiplier) if privacy.gradients else EXACT,
+        predictions[privacy.predictions],
         statistics[privacy.statistics],
     )

@@ -26,13 +26,17 @@ def planned_releases(
     largest: float = 0.0,
     one_sided: frozenset[int] = frozenset(),
     one_sided_slopes: bool = False,
+    summed: int = 0,
+    outputs: int = 0,
+    honest: int = 0,
 ) -> PlannedReleases:
     """The plan of one slot, from the options of WITH.
 
     joined: N, joined rows that train. copies: F, and partners: slot j -> F_ij, each counted over
     these; `one_sided` and `one_sided_slopes` as PlannedReleases has them. For second moments:
     `numeric` encoded columns and `categories` features of the slot, and the `largest` count (sum of
-    weights) of a row. Towers predict once before the first step.
+    weights) of a row. Towers predict once before the first step. For draws: `summed`, F over all
+    joined rows, those for validation too, and `outputs` and `honest` as PlannedReleases has them.
 
     InternalError for a method that cannot be private.
     """
@@ -41,13 +45,13 @@ def planned_releases(
         raise InternalError(f"{epochs} epochs over {joined} joined rows at {clients} clients")
     if method.private is None:
         raise InternalError(f"{method.name!r} has no private rounds")
-    part = Part(options, joined, max(copies, 1), clients)
+    part = Part(options, joined, max(copies, 1), clients, max(summed, copies, 1))
     counts, moments = method.private(part), method.moments and not tower
     bound = row_bound(numeric) if moments else 0.0
     return PlannedReleases(
         slot=slot,
         gradients=counts.gradients,
-        predictions=counts.predictions + int(tower),
+        predictions=counts.predictions + int(tower and not method.drawn),
         moments=int(moments),
         moments_sensitivity=moments_sensitivity(largest, bound, categories) if moments else 0.0,
         clip=clip,
@@ -56,6 +60,8 @@ def planned_releases(
         partners=dict(partners),
         steps=counts.steps,
         draws=counts.draws,
+        outputs=outputs if counts.draws else 0,
+        honest=honest if counts.draws else 0,
         whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,

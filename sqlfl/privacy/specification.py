@@ -13,6 +13,9 @@ from typing import TypeAlias
 
 Bounds: TypeAlias = tuple[float, float] | tuple[str, ...]
 """Of a feature: least and largest value, or all categories; public."""
+LARGEST_BINS = 1 << 10
+LARGEST_THETA = 0.25
+"""Of binomial draws."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class RoundNoise:
     """What a client does to what it releases in each round of training; travels in `Start`."""
 
     clip: float
-    """C: bound of the norm of a row's gradient, as it stands in the sum over joined rows."""
+    """C: bound of the norm of a row's gradient, as it stands in the sum over joined rows; 0, with
+    noise 0: gradients are exact, and rows are drawn of alone."""
     noise: float
     """Standard deviation of what this client adds to every number of a gradient sum."""
     prediction_clip: float = 0.0
@@ -132,5 +136,10 @@ class PlannedReleases:
     draws: int = 0
     """Sums over joined rows, each of as many numbers as a prediction has, for which one of its rows
     is drawn of, at most; 0 where predictions are not drawn."""
+    outputs: int = 0
+    """P, numbers of a draw; 0 without."""
+    honest: int = 0
+    """n: slots that draw in each of these sums, and of which nobody is told what, the slot itself
+    among them; 0 without."""
     one_sided_slopes: bool = False
     """So do the slopes of the intercept: the target is a class."""

@@ -9,7 +9,7 @@ from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
-from sqlfl.privacy.protection import PublicBounds
+from sqlfl.privacy.protection import NoisedPredictions, PublicBounds
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
 from sqlfl.report.units import features_of
@@ -149,7 +149,7 @@ def _equal_rows(own: Setting) -> Iterator[Release]:
 def _predictions(own: Setting) -> Iterator[Release]:
     def mechanism(slot: Slot) -> str:
         noise, rounds = own.protection.predictions, own.rounds(slot)
-        if not noise:
+        if not isinstance(noise, NoisedPredictions):
             return EXACT
         if rounds is None:
             return f"clipped to {noise.bound}, Gaussian noise in each round"

@@ -27,7 +27,7 @@ def report_of(plan: FederatedPlan, calibration: Calibration | None) -> PrivacyRe
 
     It is None where features are not protected; InternalError where that does not fit.
     """
-    asked = bool(plan.protection.features)
+    asked = plan.protection.rows
     if asked != (calibration is not None):
         raise InternalError(f"features are {'' if asked else 'not '}protected, without an account")
     return _report(Setting(plan, calibration))

@@ -43,11 +43,11 @@ def test_the_table_has_them() -> None:
     assert rows["haste"] == [
         "a whole number from 1 to 9", "2", "hasty", "steps that are made at once",
     ]  # fmt: skip
-    assert rows["algorithm"][0] == "'lbfgs', 'sgd', 'admm' or 'hasty'"
+    assert rows["algorithm"][0] == "'lbfgs', 'sgd', 'admm', 'pbm' or 'hasty'"
     assert "7 (hasty)" in rows["epochs"][1]
     assert rows["tolerance"][1].endswith(", 0.5 (hasty)")
     assert rows["learning_rate"][1].endswith("; hasty: a quarter of haste")
-    assert rows["learning_rate"][2] == "sgd, hasty; admm of mlp_*"
+    assert rows["learning_rate"][2] == "sgd, pbm, hasty; admm of mlp_*"
     assert rows["learning_rate"][3].endswith("; in hasty, of each of them")
 
 

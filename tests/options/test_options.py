@@ -248,9 +248,9 @@ def test_values() -> None:
         ),
         (
             "schedule = 'cosine'",
-            "option schedule does not apply to algorithm 'lbfgs', only to sgd, pbm",
+            "option schedule does not apply to algorithm 'lbfgs', only to sgd",
         ),
-        ("decay = 0.5", "option decay does not apply to algorithm 'lbfgs', only to sgd, pbm"),
+        ("decay = 0.5", "option decay does not apply to algorithm 'lbfgs', only to sgd"),
         (
             "algorithm = 'sgd', decay = 0.5",
             "option decay applies only with schedule = 'inverse' or 'exponential'",

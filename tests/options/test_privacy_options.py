@@ -107,7 +107,10 @@ A_BOUND = "a list of the least and the largest value, such as [0, 100]"
             "PRIVACY option clip must be a number from 1e-09 to 1e+09, got 0",
         ),
         ("epsilon = 1, clip = 1e10", "PRIVACY option clip must be a number from 1e-09 to 1e+09"),
-        ("epsilon = 1, predictions = 'pbm'", "PRIVACY option predictions must be 'none' or"),
+        (
+            "epsilon = 1, predictions = 'pbm'",
+            "PRIVACY option predictions must be 'none', 'gaussian' or 'binomial'",
+        ),
         ("epsilon = 1, statistics = 'x'", "PRIVACY option statistics must be 'none', 'bounds' or"),
         ("epsilon = 1, max_fan_out = 0", "PRIVACY option max_fan_out must be a whole number from"),
         ("epsilon = 1, max_fan_out = 1.5", "PRIVACY option max_fan_out must be a whole number"),

@@ -36,8 +36,11 @@ class CentralNetwork:
         intercept: np.ndarray,
         head: np.ndarray | None,
         activation: str,
+        *,
+        bounded: bool = False,
     ) -> None:
         self.data = data
+        self._bounded = bounded
         self._activation = ACTIVATIONS[activation]
         self._columns = [start.columns for start in starts]
         self._encoders = [Encoder.fit(data.rows.select(start.columns)) for start in starts]
@@ -90,7 +93,7 @@ class CentralNetwork:
             values = values @ first
             for bias, weights in zip(upper[0::2], upper[1::2], strict=True):
                 values = self._activation(values + bias) @ weights
-            total = total + values
+            total = total + (torch.tanh(values) if self._bounded else values)
         return (total if self._head is None else total @ self._head) + self._intercept
 
     def _objective(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -75,6 +75,7 @@ def peers(*parties: Party) -> ms.SetPeers:
         "r",
         0,
         tuple(str(party.client) for party in parties),
+        np.zeros(len(parties), np.int64),
         np.stack([key.key for key in keys]),
         np.stack([key.seal for key in keys]),
     )
@@ -86,6 +87,13 @@ def joined() -> tuple[Party, Party]:
     for party in parties:
         party.masking.answer(told, party.refuse)
     return parties
+
+
+def test_a_slot_is_summed_with_itself_alone() -> None:
+    parties = Party(0), Party(1)
+    told = peers(*parties)
+    with pytest.raises(InternalError, match=r"slot 0 is summed with slots \[0, 1\]"):
+        parties[0].masking.answer(replace(told, slots=np.array([0, 1])), parties[0].refuse)
 
 
 def test_a_sum_and_no_part_of_it() -> None:

@@ -19,7 +19,6 @@ from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.calibration import (
-    LARGEST_MULTIPLIER,
     SLACK,
     Calibration,
     calibrate,
@@ -28,6 +27,7 @@ from sqlfl.privacy.calibration import (
     statistics_noise,
 )
 from sqlfl.privacy.events import Event, Gaussian, Threshold
+from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from sqlfl.privacy.specification import PlannedReleases
 
 EXACT = "none"

@@ -55,6 +55,8 @@ class Problem:
     """Of batches, of power rounds and of the first parameters of towers and of a head."""
     head: Array | None = None
     """W₀ (P, d_c) of the model of a warm start, where that has a linear head."""
+    constant: Array | None = None
+    """b (d_c,) of that model; None where there is none."""
     privacy: RunNoise | None = None
     """None where features are not protected."""
     trace: float = 0.0

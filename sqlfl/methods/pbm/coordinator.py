@@ -28,6 +28,7 @@ from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, restored
 from sqlfl.methods.pbm.options import PbmOptions
+from sqlfl.models.head import Head
 from sqlfl.models.optimizers import optimizer_of
 from sqlfl.privacy.poisson_binomial.sampling import estimate
 from sqlfl.schema import Address
@@ -58,7 +59,10 @@ class Pbm:
         """Joined rows of weight 0, such as those for validation."""
         self._batch = self._options.batch_size.of(len(self._rows))
         self._generator = np.random.default_rng(problem.seed)
-        self._head = cold(problem).head
+        head = cold(problem).head
+        # the towers predict as they did in that model, which was trained with this constant
+        warm = problem.constant if problem.warm else None
+        self._head = head if warm is None else Head(np.array(warm, np.float64), head.weights)
         self._embedding = np.zeros((problem.mapping.total, problem.embedding), np.float32)
         """E as it was last estimated (N, P)."""
         own = self._options.steps

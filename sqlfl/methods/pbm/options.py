@@ -14,7 +14,9 @@ from sqlfl.options.types import BATCH, number
 
 @dataclass(frozen=True, kw_only=True)
 class PbmOptions(MethodOptions):
-    usual: ClassVar[Defaults] = Defaults(epochs=20, tower_epochs=20, tolerance=0.0, head="linear")
+    usual: ClassVar[Defaults] = Defaults(
+        epochs=20, tower_epochs=20, tolerance=0.0, head="linear", drawn=True
+    )
 
     # fmt: off
     batch_size: Batch = option(BATCH, DEPENDS, "joined rows per step",

@@ -77,14 +77,14 @@ def _words(options: TrainingOptions, protection: Protection) -> Words:
 
 def _private(part: Part) -> Counts:
     """N rows in S = ⌈N/B⌉ batches: as of sgd; of a row is drawn for each joined row that it is in,
-    once an epoch."""
+    for validation too, once an epoch."""
     epochs = part.options.epochs
     batches = math.ceil(part.joined / part.options.of(PbmOptions).batch_size.of(part.joined))
     return Counts(
         gradients=epochs * min(part.copies, batches),
         predictions=0,
         steps=epochs * batches,
-        draws=epochs * part.copies,
+        draws=epochs * part.summed,
     )
 
 

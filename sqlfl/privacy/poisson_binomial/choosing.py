@@ -12,7 +12,8 @@ from scipy.optimize import brentq
 from sqlfl.errors import PrivacyError
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import EMBEDDINGS, Event, PoissonBinomial
-from sqlfl.privacy.poisson_binomial.sampling import LARGEST_THETA, check
+from sqlfl.privacy.poisson_binomial.sampling import check
+from sqlfl.privacy.specification import LARGEST_THETA
 
 BINS = (16, 32, 64, 128)
 """Of which is chosen where none are given."""
@@ -49,6 +50,40 @@ def choose(
     return largest
 
 
+def choose_bins(
+    epsilon: float,
+    delta: float,
+    *,
+    theta: float,
+    count: int,
+    honest: int,
+    beside: Sequence[Event] = (),
+) -> PoissonBinomial:
+    """The same where θ is given: of as many bins as the budget allows, up to the most of BINS.
+
+    Raises PrivacyError where not even one may be.
+    """
+    check(1, theta)
+
+    def excess(bins: int) -> float:
+        return _excess(
+            PoissonBinomial(EMBEDDINGS, bins, theta, honest, count), beside, epsilon, delta, theta
+        )
+
+    fits, most = 0, BINS[-1]
+    while fits < most:
+        middle = (fits + most + 1) // 2
+        fits, most = (middle, most) if excess(middle) <= 0.0 else (fits, middle - 1)
+    if not fits:
+        raise PrivacyError(
+            f"PRIVACY epsilon = {epsilon:g}, delta = {delta:g}: theta = {theta:g} is too much even "
+            f"for bins = 1; {count} draws are of one row, and of each sum {honest} count as secret",
+            hint="give a larger epsilon, a smaller theta or none, fewer epochs, a smaller "
+            "embedding or more honest_parties",
+        )
+    return PoissonBinomial(EMBEDDINGS, fits, theta, honest, count)
+
+
 def _fitted(
     largest: PoissonBinomial, beside: Sequence[Event], epsilon: float, delta: float
 ) -> PoissonBinomial:
@@ -58,7 +93,7 @@ def _fitted(
         raise PrivacyError(
             f"PRIVACY epsilon = {epsilon:g}, delta = {delta:g}: theta of the draws would be less "
             f"than {least:.2g}, with bins = {largest.bins}; {largest.count} draws are of one row, "
-            f"and honest_parties = {largest.honest}",
+            f"and of each sum {largest.honest} count as secret",
             hint="give a larger epsilon, fewer epochs, a smaller embedding or more honest_parties",
         )
     theta: float = brentq(excess, least, LARGEST_THETA, rtol=PRECISION, xtol=PRECISION * least)

@@ -27,7 +27,8 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.privacy.events import PoissonBinomial
-from sqlfl.privacy.poisson_binomial.sampling import LARGEST_BINS, check
+from sqlfl.privacy.poisson_binomial.sampling import check
+from sqlfl.privacy.specification import LARGEST_BINS
 
 MOST_COINS = 2 * LARGEST_BINS
 """Of more the time would be long: then fewer slots count as honest, which tells the more."""

@@ -11,9 +11,8 @@ from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import words
+from sqlfl.privacy.specification import LARGEST_BINS, LARGEST_THETA
 
-LARGEST_BINS = 1 << 10
-LARGEST_THETA = 0.25
 STEPS = 1 << 32
 """Probabilities are multiples of 1/STEPS."""
 CHUNK = 1 << 14

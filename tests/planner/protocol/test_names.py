@@ -38,6 +38,7 @@ PLANS = {
         {"algorithm": "sgd"},
         privacy=Privacy(noise_multiplier=1.0),
     ),
+    "sums": plans.train(plans.flights(), "mlp_classifier", {"algorithm": "pbm"}),
     "predict": plans.score("predict"),
     "into": plans.into(),
     "evaluate": plans.score("evaluate"),

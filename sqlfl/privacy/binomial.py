@@ -1,0 +1,165 @@
+"""Draws of embeddings: bins, θ and the noise of gradients beside them, by what PRIVACY asks for.
+
+A row of slot i is drawn of for each joined row that it is in, once an epoch: of P numbers each
+time. These are P · draws releases of the Poisson binomial mechanism, composed exactly. Only with
+clipped and noised gradients is that all: see docs/privacy.md. All slots' draws are summed, so that
+bins and θ are the same for all: the slot decides that needs most. What the others do not use up of
+the budget their gradients have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from scipy.optimize import brentq
+
+from sqlfl.errors import InternalError, PrivacyError
+from sqlfl.options.privacy import Privacy
+from sqlfl.privacy.accountant import epsilon_of
+from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Event, Gaussian, PoissonBinomial
+from sqlfl.privacy.limits import LARGEST_MULTIPLIER
+from sqlfl.privacy.poisson_binomial.choosing import choose, choose_bins
+from sqlfl.privacy.poisson_binomial.loss import MOST_COINS
+from sqlfl.privacy.specification import PlannedReleases
+
+USED = 0.99
+"""Of ε, from which on a budget is taken for used up."""
+PRECISION = 1e-4
+"""Of z, relatively."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How all slots draw, and the noise of their gradients."""
+
+    bins: int
+    theta: float
+    multipliers: Mapping[int, float]
+    """Slot -> z: the noise of a gradient sum over its clip; 0: gradients are exact."""
+
+    def events(self, own: PlannedReleases) -> tuple[Event, ...]:
+        """What a row of the slot takes part in."""
+        return (*_noised(own, self.multipliers[own.slot]), draws_of(own, self.bins, self.theta))
+
+
+def drawing_of(
+    privacy: Privacy, slots: Sequence[PlannedReleases], beside: Sequence[Event], rest: float
+) -> Drawing:
+    """With epsilon, no slot's ε is above it. `beside`: what else is released of a row, statistics;
+    rest: μ² that it leaves, with epsilon.
+
+    Raises PrivacyError where a budget cannot be met.
+    """
+    z = privacy.noise_multiplier
+    if privacy.epsilon is None:
+        if privacy.bins is None or privacy.theta is None:
+            raise InternalError(f"draws of bins = {privacy.bins}, theta = {privacy.theta}")
+        return Drawing(privacy.bins, privacy.theta, {own.slot: z or 0.0 for own in slots})
+    shared = {own.slot: _shared(privacy, own, rest) for own in slots}
+    bins, theta = _common(privacy, slots, beside, shared)
+    found = {
+        own.slot: _multiplier(privacy, own, draws_of(own, bins, theta), beside, shared, rest)
+        for own in slots
+    }
+    return Drawing(bins, theta, found)
+
+
+def draws_of(own: PlannedReleases, bins: int, theta: float) -> PoissonBinomial:
+    """Of a row of the slot, with so many honest slots as the account can count."""
+    honest = max(min(own.honest, MOST_COINS // bins), 1)
+    return PoissonBinomial(EMBEDDINGS, bins, theta, honest, own.draws * own.outputs)
+
+
+def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> PoissonBinomial:
+    """Where the rows of all slots change that one joined row is made of: each sum that one of them
+    is in moves by all slots' draws at most, whoever colludes."""
+    epochs = slots[0].epochs
+    joined = epochs + sum(own.draws - epochs for own in slots)
+    size = len(slots)
+    return PoissonBinomial(EMBEDDINGS, bins, theta, size, joined * slots[0].outputs, size)
+
+
+def _noised(own: PlannedReleases, z: float) -> tuple[Event, ...]:
+    return (Gaussian(GRADIENTS, z / 2.0, own.gradients),) if z else ()
+
+
+def _shared(privacy: Privacy, own: PlannedReleases, rest: float) -> float:
+    """z by the share of μ² that draws leave."""
+    return 2.0 * math.sqrt(own.gradients / (rest * (1.0 - privacy.prediction_share)))
+
+
+def _common(
+    privacy: Privacy,
+    slots: Sequence[PlannedReleases],
+    beside: Sequence[Event],
+    shared: Mapping[int, float],
+) -> tuple[int, float]:
+    """Bins and θ that every slot can afford beside its share of the gradients."""
+    if privacy.bins is not None and privacy.theta is not None:
+        return privacy.bins, privacy.theta
+    found = [_chosen(privacy, own, (*beside, *_noised(own, shared[own.slot]))) for own in slots]
+    least = min(found, key=lambda draws: draws.bins * draws.theta**2)
+    return least.bins, least.theta
+
+
+def _chosen(privacy: Privacy, own: PlannedReleases, beside: Sequence[Event]) -> PoissonBinomial:
+    epsilon, count = privacy.epsilon, own.draws * own.outputs
+    assert epsilon is not None
+    if privacy.theta is not None:
+        return choose_bins(
+            epsilon, privacy.delta, theta=privacy.theta, count=count, honest=own.honest,
+            beside=beside,
+        )  # fmt: skip
+    return choose(
+        epsilon, privacy.delta, count=count, honest=own.honest, bins=privacy.bins, beside=beside
+    )
+
+
+def _multiplier(
+    privacy: Privacy,
+    own: PlannedReleases,
+    draws: PoissonBinomial,
+    beside: Sequence[Event],
+    shared: Mapping[int, float],
+    rest: float,
+) -> float:
+    """z with which the slot has no more than epsilon, and that has used it up: the share's where
+    that is so already."""
+    assert privacy.epsilon is not None
+    usual = shared[own.slot]
+    excess = partial(_excess, privacy.epsilon, privacy.delta, own, (*beside, draws))
+    if math.sqrt(USED) - 1.0 < excess(usual) / math.sqrt(privacy.epsilon) <= 0.0:
+        return usual
+    if excess(LARGEST_MULTIPLIER) > 0.0:
+        raise _beyond(privacy, draws, (*beside, draws))
+    least = 2.0 * math.sqrt(own.gradients / rest)
+    if excess(least) <= 0.0:
+        return least
+    z: float = brentq(excess, least, LARGEST_MULTIPLIER, rtol=PRECISION, xtol=PRECISION * least)
+    while excess(z) > 0.0:
+        z = min(z * (1.0 + PRECISION), LARGEST_MULTIPLIER)
+    return z
+
+
+def _excess(
+    epsilon: float, delta: float, own: PlannedReleases, others: Sequence[Event], z: float
+) -> float:
+    """Of the square roots of ε, which about 1/z adds to."""
+    return math.sqrt(epsilon_of((*_noised(own, z), *others), delta)) - math.sqrt(epsilon)
+
+
+def _beyond(privacy: Privacy, draws: PoissonBinomial, events: Sequence[Event]) -> PrivacyError:
+    assert privacy.epsilon is not None
+    alone = epsilon_of(events, privacy.delta)
+    told = f"leave ε = {alone:.4g} already" if alone > privacy.epsilon else (
+        f"leave gradients noise of more than {LARGEST_MULTIPLIER:g} times their clip"
+    )  # fmt: skip
+    return PrivacyError(
+        f"PRIVACY epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}: bins = {draws.bins} "
+        f"and theta = {draws.theta:g} {told}; {draws.count} draws are of one row",
+        hint="give a larger epsilon, a smaller theta or none, fewer bins or none, fewer epochs, a "
+        "smaller embedding or more honest_parties",
+    )

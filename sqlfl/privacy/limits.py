@@ -1,0 +1,46 @@
+"""How much noise is too much."""
+
+from __future__ import annotations
+
+from sqlfl.errors import PrivacyError
+from sqlfl.options.privacy import Privacy
+from sqlfl.privacy import events as of
+from sqlfl.privacy.specification import PlannedReleases
+
+LARGEST_MULTIPLIER = 1000.0
+"""Noise relative to what it hides, beyond which a run is refused: it would learn nothing."""
+
+
+def check_noise(
+    privacy: Privacy,
+    what: str,
+    multiplier: float,
+    own: PlannedReleases | None = None,
+    times: int = 0,
+) -> None:
+    """Raises PrivacyError for more than LARGEST_MULTIPLIER; `times`: how often a row of the slot
+    takes part in `what`."""
+    if multiplier <= LARGEST_MULTIPLIER:
+        return
+    given = f"noise_multiplier = {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
+    if privacy.epsilon is not None:
+        given = f"epsilon = {privacy.epsilon:g}, delta = {privacy.delta:g}"
+    clipped = what in (of.GRADIENTS, of.PREDICTIONS)
+    size = "they are clipped to" if clipped else "one row can change"
+    where = ""
+    hints = ["a smaller noise_multiplier" if privacy.epsilon is None else "a larger epsilon"]
+    if own is None:
+        hints += ["a larger statistics_share", "feature_bounds, for statistics = 'bounds'"]
+    else:
+        where = f", where a row of table position {own.slot + 1} takes part "
+        where += "once" if times == 1 else f"{times} times"
+        hints += ["fewer epochs"] if own.steps > 1 else []
+        if not privacy.together:
+            where += f", and is in {own.copies} joined row{'s' if own.copies > 1 else ''}"
+            hints += ["a smaller max_fan_out"] if own.copies > 1 else []
+            hints += ["predictions = 'gaussian'"]
+    raise PrivacyError(
+        f"PRIVACY {given}: the noise of the {what} would be {multiplier:.4g} times what {size}"
+        f"{where}; {LARGEST_MULTIPLIER:g} times is the most",
+        hint=f"give {', or '.join(hints)}",
+    )
