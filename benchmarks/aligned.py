@@ -79,7 +79,7 @@ class Setting:
     theta: float = 0.0
     local: bool = False
     seed: int = 0
-    epochs: int = 30
+    epochs: int = 20
     optimizer: str = "plain"
 
     @property
@@ -183,7 +183,15 @@ class Clients:
         return Ready(request.run, slot, engine.width)
 
 
-class LocalNoise(Pbm):
+class Aggregated(Pbm):
+    """Shows what it estimated of the embeddings' sums (N, P), each when its batch came."""
+
+    @property
+    def embedding(self) -> Array:
+        return self._embedding
+
+
+class LocalNoise(Aggregated):
     """LDP: each party adds Gaussian noise to each number. Of the parties' sum, which is all that
     is used, it is the same to add the sum of their noise."""
 
@@ -199,8 +207,8 @@ class LocalNoise(Pbm):
 
 def run(data: Aligned, setting: Setting) -> list[dict[str, float]]:
     """Of each epoch: the model's measure on both parts, from embeddings as they are ('train',
-    'test') and as the coordinator estimates them ('train seen', 'test seen'); the bytes so far, and
-    the seconds of training."""
+    'test'), and from the coordinator's estimates of them ('train seen', of its steps, and 'test
+    seen', drawn once more); the bytes so far, and the seconds of training."""
     edges = np.linspace(0, data.train.shape[1], setting.parties + 1).round().astype(int)
     parts = [slice(*pair) for pair in pairwise(edges)]
     addresses = [(Client(f"party{slot}", 0), slot) for slot in range(setting.parties)]
@@ -211,21 +219,31 @@ def run(data: Aligned, setting: Setting) -> list[dict[str, float]]:
     method.start()
     found = []
     for step, seconds in _timed(method):
-        epoch = {"epoch": step.epoch, "up": clients.up, "down": clients.down, "seconds": seconds}
-        for name, x, targets in (
-            ("train", data.train, data.targets),
-            ("test", data.test, data.wanted),
-        ):
-            embeddings = np.stack(
+        head, intercept = method.head, method.intercept
+        train, test = (
+            np.stack(
                 [
                     _outputs(clients.operators[to], x[:, own])
                     for to, own in zip(addresses, parts, strict=True)
                 ]
             )
-            for what, total in (("", embeddings.sum(axis=0)), (" seen", seen(embeddings, setting))):
-                scores = total @ method.head + method.intercept
-                epoch[name + what] = data.score(scores, targets)
-        found.append(epoch)
+            for x in (data.train, data.test)
+        )
+        sums = {
+            "train": (train.sum(axis=0), data.targets),
+            "test": (test.sum(axis=0), data.wanted),
+            "train seen": (method.embedding, data.targets),
+            "test seen": (seen(test, setting), data.wanted),
+        }
+        found.append(
+            {
+                "epoch": step.epoch,
+                **{k: data.score(e @ head + intercept, wanted) for k, (e, wanted) in sums.items()},
+                "up": clients.up,
+                "down": clients.down,
+                "seconds": seconds,
+            }
+        )
     return found
 
 
@@ -241,9 +259,9 @@ def seen(embeddings: Array, setting: Setting) -> Array:
     return estimate(drawn, setting.parties, 1.0, setting.bins, setting.theta)
 
 
-def _coordinator(setting: Setting) -> type[Pbm]:
+def _coordinator(setting: Setting) -> type[Aggregated]:
     if not setting.local:
-        return Pbm
+        return Aggregated
     own = {
         "deviation": (setting.parties * setting.variance) ** 0.5,
         "generator": np.random.default_rng(setting.seed),
@@ -287,7 +305,7 @@ def _problem(data: Aligned, setting: Setting, addresses: list[Address]) -> Probl
     return replace(problem, privacy=RunNoise(dict.fromkeys(range(len(addresses)), noise)))
 
 
-def _timed(method: Pbm) -> Iterator[tuple[Any, float]]:
+def _timed(method: Aggregated) -> Iterator[tuple[Any, float]]:
     """Each step, and the seconds of training so far."""
     steps, seconds = method.steps(), 0.0
     while True:
