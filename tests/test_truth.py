@@ -485,3 +485,28 @@ def test_keys_meet_as_duckdb_compares_them(database: Open) -> None:
             fed.sql(train_sql("m", "linear_regression", "label", query))
             expected = whole.execute(f"SELECT count(*) FROM ({query})").fetchone()
             assert (fed.model("m").metrics["rows"],) == expected, columns
+
+
+PLAIN = """CREATE TABLE t AS SELECT
+  CASE WHEN i % 8 = 0 THEN NULL ELSE [sin(i * 7), cos(i * 5), sin(i * i)]::DOUBLE[3] END AS v,
+  ['red', 'blue', 'green', NULL, ''][1 + (i * i + i // 3) % 5] AS c,
+  CASE WHEN i % 9 = 4 THEN NULL ELSE round(14.5 + 1.2 * sin(i * 3), 2) END AS x,
+  (i * 13) % 3 + 8 AS y FROM range(50) r(i)"""
+
+
+@pytest.mark.parametrize("seed", [0, 6, 11])
+def test_a_tolerance_that_is_never_met_makes_no_model_of_rounding(
+    database: Open, seed: int
+) -> None:
+    """After the optimum, rounding was fitted in the scores, which left what the blocks predict."""
+    found = []
+    for options in ({"epochs": 200, "tolerance": 0}, {"epochs": 30}):
+        with federation({"a": [database(PLAIN)]}) as fed:
+            query = "SELECT t.v, upper(t.c) AS c, t.x * t.x AS xx, t.y FROM a.t t"
+            fed.sql(train_sql("m", "softmax_regression", "y", query, seed=seed, **options))
+            found.append(fed.model("m"))
+    tight, usual = found
+    assert tight.metrics["objective"] == pytest.approx(usual.metrics["objective"], rel=1e-6)
+    assert tight.history.num_rows < 100
+    seen = tight.history["train_loss"].to_numpy()
+    assert seen.min() > usual.metrics["objective"] - 1e-7

@@ -95,6 +95,10 @@ class Lbfgs:
         """Messages are of 8 bytes."""
         self._loss = self._objective = self.first = 0.0
         self._progress = _Progress()
+        self._floor = -math.inf
+        """The objective of no parameters is below: by the gradients so far."""
+        self._fell = False
+        """8-byte messages did not keep the objective above that."""
 
     def _basis(self, intercept: Array) -> Basis:
         """Preconditioned as the blocks are."""
@@ -144,12 +148,13 @@ class Lbfgs:
             self._move(move)
             self._value()
             self._progress.note(self._objective, float(self._inner.squares[:, 1].sum()))
+            self._keep_to_the_blocks()
             ending = None
             if epoch == epochs or self._ready():
                 ending = self._proved(epoch == epochs)
             if ending is None:
                 move = self._search()
-                if not move.any or (self._exact and self._progress.rests):
+                if not move.any or (self._exact and (self._fell or self._progress.rests)):
                     found = self._examined()
                     reason = endings.ROUNDING_REASON
                     ending = found.ending(self._tolerance, endings.ROUNDING, reason)
@@ -157,6 +162,22 @@ class Lbfgs:
             yield Step(epoch, self._objective, self._loss, norm, ending)
             if ending is not None:
                 return
+
+    def _keep_to_the_blocks(self) -> None:
+        """Where H is lower than any parameters can make it, it has left what the blocks predict:
+        rounding was fitted. It is made from their predictions again, and messages are of 8 bytes.
+
+        With g the gradient and l2 > 0, no objective is below f − ‖g‖²/(2 l2): the intercept, which
+        is not penalised, is at its best in each step.
+        """
+        if not self._problem.l2 > 0.0:
+            return
+        if self._objective < self._floor - ROUNDING * abs(self._floor):
+            self._fell = self._fell or self._exact
+            self._sharpen()
+            self._floor = -math.inf
+        least = self._objective - self._inner.gradient**2 / (2.0 * self._problem.l2)
+        self._floor = max(self._floor, least)
 
     @property
     def _tolerance(self) -> float:
