@@ -17,10 +17,8 @@ STEPS = 1 << 32
 """Probabilities are multiples of 1/STEPS."""
 CHUNK = 1 << 14
 """Numbers at a time, so that their coins stay in the cache."""
-STRIP = 64
-"""Coins at a time, so many that their sum is a byte."""
-
-Bytes = npt.NDArray[np.uint8]
+LEVELS = 8
+"""Bits of all coins at once; 1/2⁸ of the coins are open after them."""
 
 
 def draw(
@@ -40,8 +38,7 @@ def draw(
     found = np.zeros(len(thresholds), np.int64)
     for start in range(0, len(found), CHUNK):
         part = slice(start, start + CHUNK)
-        for coins in range(0, bins, STRIP):
-            found[part] += _heads(thresholds[part], min(STRIP, bins - coins), entropy)
+        found[part] = _heads(thresholds[part], bins, entropy)
     return found.reshape(np.shape(values))
 
 
@@ -105,19 +102,37 @@ def _thresholds(values: Array, bound: float, theta: float) -> npt.NDArray[np.uin
 
 
 def _heads(
-    thresholds: npt.NDArray[np.uint32], coins: int, entropy: Entropy
+    thresholds: npt.NDArray[np.uint32], bins: int, entropy: Entropy
 ) -> npt.NDArray[np.int64]:
-    """How many of so many coins each show less than their threshold, of 32 random bits each.
+    """How many of `bins` coins each show less than their threshold, of 32 random bits each.
 
-    The first byte decides, but where it is that of the threshold; there the other 24 bits do.
+    Bit by bit, from the highest on, of all coins at once: a coin stays open where its bit is the
+    threshold's, and else is less where the threshold's is 1. Whether the bits are alike is a fair
+    coin itself, and independent of the bits before: all that is drawn of a level is how many of the
+    open coins have one that is. A coin takes two bits of chance on average. The few that LEVELS
+    bits leave open are drawn one by one.
     """
-    count = len(thresholds)
-    first = words(-(-coins * count // 8), entropy).view(np.uint8)[: coins * count]
-    first = first.reshape(coins, count)
-    tops = (thresholds >> np.uint32(24)).astype(np.uint8)
-    found = np.add.reduce((first < tops).view(np.uint8), axis=0, dtype=np.uint8)
-    open_ = np.flatnonzero(first == tops) % count
-    rest = words(-(-len(open_) // 2), entropy).view(np.uint32)[: len(open_)]
-    less = (rest >> np.uint32(8)) < (thresholds[open_] & np.uint32(0xFFFFFF))
-    heads: npt.NDArray[np.int64] = found + np.bincount(open_[less], minlength=count)
-    return heads
+    heads = np.zeros(len(thresholds), np.int16)
+    open_ = np.full(len(thresholds), bins, np.int16)
+    for level in range(LEVELS):
+        alike = _ones(open_, entropy)
+        bit = (thresholds >> np.uint32(31 - level)).astype(np.int16) & 1
+        heads += bit * (open_ - alike)
+        open_ = alike
+    of = np.repeat(np.arange(len(thresholds)), open_)
+    rest = words(-(-len(of) // 2), entropy).view(np.uint32)[: len(of)] >> np.uint32(LEVELS)
+    less = rest < (thresholds[of] & np.uint32((1 << (32 - LEVELS)) - 1))
+    return heads + np.bincount(of[less], minlength=len(thresholds))
+
+
+def _ones(coins: npt.NDArray[np.int16], entropy: Entropy) -> npt.NDArray[np.int16]:
+    """How many of so many random bits are 1, each number anew."""
+    most = int(coins.max(initial=0))
+    size = next((size for size in (8, 16, 32) if most <= size), 64)
+    kind = np.dtype(f"u{size // 8}")
+    found = np.zeros(len(coins), np.int16)
+    for start in range(0, most, size):
+        drawn = words(-(-len(coins) * kind.itemsize // 8), entropy).view(kind)[: len(coins)]
+        spare = np.clip(size + start - coins, 0, size).astype(kind)
+        found += np.bitwise_count(drawn >> spare)  # all bits are shifted out where all are spare
+    return found

@@ -13,7 +13,7 @@ from scipy import stats
 
 from sqlfl.errors import InternalError
 from sqlfl.privacy.poisson_binomial import sampling
-from sqlfl.privacy.poisson_binomial.sampling import CHUNK, STRIP, draw, estimate, variance
+from sqlfl.privacy.poisson_binomial.sampling import CHUNK, LEVELS, draw, estimate, variance
 from sqlfl.privacy.randomness import Entropy
 
 Array = np.ndarray
@@ -60,32 +60,76 @@ def test_draws_of_another_theta_are_found_out(
 
 def test_each_value_has_its_own_draw_over_all_chunks() -> None:
     values = np.tile([-1.0, 0.0, 1.0, 0.5], (3, CHUNK // 2))
-    drawn = draw(values, 1.0, STRIP + 1, 0.25, seeded())
+    drawn = draw(values, 1.0, 65, 0.25, seeded())
     assert drawn.shape == values.shape
     assert draw(values[:0], 1.0, 8, 0.25).shape == (0, 2 * CHUNK)
     assert draw(np.float64(0.5), 1.0, 8, 0.25).shape == ()
     for start, value in enumerate(values[0, :4]):
-        assert p_value(drawn[:, start::4].ravel(), STRIP + 1, 0.5 + 0.25 * value) > 0.01
+        assert p_value(drawn[:, start::4].ravel(), 65, 0.5 + 0.25 * value) > 0.01
     halves = drawn.reshape(-1)[: 2 * CHUNK] - 65 * (0.5 + 0.25 * values.reshape(-1)[: 2 * CHUNK])
     assert abs(np.corrcoef(halves.reshape(2, -1))[0, 1]) < 0.03
 
 
-def test_a_coin_is_a_comparison_of_32_bits() -> None:
-    """Bytes that are the thresholds' in every 2nd coin, so that the rest decides often."""
-    rng = np.random.default_rng(4)
-    values = rng.uniform(-1, 1, 50)
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_a_coin_is_a_comparison_of_32_bits(off: int) -> None:
+    """Of a coin each, whose bits are those of the threshold, or of the number beside it."""
+    values = np.random.default_rng(4).uniform(-1, 1, 48)
     thresholds = sampling._thresholds(values, 1.0, 0.2).astype(np.int64)
-    first = rng.integers(0, 256, (12, 50))
-    first[::2] = thresholds >> 24
-    same = np.flatnonzero(first == thresholds >> 24)
-    rest = rng.integers(0, 1 << 24, len(same))
-    rest[::2] = thresholds[same % 50][::2] % (1 << 24) - 1  # less than it by the least there is
-    rest[1::4] += rest[1::4] == thresholds[same % 50][1::4] % (1 << 24)
-    given = iter([first.astype(np.uint8).tobytes(), (rest << 8).astype("<u4").tobytes()])
-    found = draw(values, 1.0, 12, 0.2, lambda count: next(given).ljust(count, b"\0"))
-    full = first << 24
-    full.reshape(-1)[same] += rest
-    assert np.array_equal(found, (full < thresholds).sum(axis=0))
+    bits = thresholds + off
+    alike = ~(bits ^ thresholds)
+    given = [
+        # the other bits of a byte, and all once a coin is decided, are not to count
+        ((alike >> (31 - level) & 1) << 7 | 0x55).astype(np.uint8).tobytes()
+        for level in range(LEVELS)
+    ]
+    same = bits >> 32 - LEVELS == thresholds >> 32 - LEVELS
+    given.append((bits[same] << LEVELS & 0xFFFFFFFF).astype("<u4").tobytes())
+    left = iter(given)
+    found = draw(values, 1.0, 1, 0.2, lambda count: next(left).ljust(count, b"\0"))
+    assert np.array_equal(found, bits < thresholds)
+    assert next(left, None) is None
+
+
+@given(
+    st.lists(st.floats(-1, 1), max_size=9),
+    st.integers(1, 200),
+    st.floats(0.001, 0.25),
+    st.integers(0, 10**6),
+)
+def test_draws_are_those_of_a_slow_count(
+    values: list[float], bins: int, theta: float, seed: int
+) -> None:
+    """Level by level, of the same random bytes, coin by coin."""
+    drawn: list[bytes] = []
+
+    def entropy(count: int) -> bytes:
+        drawn.append(generator.bytes(count))
+        return drawn[-1]
+
+    generator = np.random.default_rng(seed)
+    found = draw(np.array(values), 1.0, bins, theta, entropy)
+    given, heads = iter(drawn), [0] * len(values)
+    thresholds = sampling._thresholds(np.array(values), 1.0, theta).tolist()
+    open_ = [bins] * len(values)
+    for level in range(LEVELS if values else 0):
+        most = max(open_)
+        size = next((size for size in (1, 2, 4) if most <= 8 * size), 8)
+        ones = [0] * len(values)
+        for start in range(0, most, 8 * size):
+            words = next(given)
+            for place, coins in enumerate(open_):
+                own = int.from_bytes(words[place * size : (place + 1) * size], "little")
+                shown = f"{own:0{8 * size}b}"[: max(0, coins - start)]
+                ones[place] += shown.count("1")
+        for place, threshold in enumerate(thresholds):
+            if threshold >> (31 - level) & 1:
+                heads[place] += open_[place] - ones[place]
+        open_ = ones
+    rest = iter(np.frombuffer(next(given, b""), "<u4").tolist())
+    for place, threshold in enumerate(thresholds):
+        last = [next(rest) >> LEVELS for _ in range(open_[place])]
+        heads[place] += sum(value < threshold % (1 << (32 - LEVELS)) for value in last)
+    assert found.tolist() == heads
 
 
 @given(theta=st.floats(2.0**-20, 0.25), bound=st.floats(1e-300, 1e300), share=st.floats(-1, 1))
