@@ -48,10 +48,11 @@ def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.slow
 @pytest.mark.thinned(3)
 def test_the_page_on_privacy_runs() -> None:
-    sums, block = re.findall(
+    sums, draws, block = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/privacy.md").read_text(), re.M | re.S
     )
-    exec(compile(sums, "docs/privacy.md", "exec"), {})
+    for own in (sums, draws):
+        exec(compile(own, "docs/privacy.md", "exec"), {})
     namespace: dict[str, Any] = {}
     exec(compile(block, "docs/privacy.md", "exec"), namespace)
     claimed = {release.epsilon for release in namespace["report"].releases}

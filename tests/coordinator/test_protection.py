@@ -202,6 +202,45 @@ def test_joined_rows_beyond_the_limit_are_dropped_and_counted(database: Open) ->
         assert trained.metrics["rows"] == 25
 
 
+@pytest.mark.parametrize("join", ["JOIN", "LEFT JOIN"])
+def test_draws_are_counted_of_all_joined_rows(join: str, database: Open) -> None:
+    """Those for validation too; a virtual row is nobody's, and draws more often."""
+    text = (
+        "TRAIN MODEL m USING mlp_classifier TARGET y WITH (algorithm = 'pbm', epochs = 2, "
+        "embedding = 3, batch_size = 8, validation_fraction = 0.4) PRIVACY (bins = 4, theta = "
+        f"0.1, noise_multiplier = 2, {BOUNDS}) FROM ({QUERY.format(join)})"
+    )
+    with sqlfl.connect() as fed:
+        federation(fed, database)
+        trained, _ = run(fed, fed.explain(text))
+        own = trained.calibration
+        assert own is not None
+        assert [own.rounds[slot].draws for slot in (0, 1)] == [2 * 1, 2 * 20]
+        assert [own.rounds[slot].copies for slot in (0, 1)] < [1, 20]
+        for slot in (0, 1):
+            planned = own.rounds[slot]
+            assert (planned.outputs, planned.honest, planned.predictions) == (3, 1, 0)
+            assert own.events[slot][-1].count == 3 * planned.draws
+            noise = own.training.rounds[slot]
+            assert (noise.bins, noise.theta, noise.prediction_clip) == (4, 0.1, 0.0)
+        assert own.training.intercept_noise == 0.0
+
+
+def test_outputs_are_scores_where_no_head_follows(database: Open) -> None:
+    text = (
+        "TRAIN MODEL m USING mlp_regressor TARGET x WITH (algorithm = 'pbm', epochs = 1, head = "
+        "'none') PRIVACY (bins = 4, theta = 0.1, honest_parties = 2, feature_bounds = "
+        "{'z': [-1, 1]}) FROM (SELECT t.x, t.y, u.z FROM a.t JOIN b.u ON t.k = u.k)"
+    )
+    with sqlfl.connect() as fed:
+        federation(fed, database)
+        trained, _ = run(fed, fed.explain(text))
+        assert trained.calibration is not None
+        planned = trained.calibration.rounds[1]
+        assert (planned.outputs, planned.honest, planned.draws) == (1, 2, 20)
+        assert trained.calibration.training.rounds[1].clip == 0.0
+
+
 def test_virtual_rows_are_no_reason_for_noise(database: Open) -> None:
     """In batches they occur more often than rows that are somebody's; that is no mismatch."""
     privacy = f"epsilon = 20, max_fan_out = 2, {BOUNDS}"

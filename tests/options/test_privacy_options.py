@@ -10,7 +10,7 @@ import pytest
 from sqlfl.errors import OptionError
 from sqlfl.options.entries import AUTO
 from sqlfl.options.privacy import PRIVACY, Privacy, privacy_markdown
-from sqlfl.options.resolve import resolve_privacy, resolve_training
+from sqlfl.options.resolve import resolve_privacy, resolve_training, written_algorithm
 from sqlfl.options.training import with_options
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
@@ -375,3 +375,165 @@ def test_names_are_of_one_clause_only() -> None:
     assert known.isdisjoint(PRIVACY.elsewhere)
     for text in PRIVACY.elsewhere.values():
         assert text.removeprefix("it is called ").removesuffix(" here") in known
+
+
+# -- algorithm 'pbm' ------------------------------------------------------------------------------
+
+NETWORK = "mlp_classifier"
+
+
+def drawn(privacy: str, options: str = "algorithm = 'pbm'", kind: str = NETWORK) -> Privacy:
+    found = statement(privacy, options, kind)
+    algorithm = written_algorithm(found.options, found.sql)
+    asked = resolve_privacy(found.kind, found.privacy or (), found.sql, algorithm)
+    resolve_training(found.kind, found.options, found.sql, asked)
+    return asked
+
+
+def test_draws_are_what_pbm_has() -> None:
+    alone = drawn("bins = 4, theta = 0.05")
+    assert (alone.predictions, alone.bins, alone.theta) == ("binomial", 4, 0.05)
+    assert (alone.features, alone.drawn, alone.together, alone.gradients) == (
+        True, True, True, False,
+    )  # fmt: skip
+    noised = drawn("noise_multiplier = 2, bins = 4, theta = 0.05, clip = 3, honest_parties = 2")
+    assert (noised.gradients, noised.drawn, noised.honest_parties) == (True, True, 2)
+    budget = drawn("epsilon = 2, prediction_share = 0.3")
+    assert (budget.predictions, budget.bins, budget.theta) == ("binomial", None, None)
+    assert drawn("epsilon = 2, predictions = 'Binomial', bins = 1024").bins == 1024
+    labels = drawn("label_epsilon = 1")
+    assert (labels.predictions, labels.features, labels.drawn) == ("none", False, False)
+    others = drawn("epsilon = 2, predictions = 'gaussian'", "algorithm = 'sgd'")
+    assert (others.drawn, others.together, others.gradients) == (False, True, True)
+    assert not drawn("epsilon = 2", "algorithm = 'sgd'").together
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options", "message", "hint"),
+    [
+        (
+            "bins = 4",
+            "algorithm = 'pbm'",
+            "PRIVACY option bins needs theta, for algorithm 'pbm'",
+            "add theta; or give epsilon, from which they follow",
+        ),
+        (
+            "theta = 0.1",
+            "algorithm = 'pbm'",
+            "PRIVACY option theta needs bins, for algorithm 'pbm'",
+            "add bins; or give epsilon, from which they follow",
+        ),
+        (
+            "noise_multiplier = 2",
+            "algorithm = 'pbm'",
+            "PRIVACY option noise_multiplier needs bins and theta, for algorithm 'pbm'",
+            "add bins and theta; or give epsilon, from which they follow",
+        ),
+        (
+            "noise_multiplier = 2, theta = 0.1",
+            "algorithm = 'pbm'",
+            "PRIVACY option theta needs bins, for algorithm 'pbm'",
+            "add bins; or give epsilon, from which they follow",
+        ),
+        (
+            "epsilon = 1, predictions = 'gaussian'",
+            "algorithm = 'pbm'",
+            "PRIVACY option predictions = 'gaussian' does not go with algorithm 'pbm', whose "
+            "clients send draws that are summed in secret",
+            "leave it out, or algorithm = 'sgd'",
+        ),
+        (
+            "epsilon = 1, predictions = 'none'",
+            "algorithm = 'pbm'",
+            "PRIVACY option predictions = 'none' does not go with algorithm 'pbm', whose clients "
+            "send draws that are summed in secret",
+            "leave it out, or algorithm = 'sgd'",
+        ),
+        (
+            "epsilon = 1, predictions = 'binomial'",
+            "algorithm = 'admm'",
+            "PRIVACY option predictions = 'binomial' applies only to algorithm 'pbm'",
+            "WITH (algorithm = 'pbm') USING mlp_classifier or mlp_regressor, or 'gaussian'",
+        ),
+        (
+            "epsilon = 1, bins = 4",
+            "",
+            "PRIVACY option bins applies only with predictions = 'binomial'",
+            "WITH (algorithm = 'pbm') draws what leaves a client",
+        ),
+        (
+            "epsilon = 1, honest_parties = 2",
+            "algorithm = 'sgd'",
+            "PRIVACY option honest_parties applies only with predictions = 'binomial'",
+            "WITH (algorithm = 'pbm') draws what leaves a client",
+        ),
+        (
+            "bins = 4, theta = 0.1, clip = 2",
+            "algorithm = 'pbm'",
+            "PRIVACY option clip applies only with epsilon or noise_multiplier",
+            None,
+        ),
+        (
+            "epsilon = 1, prediction_clip = 2",
+            "algorithm = 'pbm'",
+            "PRIVACY option prediction_clip applies only with predictions = 'gaussian'",
+            None,
+        ),
+        (
+            "epsilon = 9, bins = 4, theta = 0.01, prediction_share = 0.4",
+            "algorithm = 'pbm'",
+            "PRIVACY option prediction_share does not go with bins and theta, which say what draws "
+            "take",
+            "leave it out: gradients have the rest of epsilon",
+        ),
+        (
+            "bins = 4, theta = 0.1, noise_multiplier = 1, epsilon = 1",
+            "algorithm = 'pbm'",
+            "PRIVACY options epsilon and noise_multiplier exclude each other",
+            "give one of them: the other follows from it",
+        ),
+        (
+            "bins = 0, theta = 0.1",
+            "algorithm = 'pbm'",
+            "PRIVACY option bins must be a whole number from 1 to 1024, got 0",
+            None,
+        ),
+        (
+            "bins = 4, theta = 0.26",
+            "algorithm = 'pbm'",
+            "PRIVACY option theta must be a number from 1e-06 to 0.25, got 0.26",
+            None,
+        ),
+        (
+            "bins = 4, beta = 0.2",
+            "algorithm = 'pbm'",
+            "there is no PRIVACY option beta",
+            "it is called theta here",
+        ),
+        (
+            "bins = 4, theta = 0.2",
+            "algorithm = 'pbm', seed = 3",
+            "option seed = 3 does not go with PRIVACY: rows would be numbered by their content, "
+            "which the coordinator could recognise",
+            "leave seed out",
+        ),
+        (
+            "bins = 4, theta = 0.2",
+            "algorithm = 'pmb'",
+            "option algorithm must be 'lbfgs', 'sgd', 'admm' or 'pbm', got 'pmb'",
+            "did you mean pbm?",
+        ),
+    ],
+)
+def test_refusals_of_draws(privacy: str, options: str, message: str, hint: str | None) -> None:
+    with pytest.raises(OptionError) as caught:
+        drawn(privacy, options)
+    assert caught.value.message == message
+    assert caught.value.hint == hint
+    assert caught.value.span is not None
+
+
+def test_what_ends_a_run_may_depend_on_draws() -> None:
+    for privacy in ("bins = 4, theta = 0.2", "epsilon = 2"):
+        drawn(privacy, "algorithm = 'pbm', patience = 2, validation_fraction = 0.2")
+        drawn(privacy, "algorithm = 'pbm', head = 'none', tolerance = 0.1", "mlp_regressor")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from sqlfl.party import guard
 from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.calibration import Calibration
+from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.samplers import add_gaussian
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.recording import RecordingTransport
@@ -52,6 +54,8 @@ class World:
     put: dict[Key, tuple[Array, float]] = field(default_factory=dict)
     """Before noise, and its standard deviation."""
     out: dict[Key, Array] = field(default_factory=dict)
+    drawn: dict[Key, tuple[Array, Array]] = field(default_factory=dict)
+    """What was drawn of, and the draws."""
     messages: list[tuple[str, str, bytes]] = field(default_factory=list)
     history: pa.Table | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +86,7 @@ class Stage:
         monkeypatch.setattr(sgd, "add_gaussian", partial(self._noised, of.INTERCEPT))
         monkeypatch.setattr(noised, "add_gaussian", partial(self._noised, of.STATISTICS))
         monkeypatch.setattr(guard, "add_gaussian", partial(self._noised, ""))
+        monkeypatch.setattr(guard, "draw", self._drawn)
         for what in (of.GRADIENTS, of.PREDICTIONS, of.MOMENTS):
             name = "gradient" if what == of.GRADIENTS else what
             monkeypatch.setattr(Guard, name, self._naming(what, getattr(Guard, name)))
@@ -103,7 +108,7 @@ class Stage:
         monkeypatch.setattr(training, "protect", protected)
         fixed = partial(limit_fan_out, entropy=_bytes)
         monkeypatch.setattr(preparation, "limit_fan_out", fixed)
-        monkeypatch.setattr(os, "urandom", _bytes)
+        monkeypatch.setattr(os, "urandom", self._chance)
         monkeypatch.setattr(secrets, "token_bytes", _bytes)
         monkeypatch.setattr(secrets, "token_hex", lambda size: "5a" * size)
         monkeypatch.setattr(secrets, "randbits", lambda bits: 7)
@@ -149,6 +154,27 @@ class Stage:
         drawn = add_gaussian(values, sigma) if self._first is None else self._first.out[key]
         self._world.out[key] = drawn
         return drawn.copy()
+
+    def _chance(self, size: int) -> bytes:
+        """The same in all worlds, another at each client: keys of two must differ."""
+        own = zlib.crc32(getattr(self._here, "who", "").encode())
+        return bytes((k + own) % 256 for k in _bytes(size))
+
+    def _drawn(self, values: Array, bound: float, bins: int, theta: float, _: object) -> Array:
+        key = (self._here.who, of.EMBEDDINGS, next(self._counts[self._here.who, of.EMBEDDINGS]))
+        out = draw(values, bound, bins, theta) if self._first is None else self._first.drawn[key][1]
+        self._world.drawn[key] = np.array(values), out
+        return out.copy()
+
+
+def draws_moved(one: World, other: World) -> dict[str, int]:
+    """Party -> numbers that were drawn of, and are others in the other world."""
+    assert one.drawn.keys() == other.drawn.keys()
+    found: defaultdict[str, int] = defaultdict(int)
+    for key, (values, _) in one.drawn.items():
+        assert np.abs(values).max(initial=0.0) <= 1.0
+        found[key[0].split("/")[0]] += int((values != other.drawn[key][0]).sum())
+    return dict(found)
 
 
 def moved(one: World, other: World, *, summed: bool) -> dict[tuple[str, str], Array]:

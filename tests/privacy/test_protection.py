@@ -12,6 +12,7 @@ from sqlfl.planning import explain
 from sqlfl.privacy.protection import (
     EXACT,
     UNPROTECTED,
+    BinomialSums,
     NoisedGradients,
     NoisedPredictions,
     NoisedStatistics,
@@ -56,6 +57,33 @@ def test_labels_and_features_are_protected_apart(
         kinds = {"none": EXACT, "bounds": PublicBounds(), "noised": NoisedStatistics()}
         assert found.statistics == kinds[statistics]
         assert found.bounded == (statistics != "none")
+
+
+@pytest.mark.parametrize("z", [None, 2.0])
+def test_draws_protect_features_where_gradients_are_noised(z: float | None) -> None:
+    asked = Privacy(
+        bins=4, theta=0.05, noise_multiplier=z, predictions="binomial", statistics="bounds"
+    )
+    found = protection_of(asked)
+    assert found.predictions == BinomialSums(4, 0.05)
+    assert found.features == (EXACT if z is None else NoisedGradients(None, z))
+    assert found.bounded is (z is not None)
+    assert found
+    assert found.rows
+    assert found.predictions.told == ("each number a draw of Binomial(b, ½ + θ h), b = 4, θ = 0.05")
+    open_ = protection_of(Privacy(epsilon=1.0, predictions="binomial"))
+    assert open_.predictions
+    assert open_.predictions.told == "each number a draw of Binomial(b, ½ + θ h)"
+
+
+def test_rows_of_draws_are_told_nothing_of_beside() -> None:
+    """Neither which are equal nor what looks like a mistake, though gradients are exact."""
+    asked = Privacy(bins=4, theta=0.05, predictions="binomial", statistics="bounds")
+    for privacy, told in ((asked, False), (None, True)):
+        plan = plans.train(plans.flights(), "mlp_classifier", {"algorithm": "pbm"}, privacy=privacy)
+        kinds = {disclosure.kind for disclosure in plan.disclosures}
+        assert ("findings" in kinds) is told
+        assert plan.merges is False
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import squared_mu
-from sqlfl.privacy.events import Gaussian
+from sqlfl.privacy.events import Gaussian, PoissonBinomial
 from tests.conftest import Open
 from tests.federations import Parties
-from tests.privacy.replay import COORDINATOR, Stage, World, moved
+from tests.privacy.replay import COORDINATOR, Stage, World, draws_moved, moved
 
 CHANGES = ("orders", "people")
 PARTIES = ("shop", "crm")
@@ -135,6 +135,57 @@ def test_noised_predictions_leave_no_other_way(
         assert one.metrics == other.metrics
         assert one.report == other.report
         assert_same_model(one, other)
+
+
+DRAWS = "bins = 4, theta = 0.2, "
+PBM = "algorithm = 'pbm', epochs = 2, hidden = [3], embedding = 2, batch_size = 15"
+
+
+def drawn_of(one: World, slot: int) -> int:
+    """Numbers that the account says are drawn of a row, at most."""
+    assert one.calibration is not None
+    (event,) = (e for e in one.calibration.events[slot] if isinstance(e, PoissonBinomial))
+    return event.count
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    ("privacy", "options", "clients"),
+    [
+        (GIVEN, PBM, 1),
+        (FOUND + ", clip = 0.3", f"{PBM}, optimizer = 'plain'", 2),
+        (f"{GIVEN}, max_fan_out = 4, label_epsilon = 1", f"{PBM}, validation_fraction = 0.2", 2),
+        (GIVEN, PBM.replace("embedding = 2", "head = 'none', dropout = 0.3"), 1),
+    ],
+)
+def test_a_row_acts_through_its_own_draws_and_noised_gradients_only(
+    privacy: str, options: str, clients: int, database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = statement(DRAWS + privacy, options, MLP)
+    one, others = worlds(monkeypatch, database, clients, text)
+    for slot, change in enumerate(CHANGES):
+        other = others[change]
+        assert_accounted(one, other, slot, {PARTIES[slot]})
+        moves = draws_moved(one, other)
+        assert 0 < moves[PARTIES[slot]] <= drawn_of(one, slot)
+        assert moves[PARTIES[1 - slot]] == 0
+        assert_same_traffic(one, other)
+        assert one.history is not None
+        assert one.history.equals(other.history)
+        assert one.report == other.report
+        assert_same_model(one, other)
+
+
+def test_beside_exact_gradients_draws_of_other_rows_move_too(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the sums that the row is in: so there is no ε of a run."""
+    text = statement(DRAWS + GIVEN, PBM, MLP).replace("noise_multiplier = 0.5, ", "")
+    one, others = worlds(monkeypatch, database, 1, text)
+    for slot, change in enumerate(CHANGES):
+        moves = draws_moved(one, others[change])
+        assert moves[PARTIES[slot]] > 3 * drawn_of(one, slot)
+        assert "Features: none over the run" in one.report
 
 
 @pytest.mark.thinned(2)
