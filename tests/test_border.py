@@ -320,7 +320,7 @@ def test_the_traffic_of_towers_is_what_explain_says(
 SUMMED = (
     {"epochs": 3, "embedding": 3},
     {"epochs": 2, "batch_size": 7, "dropout": 0.3, "hidden": [3, 2]},
-    {"epochs": 2, "batch_size": 16, "head": "none", "validation_fraction": 0.2},
+    {"epochs": 2, "batch_size": 16, "head": "none", "optimizer": "momentum"},
 )
 
 

@@ -7,11 +7,17 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
+from scipy import stats
 
 import sqlfl
 from sqlfl.errors import Error
+from sqlfl.messages import MaskedEmbeddings
+from sqlfl.party.guard import Guard
+from sqlfl.secure import packing
+from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.federations import Parties, federation
+from tests.test_border import assert_disclosed, tapped
 
 ROWS = 600
 FACTS = """CREATE TABLE facts AS SELECT i AS id, (hash(i, 7) % 40)::INT AS did,
@@ -171,3 +177,63 @@ def test_nothing_is_left_behind_where_a_run_fails(database: Open) -> None:
     with pytest.raises(Error, match="diverge"):
         trained(own, f"{WITH.replace('12', '300')}, learning_rate = 1e12, optimizer = 'plain'")
     assert [tables(con) for clients in own.values() for con in clients] == before
+
+
+# -- with PRIVACY ----------------------------------------------------------------------------------
+
+BOUNDS = (
+    "feature_bounds = {'x': [-1, 1], 'w': [-2, 2], 'v': ['k0', 'k1', 'k2', 'k3'], 'u': [-1, 1]}"
+)
+CLAUSES = {
+    "draws alone": f"bins = 8, theta = 0.2, delta = 1e-5, {BOUNDS}",
+    "noised gradients": f"bins = 8, theta = 0.2, noise_multiplier = 1, delta = 1e-5, {BOUNDS}",
+    "a budget": f"epsilon = 300, delta = 1e-5, {BOUNDS}",
+    "noised statistics": "epsilon = 300, delta = 1e-5, "
+    "feature_bounds = {'x': [-1, 1], 'w': [-2, 2], 'u': [-1, 1]}",
+}
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+def test_private_traffic_is_what_explain_says(database: Open, clause: str, clients: int) -> None:
+    own = parties(database, clients)
+    options = "algorithm = 'pbm', embedding = 3, hidden = [4], epochs = 2, batch_size = "
+    options += "100" if clients == 1 else "1000, validation_fraction = 0.2"
+    text = QUERY.format(join="JOIN", more="")
+    statement = (
+        f"TRAIN MODEL m USING mlp_regressor TARGET y WITH ({options}) PRIVACY ({clause}) "
+        f"FROM ({text})"
+    )
+    with tapped(own) as (fed, tap):
+        plan = fed.explain(statement)
+        with tap.taken() as recorded:
+            fed.sql(statement)
+        assert_disclosed(plan, recorded, own, epochs=2)
+    sent = [decode(item.data) for item in recorded]
+    masked = [message for message in sent if isinstance(message, MaskedEmbeddings)]
+    numbers = [packing.unpack(m.packed.tobytes(), m.width, m.numbers) for m in masked]
+    counts = np.bincount(np.concatenate(numbers) % 8, minlength=8)  # of 5 bits or more each
+    assert stats.chisquare(counts).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+def test_a_party_that_draws_otherwise_is_found_out(
+    database: Open, clause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells what it did: that less was drawn, or more often."""
+    honest = Guard.embeddings
+
+    def twice(self: Guard, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        honest(self, values, rows)
+        return honest(self, values, rows)
+
+    monkeypatch.setattr(Guard, "embeddings", twice)
+    options = WITH.replace(", seed = 1", "")
+    text = QUERY.format(join="JOIN", more="")
+    with federation(parties(database)) as fed:
+        with pytest.raises(Error, match=r"tells of other releases than were planned: .*draws"):
+            fed.sql(
+                f"TRAIN MODEL m USING mlp_regressor TARGET y WITH ({options}) PRIVACY ({clause}) "
+                f"FROM ({text})"
+            )
+        assert fed.sql("SHOW MODELS").arrow().num_rows == 0

@@ -60,7 +60,7 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
             )
         )
     if "residuals" in kinds:
-        notes.append(_predictions(plan))
+        notes.append(_predictions(plan) if "masked_embeddings" not in kinds else _sums(plan))
     elif "predictions" in kinds:
         notes.append(
             "Not protected: partial predictions of every active row leave in clear; the "
@@ -163,6 +163,23 @@ def _predictions(plan: FederatedPlan) -> str:
                 "The first ones are of parameters that the coordinator can draw itself, for it "
                 "knows their seed. "
             )
+    return note + _residuals(plan)
+
+
+def _sums(plan: FederatedPlan) -> str:
+    """What sums of embeddings over all slots tell."""
+    note = (
+        "Of each joined row the coordinator gets the sum of all slots' embeddings, once an epoch: "
+        "each client's are under masks (X25519, HKDF-SHA256, ChaCha20), which it shares with the "
+        "clients of all slots and which cancel in the sum. Public keys are sealed by the "
+        "federation's secret; who has that, and the coordinator's place, can take a client's. "
+    )
+    if not plan.protection.predictions:
+        note = f"Not protected: sums of embeddings, which are exact functions of features. {note}"
+        slots = sum(bool(slot.features) for slot in plan.ucq.slots)
+        note += "Of this one slot, sums are its embeddings. " if slots == 1 else (
+            "Together with the parties of all slots but one, it has that one's embeddings. "
+        )  # fmt: skip
     return note + _residuals(plan)
 
 

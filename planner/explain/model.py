@@ -81,6 +81,10 @@ def _asked(privacy: Privacy) -> str:
         found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
         if privacy.predictions == "gaussian":
             found += ["prediction_clip", "prediction_share"]
+        if privacy.drawn:
+            found += ["bins", "theta", "honest_parties"]
+            given = privacy.epsilon is None or (privacy.bins and privacy.theta)
+            found += [] if given else ["prediction_share"]
         found += ["statistics"] + ["statistics_share"] * (privacy.statistics == "noised")
         found += ["feature_bounds", "max_fan_out"]
     values = {name: getattr(privacy, name) for name in found}

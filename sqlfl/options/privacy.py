@@ -224,9 +224,10 @@ class Privacy:
         "bins and theta without epsilon and noise_multiplier leave gradients exact",
         default_text="from epsilon", needs=_DRAWN)
     honest_parties: int | None = option(integer(1), None,
-        "parties that tell nobody their draws, the row's own among them: the others may collude "
-        "with the coordinator. All of them: ε is against the coordinator alone",
-        default_text="all but one, the coordinator's own not counted", needs=_DRAWN)
+        "parties that tell nobody their draws, the row's own among them: all others may collude "
+        "with the coordinator, and the party that it is at does. Where it is the number of "
+        "parties, ε is against the coordinator alone",
+        default_text="all but one other", needs=_DRAWN)
     statistics: str = option(choice("none", "bounds", "noised"), "none",
         "how features are scaled, and which categories there are: by public bounds, by noised "
         "sums and counts, or by exact ones, which nothing protects",

@@ -58,13 +58,9 @@ def drawing_of(
         if privacy.bins is None or privacy.theta is None:
             raise InternalError(f"draws of bins = {privacy.bins}, theta = {privacy.theta}")
         return Drawing(privacy.bins, privacy.theta, {own.slot: z or 0.0 for own in slots})
-    shared = {own.slot: _shared(privacy, own, rest) for own in slots}
-    bins, theta = _common(privacy, slots, beside, shared)
-    found = {
-        own.slot: _multiplier(privacy, own, draws_of(own, bins, theta), beside, shared, rest)
-        for own in slots
-    }
-    return Drawing(bins, theta, found)
+    budget = _Budget(privacy, privacy.epsilon, tuple(beside), rest)
+    bins, theta = budget.common(slots)
+    return Drawing(bins, theta, budget.multipliers(slots, bins, theta))
 
 
 def draws_of(own: PlannedReleases, bins: int, theta: float) -> PoissonBinomial:
@@ -82,73 +78,96 @@ def of_joined_row(slots: Sequence[PlannedReleases], bins: int, theta: float) -> 
     return PoissonBinomial(EMBEDDINGS, bins, theta, size, joined * slots[0].outputs, size)
 
 
+def joined_row_epsilon(
+    slots: Mapping[int, PlannedReleases], events: Mapping[int, Sequence[Event]], delta: float
+) -> float:
+    """ε where the rows of all slots change that one joined row is made of: of all that is released
+    of each of them, its draws as `of_joined_row` has them. Infinite where thresholds of the slots
+    take all of delta."""
+    every = [event for own in events.values() for event in own]
+    draws = next(event for event in every if isinstance(event, PoissonBinomial))
+    whole = of_joined_row(tuple(slots.values()), draws.bins, draws.theta)
+    return epsilon_of([*(e for e in every if not isinstance(e, PoissonBinomial)), whole], delta)
+
+
 def _noised(own: PlannedReleases, z: float) -> tuple[Event, ...]:
     return (Gaussian(GRADIENTS, z / 2.0, own.gradients),) if z else ()
 
 
-def _shared(privacy: Privacy, own: PlannedReleases, rest: float) -> float:
-    """z by the share of μ² that draws leave."""
-    return 2.0 * math.sqrt(own.gradients / (rest * (1.0 - privacy.prediction_share)))
+@dataclass(frozen=True)
+class _Budget:
+    """What draws and gradients of a row may have together."""
 
+    privacy: Privacy
+    epsilon: float
+    beside: tuple[Event, ...]
+    rest: float
 
-def _common(
-    privacy: Privacy,
-    slots: Sequence[PlannedReleases],
-    beside: Sequence[Event],
-    shared: Mapping[int, float],
-) -> tuple[int, float]:
-    """Bins and θ that every slot can afford beside its share of the gradients."""
-    if privacy.bins is not None and privacy.theta is not None:
-        return privacy.bins, privacy.theta
-    found = [_chosen(privacy, own, (*beside, *_noised(own, shared[own.slot]))) for own in slots]
-    least = min(found, key=lambda draws: draws.bins * draws.theta**2)
-    return least.bins, least.theta
+    def common(self, slots: Sequence[PlannedReleases]) -> tuple[int, float]:
+        """Bins and θ that every slot can afford beside its share of the gradients."""
+        asked = self.privacy
+        if asked.bins is not None and asked.theta is not None:
+            return asked.bins, asked.theta
+        first, *others = sorted(slots, key=lambda own: own.honest / (own.draws * own.outputs))
+        found = self._chosen(first)
+        for own in others:
+            draws = draws_of(own, found.bins, found.theta)
+            if self._excess(own, draws, self._shared(own)) > 0.0:
+                found = self._chosen(own)
+        return found.bins, found.theta
 
+    def multipliers(
+        self, slots: Sequence[PlannedReleases], bins: int, theta: float
+    ) -> dict[int, float]:
+        """Slot -> z."""
+        known: dict[tuple[int, PoissonBinomial], float] = {}
+        found = {}
+        for own in slots:
+            draws = draws_of(own, bins, theta)
+            like = own.gradients, draws
+            if like not in known:
+                known[like] = self._multiplier(own, draws)
+            found[own.slot] = known[like]
+        return found
 
-def _chosen(privacy: Privacy, own: PlannedReleases, beside: Sequence[Event]) -> PoissonBinomial:
-    epsilon, count = privacy.epsilon, own.draws * own.outputs
-    assert epsilon is not None
-    if privacy.theta is not None:
-        return choose_bins(
-            epsilon, privacy.delta, theta=privacy.theta, count=count, honest=own.honest,
+    def _shared(self, own: PlannedReleases) -> float:
+        """z by the share of μ² that draws leave."""
+        share = 1.0 - self.privacy.prediction_share
+        return 2.0 * math.sqrt(own.gradients / (self.rest * share))
+
+    def _chosen(self, own: PlannedReleases) -> PoissonBinomial:
+        asked, count = self.privacy, own.draws * own.outputs
+        beside = (*self.beside, *_noised(own, self._shared(own)))
+        if asked.theta is not None:
+            return choose_bins(
+                self.epsilon, asked.delta, theta=asked.theta, count=count, honest=own.honest,
+                beside=beside,
+            )  # fmt: skip
+        return choose(
+            self.epsilon, asked.delta, count=count, honest=own.honest, bins=asked.bins,
             beside=beside,
         )  # fmt: skip
-    return choose(
-        epsilon, privacy.delta, count=count, honest=own.honest, bins=privacy.bins, beside=beside
-    )
 
+    def _multiplier(self, own: PlannedReleases, draws: PoissonBinomial) -> float:
+        """z with which the slot has no more than epsilon, and has used it up: the share's where
+        that is so already."""
+        usual, excess = self._shared(own), partial(self._excess, own, draws)
+        if math.sqrt(USED) - 1.0 < excess(usual) / math.sqrt(self.epsilon) <= 0.0:
+            return usual
+        if excess(LARGEST_MULTIPLIER) > 0.0:
+            raise _beyond(self.privacy, draws, (*self.beside, draws))
+        least = 2.0 * math.sqrt(own.gradients / self.rest)
+        if excess(least) <= 0.0:
+            return least
+        z: float = brentq(excess, least, LARGEST_MULTIPLIER, rtol=PRECISION, xtol=PRECISION * least)
+        while excess(z) > 0.0:
+            z = min(z * (1.0 + PRECISION), LARGEST_MULTIPLIER)
+        return z
 
-def _multiplier(
-    privacy: Privacy,
-    own: PlannedReleases,
-    draws: PoissonBinomial,
-    beside: Sequence[Event],
-    shared: Mapping[int, float],
-    rest: float,
-) -> float:
-    """z with which the slot has no more than epsilon, and that has used it up: the share's where
-    that is so already."""
-    assert privacy.epsilon is not None
-    usual = shared[own.slot]
-    excess = partial(_excess, privacy.epsilon, privacy.delta, own, (*beside, draws))
-    if math.sqrt(USED) - 1.0 < excess(usual) / math.sqrt(privacy.epsilon) <= 0.0:
-        return usual
-    if excess(LARGEST_MULTIPLIER) > 0.0:
-        raise _beyond(privacy, draws, (*beside, draws))
-    least = 2.0 * math.sqrt(own.gradients / rest)
-    if excess(least) <= 0.0:
-        return least
-    z: float = brentq(excess, least, LARGEST_MULTIPLIER, rtol=PRECISION, xtol=PRECISION * least)
-    while excess(z) > 0.0:
-        z = min(z * (1.0 + PRECISION), LARGEST_MULTIPLIER)
-    return z
-
-
-def _excess(
-    epsilon: float, delta: float, own: PlannedReleases, others: Sequence[Event], z: float
-) -> float:
-    """Of the square roots of ε, which about 1/z adds to."""
-    return math.sqrt(epsilon_of((*_noised(own, z), *others), delta)) - math.sqrt(epsilon)
+    def _excess(self, own: PlannedReleases, draws: PoissonBinomial, z: float) -> float:
+        """Of the square roots of ε, which about 1/z adds to."""
+        events = (*self.beside, *_noised(own, z), draws)
+        return math.sqrt(epsilon_of(events, self.privacy.delta)) - math.sqrt(self.epsilon)
 
 
 def _beyond(privacy: Privacy, draws: PoissonBinomial, events: Sequence[Event]) -> PrivacyError:

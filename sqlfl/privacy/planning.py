@@ -17,7 +17,7 @@ from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query import types
 from sqlfl.planner.query.ucq import BOOLEAN, CATEGORY, Feature, Slot, Ucq
 from sqlfl.privacy.calibration import calibrate, statistics_delta, statistics_noise
-from sqlfl.privacy.collusion import honest_slots, parties
+from sqlfl.privacy.collusion import honest_slots, others
 from sqlfl.privacy.specification import Bounds, PlannedReleases, SnapshotPrivacy
 
 TRUTH = ("false", "true")
@@ -261,10 +261,10 @@ def check_budget(
 
 
 def _check_parties(privacy: Privacy, ucq: Ucq, at: str | None, clause: Clause) -> None:
-    there = parties(ucq.slots, at)
-    if (privacy.honest_parties or 1) <= max(len(there), 1):
+    there = dict.fromkeys(name for slot in ucq.slots for name in slot.parties)
+    most = 1 + max(len(others(ucq.slots, own, at)) for own in there)
+    if (privacy.honest_parties or 1) <= most:
         return
-    message = f"PRIVACY option honest_parties must be at most {len(there)}, got "
+    message = f"PRIVACY option honest_parties must be at most {most}, got {privacy.honest_parties}"
     hint = f"the query's parties are {', '.join(there)}"
-    hint += f"; {at} is the coordinator's" * (at is not None)
-    raise clause.error(f"{message}{privacy.honest_parties}", "honest_parties", hint)
+    raise clause.error(message, "honest_parties", hint)

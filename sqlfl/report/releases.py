@@ -10,6 +10,7 @@ from sqlfl.models.kinds import kind_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
 from sqlfl.privacy.protection import NoisedPredictions, PublicBounds
+from sqlfl.report import draws
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
 from sqlfl.report.units import features_of
@@ -162,10 +163,23 @@ def _predictions(own: Setting) -> Iterator[Release]:
         return f"{'' if own.together else 'exact '}sums over joined rows, in residuals"
 
     crossing = [slot for slot in own.slots if own.leaves(slot)]
+    if own.summed:
+        yield from _sums(own, crossing)
+        return
     if "predictions" in own.kinds:
         yield from _of(own, "predictions", own.coordinator, crossing, mechanism)
     if "residuals" in own.kinds and len(own.parties) > 1:
         yield from _of(own, "predictions", OTHERS, own.slots, summed)
+
+
+def _sums(own: Setting, crossing: list[Slot]) -> Iterator[Release]:
+    how = partial(draws.mechanism, own)
+    why = draws.LEARNING
+    if "masked_embeddings" in own.kinds:
+        yield from _of(own, draws.KIND, own.coordinator, crossing, how, why=why)
+    if "residuals" in own.kinds and len(own.parties) > 1:
+        said = "functions of the sums, in residuals"
+        yield from _of(own, draws.KIND, OTHERS, own.slots, lambda slot: said, why=why)
 
 
 def _gradients(own: Setting) -> Iterator[Release]:
@@ -212,15 +226,17 @@ def _history(own: Setting) -> Iterator[Release]:
         word
         for word, noised in (
             ("labels", own.protection.labels),
-            ("predictions", own.protection.predictions),
+            ("embeddings" if own.summed else "predictions", own.protection.predictions),
         )
         if noised
     ]
     mechanism = f"of noised {' and '.join(found)}" if found else EXACT
     if found and not own.together:
-        mechanism += " and exact predictions"
+        mechanism += f" and exact {'embeddings' if own.summed else 'predictions'}"
     kind, readers = ("history and metrics", USERS) if own.training else ("metrics", READERS)
-    yield from _of(own, kind, f"{own.coordinator}; {readers}", own.slots, lambda slot: mechanism)
+    why = draws.LEARNING * own.drawn
+    seen = f"{own.coordinator}; {readers}"
+    yield from _of(own, kind, seen, own.slots, lambda slot: mechanism, why=why)
 
 
 def _model(own: Setting) -> Iterator[Release]:
@@ -236,7 +252,8 @@ def _model(own: Setting) -> Iterator[Release]:
         return text
 
     note = "" if own.together else ALONE
-    yield from _of(own, "the model's parameters", USERS, own.slots, mechanism, note, alone=True)
+    kind, why = "the model's parameters", draws.LEARNING * own.drawn
+    yield from _of(own, kind, USERS, own.slots, mechanism, note, why, alone=True)
 
 
 def _of(
@@ -256,7 +273,8 @@ def _of(
     said of an ε, `why` of none where noise was added.
     """
     slots = list(slots)
-    claimed = own.claimed(slots) if own.together or alone else {}
+    told = own.drawn and (observer == CLIENTS or (observer == OTHERS and own.telling == 0))
+    claimed = own.claimed(slots) if (own.together and not told) or alone else {}
     for claim, group in claimed.items():
         unit = str(features_of(group))
         words = _by_slot(group, mechanism)
@@ -264,8 +282,10 @@ def _of(
         yield Release(kind, observer, words, unit, claim.epsilon, claim.delta, note, pending)
     rest = [slot for slot in slots if all(slot not in group for group in claimed.values())]
     if rest:
-        protected = own.protection.features
-        if protected and not own.protection.statistics and kind != STATISTICS:
+        protected = own.protection.rows
+        if own.claims and told:
+            why = draws.OWN_DRAWS
+        if own.protection.features and not own.protection.statistics and kind != STATISTICS:
             why = "exact statistics are beside it, by which features are encoded"
         unit = "features" if own.protection else ""
         words = _by_slot(rest, mechanism)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sqlfl.privacy.protection import PublicBounds
+from sqlfl.report import draws
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
@@ -46,7 +47,8 @@ def _nothing(own: Setting) -> str:
 def _seen_labels(own: Setting) -> str:
     """And what else is seen of a run without noise."""
     at = own.plan.at
-    learnt = LEARNT.replace("the join keys", "the others' join keys") if at else LEARNT
+    learnt = draws.SEEN if own.summed else LEARNT
+    learnt = learnt.replace("the join keys", "the others' join keys") if at else learnt
     if not own.plan.disclosures:
         return f"Nothing leaves {at}, where all tables and the coordinator are."
     if not own.owners or not own.plan.algorithm:
@@ -118,11 +120,17 @@ def _again(own: Setting, epsilon: float) -> str:
 
 
 def _features(own: Setting) -> Iterator[str]:
+    if own.protection.predictions and not own.protection.features:
+        yield from draws.unclaimed(own)
+        return
     if not own.protection.features:
         seen = "predictions and gradients" if own.training else "predictions"
+        seen = f"{seen} of each block, of one row" if not own.summed else (
+            "sums of all tables' embeddings, of one joined row"
+        )  # fmt: skip
         yield (
             "Features: none. No noise is added to anything but labels: the coordinator sees exact "
-            f"{seen} of each block, of one row exact functions of its features."
+            f"{seen} exact functions of its features."
         )
         return
     if not own.protection.statistics:
@@ -142,6 +150,8 @@ def _features(own: Setting) -> Iterator[str]:
             "of these, and history and metrics are made of them. predictions = 'gaussian' noises "
             "them."
         )
+    if own.drawn and own.claims:
+        yield from (*draws.of_joined_rows(own), *draws.alone(own))
 
 
 def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
@@ -158,10 +168,13 @@ def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
             f"{statistics}, and the noise covers the effect of a row on the gradients of other "
             "tables. This holds against someone who sees nothing but the parameters."
         )
+    made = "predictions, gradients, and what is made of them: the intercept"
+    if own.drawn:
+        made = "sums of embeddings, gradients, and what is made of them: the head"
     return (
         f"{fixed}, the released parameters, and all that leaves its {own.releasing} in training "
-        f"(predictions, gradients, and what is made of them: the intercept, residuals, history, "
-        f"metrics), are {held}; {statistics}. This holds against {own.coalition()} together."
+        f"({made}, residuals, history, metrics), are {held}; {statistics}. This holds against "
+        f"{own.coalition()} together."
     )
 
 
@@ -215,8 +228,7 @@ def _label_in_short(own: Setting) -> str:
 
 def _features_in_short(own: Setting) -> Iterator[str]:
     if not own.protection.features:
-        exact = "predictions and gradients" if own.training else "predictions"
-        yield f"Features: none, {exact} are exact."
+        yield f"Features: none, {_exact(own)}."
     elif not own.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
@@ -226,8 +238,17 @@ def _features_in_short(own: Setting) -> Iterator[str]:
     if held:
         whom = own.coalition() if own.together else "those who see nothing but the parameters"
         yield f"Features: {held}, against {whom}."
+    yield from draws.in_short(own)
     if own.claims and not own.together:
         yield "Features: none against the coordinator and the other parties, or in the metrics."
+
+
+def _exact(own: Setting) -> str:
+    if own.drawn:
+        return "as gradients are exact: what towers learn shows in later sums"
+    if own.summed:
+        return "sums of embeddings are exact"
+    return f"predictions{' and gradients' * own.training} are exact"
 
 
 def _both_in_short(own: Setting) -> Iterator[str]:
@@ -251,6 +272,8 @@ def assumptions(own: Setting) -> tuple[str, ...]:
         parts.append(_noised_labels(own))
     if own.claims:
         parts.append(_noised_features(own))
+    if own.drawn:
+        parts.append(draws.rests(own))
     parts += [beware(own), unseen(own), _always(own)]
     return tuple(text for part in parts for text in part)
 
@@ -336,7 +359,8 @@ def _noised_features(own: Setting) -> Iterator[str]:
         "sampling is counted in its favour."
     )
     if own.together:
-        yield "Loss and metrics of the training are of noised predictions."
+        made = "sums of draws" if own.drawn else "noised predictions"
+        yield f"Loss and metrics of the training are of {made}."
 
 
 def _always(own: Setting) -> Iterator[str]:

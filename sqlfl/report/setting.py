@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sqlfl.methods.spec import spec_of
 from sqlfl.options.privacy import Privacy
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
-from sqlfl.privacy.events import Gaussian
-from sqlfl.privacy.protection import Protection
+from sqlfl.privacy.collusion import colluding, others
+from sqlfl.privacy.events import Gaussian, PoissonBinomial
+from sqlfl.privacy.protection import BinomialSums, Protection
 from sqlfl.privacy.specification import RoundNoise
 from sqlfl.report.card import upwards
 from sqlfl.report.units import Unit, label_of, listed
@@ -82,6 +84,24 @@ class Setting:
         return bool(self.protection.predictions)
 
     @property
+    def summed(self) -> bool:
+        """Of predictions the coordinator sees sums over all slots."""
+        return self.training and spec_of(self.plan.algorithm).drawn
+
+    @property
+    def drawn(self) -> bool:
+        """And of these sums draws."""
+        return isinstance(self.protection.predictions, BinomialSums)
+
+    @cached_property
+    def telling(self) -> int | None:
+        """Parties, neither a row's own nor the coordinator's, that may tell their draws, whichever
+        row's: None where all may."""
+        slots, at, asked = self.plan.ucq.slots, self.plan.at, self.privacy.honest_parties
+        most = {own: colluding(slots, own, at, asked) for s in self.slots for own in s.parties}
+        return min((m for own, m in most.items() if m < len(others(slots, own, at))), default=None)
+
+    @property
     def coordinator(self) -> str:
         return "coordinator" if self.plan.at is None else f"coordinator (at {self.plan.at})"
 
@@ -143,6 +163,11 @@ class Setting:
         """Of a release that is made once: its noise, relative to what one row moves it by."""
         found = self._events(slot, what) if self.calibration is not None else []
         return found[0].multiplier if found else None
+
+    def draws(self, slot: Slot) -> PoissonBinomial | None:
+        """Of a row of the slot, in the whole run; None before it, and where there are none."""
+        events = () if self.calibration is None else self.calibration.events[slot.index]
+        return next((event for event in events if isinstance(event, PoissonBinomial)), None)
 
     def _events(self, slot: Slot, what: str) -> list[Gaussian]:
         assert self.calibration is not None
@@ -225,9 +250,17 @@ class Setting:
 
     def _observers(self) -> Iterator[str]:
         yield f"the {self.coordinator}"
-        if len(self.parties) > 1:
+        if self.drawn:
+            yield from self._tellers()
+        elif len(self.parties) > 1:
             yield "the other parties"
-        if any(len(slot.clients) > 1 for slot in self.slots):
+        if not self.drawn and any(len(slot.clients) > 1 for slot in self.slots):
             alone = self.secret("partial_gradient")
             yield "one other client of its table" if alone else "all other clients of its table"
         yield "the users of the model"
+
+    def _tellers(self) -> Iterator[str]:
+        if self.telling is None and len(self.parties) > 1:
+            yield "the other parties"
+        elif self.telling:
+            yield f"any {'one' if self.telling == 1 else self.telling} of the other parties"
