@@ -33,9 +33,9 @@ lint: .venv/dev.stamp
 types: .venv/dev.stamp
 	$(RUN) mypy
 
-# MovieLens and UCI HAR may not be passed on: make bench MOVIELENS=folder HAR=folder, with their
-# Parquet files. SCALE=1 makes the generated tables as large as the paper's, and the generated joins
-# 100 million rows
+# MovieLens, UCI HAR and Phishing may not be passed on: make bench MOVIELENS=folder HAR=folder
+# PHISHING=folder, with their Parquet files. SCALE=1 makes the generated tables as large as the
+# paper's, and the generated joins 100 million rows
 bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/speed.py $(MOVIELENS:%=--movielens %) --rows $(SCALE)e8
 	.venv/bin/python benchmarks/rounds.py $(MOVIELENS:%=--movielens %)
@@ -50,6 +50,8 @@ bench: .venv/bench.stamp
 	$(if $(MOVIELENS),.venv/bin/python benchmarks/epoch.py $(MOVIELENS))
 	$(if $(MOVIELENS)$(HAR),.venv/bin/python benchmarks/har.py \
 		$(MOVIELENS:%=--movielens %) $(HAR:%=--har %))
+	.venv/bin/python benchmarks/secure.py
+	.venv/bin/python benchmarks/pbm.py --join 1 $(PHISHING:%=--phishing %) $(HAR:%=--activity %)
 
 clean:
 	rm -rf .venv build sqlfl/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

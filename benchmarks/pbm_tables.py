@@ -164,7 +164,8 @@ def draw(found: Found, path: Path) -> None:
             axis.set_title(f"{TITLES[data]}, {parties} parties, θ = {THETAS[-1]}", fontsize=10)
             axis.set_xlabel("epoch")
             axis.grid(alpha=0.3)
-            axis.legend(fontsize=7)
+            if axis.lines:
+                axis.legend(fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80)
     pyplot.close(figure)

@@ -1,0 +1,50 @@
+"""benchmarks/secure.py at toy size: what sums in secret cost is told, and put into a page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sqlfl.secure import packing
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def tables(text: str) -> list[list[dict[str, str]]]:
+    """Of Markdown: each table's rows by their heads."""
+    found = []
+    for part in text.strip().split("\n\n"):
+        heads, _, *rows = (line.strip("| ").split(" | ") for line in part.splitlines())
+        found.append([dict(zip(heads, row, strict=True)) for row in rows])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(3)
+def test_draws_masks_and_rounds_are_measured(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- secure: begin -->\n<!-- secure: end -->\nafter\n")
+    small = ("--numbers", "3000", "--rows", "300", "--clients", "2", "3", "--repeats", "1")
+    done = subprocess.run(
+        [sys.executable, "benchmarks/secure.py", *small, "--epochs", "3", "--page", str(page)],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in page.read_text()
+    numbers, rounds = tables(done.stdout)
+    assert [row["bins"] for row in numbers] == ["b = 16", "b = 64", "b = 128"]
+    for row, bins in zip(numbers, (16, 64, 128), strict=True):
+        width = packing.width(5, bins)
+        assert row["bits a number"] == str(width)
+        assert row["MB"] == f"{packing.size(3000, width) / 1e6:.2f}"
+        assert float(row["draw, s"]) <= float(row["all, s"])
+    assert len(rounds) == 4
+    for row, clients in zip(rounds, (2, 2, 3, 3), strict=True):
+        assert f"300 joined rows, {clients} clients" in row["an epoch"]
+        plain, secret = float(row["plain, ms"]), float(row["in secret, ms"])
+        assert float(row["in secret / plain"]) == pytest.approx(secret / plain, rel=0.05)
