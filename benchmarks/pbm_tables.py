@@ -15,6 +15,7 @@ BINS = {"phishing": (8, 16, 32, 64), "activity": (8, 16, 64, 128)}
 PARTIES = (5, 10)
 TITLES = {"phishing": "Phishing, AUPRC", "activity": "Activity, accuracy"}
 TARGETS = {"phishing": 0.9, "activity": 0.8}
+OUTSIDE: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
 PAPER: dict[str, dict[tuple[int, float], tuple[int, float]]] = {
     "phishing": {
         (8, 0.15): (86, 2.18),
@@ -116,10 +117,11 @@ def _quality(found: Found, data: str) -> list[str]:
         heads += [f"{parties} parties: PBM", "LDP", "PBM, model", "LDP, model"]
     rows = [_ends(found, data, b, theta) for b in (0, *BINS[data]) for theta in THETAS]
     kept = [row for place, row in enumerate(rows) if place >= len(THETAS) - 1]
-    size = max(len(runs(found, data, p, "NPQ", 0, 0.0)) for p in PARTIES)
+    sizes = {parties: len(runs(found, data, parties, "NPQ", 0, 0.0)) for parties in PARTIES}
+    counted = ", ".join(f"{size} with {parties} parties" for parties, size in sizes.items())
     said = (
-        "Of the test's rows after the last epoch, as the coordinator estimates them, and by the "
-        f"model, whose embeddings are exact where it predicts; means of up to {size} runs."
+        "Of the test's rows after the last epoch, as the coordinator estimates them, and by the\n"
+        f"model, whose embeddings are exact where it predicts. Means over runs: {counted}."
     )
     return [said, "\n".join(table(heads, kept))]
 
@@ -156,7 +158,7 @@ def draw(found: Found, path: Path) -> None:
 
     shown = [data for data in TITLES if runs(found, data, 5, "NPQ", 0, 0.0)]
     figure, axes = pyplot.subplots(
-        len(shown), 2, figsize=(10.0, 3.4 * len(shown)), squeeze=False, layout="constrained"
+        len(shown), 2, figsize=(11.0, 3.4 * len(shown)), squeeze=False, layout="constrained"
     )
     for data, line in zip(shown, axes, strict=True):
         for parties, axis in zip(PARTIES, line, strict=True):
@@ -164,8 +166,8 @@ def draw(found: Found, path: Path) -> None:
             axis.set_title(f"{TITLES[data]}, {parties} parties, θ = {THETAS[-1]}", fontsize=10)
             axis.set_xlabel("epoch")
             axis.grid(alpha=0.3)
-            if axis.lines:
-                axis.legend(fontsize=7)
+        if line[0].lines:
+            line[1].legend(*line[0].get_legend_handles_labels(), fontsize=8, **OUTSIDE)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80)
     pyplot.close(figure)
