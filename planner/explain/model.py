@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sqlfl.methods.spec import spec_of
 from sqlfl.options.batch import LEAST, MOST, Usual
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
@@ -102,7 +103,9 @@ def _options(plan: FederatedPlan) -> dict[str, object]:
 def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:
     widths = " → ".join(str(width) for width in tower.hidden)
     outputs = "d_c" if tower.outputs is None else str(tower.outputs)
+    bounded = bool(plan.algorithm) and spec_of(plan.algorithm).drawn
     shape = f"d columns → {widths} ({tower.activation}) → {outputs} outputs"
+    shape += " in [-1, 1] (tanh)" if bounded else ""
     found = [("tower", f"of each slot with features: {shape}")]
     if tower.outputs is not None:
         shape = f"{tower.outputs} sums of outputs → d_c scores"

@@ -1,6 +1,6 @@
 """What the draws of a row hide, and what they do not once towers have learned from the row.
 
-The account of Tran et al. (2024, theorem 6.1) is of the sums that a row is in. It holds for towers
+The account of Tran et al. (2025, theorem 6.1) is of the sums that a row is in. It holds for towers
 that are held fixed, and fails for towers that step by exact gradients: one row decides then where
 its tower goes, and the sums of all other rows tell that. With clipped and noised gradients what
 is claimed holds. Noise comes from a seeded generator here.

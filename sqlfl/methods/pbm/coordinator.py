@@ -1,4 +1,4 @@
-"""PBM-VFL (Tran et al., 2024, algorithm 2) over a join: gradient descent on sums that are secret.
+"""PBM-VFL (Tran et al., 2025, algorithm 2) over a join: gradient descent on sums that are secret.
 
 Two exchanges a batch, and one more where slots have several clients: the embeddings of the batch's
 joined rows are summed, then every tower steps by the residuals. Each joined row is summed once an

@@ -1,4 +1,4 @@
-"""PBM-VFL (Tran et al., 2024, algorithm 2) over joins: gradient descent of towers whose embeddings
+"""PBM-VFL (Tran et al., 2025, algorithm 2) over joins: gradient descent of towers whose embeddings
 the coordinator sees as sums over all slots, joined row by joined row."""
 
 from __future__ import annotations

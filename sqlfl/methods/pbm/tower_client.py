@@ -1,4 +1,4 @@
-"""The client's part of PBM-VFL (Tran et al., 2024, algorithm 2) of a tower."""
+"""The client's part of PBM-VFL (Tran et al., 2025, algorithm 2) of a tower."""
 
 from __future__ import annotations
 
