@@ -538,6 +538,7 @@ def test_ctrl_c_anywhere_in_a_statement_leaves_a_model_whole(trained: Trained) -
                 if k == 0:
                     last = interrupt.events
                     assert last > 5 * step
+                    last -= last // 10  # no two runs have quite as many
                     points += range(1, last, step) if THOROUGH else [chance.randint(1, last)]
                 assert (interrupt.events == k) == (k > 0), (name, k)
                 runs = {fed.model(model).run for model in names(fed)}
