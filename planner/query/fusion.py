@@ -273,8 +273,8 @@ class _Fusion:
             guarded = case.args["ifs"][0]
             if isinstance(guarded.this, exp.Column) and guarded.this.name == PRESENT:
                 own = self.old.of(guarded.this.table)
-                columns = guarded.args["true"].find_all(exp.Column)
-                if any(self.old.of(column.table) != own for column in columns):
+                value = Term(guarded.args["true"], term.span)  # its subqueries read columns too
+                if any(other != own for other in self.old.reads(value)):
                     return True
         return False
 
