@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -157,6 +158,16 @@ def test_work_is_told_to_stop_until_it_has(database: Open) -> None:
     assert len(told) >= 3
 
 
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What is raised in callbacks of the collector is lost, and Hypothesis has one."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
 def test_a_ctrl_c_at_any_moment_ends_an_exchange() -> None:
     """While requests are handed out, while the main thread begins to wait, while replies come."""
     ended, lost = threading.Event(), threading.Event()
