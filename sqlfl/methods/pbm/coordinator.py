@@ -70,6 +70,7 @@ class Pbm:
             optimizer_of(own.optimizer, own.momentum) for _ in self._head.parameters
         ]
         self.first = 0.0
+        self._begun = False
 
     @property
     def intercept(self) -> Array:
@@ -108,9 +109,20 @@ class Pbm:
         for number, joined in enumerate(batches):
             embedding = self._summed(joined, training=True)
             self._check(embedding)
+            self._note_first(joined, embedding)
             self._step(joined, embedding, last=number + 1 == len(batches))
         for joined in _parts(self._others, self._batch):
             self._summed(joined, training=False)
+
+    def _note_first(self, joined: Array, embedding: Array) -> None:
+        """Towers do not begin at 0: what the first batch tells is where training began."""
+        if self._begun:
+            return
+        self._begun, problem = True, self._problem
+        shares = None if problem.shares is None else problem.shares[joined]
+        scores = self._head.scores(embedding)
+        loss = problem.loss.value(scores, problem.targets[joined], shares)
+        self.first = max(self.first, loss + self._head.penalty(problem.l2))
 
     def _summed(self, joined: Array, *, training: bool) -> Array:
         """E of the joined rows, estimated and kept: (b, P)."""
