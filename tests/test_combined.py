@@ -28,6 +28,7 @@ from tests.depth import examples
 from tests.federations import Parties, combining, federation, merging, probabilities
 from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
 from tests.test_border import ALGORITHMS, order_of, tapped
+from tests.unions import BOUNDS, LEFT, QUERY, ROWS, UNION, WAYS, again, divided, trained
 
 pytestmark = pytest.mark.thinned(2)
 
@@ -41,9 +42,7 @@ ENGINES = st.sampled_from(("sql", "arrays"))
 @examples(1)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
     with combining():
-        test_truth.test_a_full_batch_step_is_the_central_one.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, engine
-        )
+        again(test_truth.test_a_full_batch_step_is_the_central_one, case, clients, engine)
 
 
 @given(test_truth.OUTER, SEVERAL, ENGINES, st.sampled_from(("lbfgs", "admm")))
@@ -52,77 +51,12 @@ def test_outer_joins_reach_the_central_optimum(
     case: Case, clients: int, engine: str, algorithm: str
 ) -> None:
     with combining(), merging():
-        test_truth.test_outer_joins_reach_the_central_optimum.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, engine, algorithm
+        again(
+            test_truth.test_outer_joins_reach_the_central_optimum, case, clients, engine, algorithm
         )
 
 
 # -- beside a union --------------------------------------------------------------------------------
-
-LEFT = """
-CREATE TABLE people AS SELECT
-  i AS id, sin(i * 1.7) AS x, cos(i * 0.3)::FLOAT AS z,
-  CASE WHEN i % 11 = 0 THEN NULL ELSE i % 7 END AS q,
-  CASE WHEN i > 200 THEN 'late' ELSE 'c' || (i % 5) END AS c, 1 + i % 3 AS w,
-  sin(i * 12.9898) > 0.4 * cos(i * 0.3) AS y, ['a', 'b', 'c'][1 + i % 3] AS k,
-  sin(i * 1.7) + i % 5 AS n
-FROM range({}, {}) r(i)
-"""
-RIGHT = """
-CREATE TABLE visits AS SELECT (i * 7919) % 300 AS id, ln(1 + i) AS v, i % 4 AS kind
-FROM range({}, {}) r(i)
-"""
-QUERY = """SELECT p.x, p.z, p.q, p.c, v.v, v.kind, p.{} AS y
-  FROM bank.people p JOIN lab.visits v ON p.id = v.id"""
-BOUNDS = ((0, 100), (100, 100), (100, 300))
-"""The second client has no row."""
-
-
-def divided(database: Open) -> Parties:
-    return {
-        "bank": [database(LEFT.format(*bounds)) for bounds in BOUNDS],
-        "lab": [database(RIGHT.format(*bounds)) for bounds in ((0, 250), (250, ROWS))],
-    }
-
-
-ROWS = 300
-"""Of the join; steps over all of them, for batches are drawn by the order of rows."""
-WAYS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "lbfgs": ("logistic_regression", "y", {}),
-    "lbfgs over classes": ("softmax_regression", "k", {}),
-    "lbfgs without l2": ("linear_regression", "n", {"l2": 0}),
-    "sgd": (
-        "softmax_regression", "k",
-        {"algorithm": "sgd", "epochs": 5, "batch_size": ROWS, "learning_rate": 0.5},
-    ),
-    "adam without l2": (
-        "linear_regression", "n",
-        {"algorithm": "sgd", "optimizer": "adam", "l2": 0, "epochs": 4, "batch_size": ROWS},
-    ),
-    "admm": ("logistic_regression", "y", {"algorithm": "admm", "epochs": 6}),
-    "admm without l2": ("linear_regression", "n", {"algorithm": "admm", "epochs": 4, "l2": 0}),
-    "classes weighed": ("softmax_regression", "k", {"class_weight": "balanced"}),
-    "towers": ("mlp_regressor", "n", {"epochs": 4, "hidden": [5], "batch_size": ROWS}),
-    "towers with a head": (
-        "mlp_classifier", "k",
-        {"epochs": 3, "hidden": [4], "head": "linear", "embedding": 3, "batch_size": ROWS},
-    ),
-}  # fmt: skip
-
-
-def trained(
-    parties: Parties, way: str, engine: str, *, combine: bool
-) -> tuple[sqlfl.Model, np.ndarray, dict[str, object]]:
-    """The model, what it predicts, and what EVALUATE says."""
-    kind, target, options = WAYS[way]
-    query = QUERY.format(target)
-    with federation(parties, combine=combine) as fed, merging():
-        fed.sql(train_sql("m", kind, "y", query, seed=3, engine=engine, **options))
-        found = fed.sql(predict_sql("m", query, ("bank.people.id", "lab.visits.v"))).arrow()
-        found = found.sort_by([("id", "ascending"), ("v", "ascending")])
-        (row,) = fed.sql(f"EVALUATE MODEL m FROM ({query})").arrow().to_pylist()
-        numbers = "linear_regression" if kind == "mlp_regressor" else kind
-        return fed.model("m"), probabilities(found, numbers), row
 
 
 @pytest.mark.thinned(4)
@@ -136,11 +70,6 @@ def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -
     for name in ("rows", "objective", "loss"):
         assert model.metrics[name] == pytest.approx(union.metrics[name], abs=1e-6)
     assert own == pytest.approx(measured, abs=1e-5)
-
-
-UNION = """SELECT t.x, t.c, v.v, t.n FROM (
-  SELECT id, x, c, n FROM bank.people UNION ALL SELECT id, x, c, n FROM club.people
-) t JOIN lab.visits v ON t.id = v.id"""
 
 
 @pytest.mark.parametrize(
@@ -171,8 +100,13 @@ def test_the_traffic_of_a_split_is_what_explain_says(
 ) -> None:
     with combining(), merging(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemoryBlocks, "secret", lambda self, purpose: test_weighted_border.DRAWS)
-        test_weighted_border.test_the_traffic_of_a_split_is_what_explain_says.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, options, engine, fraction
+        again(
+            test_weighted_border.test_the_traffic_of_a_split_is_what_explain_says,
+            case,
+            clients,
+            options,
+            engine,
+            fraction,
         )
 
 
@@ -196,8 +130,13 @@ def test_gradients_are_clipped_per_table_row(
     case: Case, clients: int, engine: str, clip: float | None, predictions: str
 ) -> None:
     with combining():
-        test_private.test_gradients_are_clipped_per_table_row.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, engine, clip, predictions
+        again(
+            test_private.test_gradients_are_clipped_per_table_row,
+            case,
+            clients,
+            engine,
+            clip,
+            predictions,
         )
 
 

@@ -31,10 +31,10 @@ from sqlfl.wire import decode
 from tests import test_border, test_private, test_truth, test_weighted_border
 from tests.conftest import Open
 from tests.depth import examples
-from tests.federations import Parties, federation, probabilities
-from tests.strategies import BOUNDED, Case, cases, predict_sql, summing_in_secret, train_sql
+from tests.federations import federation
+from tests.strategies import BOUNDED, Case, cases, summing_in_secret, train_sql
 from tests.test_border import tapped
-from tests.test_combined import LEFT, QUERY, RIGHT, ROWS, UNION, WAYS, divided
+from tests.unions import LEFT, QUERY, RIGHT, ROWS, UNION, WAYS, again, divided, trained
 
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
@@ -53,9 +53,7 @@ METHODS = st.sampled_from(ALGORITHMS)
 @examples(1)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
     with summing_in_secret():
-        test_truth.test_a_full_batch_step_is_the_central_one.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, engine
-        )
+        again(test_truth.test_a_full_batch_step_is_the_central_one, case, clients, engine)
 
 
 @given(cases(), SEVERAL, ENGINES, st.sampled_from((1e-4, 1e-2)))
@@ -64,29 +62,13 @@ def test_lbfgs_reaches_the_central_optimum(
     case: Case, clients: int, engine: str, l2: float
 ) -> None:
     with summing_in_secret():
-        test_truth.test_lbfgs_reaches_the_central_optimum.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, engine, l2
-        )
+        again(test_truth.test_lbfgs_reaches_the_central_optimum, case, clients, engine, l2)
 
 
 @given(cases(), SEVERAL)
 @examples(1)
 def test_admm_approaches_the_central_optimum(case: Case, clients: int) -> None:
-    test_truth.test_admm_never_diverges_and_approaches_the_optimum.hypothesis.inner_test(  # type: ignore[attr-defined]
-        case, clients, "secure"
-    )
-
-
-def trained(
-    parties: Parties, kind: str, target: str, engine: str, query: str = QUERY, **options: object
-) -> tuple[sqlfl.Model, np.ndarray]:
-    with federation(parties) as fed:
-        text = query.format(target)
-        fed.sql(train_sql("m", kind, "y", text, seed=3, engine=engine, **options))
-        found = fed.sql(predict_sql("m", text, ("bank.people.id", "lab.visits.v"))).arrow()
-        found = found.sort_by([("id", "ascending"), ("v", "ascending")])
-        numbers = "linear_regression" if kind == "mlp_regressor" else kind
-        return fed.model("m"), probabilities(found, numbers)
+    again(test_truth.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
 
 
 @pytest.mark.thinned(2)
@@ -94,12 +76,12 @@ def trained(
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_plain_union(way: str, engine: str, database: Open) -> None:
     parties = divided(database)
-    kind, target, options = WAYS[way]
-    plain, expected = trained(parties, kind, target, engine, **options)
-    model, found = trained(parties, kind, target, engine, **options, union="secure")
+    plain, expected, measured = trained(parties, way, engine)
+    model, found, own = trained(parties, way, engine, union="secure")
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     for name in ("rows", "objective", "loss"):
         assert model.metrics[name] == pytest.approx(plain.metrics[name], rel=1e-6, abs=1e-9)
+    assert own == pytest.approx(measured, abs=1e-5)
 
 
 def test_values_whose_means_are_far_from_0_lose_nothing(database: Open) -> None:
@@ -153,7 +135,7 @@ def test_the_traffic_of_a_split_is_what_explain_says(
         from sqlfl.udfs.blocks import MemoryBlocks
 
         patch.setattr(MemoryBlocks, "secret", lambda self, purpose: test_weighted_border.DRAWS)
-        own.hypothesis.inner_test(case, clients, options, engine, fraction)  # type: ignore[attr-defined]
+        again(own, case, clients, options, engine, fraction)
 
 
 @given(cases(kinds=BOUNDED), SEVERAL, st.sampled_from(test_border.TOWERS[:5]), ENGINES)
@@ -270,8 +252,13 @@ def test_gradients_are_clipped_per_table_row(
     case: Case, clients: int, engine: str, clip: float | None, predictions: str
 ) -> None:
     with summing_in_secret():
-        test_private.test_gradients_are_clipped_per_table_row.hypothesis.inner_test(  # type: ignore[attr-defined]
-            case, clients, engine, clip, predictions
+        again(
+            test_private.test_gradients_are_clipped_per_table_row,
+            case,
+            clients,
+            engine,
+            clip,
+            predictions,
         )
 
 

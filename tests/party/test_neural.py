@@ -609,7 +609,7 @@ def test_messages_of_other_parts_are_refused() -> None:
         operator(engine).handle(ConsensusAverage("run", 3, column))
     with pytest.raises(InternalError, match="sum_gradient is no part"):
         own.handle(SumGradient("run", 3, column))
-    with pytest.raises(InternalError, match="has not predicted"):
+    with pytest.raises(InternalError, match="of which no rows were asked"):
         operator(engine).handle(residuals(np.zeros((ROWS, 1)), 0.1, 1.0, 1.0))
     with pytest.raises(InternalError, match="not trained by 'lbfgs'"):
         operator(engine, algorithm="lbfgs")

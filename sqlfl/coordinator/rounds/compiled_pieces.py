@@ -172,15 +172,26 @@ class CompiledPiece(Piece):
         sums: Sequence[Array] = (),
         total: Array | None = None,
     ) -> _Found:
-        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
         values, constant = [_dense(own) for own in scores.slots], _dense(scores.constant)
         into: Sequence[Array | None] = sums or [None] * len(values)
-        slots = self._slots(zip(count(), values, into, strict=False), len(constant))
+        slots = dict(enumerate(zip(values, into, strict=True)))
+        total = np.zeros(len(constant)) if total is None else total
+        return self._looked(what, slots, constant, shares, total)
+
+    def _looked(
+        self,
+        what: int,
+        slots: Mapping[int, _Values],
+        constant: Array,
+        shares: Array | None,
+        total: Array,
+    ) -> _Found:
+        found = _Found(0.0, np.inf, -np.inf, 0.0, 0)
+        every = self._slots(((slot, *own) for slot, own in slots.items()), len(constant))
         targets, kind = typed(self.given)
         shares = _dense_or_none(shares)
-        total = np.zeros(len(constant)) if total is None else total
         failed = functions().sqlfl_look(
-            c_int32(what), c_int64(len(constant)), c_int64(len(slots)), slots,
+            c_int32(what), c_int64(len(constant)), c_int64(len(every)), every,
             c_int64(self.count), address(constant), address(targets), c_int32(kind),
             address(shares), ctypes.byref(found), address(total),
         )  # fmt: skip
@@ -244,21 +255,17 @@ class ProductPiece(CompiledPiece):
     def pull(self, loss: Loss, scores: Scores, dual: Array, rho: float, tally: Tally) -> None:
         Piece.pull(self, loss, scores, dual, rho, tally)
 
-    def _look(
+    def _looked(
         self,
         what: int,
-        scores: Scores,
+        slots: Mapping[int, _Values],
+        constant: Array,
         shares: Array | None,
-        sums: Sequence[Array] = (),
-        total: Array | None = None,
+        total: Array,
     ) -> _Found:
         if shares is not None:
             raise InternalError("weights of joined rows that no array has")
-        values = [_dense(own) for own in scores.slots]
-        into: Sequence[Array | None] = sums or [None] * len(values)
-        slots = dict(enumerate(zip(values, into, strict=True)))
-        total = np.zeros(len(scores.constant)) if total is None else total
-        return self._measure(what, slots, _dense(scores.constant), total=total)
+        return self._measure(what, slots, constant, total=total)
 
     def _scores(self, values: Mapping[int, Array], constant: Array, into: Array) -> None:
         slots = {slot: (own, None) for slot, own in values.items()}

@@ -160,6 +160,14 @@ class Problem:
         """Each joined row of (N, c) times its share."""
         return values if self.shares is None else values * self.shares[:, None]
 
+    def batch_shares(self, joined: Array) -> Array | None:
+        """Of a batch's joined rows (B,), with a mean of 1 in it; None without weights."""
+        if self.shares is None:
+            return None
+        own = self.shares[joined]
+        found: Array = own * (len(joined) / own.sum())
+        return found
+
     def norm(self, values: Array) -> float:
         """√ Σ share ‖values_j‖², of (N, c)."""
         if self.shares is None:

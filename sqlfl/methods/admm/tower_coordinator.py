@@ -24,6 +24,7 @@ from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
+from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import beginning, cold, levelled
@@ -41,7 +42,7 @@ MOST_CAUTION = 64.0
 HINT = "give a smaller learning_rate, or leave it out"
 
 
-class TowerAdmm:
+class TowerAdmm(Headed):
     """Options: epochs, rho, inner_rounds, local_epochs, batch_size and learning_rate of the local
     steps, tolerance, seed.
 
@@ -67,7 +68,7 @@ class TowerAdmm:
         self._problem = problem
         self._conversation = Conversation(problem, channel)
         self._begin = cold(problem)
-        self._head = self._begin.head
+        super().__init__(self._begin.head)
         self._embedding = np.zeros((problem.mapping.total, problem.embedding))
         """E of every joined row: (N, P)."""
         self._scores = self._begin.scores
@@ -84,14 +85,6 @@ class TowerAdmm:
         self._counts = _counts(problem)
         self._slots: list[Array] = []
         """h of every slot as of the last exchange; none before the first."""
-
-    @property
-    def intercept(self) -> Array:
-        return self._head.intercept.copy()
-
-    @property
-    def head(self) -> Array | None:
-        return None if self._head.weights is None else self._head.weights.copy()
 
     @property
     def scores(self) -> Scores:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sqlfl.methods.configuration import Configuration
-from sqlfl.methods.sgd.options import Steps
+from sqlfl.methods.sgd.configuration import StepConfiguration
 from sqlfl.models.towers import TowerShape
 
 
 @dataclass(frozen=True, kw_only=True)
-class PbmConfiguration(Configuration):
+class PbmConfiguration(StepConfiguration):
     method = "pbm"
-    steps: Steps = Steps()
     slots: int
     """M, slots whose embeddings are summed: of each joined row, each adds one number per output."""
 

@@ -18,6 +18,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.loj import batch_of
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores
+from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
 from sqlfl.coordinator.rounds.warm import cold
@@ -36,7 +37,7 @@ from sqlfl.schema import Address
 HINT = "give a smaller learning_rate"
 
 
-class Pbm:
+class Pbm(Headed):
     """Options: epochs, seed, dropout, and `PbmOptions`; the step length is `learning_rate`.
 
     The head, W₀ and b, takes the same optimizer and the same steps as the towers; these get ∂ℓ/∂E
@@ -62,23 +63,13 @@ class Pbm:
         head = cold(problem).head
         # the towers predict as they did in that model, which was trained with this constant
         warm = problem.constant if problem.warm else None
-        self._head = head if warm is None else Head(np.array(warm, np.float64), head.weights)
+        head = head if warm is None else Head(np.array(warm, np.float64), head.weights)
+        own = self._options.steps
+        super().__init__(head, partial(optimizer_of, own.optimizer, own.momentum))
         self._embedding = np.zeros((problem.mapping.total, problem.embedding), np.float32)
         """E as it was last estimated (N, P)."""
-        own = self._options.steps
-        self._optimizers = [
-            optimizer_of(own.optimizer, own.momentum) for _ in self._head.parameters
-        ]
         self.first = 0.0
         self._begun = False
-
-    @property
-    def intercept(self) -> Array:
-        return self._head.intercept.copy()
-
-    @property
-    def head(self) -> Array | None:
-        return None if self._head.weights is None else self._head.weights.copy()
 
     @property
     def scores(self) -> Scores:
@@ -145,14 +136,7 @@ class Pbm:
         rows = batch_of(self._conversation.whole, joined)
         sums = rows.scatter(self._head.pulled_back(slopes))
         gradient = self._head.gradient(embedding, slopes, problem.l2)
-        self._head = self._head.replaced(
-            [
-                optimizer.step(parameter, slope, rate)
-                for optimizer, parameter, slope in zip(
-                    self._optimizers, self._head.parameters, gradient, strict=True
-                )
-            ]
-        )
+        self._step_head(gradient, rate)
         self._conversation.advance(
             rows,
             sums,
@@ -162,9 +146,7 @@ class Pbm:
     def _slopes(self, embedding: Array, joined: Array) -> Array:
         """w_j ∂ℓ/∂H of a batch's E (B, P), with weights of mean 1 in it: (B, d_c)."""
         problem = self._problem
-        shares = None if problem.shares is None else problem.shares[joined]
-        if shares is not None:
-            shares = shares * (len(joined) / shares.sum())
+        shares = problem.batch_shares(joined)
         return problem.loss.gradient(self._head.scores(embedding), problem.targets[joined], shares)
 
     def _check(self, embedding: Array) -> None:

@@ -6,37 +6,26 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
-from sqlfl.messages import (
-    Embeddings,
-    Message,
-    PartialGradient,
-    Ready,
-    SendPredictions,
-    SumGradient,
-)
+from sqlfl.messages import Embeddings, Message, Ready, SendPredictions
 from sqlfl.methods.pbm.configuration import PbmConfiguration
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.pbm.numbers import LEVELS, quantised
+from sqlfl.methods.sgd.tower_client import GradientTower
 from sqlfl.models.neural import seed_of
-from sqlfl.models.optimizers import optimizer_of
 from sqlfl.party.client import finite
-from sqlfl.party.neural import TowerOperator
 from sqlfl.party.steps import Engine
 
 
-class PbmTower(TowerOperator[PbmConfiguration]):
+class PbmTower(GradientTower[PbmConfiguration]):
     """The tower embeds each row that is asked of once; what is drawn of it, is drawn for each
     joined row anew. What it tells is masked on its way out (sqlfl.party.masked_run).
 
-    Steps are those of gradient descent, by the gradient of h·Y summed over the rows whose
-    embeddings were last asked of in training.
+    Residuals are of the rows whose embeddings were last asked of in training.
     """
 
     def _prepare(self, engine: Engine) -> None:
-        steps = self._configuration.steps
-        self._optimizer = optimizer_of(steps.optimizer, steps.momentum)
-        self._rate, self._divisor, self._last = 0.0, 1, False
-        self._width = engine.width
+        super()._prepare(engine)
+        self._last, self._width = False, engine.width
 
     def handle(self, message: Message) -> Message:
         if isinstance(message, SendPredictions):
@@ -48,9 +37,8 @@ class PbmTower(TowerOperator[PbmConfiguration]):
             case SendEmbeddings():
                 return self._embeddings(message)
             case PbmResiduals():
-                return self._residuals(message)
-            case SumGradient():
-                return self._advance(np.asarray(message.values, np.float64)[:, 0])
+                self._last = message.last == 1
+                return self._descend(message.values, message.rate, message.divisor)
         return super()._answer(message)
 
     def _embeddings(self, message: SendEmbeddings) -> Embeddings:
@@ -80,24 +68,7 @@ class PbmTower(TowerOperator[PbmConfiguration]):
             return quantised(finite(outputs)), LEVELS
         return guard.embeddings(outputs, rows), guard.privacy.bins
 
-    def _residuals(self, message: PbmResiduals) -> Message:
-        if self._pass is None:
-            raise InternalError("residuals of a tower that has embedded no rows")
-        self._rate, self._divisor = message.rate, message.divisor
-        self._last = message.last == 1
-        slopes = self._pass.backward(self._network.tensor(message.values), self._limit)
-        gradient = self._network.numpy(slopes)
-        if self._guard is not None:
-            gradient = self._guard.gradient(gradient, message.values, self._pass.rows)
-        if self._configuration.shared:
-            return PartialGradient(self._run, self._slot, finite(gradient[:, None]))
-        return self._advance(gradient)
-
-    def _advance(self, gradient: Array) -> Message:
-        """A step from the slot's gradient (size,)."""
-        own = self._configuration
-        slope = gradient / self._divisor + own.l2 * self._penalised * self._flat
-        self._flat = self._optimizer.step(self._flat, slope, self._rate)
-        if self._last and own.keep:
+    def _stepped(self) -> Message:
+        if self._last and self._configuration.keep:
             self._kept.append(self._flat)
         return Ready(self._run, self._slot, self._width)

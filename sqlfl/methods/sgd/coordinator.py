@@ -11,7 +11,7 @@ once more with units dropped, in an exchange of its own, and its residuals are f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -22,6 +22,7 @@ from sqlfl.coordinator.loj import JoinedRows, batch_of
 from sqlfl.coordinator.rounds.conversation import Conversation
 from sqlfl.coordinator.rounds.divergence import check_objective, check_scores, relative
 from sqlfl.coordinator.rounds.evidence import conclusion
+from sqlfl.coordinator.rounds.heads import Headed
 from sqlfl.coordinator.rounds.passes import Look
 from sqlfl.coordinator.rounds.problem import Problem, Step
 from sqlfl.coordinator.rounds.scores import Scores, by_output
@@ -50,7 +51,7 @@ ADAM_MEMORY = 10
 """Steps over which Adam averages gradients."""
 
 
-class Sgd:
+class Sgd(Headed):
     """Options: epochs, seed, tolerance, dropout, and `SgdOptions`.
 
     A linear head, W₀ and b at the coordinator, takes the same optimizer and the same steps; the
@@ -83,30 +84,19 @@ class Sgd:
         self._estimated = False
         """Step lengths come from the curvature, and follow it where that changes."""
         self._begin = cold(problem)
-        self._head, self._blocks = self._begin.head, self._begin.blocks
-        self._scores = self._begin.scores
+        own = self._options.steps
+        super().__init__(self._begin.head, partial(optimizer_of, own.optimizer, own.momentum))
+        self._blocks, self._scores = self._begin.blocks, self._begin.scores
         self._look: Look | None = None
         """At these scores, with sums; None where steps are of batches, or made of noise."""
         self._largest = self._highest = 0.0
         self.first = 0.0
-        self._optimizers = [
-            optimizer_of(self._options.steps.optimizer, self._options.steps.momentum)
-            for _ in self._head.parameters
-        ]
         self._schedule, self._decay = "constant", 0.0
         self._surrogate: Surrogate | None = None
         """Where noised predictions say little of the loss's slopes."""
         if problem.noise > 0.0 and not problem.linear_head:
             surrogate = Surrogate(problem)
             self._surrogate = surrogate if surrogate.applies else None
-
-    @property
-    def intercept(self) -> Array:
-        return self._head.intercept.copy()
-
-    @property
-    def head(self) -> Array | None:
-        return None if self._head.weights is None else self._head.weights.copy()
 
     @property
     def scores(self) -> Scores:
@@ -290,9 +280,7 @@ class Sgd:
     def _slopes(self, embedding: Array, joined: Array) -> Array:
         """w_j ∂ℓ/∂H of a batch's E (B, P), with weights of mean 1 in it: (B, d_c)."""
         problem = self._problem
-        shares = None if problem.shares is None else problem.shares[joined]
-        if shares is not None:
-            shares = shares * (len(joined) / shares.sum())
+        shares = problem.batch_shares(joined)
         if self._surrogate is not None:
             return self._surrogate.slopes(embedding, problem.targets[joined], shares)
         scores = self._head.scores(embedding)
@@ -311,15 +299,6 @@ class Sgd:
         if self._problem.parameters_only:
             return (self._noised_slope(slopes),)
         return self._head.gradient(embedding, slopes, self._problem.l2)
-
-    def _step_head(self, gradient: Sequence[Array], rate: float) -> None:
-        stepped = [
-            optimizer.step(parameter, slope, rate)
-            for optimizer, parameter, slope in zip(
-                self._optimizers, self._head.parameters, gradient, strict=True
-            )
-        ]
-        self._head = self._head.replaced(stepped)
 
     def _noised_slope(self, slopes: Array) -> Array:
         """The intercept's gradient from the slopes (B, d_c) of exact scores: (d_c,)."""
