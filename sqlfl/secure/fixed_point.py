@@ -55,16 +55,38 @@ def from_floats(values: Array, own: Format, clients: int) -> Array:
     values = np.ascontiguousarray(values, np.float64).reshape(-1)
     if not np.isfinite(values).all():
         raise InternalError("a number to be summed is not finite")
-    mantissas, exponents = np.frexp(np.abs(values))
     room = own.range - (clients - 1).bit_length()
-    if (exponents[values != 0] > room).any():
+    sizes = np.abs(values)
+    if not sizes.max(initial=0.0) < np.ldexp(1.0, room):
         raise _too_large(room)
+    if own.limbs == 2 and own.fraction == WORD:
+        return _halves(values, sizes)
+    mantissas, exponents = np.frexp(sizes)
     whole = np.ldexp(mantissas, MANTISSA).astype(np.uint64)
     shifts = exponents.astype(np.int64) - MANTISSA + own.fraction
     shifts[values == 0] = 0
     found = _placed(*_rounded(whole, shifts), own.limbs)
     negative = values < 0
     found[negative] = negated(found[negative])
+    return found
+
+
+def _halves(values: Array, sizes: Array) -> Array:
+    """Of 64 bits below the point and 64 above it, in a few steps: to the nearest, halves to even.
+
+    The whole part of |x| and what is left of it are both exact in float64.
+    """
+    high = np.floor(sizes)
+    low = np.rint(np.ldexp(sizes - high, WORD))
+    found = np.empty((len(values), 2), np.uint64)
+    # what is left may be rounded up to 1
+    carried = low >= 2.0**WORD
+    found[:, 0] = np.where(carried, 0.0, low).astype(np.uint64)
+    found[:, 1] = (high + carried).astype(np.uint64)
+    negative = values < 0
+    found ^= np.where(negative, np.uint64(2**WORD - 1), np.uint64(0))[:, None]
+    found[:, 0] += negative
+    found[:, 1] += negative & (found[:, 0] == 0)
     return found
 
 
@@ -120,6 +142,23 @@ def to_fractions(values: Array, own: Format) -> list[Fraction]:
         Fraction(number - (1 << own.bits) if number >= half else number, 1 << own.fraction)
         for number in whole
     ]
+
+
+def summed(parts: Sequence[Array], taken: Sequence[bool]) -> Array:
+    """The sum of numbers uint64 (n, limbs), those with a mark taken off. Of fewer than 2³² parts:
+    halves of limbs are added up, and what they carry goes on once, in the end."""
+    if len(parts) == 2 and not taken[0]:
+        return added(parts[0], negated(parts[1]) if taken[1] else parts[1])
+    halves = np.zeros((parts[0].shape[0], 2 * parts[0].shape[1]), np.uint64)
+    for part, off in zip(parts, taken, strict=True):
+        own = ~part if off else part
+        halves += np.ascontiguousarray(own, "<u8").view("<u4")
+    halves[:, 0] += np.uint64(sum(taken))
+    for place in range(halves.shape[1] - 1):
+        halves[:, place + 1] += halves[:, place] >> np.uint64(WORD // 2)
+    low = halves & np.uint64(2 ** (WORD // 2) - 1)
+    found: Array = low[:, 0::2] | (low[:, 1::2] << np.uint64(WORD // 2))
+    return found
 
 
 def added(left: Array, right: Array) -> Array:

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.secure import encoding, packing
-from sqlfl.secure.fixed_point import WORD, added, negated
+from sqlfl.secure.fixed_point import WORD, summed
 from sqlfl.secure.keys import KeyPair, Secret
 from sqlfl.secure.peers import KEY_BYTES, Peers
 
@@ -77,13 +77,11 @@ class Masks(Secret):
             raise InternalError(f"an array of {values.dtype} and shape {values.shape} to be masked")
         self._begin(number)
         width = WORD * values.shape[1]
+        parts = [values]
         for place, secret in self._secrets.items():
-            stream = np.zeros(values.size, np.uint64)
             key = self._key(place, secret, number, width, len(values))
-            _apply(stream, key, subtract=False)
-            own = stream.reshape(values.shape)
-            values = added(values, negated(own) if place < self._place else own)
-        return values
+            parts.append(_stream(key, values.nbytes).reshape(values.shape))
+        return summed(parts, [False, *(place < self._place for place in self._secrets)])
 
     def _begin(self, number: int) -> None:
         if not 0 <= number < 1 << 64:
@@ -124,6 +122,12 @@ def _check(values: Array, width: int) -> None:
         raise InternalError(f"a vector of {len(values)} numbers: too long for one round's masks")
     if not packing.fits(values, width):
         raise InternalError(f"a number of {width} bits or more to be masked with {width} bits")
+
+
+def _stream(key: bytes, size: int) -> Array:
+    """So many bytes of a key's stream: uint64."""
+    cipher = Cipher(algorithms.ChaCha20(key, _NONCE), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(size)), "<u8")
 
 
 def _apply(masked: Array, key: bytes, *, subtract: bool) -> None:

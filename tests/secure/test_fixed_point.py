@@ -19,6 +19,7 @@ from sqlfl.secure.fixed_point import (
     from_floats,
     from_fractions,
     negated,
+    summed,
     to_floats,
     to_fractions,
 )
@@ -102,3 +103,31 @@ def test_what_might_wrap_around_is_refused(own: Format, clients: int) -> None:
 def test_what_is_not_finite_is_refused(value: float) -> None:
     with pytest.raises(InternalError, match="not finite"):
         from_floats(np.array([1.0, value]), GRADIENTS, 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("limbs", [1, 2, 16])
+def test_sums_of_many_are_those_of_whole_numbers(count: int, limbs: int) -> None:
+    rng = np.random.default_rng(count * limbs)
+    parts = [rng.integers(0, 2**64, (7, limbs), np.uint64) for _ in range(count)]
+    parts[0][:3] = 2**64 - 1
+    taken = [bool(n % 3 == 1) for n in range(count)]
+    found = summed(parts, taken)
+
+    def whole(values: np.ndarray, row: int) -> int:
+        return sum(int(limb) << (64 * place) for place, limb in enumerate(values[row]))
+
+    for row in range(7):
+        total = sum(
+            (-1 if off else 1) * whole(part, row) for part, off in zip(parts, taken, strict=True)
+        )
+        assert whole(found, row) == total % (1 << (64 * limbs))
+
+
+def test_gradients_are_rounded_as_exact_numbers_are() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=4000) * 2.0 ** rng.integers(-80, 57, 4000)
+    ends = [0.0, -0.0, 0.5, -1.5, 2.0**-65, -(2.0**-65), 3 * 2.0**-65, 1 - 2.0**-53, -(2.0**60)]
+    values = np.append(values, ends)
+    exact = from_fractions([Fraction(value) for value in values], GRADIENTS, 4)
+    np.testing.assert_array_equal(from_floats(values, GRADIENTS, 4), exact)
