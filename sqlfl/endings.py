@@ -29,10 +29,10 @@ class Ending:
 
     @property
     def answer(self) -> str:
-        """'yes', 'no', or 'unknown' where nobody has measured the gradient."""
+        """'yes', 'no', or 'unknown' where nobody has measured gradient or duality gap."""
         if self.converged:
             return "yes"
-        return "unknown" if self.gradient is None else "no"
+        return "unknown" if self.gradient is None and self.gap is None else "no"
 
 
 def converged(gradient: float, gap: float, *, proved: bool) -> Ending:
@@ -60,6 +60,18 @@ def separable(gradient: float) -> Ending:
         "minimum: it falls as long as the weights grow"
     )
     return Ending(False, "separable classes", reason, gradient)
+
+
+def bounded(gap: float) -> Ending:
+    """By the duality gap, relatively."""
+    reason = f"the duality gap proves the objective within {gap:.1e} of its minimum, relatively"
+    return Ending(True, "converged", reason, None, gap)
+
+
+def unbounded(short: str, why: str, gap: float) -> Ending:
+    """`why`: what ended the run before the duality gap was small enough."""
+    reason = f"{why}; the duality gap proves no more than {gap:.1e}, relatively"
+    return Ending(False, short, reason, None, gap)
 
 
 def kept_earlier(ending: Ending, epoch: int) -> Ending:

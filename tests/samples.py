@@ -18,6 +18,7 @@ from sqlfl.messages.forms import (
     Text,
     Texts,
 )
+from sqlfl.methods.frank_wolfe.messages import SetSketch
 from sqlfl.methods.pbm.messages import SendEmbeddings
 
 TEXTS = ("", "a", "é", "a longer text\nof two lines", "x" * 70, "\N{SNOWMAN}", "'\"", "\x1b[31m")
@@ -54,7 +55,7 @@ class Draw:
         found = {name: self._value(form, sizes) for name, form in cls.forms().items()}
         if cls is ms.Labels and found["values"].size:
             found |= {"classes": (), "codes": np.zeros(0, np.uint32)}
-        if cls is SendEmbeddings:
+        if cls in (SendEmbeddings, SetSketch):
             count = len(found["rows"])
             places = np.sort(self.rng.permutation(count + 4)[:count]).astype(np.uint32)
             found |= {"joined": count + 4, "places": places}

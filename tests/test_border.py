@@ -28,6 +28,13 @@ from sqlfl.messages import (
     SendPredictions,
     Start,
 )
+from sqlfl.methods.frank_wolfe.messages import (
+    Column,
+    ColumnDirection,
+    ColumnResiduals,
+    ColumnWeights,
+    SetSketch,
+)
 from sqlfl.methods.pbm.messages import PbmResiduals, SendEmbeddings
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.options.batch import Usual
@@ -201,8 +208,26 @@ def value_of_run(
         case "sums":
             return most_of("send_embeddings")
         case "listed":
-            listed = [m.rows.size for m in here("send_embeddings") if isinstance(m, SendEmbeddings)]
+            sent = [*here("send_embeddings"), *here("set_sketch")]
+            listed = [m.rows.size for m in sent if isinstance(m, SendEmbeddings | SetSketch)]
             return Fraction(sum(listed), max(1, len(listed)))
+        case "new_column":
+            told = [m.values.size for m in here("column") if isinstance(m, Column)]
+            return Fraction(sum(told), max(1, len(told)))
+        case "chosen" | "chosen_in_all":
+            kinds = {
+                "chosen": (ColumnResiduals, ColumnDirection),
+                "chosen_in_all": (ColumnWeights,),
+            }
+            weights = [
+                m.weights.size  # type: ignore[attr-defined]
+                for (_, slot, _, _), messages in found.items()
+                for m in messages
+                if slot == symbol.slot and isinstance(m, kinds[symbol.role])
+            ]
+            return Fraction(sum(weights), max(1, len(weights)))
+        case "settled":
+            return most_of("column_weights")
         case "packed":
             sums = [m for own in found.values() for m in own if isinstance(m, MaskedEmbeddings)]
             return Fraction(sum(m.packed.size for m in sums), max(1, len(sums)))
@@ -317,6 +342,23 @@ def test_the_traffic_of_towers_is_what_explain_says(
         compare_traffic(case, clients, options, engine, then, NEURAL[kind], combine=combine)
 
 
+CHOSEN = (
+    {"radius": 2.0, "epochs": 4},
+    {"radius": 0.5, "iterations": 3, "step": "search", "sample": 2},
+    {"radius": 5.0, "epochs": 3, "sketch": 16},
+)
+
+
+@given(cases(kinds=("linear_regression",)), CLIENTS, st.sampled_from(CHOSEN), ENGINES, NEXT)
+@examples(2)
+def test_the_traffic_of_chosen_columns_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str
+) -> None:
+    then = "predict" if then == "warm" else then
+    with merging():
+        compare_traffic(case, clients, options, engine, then, "lasso")
+
+
 SUMMED = (
     {"epochs": 3, "embedding": 3},
     {"epochs": 2, "batch_size": 7, "dropout": 0.3, "hidden": [3, 2]},
@@ -373,6 +415,8 @@ def compare_traffic(
             "predict": case.predict(),
             "evaluate": f"EVALUATE MODEL m FROM ({case.query})",
         }
+        if kind == "lasso":
+            del texts["warm"]
         for name in texts if THOROUGH else [then]:
             plan = fed.explain(texts[name])
             with tap.taken() as recorded:

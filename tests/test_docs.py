@@ -45,6 +45,13 @@ def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> No
     assert namespace["fed"].model("delay").metrics["accuracy"] > 0.7  # type: ignore[attr-defined]
 
 
+def test_the_page_on_sparse_models_runs() -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/lasso.md").read_text(), re.M | re.S
+    )
+    exec(compile(block, "docs/lasso.md", "exec"), {})
+
+
 @pytest.mark.slow
 @pytest.mark.thinned(3)
 def test_the_page_on_privacy_runs() -> None:

@@ -97,7 +97,9 @@ def test_history_has_a_row_per_epoch(fed: sqlfl.Federation) -> None:
     assert history.column_names == [
         "epoch", "rounds", "train_loss", "train_metric", "valid_loss", "valid_metric",
         "bytes_up", "bytes_down", "comm_seconds", "seconds", "gradient_norm",
+        "duality_gap",
     ]  # fmt: skip
+    assert history.column("duality_gap").null_count == 5
     # measured once, in the end
     assert history.column("gradient_norm").null_count == 4
     assert history.column("epoch").to_pylist() == [1, 2, 3, 4, 5]

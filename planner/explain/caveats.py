@@ -59,7 +59,9 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
                 else ", and how many joined rows have a category that the model does not know."
             )
         )
-    if "residuals" in kinds:
+    if "column" in kinds:
+        notes.append(_columns(plan, sketched="direction" in kinds))
+    elif "residuals" in kinds:
         notes.append(_predictions(plan) if "masked_embeddings" not in kinds else _sums(plan))
     elif "predictions" in kinds:
         notes.append(
@@ -164,6 +166,22 @@ def _predictions(plan: FederatedPlan) -> str:
                 "knows their seed. "
             )
     return note + _residuals(plan)
+
+
+def _columns(plan: FederatedPlan, *, sketched: bool) -> str:
+    """What columns tell that clients choose."""
+    known = "which encoded columns have a weight, by their numbers, and the weights"
+    if plan.protection.predictions:
+        told = f"The coordinator knows {known}, as noised choices and sums tell them. "
+        return told + _residuals(plan)
+    what = (
+        "random sums over the joined rows of each encoded column that is chosen leave in clear"
+        if sketched
+        else "each encoded column that is chosen leaves in clear, a value for each row: it is a "
+        "feature, but for scale and shift, or which rows have a category"
+    )
+    equal = "which rows have equal features; " * plan.merges
+    return f"Not protected: {equal}{what}. The coordinator knows {known}. {_residuals(plan)}"
 
 
 def _sums(plan: FederatedPlan) -> str:

@@ -82,6 +82,8 @@ def _asked(privacy: Privacy) -> str:
         found = [*found, "epsilon", "noise_multiplier", "delta", "clip", "predictions"]
         if privacy.predictions == "gaussian":
             found += ["prediction_clip", "prediction_share"]
+        if privacy.chosen:
+            found += ["mechanism", "feature_bound", "label_bound", "prediction_share"]
         if privacy.drawn:
             found += ["bins", "theta", "honest_parties"]
             given = privacy.epsilon is None or (privacy.bins and privacy.theta)

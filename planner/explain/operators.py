@@ -104,7 +104,7 @@ def _round(plan: FederatedPlan, slot: Slot, words: Words) -> list[Operator]:
 def _guarded(plan: FederatedPlan, words: str) -> str:
     """What a client computes in a round, with what is done for privacy."""
     noises = (plan.protection.features, plan.protection.predictions)
-    return "; ".join([words, *(noise.words for noise in noises if noise)])
+    return "; ".join(dict.fromkeys([words, *(noise.words for noise in noises if noise)]))
 
 
 def _dropped(plan: FederatedPlan) -> str:

@@ -73,7 +73,22 @@ ROLES: dict[str, tuple[str, str]] = {
     ),
     "listed": (
         "o[slot@client]",
-        "joined rows of the sums of embeddings that have a row of the client, on average",
+        "joined rows that have a row of the client, of those that are listed, on average",
+    ),
+    "chosen": (
+        "C[slot]",
+        "encoded columns of the block that were told, on average over the weights that were sent",
+    ),
+    "chosen_in_all": ("I[slot]", "encoded columns of the block that were told, in the end"),
+    "new_column": (
+        "Z[slot@client]",
+        "numbers of a column that is told for the first time, on average over all replies: none "
+        "of one that was told before",
+    ),
+    "settled": (
+        "W",
+        "times that weights were sent without a further question: 1, or 0 where training was "
+        "stopped",
     ),
     "sums": (
         "U",
@@ -117,6 +132,7 @@ OUTPUTS = Size(Symbol("d_c", "outputs"))
 ROUNDS = Size(Symbol("T", "rounds"))
 STEPS = Size(Symbol("S", "steps"))
 SUMS = Size(Symbol("U", "sums"))
+SETTLED = Size(Symbol("W", "settled"))
 PACKED = Size(Symbol("B", "packed"))
 EXACT = Size(Symbol("E", "exact"))
 RENEWALS = Size(Symbol("F", "renewals"))

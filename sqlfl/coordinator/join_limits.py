@@ -129,7 +129,9 @@ def _in_arrays(plan: FederatedPlan, rows: int, *, found: bool, stored: bool) -> 
 
 def _sums_only(plan: FederatedPlan) -> bool:
     """What follows needs of joined rows no more than sums over the rows of slots."""
-    return plan.purpose == TRAIN and spec_of(plan.algorithm).sums_only and not plan.weighted
+    if plan.purpose != TRAIN or plan.weighted:
+        return False
+    return spec_of(plan.algorithm).sums_only(plan.training)
 
 
 def check_tables(

@@ -80,6 +80,26 @@ def all_rows(mapping: TableMapping, members: Sequence[Members]) -> JoinedRows:
     return JoinedRows(mapping, tuple(members), tuple(slot.offsets for slot in members), None)
 
 
+def listed_rows(
+    mapping: TableMapping, members: Sequence[Members], joined: Array
+) -> dict[Address, tuple[Array, Array]]:
+    """Of the joined rows `joined` (b,), in their order: each client's active rows uint32 (k,), and
+    which of them they are in (k,), or none where the slot has one client, which has all."""
+    found: dict[Address, tuple[Array, Array]] = {}
+    none = np.zeros(0, np.uint32)
+    for own, slot in zip(members, mapping.slots, strict=True):
+        rows = slot.rows[joined]
+        if not own.shared:
+            found[own.addresses[0]] = rows.astype(np.uint32), none
+            continue
+        holders = np.searchsorted(own.offsets, rows, side="right") - 1
+        for number, address in enumerate(own.addresses):
+            places = np.flatnonzero(holders == number)
+            held = rows[places] - own.offsets[number]
+            found[address] = held.astype(np.uint32), places.astype(np.uint32)
+    return found
+
+
 def batch_of(whole: JoinedRows, joined: Array) -> JoinedRows:
     """The joined rows `joined` (b,), and only those rows of the clients that occur in them."""
     subset = whole.mapping.subset(joined)

@@ -47,16 +47,23 @@ class Measures:
             self.validation_rows = int(held.sum())
             self.training_rows -= self.validation_rows
 
-    def epoch(self, scores: Scores) -> Metrics:
-        """train_metric; valid_loss and valid_metric where there is a split."""
+    def epoch(self, scores: Scores | None) -> Metrics:
+        """train_metric; valid_loss and valid_metric where there is a split. All None where scores
+        are not known."""
+        if scores is None:
+            names = ("valid_loss", "valid_metric") if self._held is not None else ()
+            return dict.fromkeys(("train_metric", *names))
         values = [mean.value for mean in self._passes.headlines(scores)]
         if self._held is None:
             return {"train_metric": values[0]}
         held = {"valid_loss": self._valid_loss(scores), "valid_metric": values[1]}
         return {"train_metric": values[0], **held}
 
-    def final(self, scores: Scores) -> Metrics:
-        """All metrics of the model's kind; those of the validation rows as valid_<metric>."""
+    def final(self, scores: Scores | None) -> Metrics:
+        """All metrics of the model's kind; those of the validation rows as valid_<metric>. None
+        where scores are not known."""
+        if scores is None:
+            return {}
         meters = self._passes.meters(scores)
         found = meters[0].metrics()
         if self._held is not None:

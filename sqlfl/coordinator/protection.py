@@ -17,7 +17,7 @@ from sqlfl.arrays import Array
 from sqlfl.coordinator.fan_out import copies, partners
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets
 from sqlfl.errors import InternalError
-from sqlfl.messages import Message, Releases, Residuals, SendReleases
+from sqlfl.messages import Message, Releases, SendReleases
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.models.losses import loss_of
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
@@ -139,7 +139,22 @@ def _rounds(
         summed=summed,
         outputs=outputs or scores,
         honest=honest_slots(plan.ucq.slots, slot, plan.at, asked),
+        residual=_residual(plan, target),
     )
+
+
+def _residual(plan: FederatedPlan, target: Targets) -> float:
+    """R = r max(B, 1) + Y, r the radius: no residual of a joined row is larger, where labels are as
+    far from their mean as Y at most. 0 where nothing is chosen."""
+    privacy = plan.privacy
+    if privacy is None or not privacy.chosen:
+        return 0.0
+    radius = float(str(plan.training.listed()["radius"]))
+    bound = privacy.label_bound
+    if bound is None:
+        values = np.asarray(target.values, np.float64)
+        bound = float(np.abs(values - values.mean()).max()) or 1.0
+    return radius * max(privacy.feature_bound or 1.0, 1.0) + bound
 
 
 def _keeps_signs(plan: FederatedPlan, target: Targets) -> bool:
@@ -198,9 +213,9 @@ class Watched:
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
         """As the channel does."""
         for address, message in requests.items():
-            if address in self.told or not isinstance(message, Residuals):
+            if address in self.told or not message.residual:
                 continue
-            if np.any(message.values):
+            if np.any(getattr(message, "values")):  # noqa: B009  # of those that have the mark
                 self.told.add(address)
         return self._channel.exchange(requests)
 

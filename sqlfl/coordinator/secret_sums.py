@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator.loj import listed_rows
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.repeating import Repeating
@@ -68,7 +69,7 @@ class SecretSums:
         """
         requests = {
             address: request(address, rows, places)
-            for address, (rows, places) in self._listed(joined).items()
+            for address, (rows, places) in listed_rows(self._mapping, self._slots, joined).items()
         }
         count, width = len(joined) * numbers, self._width
         sizes = {"packed": packing.size(count, width)}
@@ -96,18 +97,3 @@ class SecretSums:
                 hint="see that all parties run this version of sqlfl, unchanged",
             )
         return total.reshape(len(joined), numbers)
-
-    def _listed(self, joined: Array) -> dict[Address, tuple[Array, Array]]:
-        found: dict[Address, tuple[Array, Array]] = {}
-        none = np.zeros(0, np.uint32)
-        for members, slot in zip(self._slots, self._mapping.slots, strict=True):
-            rows = slot.rows[joined]
-            if not members.shared:
-                found[members.addresses[0]] = rows.astype(np.uint32), none
-                continue
-            holders = np.searchsorted(members.offsets, rows, side="right") - 1
-            for number, address in enumerate(members.addresses):
-                places = np.flatnonzero(holders == number)
-                own = rows[places] - members.offsets[number]
-                found[address] = own.astype(np.uint32), places.astype(np.uint32)
-        return found

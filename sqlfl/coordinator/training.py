@@ -66,6 +66,7 @@ HISTORY = pa.schema(
         ("comm_seconds", pa.float64()),
         ("seconds", pa.float64()),
         ("gradient_norm", pa.float64()),
+        ("duality_gap", pa.float64()),
     ]
 )
 
@@ -86,8 +87,8 @@ class Trained:
     classes: tuple[str, ...] | None
     history: pa.Table
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
-    `valid_loss` is the mean loss of the validation rows, without penalty. `gradient_norm` is NULL
-    where it was not measured."""
+    `valid_loss` is the mean loss of the validation rows, without penalty. `gradient_norm` and
+    `duality_gap` are NULL where they were not measured."""
     metrics: dict[str, float | int | None]
     """`rows`, null_targets, unjoined and unjoined_<table> of each LEFT JOIN, with max_fan_out
     `dropped`, objective and loss of the training rows and the metrics of the model's kind; where
@@ -111,7 +112,7 @@ class Candidate:
     step: Step
     intercept: Array
     head: Array | None
-    scores: Scores
+    scores: Scores | None
     valid_loss: float | None
 
     @classmethod
@@ -248,6 +249,7 @@ def _rounds(
                     "comm_seconds": channel.comm_seconds,
                     "seconds": time.perf_counter() - started,
                     "gradient_norm": step.gradient,
+                    "duality_gap": step.gap,
                 }
             )
             progress.epoch(step.epoch, step.objective + floor)

@@ -37,6 +37,8 @@ class Message:
     kind: ClassVar[str]
     of_method: ClassVar[str] = ""
     """Of training whose own message this is: each may have one of the same kind."""
+    residual: ClassVar[bool] = False
+    """Its `values` are residuals, of which a client makes what it releases next."""
     words: ClassVar[str] = ""
     """What is in it, where that is always the same; empty for a bare request."""
 

@@ -79,6 +79,7 @@ class Residuals(Message):
 
     kind = "residuals"
     words = "Y, the residuals summed per row; scalars of the step"
+    residual = True
     exact: ClassVar[bool] = False
     """In 8-byte numbers; so is the reply, or that to the sum of partial gradients."""
     values: Array = field(metadata=array("float32", "rows", "outputs", finite=False))
@@ -234,3 +235,13 @@ class Releases(Message):
     """Joined rows' sums for which the row was drawn of."""
     bins: int = field(default=0, metadata=integer())
     theta: float = field(default=0.0, metadata=real(least=0))
+    selections: int = field(default=0, metadata=integer())
+    """Choices of a column, of all rows together."""
+    laplace: int = field(default=0, metadata=integer(most=1))
+    """1: by Laplace noise, and not by Gumbel noise."""
+    selection_noise: float = field(default=0.0, metadata=real(least=0))
+    column_bound: float = field(default=0.0, metadata=real(least=0))
+    residual_bound: float = field(default=0.0, metadata=real(least=0))
+    sketches: int = field(default=0, metadata=integer())
+    """Columns told."""
+    sketch_noise: float = field(default=0.0, metadata=real(least=0))

@@ -24,6 +24,7 @@ METHODS = {
     "sgd": "sqlfl.methods.sgd",
     "admm": "sqlfl.methods.admm",
     "pbm": "sqlfl.methods.pbm",
+    "frank_wolfe": "sqlfl.methods.frank_wolfe",
 }
 """Name -> package; `methods` has those of other distributions too."""
 

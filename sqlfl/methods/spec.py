@@ -40,7 +40,7 @@ class MethodSpec:
     row_bytes: Callable[[TrainingOptions, int], int] = lambda options, outputs: 16 + 96 * outputs
     """What its rounds take of memory for each joined row of so many outputs, where arrays have a
     row for each."""
-    sums_only: bool = False
+    sums_only: Callable[[TrainingOptions], bool] = lambda options: False
     """Its rounds need of joined rows no more than sums over the rows of slots: of very many, no
     array has a row for each."""
     moments: bool = False

@@ -24,6 +24,8 @@ class Kind:
     """The metric of the history, likewise."""
     towers: bool = False
     """Each table position has a network instead of a linear map."""
+    algorithm: str = ""
+    """The one that trains it, which trains no other kind; empty: all that train such blocks."""
     least: float | None = None
     """The smallest target that there may be."""
     no_label_noise: str = ""
@@ -55,12 +57,13 @@ _KINDS = (
         no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
         "large on average, and no public bound of them says how long steps may be",
     ),
+    Kind("lasso", NUMBER, *_SQUARED, algorithm="frank_wolfe"),
     Kind("mlp_regressor", NUMBER, *_SQUARED, towers=True),
     Kind("mlp_classifier", ANY_CLASSES, "softmax", *_CLASSES, towers=True),
 )
-BUILT_KINDS = tuple(kind.name for kind in _KINDS)
-LATER_KINDS = ("lasso",)
-KINDS = (*BUILT_KINDS, *LATER_KINDS)
+KINDS = tuple(kind.name for kind in _KINDS)
+USUAL = tuple(kind.name for kind in _KINDS if not kind.algorithm)
+"""Kinds whose weights l2 penalises, and which may start from a model that is there."""
 NEURAL = tuple(kind.name for kind in _KINDS if kind.towers)
 CLASSIFIERS = tuple(kind.name for kind in _KINDS if kind.classifies)
 _BY_NAME = {kind.name: kind for kind in _KINDS}
@@ -78,3 +81,9 @@ def other(name: str, target: str) -> str:
     """The kind that takes such a target, with towers where `name` has them."""
     towers = kind_of(name).towers
     return next(k.name for k in _KINDS if k.towers == towers and k.target == target)
+
+
+def trains(algorithm: str, name: str) -> bool:
+    """The algorithm is for such models, as far as the kind says."""
+    own = {kind.algorithm for kind in _KINDS if kind.algorithm}
+    return kind_of(name).algorithm == (algorithm if algorithm in own else "")

@@ -68,6 +68,8 @@ class Defaults:
     tolerance: float
     noised_epochs: int | None = None
     """Of linear models with noised predictions; None: as many as without noise."""
+    protected_epochs: int | None = None
+    """Where features are protected; None: as many as without."""
     unprotected: str = ""
     """Why it cannot protect features; empty where it can."""
     head: str = "none"
@@ -76,6 +78,9 @@ class Defaults:
     """Why it cannot where predictions are exact; empty where it can."""
     drawn: bool = False
     """Of predictions there are sums over all slots only, and draws where features are protected."""
+    sketched: bool = False
+    """Clients choose columns and tell sketches of them: no row's prediction leaves them, and where
+    features are protected choices and sketches are noised."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +238,11 @@ class MethodOptions:
     def secure(self) -> bool:
         """Sums over the clients of a slot are made in secret."""
         return False
+
+    @property
+    def excluded(self) -> Mapping[str, str]:
+        """Options of all methods that these leave no room for -> why."""
+        return {}
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         """An option whose value does not go with the others or with this kind of model: its name,

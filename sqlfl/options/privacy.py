@@ -20,6 +20,8 @@ DRAWS = ("bins", "theta")
 FEATURES = (*GRADIENTS, *DRAWS)
 """Options that ask for noise of these."""
 RANDOMIZED, LAPLACE = LABEL_MECHANISMS
+GUMBEL, LAPLACE_MAX = "gumbel", "laplace"
+"""Noise of scores, of which the largest is told."""
 
 
 def _finite(value: object) -> bool:
@@ -142,7 +144,10 @@ _NOISED = Needs(("predictions",), ("gaussian",))
 _DRAWN = Needs(
     ("predictions",), ("binomial",), hint="WITH (algorithm = 'pbm') draws what leaves a client"
 )
-_SHARED = Needs(("predictions",), ("gaussian", "binomial"))
+_CHOSEN = Needs(
+    ("predictions",), ("sketch",), hint="USING lasso chooses columns, by algorithm 'frank_wolfe'"
+)
+_SHARED = Needs(("predictions",), ("gaussian", "binomial", "sketch"))
 
 
 def _statistics(setting: Setting) -> str:
@@ -154,8 +159,10 @@ def _mechanism(setting: Setting) -> str:
 
 
 def _predictions(setting: Setting) -> str:
-    drawn = setting.method is not None and setting.method.drawn
-    return "binomial" if drawn and _OF_FEATURES.met(setting.values) else "none"
+    own = setting.method
+    if own is None or not _OF_FEATURES.met(setting.values):
+        return "none"
+    return "binomial" if own.drawn else "sketch" if own.sketched else "none"
 
 
 def _prediction_clip(setting: Setting) -> float | None:
@@ -202,12 +209,14 @@ class Privacy:
         "sum over joined rows",
         default_text="the mean number of joined rows per row of the table, times the "
         "standard deviation of labels that are numbers", needs=_OF_GRADIENTS)
-    predictions: str = option(choice("none", "gaussian", "binomial"), "none",
+    predictions: str = option(choice("none", "gaussian", "binomial", "sketch"), "none",
         "'gaussian': each row's predictions are clipped and noised in every round, so that ε holds "
         "against the coordinator and the other parties; 'none': they are exact, and ε holds for "
         "the parameters alone; 'binomial', of algorithm 'pbm': each joined row's are drawn, and "
-        "the coordinator sees sums of all table positions' draws", default_text="'none'; "
-        "'binomial' of algorithm 'pbm'", chosen=_predictions, needs=_OF_FEATURES)
+        "the coordinator sees sums of all table positions' draws; 'sketch', of algorithm "
+        "'frank_wolfe': none are told, choices of columns and sketches of these are noised",
+        default_text="'none'; 'binomial' of algorithm 'pbm'; 'sketch' of 'frank_wolfe'",
+        chosen=_predictions, needs=_OF_FEATURES)
     prediction_clip: float | None = option(CLIP, None,
         "B: what the norm of a row's prediction is clipped to",
         default_text=f"{PREDICTION_CLIP:g}, of regressions the standard deviation of the labels",
@@ -215,7 +224,8 @@ class Privacy:
     """None: PREDICTION_CLIP, times the deviation of labels that are numbers."""
     prediction_share: float = option(SHARE, 0.5,
         "share of the budget of the rounds that predictions take (of the sum of squares of "
-        "sensitivity over noise); of draws, what gradients leave of it", needs=_SHARED)
+        "sensitivity over noise); of draws, what gradients leave of it; of 'sketch' what sketches "
+        "take, and choices have the rest", needs=_SHARED)
     bins: int | None = option(BINS, None,
         "b: coins of the draw that a number of an embedding leaves a client as",
         default_text="from epsilon", needs=_DRAWN)
@@ -228,6 +238,15 @@ class Privacy:
         "with the coordinator, and the party that it is at does. Where it is the number of "
         "parties, ε is against the coordinator alone",
         default_text="all but one other", needs=_DRAWN)
+    mechanism: str = option(choice(GUMBEL, LAPLACE_MAX), GUMBEL,
+        "by what noise in the scores a column is chosen", needs=_CHOSEN)
+    feature_bound: float | None = option(CLIP, None,
+        "B: what the encoded values of numbers are clipped to, from -B to B",
+        default_text="1 with statistics = 'bounds', where they lie in [-1, 1]; else 3",
+        needs=_CHOSEN)
+    label_bound: float | None = option(CLIP, None,
+        "Y: how far a label is taken to be from their mean, at most: residuals are clipped to "
+        "radius · B + Y", default_text="the largest distance that there is", needs=_CHOSEN)
     statistics: str = option(choice("none", "bounds", "noised"), "none",
         "how features are scaled, and which categories there are: by public bounds, by noised "
         "sums and counts, or by exact ones, which nothing protects",
@@ -281,6 +300,11 @@ class Privacy:
     def drawn(self) -> bool:
         """Of predictions only sums of draws are seen."""
         return self.features and self.predictions == "binomial"
+
+    @property
+    def chosen(self) -> bool:
+        """Of predictions there are none: columns are chosen, and sketches of them told."""
+        return self.features and self.predictions == "sketch"
 
     @property
     def together(self) -> bool:

@@ -13,15 +13,14 @@ from sqlfl.errors import ModelError, OptionError
 from sqlfl.methods import methods
 from sqlfl.models.kinds import (
     ANY_CLASSES,
-    BUILT_KINDS,
     CLASSIFIERS,
     KINDS,
-    LATER_KINDS,
     NEURAL,
     NUMBER,
     TWO_CLASSES,
     kind_of,
     other,
+    trains,
 )
 from sqlfl.options.entries import Given, Setting, Table, Written, entries_of, error, resolved
 from sqlfl.options.privacy import (
@@ -48,13 +47,10 @@ from sqlfl.options.types import meant, shown
 
 def check_kind(kind: str, *, sql: str | None = None, span: tuple[int, int] | None = None) -> None:
     """Raise OptionError unless a model of this kind can be trained."""
-    if kind in BUILT_KINDS:
+    if kind in KINDS:
         return
-    if kind in LATER_KINDS:
-        message = f"model kind {kind} is not built yet"
-        raise OptionError(message, hint=f"there is {', '.join(BUILT_KINDS)}", sql=sql, span=span)
-    message = f"model kind must be one of {', '.join(BUILT_KINDS)}, got {kind}"
-    longer = [name for name in BUILT_KINDS if kind and name.startswith(f"{kind.lower()}_")]
+    message = f"model kind must be one of {', '.join(KINDS)}, got {kind}"
+    longer = [name for name in KINDS if kind and name.startswith(f"{kind.lower()}_")]
     hint = meant(kind, KINDS) or (f"did you mean {longer[0]}?" if longer else None)
     raise OptionError(message, hint=hint, sql=sql, span=span)
 
@@ -86,6 +82,10 @@ def resolve_training(
         if name not in written.places:
             raise OptionError(f"option {name} must be {must}", hint=hint)
         raise table.wrong(must, written.places[name], sql, hint)
+    for name, why in options.method.excluded.items():
+        if name in written.places:
+            message = f"option {name} does not go with algorithm '{options.algorithm}': {why}"
+            raise error(message, written.places[name], sql, hint=f"leave {name} out", name=True)
     table.check_needs(written, options.listed(), sql)
     if privacy is not None:
         check_privacy(privacy, options, written, sql)
@@ -133,16 +133,24 @@ def _assembled(
 
 def _check_method(kind: str, algorithm: str, written: Written, sql: str | None) -> None:
     """The algorithm trains this kind of model, and all that is written applies to both."""
+    if not trains(algorithm, kind):
+        own = kind_of(kind).algorithm
+        message = f"algorithm '{algorithm}' does not train {kind}"
+        others = next((name for name in KINDS if kind_of(name).algorithm == algorithm), "")
+        hint = f"leave algorithm out: it is '{own}'" if own else f"USING {others}, or another one"
+        raise error(message, written.places["algorithm"], sql, hint=hint)
     if kind in NEURAL and options_of(algorithm).usual.tower_epochs is None:
         message = f"algorithm '{algorithm}' does not train {kind}: towers are not linear"
         fitting = [f"'{m}'" for m in methods() if options_of(m).usual.tower_epochs is not None]
         hint = f"algorithm = {' or '.join(fitting)}"
         raise error(message, written.places["algorithm"], sql, hint=hint)
+    if "iterations" in written.places and "epochs" in written.places:
+        message = "options iterations and epochs say the same"
+        raise error(message, written.places["epochs"], sql, hint="leave epochs out", name=True)
     for name, option in written.places.items():
         line = option_lines()[name]
         if kind not in line.kinds:
-            fitting = [k for k in line.kinds if k in BUILT_KINDS]
-            message = f"option {name} does not apply to {kind}, only to {', '.join(fitting)}"
+            message = f"option {name} does not apply to {kind}, only to {', '.join(line.kinds)}"
             raise error(message, option, sql, name=True)
         if algorithm not in line.of(kind):
             message = f"option {name} does not apply to algorithm '{algorithm}', only to "
@@ -210,9 +218,13 @@ def resolve_privacy(
     written = privacy_options().read(given, sql)
     _check_asked(written.places, sql)
     _check_kind(kind, written.places, sql)
-    method = None if algorithm is None else options_of(algorithm).usual
+    algorithm = algorithm or kind_of(kind).algorithm
+    method = options_of(algorithm).usual if algorithm else None
     values = resolved(Privacy, Setting(kind, method=method, values=written.values))
-    _check_predictions(method is not None and method.drawn, values, written.places, sql)
+    if method is not None and method.sketched:
+        _check_chosen(written.places, sql)
+    else:
+        _check_predictions(method is not None and method.drawn, values, written.places, sql)
     PRIVACY.check_needs(written, values, sql)
     _check_draws(values["predictions"] == "binomial", written.places, sql)
     _check_labels(kind, written.values, written.places, sql)
@@ -245,7 +257,8 @@ def _check_predictions(
     drawn: bool, values: Mapping[str, object], written: Mapping[str, Given], sql: str | None
 ) -> None:
     """Predictions are noised as the algorithm can: `drawn`, it sums draws of them in secret."""
-    if "predictions" not in written or drawn == (values["predictions"] == "binomial"):
+    asked = values["predictions"]
+    if "predictions" not in written or (drawn == (asked == "binomial") and asked != "sketch"):
         return
     got = f"PRIVACY option predictions = {shown(values['predictions'])}"
     if drawn:
@@ -253,9 +266,27 @@ def _check_predictions(
         message += "summed in secret"
         hint = "leave it out, or algorithm = 'sgd'"
     else:
-        message = f"{got} applies only to algorithm 'pbm'"
+        own = "frank_wolfe" if asked == "sketch" else "pbm"
+        message = f"{got} applies only to algorithm '{own}'"
         hint = "WITH (algorithm = 'pbm') USING mlp_classifier or mlp_regressor, or 'gaussian'"
+        hint = "USING lasso, or 'gaussian'" if own == "frank_wolfe" else hint
     raise error(message, written["predictions"], sql, hint=hint)
+
+
+def _check_chosen(written: Mapping[str, Given], sql: str | None) -> None:
+    """What is noised follows from a budget."""
+    for name, why in (
+        ("noise_multiplier", "choices and sketches are noised by a budget"),
+        ("clip", "no gradients are told"),
+    ):
+        if name in written:
+            message = f"PRIVACY option {name} does not go with algorithm 'frank_wolfe': {why}"
+            raise error(message, written[name], sql, hint="give epsilon", name=True)
+    given = written.get("predictions")
+    if given is not None and given.value != "sketch":
+        message = f"PRIVACY option predictions = {shown(given.value)} does not go with algorithm "
+        message += "'frank_wolfe', whose clients tell no row's prediction"
+        raise error(message, given, sql, hint="leave it out")
 
 
 def _check_draws(drawn: bool, written: Mapping[str, Given], sql: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlfl.errors import InternalError
 from sqlfl.methods import methods, part_of
-from sqlfl.models.kinds import CLASSIFIERS, KINDS, NEURAL
+from sqlfl.models.kinds import CLASSIFIERS, KINDS, NEURAL, USUAL, kind_of, trains
 from sqlfl.options.entries import (
     DEPENDS,
     Defaults,
@@ -89,8 +89,18 @@ class TowerOptions:
         return self.embedding if self.head == "linear" else None
 
 
+def _algorithm(setting: Setting) -> str:
+    usual = "sgd" if setting.neural or setting.private else "lbfgs"
+    return kind_of(setting.kind).algorithm or usual
+
+
 def _epochs(setting: Setting) -> int:
     usual = _usual(setting)
+    asked = setting.values.get("iterations")
+    if isinstance(asked, int):
+        return asked
+    if setting.private and usual.protected_epochs:
+        return usual.protected_epochs
     if setting.neural:
         return usual.tower_epochs or usual.epochs
     return (usual.noised_epochs if setting.noised else None) or usual.epochs
@@ -125,18 +135,20 @@ class TrainingOptions:
     max_joined_rows: int = option(integer(1, LARGEST_JOIN), 100_000_000,
         "the most rows that the join may have: more are refused before it is made")
     algorithm: str = option(_METHOD, DEPENDS,
-        "how the model is trained; lbfgs is for linear models only",
-        chosen=lambda setting: "sgd" if setting.neural or setting.private else "lbfgs",
-        default_text="'lbfgs'; 'sgd' of mlp_*")
-    epochs: int = option(integer(1), DEPENDS, "passes over the joined rows; for lbfgs iterations",
-        chosen=_epochs)
+        "how the model is trained; lbfgs is for linear models only, frank_wolfe for lasso",
+        chosen=lambda setting: _algorithm(setting),
+        default_text="'lbfgs'; 'sgd' of mlp_*; 'frank_wolfe' of lasso")
+    epochs: int = option(integer(1), DEPENDS,
+        "passes over the joined rows; for lbfgs and frank_wolfe iterations", chosen=_epochs)
     method: MethodOptions
     """Of the algorithm alone."""
     l2: float = option(number(0), 1e-4,
         "weight of half the squared norm of the weights of the encoded columns; of mlp_*, of all "
-        "weights of towers and head but biases")
+        "weights of towers and head but biases", kinds=USUAL,
+        chosen=lambda setting: 1e-4 if setting.kind in USUAL else 0.0, default_text="0.0001")
     tolerance: float = option(number(0), DEPENDS,
-        "training ends where the objective changes by less than this, relatively",
+        "training ends where the objective changes by less than this, relatively; of frank_wolfe, "
+        "where the duality gap is less",
         chosen=_tolerance)
     seed: int | None = option(integer(0), None,
         "with it, runs over the same tables repeat (to the last digit on CPUs of one kind), for "
@@ -166,7 +178,8 @@ class TrainingOptions:
         default_text="1 for all")
     warm_start: str | None = option(MODEL, None,
         "the model whose blocks training starts from: of the same kind, columns and classes, and "
-        "of towers of the same shape", default_text="weights of 0; of mlp_*, random ones")
+        "of towers of the same shape", default_text="weights of 0; of mlp_*, random ones",
+        kinds=USUAL)
     # fmt: on
 
     def of(self, method: type[Own]) -> Own:
@@ -215,7 +228,7 @@ class OptionLine:
         """Of models that it applies to."""
         if self.methods is None:
             return self.entry.kinds
-        return tuple(k for k in KINDS if any(k in e.kinds for e in self.methods.values()))
+        return tuple(k for k in KINDS if self.of(k))
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Algorithms of models of this kind that it applies to."""
@@ -224,6 +237,7 @@ class OptionLine:
             name
             for name in found
             if (self.methods is None or kind in self.methods[name].kinds)
+            and trains(name, kind)
             and (kind not in NEURAL or options_of(name).usual.tower_epochs is not None)
         )
 
@@ -305,9 +319,10 @@ def _tolerance_text(usual: Mapping[str, Defaults]) -> str:
 
 
 _CALLED = {
-    "alpha": "l2",
+    "alpha": "l2, of lasso radius",
     "early_stopping": "patience",
     "hidden_layer_sizes": "hidden",
+    "l1": "radius, of lasso",
     "lr": "learning_rate",
     "learning_rate_init": "learning_rate",
     "max_iter": "epochs",

@@ -10,6 +10,7 @@ from sqlfl.messages import Releases
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.selection import LAPLACE, noisy_max
 from sqlfl.privacy.specification import RoundNoise
 
 
@@ -27,6 +28,10 @@ class Guard:
         self._predictions = np.zeros(rows, np.int64)
         self._moments = 0
         self._draws = np.zeros(rows, np.int64)
+        self.selections = 0
+        """Choices of a column."""
+        self.sketches = 0
+        """Columns told."""
 
     def factors(self, norms: Array) -> Array:
         """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm); 0 where
@@ -69,6 +74,21 @@ class Guard:
         self._draws += np.bincount(rows, minlength=len(self._draws))
         bounded = np.clip(np.nan_to_num(values, nan=0.0), -1.0, 1.0)
         return draw(bounded, 1.0, own.bins, own.theta, self._entropy).astype(np.uint32)
+
+    def choose(self, scores: Array, sensitivity: float) -> int:
+        """The place of the largest of the scores (k,), each of which the change of one row moves by
+        at most `sensitivity`, with noise."""
+        own = self.privacy
+        self.selections += 1
+        scale = own.selection_noise * sensitivity
+        return noisy_max(scores, scale, own.mechanism, self._entropy)
+
+    def sketch(self, values: Array, sensitivity: float) -> Array:
+        """A column's sketch (m,), which the change of one row moves by at most `sensitivity` in ℓ2,
+        with noise. One that is not finite counts as 0."""
+        self.sketches += 1
+        finite = values if np.isfinite(values).all() else np.zeros_like(values)
+        return add_gaussian(finite, self.privacy.sketch_noise * sensitivity, self._entropy)
 
     def moments(self, values: Array) -> Array:
         """Numbers of the second moments, noised."""
@@ -113,4 +133,11 @@ def releases_of(guard: Guard | None, run: str, slot: int) -> Releases:
         draws=guard.draws,
         bins=own.bins,
         theta=own.theta,
+        selections=guard.selections,
+        laplace=int(own.mechanism == LAPLACE),
+        selection_noise=own.selection_noise,
+        column_bound=own.column_bound,
+        residual_bound=own.residual_bound,
+        sketches=guard.sketches,
+        sketch_noise=own.sketch_noise,
     )

@@ -48,7 +48,7 @@ class Operator(Protocol):
         ...
 
 
-BuildTower: TypeAlias = Callable[..., Operator]
+BuildOperator: TypeAlias = Callable[..., Operator]
 """Of an engine, a method's configuration, the run, the slot and parameters to start from."""
 
 
@@ -57,9 +57,12 @@ class ClientPart:
     """What a method is at a client: `CLIENT` of its module `client`."""
 
     configuration: type[Configuration]
-    step: Build
-    tower: Callable[[], BuildTower] | None = None
+    step: Build | None = None
+    """Of linear blocks that send predictions; None where there are none such."""
+    tower: Callable[[], BuildOperator] | None = None
     """Loads what trains towers, and torch with it; None where the method trains none."""
+    linear: BuildOperator | None = None
+    """What trains linear blocks in another way."""
     masked: bool = False
     """Predictions leave under masks alone."""
 
@@ -78,6 +81,10 @@ class ClientPart:
         is asked for.
         """
         if configuration.tower is None:
+            if self.linear is not None:
+                return self.linear(engine, configuration, run, slot, parameters)
+            if self.step is None:
+                raise InternalError(f"linear blocks are not trained by {configuration.method!r}")
             theta = None
             if parameters is not None:
                 (theta,) = parameters

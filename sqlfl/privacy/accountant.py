@@ -9,7 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 from sqlfl.errors import InternalError
-from sqlfl.privacy.events import Event, Gaussian, PoissonBinomial, Pure, Threshold
+from sqlfl.privacy.events import (
+    Event,
+    Gaussian,
+    PoissonBinomial,
+    Pure,
+    Selection,
+    Threshold,
+)
 from sqlfl.privacy.poisson_binomial.loss import (
     Coordinate,
     coordinate,
@@ -47,6 +54,9 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
     left = _left(events, delta)
     if any(isinstance(event, PoissonBinomial) and event.count for event in events):
         return min(epsilon_by_rdp(events, delta), epsilon_by_pld(events, delta))
+    choices = [event for event in events if isinstance(event, Selection) and event.count]
+    if choices:
+        return _of_choices(events, choices, delta)
     mu = math.sqrt(squared_mu(events))
     pure = math.fsum(event.epsilon for event in events if isinstance(event, Pure))
     if mu == 0.0 and left >= 0.0:
@@ -58,6 +68,14 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
     import dp_accounting
 
     return pure + float(dp_accounting.get_epsilon_gaussian(1.0 / mu, left))
+
+
+def _of_choices(events: Sequence[Event], choices: Sequence[Selection], delta: float) -> float:
+    """The lesser of what two ways say: Rényi DP, and choices as pure ε. Privacy losses would take
+    seconds, for little."""
+    pure = [Pure(own.what, own.epsilon * own.count) for own in choices]
+    others = [event for event in events if not isinstance(event, Selection)]
+    return min(epsilon_by_rdp(events, delta), epsilon_of([*others, *pure], delta))
 
 
 def epsilon_by_rdp(events: Sequence[Event], delta: float) -> float:
@@ -79,6 +97,8 @@ def epsilon_by_rdp(events: Sequence[Event], delta: float) -> float:
                 accountant.compose(dp_accounting.GaussianDpEvent(multiplier), count)
             case Pure(_, epsilon):
                 accountant.compose(dp_accounting.ZCDpEvent(epsilon * epsilon / 2.0))
+            case Selection(count=count) if count:
+                accountant.compose(dp_accounting.ZCDpEvent(event.rho), count)
             case PoissonBinomial(count=count) if count:
                 draws.append((coordinate(event), count))
     if not draws:
@@ -94,7 +114,7 @@ def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
     """The same by distributions of the privacy loss, rounded upwards to a grid; of pure ε the worst
     there is. What rounding in the convolutions may amount to is taken off delta. Infinite for many
     binomial draws: LARGEST_DEVIATION."""
-    counts = (e.count for e in events if isinstance(e, Gaussian | PoissonBinomial))
+    counts = (e.count for e in events if isinstance(e, Gaussian | PoissonBinomial | Selection))
     left = _left(events, delta) - CONVOLVED * sum(counts)
     if left <= 0.0 or math.isinf(squared_mu(events)):
         return math.inf
@@ -119,6 +139,12 @@ def epsilon_by_pld(events: Sequence[Event], delta: float) -> float:
                     value_discretization_interval=interval,
                 )
                 total = total.compose(one)
+            case Selection(_, _, epsilon, count) if count:
+                one = loss.from_privacy_parameters(
+                    common.DifferentialPrivacyParameters(epsilon, 0.0),
+                    value_discretization_interval=interval,
+                )
+                total = total.compose(one.self_compose(count))
             case PoissonBinomial(count=count) if count:
                 first, masses = loss_masses(coordinate(event), interval)
                 one = loss.PrivacyLossDistribution(DensePLDPmf(interval, first, masses, 0.0, True))

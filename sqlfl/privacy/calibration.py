@@ -51,8 +51,10 @@ from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import budget, epsilon_of
 from sqlfl.privacy.binomial import Drawing, drawing_of
+from sqlfl.privacy.choosing import choosing_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
 from sqlfl.privacy.limits import check_noise
+from sqlfl.privacy.selection import LAPLACE
 from sqlfl.privacy.specification import (
     PlannedReleases,
     RoundNoise,
@@ -131,6 +133,11 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
     of_predictions: dict[int, float] = {}
     for own in slots:
         listed = _of_statistics(privacy, statistics)
+        if privacy.chosen:
+            choosing = choosing_of(privacy, own, listed, rest)
+            rounds[own.slot] = choosing.rounds(privacy, own, SLACK)
+            found[own.slot] = (*listed, *choosing.events(own, privacy.mechanism))
+            continue
         if drawing is not None:
             z = drawing.multipliers[own.slot]
             check_noise(privacy, of.GRADIENTS, z, own, own.gradients)
@@ -189,12 +196,19 @@ def check_releases(calibration: Calibration, slot: int, releases: Releases, fini
             *((name, releases.predictions, getattr(planned, name)) for name in _OF_PREDICTIONS),
             *((name, releases.moments, getattr(planned, name)) for name in _OF_MOMENTS),
             *((name, releases.draws, getattr(planned, name)) for name in _OF_DRAWS),
+            *((name, releases.selections, getattr(planned, name)) for name in _OF_CHOICES),
+            ("laplace", releases.selections, int(planned.mechanism == LAPLACE)),
+            ("sketch_noise", releases.sketches, planned.sketch_noise),
         )
         if not _agrees(getattr(releases, name), expected, count)
     ]
     must = {
-        of.GRADIENTS: asked.gradients, of.PREDICTIONS: not asked.drawn, of.MOMENTS: False,
+        of.GRADIENTS: asked.gradients and not asked.chosen,
+        of.PREDICTIONS: not (asked.drawn or asked.chosen),
+        of.MOMENTS: False,
         DRAWS: asked.drawn,
+        "selections": asked.chosen,
+        "sketches": False,
     }  # fmt: skip
     for name, counted in must.items():
         least = int(finished and counted)
@@ -210,6 +224,7 @@ _OF_GRADIENTS = ("clip", "noise")
 _OF_PREDICTIONS = ("prediction_clip", "prediction_noise")
 _OF_MOMENTS = ("row_bound", "moments_noise")
 _OF_DRAWS = ("bins", "theta")
+_OF_CHOICES = ("selection_noise", "column_bound", "residual_bound")
 """Fields of RoundNoise, and of Releases."""
 
 
@@ -363,6 +378,10 @@ def _check(privacy: Privacy, slots: Sequence[PlannedReleases]) -> None:
     for own in slots:
         if not (math.isfinite(own.clip) and own.clip > 0.0):
             raise InternalError(f"slot {own.slot}: a clip of {own.clip}")
+        if privacy.chosen:
+            if min(own.selections, own.sketches, own.steps) < 1 or own.clients != 1:
+                raise InternalError(f"slot {own.slot}: choices of nothing: {own}")
+            continue
         seen = min(own.draws, own.outputs, own.honest) if privacy.drawn else own.predictions
         if own.gradients < 1 or seen < 1 or own.steps < 1 or own.clients < 1:
             raise InternalError(f"slot {own.slot}: rounds of nothing: {own}")

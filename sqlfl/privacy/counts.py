@@ -30,5 +30,7 @@ class Counts:
     predictions: int
     """Predictions of a row after steps, at most: that of a tower's first parameters apart."""
     steps: int
+    selections: int = 0
+    """Choices of one of the slot's columns, of each of which its values may be told once."""
     draws: int = 0
     """Joined rows' sums for which a row is drawn of, at most."""

@@ -13,6 +13,8 @@ CATEGORIES = "categories"
 OTHERS = "gradients of slot {}"
 INTERCEPT = "intercept"
 EMBEDDINGS = "embeddings"
+CHOICES = "choices of columns"
+COLUMNS = "columns"
 """What events are of: `what`."""
 
 
@@ -64,4 +66,21 @@ class PoissonBinomial:
     in its range: 1 of a slot's row, n of a whole joined row."""
 
 
-Event: TypeAlias = Gaussian | Threshold | Pure | PoissonBinomial
+@dataclass(frozen=True)
+class Selection:
+    """Report-noisy-max, as of sqlfl.privacy.selection."""
+
+    what: str
+    mechanism: str
+    """'gumbel' or 'laplace'"""
+    epsilon: float
+    """ε₀ of one choice."""
+    count: int = 1
+
+    @property
+    def rho(self) -> float:
+        """zCDP of one choice."""
+        return self.epsilon**2 / (8.0 if self.mechanism == "gumbel" else 2.0)
+
+
+Event: TypeAlias = Gaussian | Threshold | Pure | PoissonBinomial | Selection

@@ -22,6 +22,8 @@ from sqlfl.privacy.specification import Bounds, PlannedReleases, SnapshotPrivacy
 
 TRUTH = ("false", "true")
 """Classes of a BOOLEAN, as labels have them."""
+ENCODED, SPREAD = 1.0, 3.0
+"""What encoded numbers are clipped to, of public bounds, and in standard deviations."""
 UNIT = (0.0, 1.0)
 """Bounds of a BOOLEAN feature."""
 
@@ -56,7 +58,21 @@ def settled(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> Privacy:
         return privacy
     for name, bounds in privacy.feature_bounds.items():
         _check_bounds(name, bounds, kind, ucq, clause)
-    return replace(privacy, statistics=_statistics(privacy, ucq, clause))
+    privacy = replace(privacy, statistics=_statistics(privacy, ucq, clause))
+    if not privacy.chosen:
+        return privacy
+    shared = next((slot for slot in ucq.slots if slot.features and len(slot.clients) > 1), None)
+    if shared is not None:
+        raise PlanError(
+            f"PRIVACY with epsilon is not built for lasso where a table lies in several databases, "
+            f"and {shared.name} does: its databases would have to choose a column together",
+            hint="label_epsilon alone, or a party that combines its databases: "
+            "fed.attach(..., combine=True)",
+            sql=clause.sql,
+            span=clause.span("epsilon"),
+        )
+    bound = privacy.feature_bound or (ENCODED if privacy.statistics == "bounds" else SPREAD)
+    return replace(privacy, feature_bound=bound)
 
 
 def _classes(privacy: Privacy, kind: str, ucq: Ucq, clause: Clause) -> tuple[str, ...]:
@@ -246,6 +262,9 @@ def check_budget(
             draws=1,
             outputs=outputs or 1,
             honest=honest_slots(ucq.slots, slot, at, privacy.honest_parties),
+            selections=1,
+            sketches=1,
+            residual_bound=1.0,
         )
         for slot in slots
     ]

@@ -80,6 +80,22 @@ class BinomialSums:
         return f"each number a draw of Binomial(b, ½ + θ h){', ' * bool(known)}{', '.join(known)}"
 
 
+@dataclass(frozen=True)
+class NoisedColumns:
+    """Of predictions there are none: a client tells by noised scores which column is to have a
+    weight, and once a noised sketch of it."""
+
+    mechanism: str
+    """'gumbel' or 'laplace'"""
+
+    words = "columns chosen by noised scores, their sketches noised"
+
+    @property
+    def told(self) -> str:
+        """Of a message of them."""
+        return f"scores noised ({self.mechanism.capitalize()}), sketches noised (Gaussian)"
+
+
 Statistics: TypeAlias = Exact | PublicBounds | NoisedStatistics
 
 
@@ -88,8 +104,8 @@ class Protection:
     """All that a statement has protected; exact by default, as without PRIVACY."""
 
     labels: LabelNoise | Exact = EXACT
-    features: NoisedGradients | Exact = EXACT
-    predictions: NoisedPredictions | BinomialSums | Exact = EXACT
+    features: NoisedGradients | NoisedColumns | Exact = EXACT
+    predictions: NoisedPredictions | BinomialSums | NoisedColumns | Exact = EXACT
     """Where features are protected too, all that is worked out from them is. Draws may be without:
     gradients are exact then, and no ε is of features."""
     statistics: Statistics = EXACT
@@ -127,6 +143,9 @@ def protection_of(privacy: Privacy | None) -> Protection:
         "gaussian": NoisedPredictions(privacy.prediction_bound),
         "binomial": BinomialSums(privacy.bins, privacy.theta),
     }
+    if privacy.chosen:
+        columns = NoisedColumns(privacy.mechanism)
+        return Protection(labels, columns, columns, statistics[privacy.statistics])
     return Protection(
         labels,
         NoisedGradients(privacy.clip, privacy.noise_multiplier) if privacy.gradients else EXACT,

@@ -29,6 +29,7 @@ def planned_releases(
     summed: int = 0,
     outputs: int = 0,
     honest: int = 0,
+    residual: float = 0.0,
 ) -> PlannedReleases:
     """The plan of one slot, from the options of WITH.
 
@@ -37,6 +38,7 @@ def planned_releases(
     `numeric` encoded columns and `categories` features of the slot, and the `largest` count (sum of
     weights) of a row. Towers predict once before the first step. For draws: `summed`, F over all
     joined rows, those for validation too, and `outputs` and `honest` as PlannedReleases has them.
+    For choices: `residual`, R.
 
     InternalError for a method that cannot be private.
     """
@@ -62,6 +64,9 @@ def planned_releases(
         draws=counts.draws,
         outputs=outputs if counts.draws else 0,
         honest=honest if counts.draws else 0,
+        selections=counts.selections,
+        sketches=counts.selections,
+        residual_bound=residual if counts.selections else 0.0,
         whole=counts.steps == epochs,
         epochs=epochs,
         row_bound=bound,

@@ -84,6 +84,18 @@ class RoundNoise:
     drawn."""
     theta: float = 0.0
     """θ of these draws; 0 without."""
+    mechanism: str = ""
+    """By what noise one of the block's columns is chosen, 'gumbel' or 'laplace'; empty where none
+    is: with clip and noise 0 then, for no gradient is told."""
+    selection_noise: float = 0.0
+    """Scale of the noise in each column's score, relative to its sensitivity: 2/ε₀."""
+    column_bound: float = 0.0
+    """B: what values of numeric columns are clipped to."""
+    residual_bound: float = 0.0
+    """R: bound of |H − y| of a joined row, as it stands in scores."""
+    sketch_noise: float = 0.0
+    """Standard deviation of the noise in each number of a column's sketch, relative to its ℓ2
+    sensitivity."""
 
 
 @dataclass(frozen=True)
@@ -141,5 +153,11 @@ class PlannedReleases:
     honest: int = 0
     """n: slots that draw in each of these sums, and of which nobody is told what, the slot itself
     among them; 0 without."""
+    selections: int = 0
+    """Choices of one of the block's columns by noised scores, at a client; 0 where none is."""
+    sketches: int = 0
+    """Columns that a client tells of, as noised sketches, at most."""
+    residual_bound: float = 0.0
+    """R; 0 without choices."""
     one_sided_slopes: bool = False
     """So do the slopes of the intercept: the target is a class."""

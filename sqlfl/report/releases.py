@@ -9,8 +9,8 @@ from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.events import GRADIENTS, PREDICTIONS, STATISTICS
-from sqlfl.privacy.protection import NoisedPredictions, PublicBounds
-from sqlfl.report import draws
+from sqlfl.privacy.protection import NoisedGradients, NoisedPredictions, PublicBounds
+from sqlfl.report import columns, draws
 from sqlfl.report.card import Release
 from sqlfl.report.setting import Setting
 from sqlfl.report.units import features_of
@@ -166,6 +166,12 @@ def _predictions(own: Setting) -> Iterator[Release]:
     if own.summed:
         yield from _sums(own, crossing)
         return
+    if own.chosen:
+        how = partial(columns.mechanism, own)
+        yield from _of(own, columns.KIND, own.coordinator, crossing, how)
+        if len(own.parties) > 1:
+            yield from _of(own, columns.KIND, OTHERS, own.slots, lambda slot: columns.SUMS)
+        return
     if "predictions" in own.kinds:
         yield from _of(own, "predictions", own.coordinator, crossing, mechanism)
     if "residuals" in own.kinds and len(own.parties) > 1:
@@ -203,7 +209,9 @@ def _in_secret(own: Setting, kind: str, how: Callable[[Slot], str]) -> Callable[
 
 def _gradient(own: Setting, slot: Slot) -> str:
     noise, rounds = own.protection.features, own.rounds(slot)
-    if not noise:
+    if own.chosen and noise:
+        return columns.mechanism(own, slot)
+    if not isinstance(noise, NoisedGradients):
         return EXACT
     if rounds is None:
         clip = f"{noise.clip or 0.0:g}"
@@ -226,17 +234,22 @@ def _history(own: Setting) -> Iterator[Release]:
         word
         for word, noised in (
             ("labels", own.protection.labels),
-            ("embeddings" if own.summed else "predictions", own.protection.predictions),
+            (_told(own), own.protection.predictions),
         )
         if noised
     ]
     mechanism = f"of noised {' and '.join(found)}" if found else EXACT
     if found and not own.together:
-        mechanism += f" and exact {'embeddings' if own.summed else 'predictions'}"
+        mechanism += f" and exact {_told(own)}"
     kind, readers = ("history and metrics", USERS) if own.training else ("metrics", READERS)
     why = draws.LEARNING * own.drawn
     seen = f"{own.coordinator}; {readers}"
     yield from _of(own, kind, seen, own.slots, lambda slot: mechanism, why=why)
+
+
+def _told(own: Setting) -> str:
+    """What clients tell of rows."""
+    return "embeddings" if own.summed else "columns" if own.chosen else "predictions"
 
 
 def _model(own: Setting) -> Iterator[Release]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sqlfl.privacy.protection import PublicBounds
-from sqlfl.report import draws
+from sqlfl.report import columns, draws
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
@@ -47,7 +47,7 @@ def _nothing(own: Setting) -> str:
 def _seen_labels(own: Setting) -> str:
     """And what else is seen of a run without noise."""
     at = own.plan.at
-    learnt = draws.SEEN if own.summed else LEARNT
+    learnt = draws.SEEN if own.summed else columns.seen(own) if own.chosen else LEARNT
     learnt = learnt.replace("the join keys", "the others' join keys") if at else learnt
     if not own.plan.disclosures:
         return f"Nothing leaves {at}, where all tables and the coordinator are."
@@ -124,6 +124,9 @@ def _features(own: Setting) -> Iterator[str]:
         yield from draws.unclaimed(own)
         return
     if not own.protection.features:
+        if own.chosen:
+            yield f"Features: none. No noise is added to anything but labels: {columns.exact(own)}"
+            return
         seen = "predictions and gradients" if own.training else "predictions"
         seen = f"{seen} of each block, of one row" if not own.summed else (
             "sums of all tables' embeddings, of one joined row"
@@ -171,6 +174,8 @@ def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
     made = "predictions, gradients, and what is made of them: the intercept"
     if own.drawn:
         made = "sums of embeddings, gradients, and what is made of them: the head"
+    if own.chosen:
+        made = "choices of columns, random sums of these, and what is made of them: the weights"
     return (
         f"{fixed}, the released parameters, and all that leaves its {own.releasing} in training "
         f"({made}, residuals, history, metrics), are {held}; {statistics}. This holds against "
@@ -244,6 +249,8 @@ def _features_in_short(own: Setting) -> Iterator[str]:
 
 
 def _exact(own: Setting) -> str:
+    if own.chosen:
+        return f"{'random sums' if own.sketched else 'values'} of chosen columns are exact"
     if own.drawn:
         return "as gradients are exact: what towers learn shows in later sums"
     if own.summed:
@@ -274,6 +281,8 @@ def assumptions(own: Setting) -> tuple[str, ...]:
         parts.append(_noised_features(own))
     if own.drawn:
         parts.append(draws.rests(own))
+    if own.chosen and own.claims:
+        parts.append(columns.rests(own))
     parts += [beware(own), unseen(own), _always(own)]
     return tuple(text for part in parts for text in part)
 
@@ -360,6 +369,7 @@ def _noised_features(own: Setting) -> Iterator[str]:
     )
     if own.together:
         made = "sums of draws" if own.drawn else "noised predictions"
+        made = "noised columns" if own.chosen else made
         yield f"Loss and metrics of the training are of {made}."
 
 

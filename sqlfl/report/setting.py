@@ -89,6 +89,16 @@ class Setting:
         return self.training and spec_of(self.plan.algorithm).drawn
 
     @property
+    def chosen(self) -> bool:
+        """Of predictions there are none: clients choose columns, and tell of these."""
+        return "column" in self.kinds
+
+    @property
+    def sketched(self) -> bool:
+        """And of these random sums."""
+        return "direction" in self.kinds
+
+    @property
     def drawn(self) -> bool:
         """And of these sums draws."""
         return isinstance(self.protection.predictions, BinomialSums)

@@ -27,7 +27,7 @@ from sqlfl.endings import (
     Ending,
     untold,
 )
-from sqlfl.models.kinds import BUILT_KINDS
+from sqlfl.models.kinds import KINDS
 from sqlfl.report.card import PrivacyReport
 from sqlfl.store.registry import Cost, Model, ModelBlock
 from sqlfl.store.stored_arrow import read_numbers
@@ -100,7 +100,7 @@ def model_from(document: object, history: object, kept: str) -> Model:
     table = read_numbers(history)
     if "epoch" not in table.column_names or not table.num_rows:
         raise ValueError("a history without epochs")
-    if found.created_at.tzinfo is None or found.kind not in BUILT_KINDS:
+    if found.created_at.tzinfo is None or found.kind not in KINDS:
         raise ValueError(f"a model of kind {found.kind!r:.40}, made at {found.created_at}")
     _check_parameters(found.intercept, 1)
     if found.head is not None:

@@ -201,7 +201,7 @@ class Join:
             targets=self.targets,
             outputs=self.loss.outputs,
             options=training_options(
-                "mlp_regressor" if "hidden" in options else "linear_regression",
+                _kind(algorithm, neural="hidden" in options),
                 {"algorithm": algorithm, "l2": self.l2, **options},
                 private=private,
                 noised=private,
@@ -264,6 +264,12 @@ class Join:
             value, start, jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 5000}
         )
         return float(found.fun)
+
+
+def _kind(algorithm: str, *, neural: bool) -> str:
+    if algorithm == "frank_wolfe":
+        return "lasso"
+    return "mlp_regressor" if neural else "linear_regression"
 
 
 def random_join(

@@ -232,5 +232,6 @@ def test_loss_of_a_kind() -> None:
     assert loss_of("poisson_regression", 1) == Poisson()
     assert loss_of("logistic_regression", 2) == Logistic()
     assert loss_of("softmax_regression", 5) == Softmax(5)
-    with pytest.raises(InternalError, match="lasso"):
-        loss_of("lasso", 1)
+    assert loss_of("lasso", 1) == Squared()
+    with pytest.raises(InternalError, match="ridge"):
+        loss_of("ridge", 1)

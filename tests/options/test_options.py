@@ -182,7 +182,7 @@ def test_values() -> None:
         ("seed = -1", "option seed must be a whole number from 0 up, got -1"),
         (
             "algorithm = 'lbgfs'",
-            "option algorithm must be 'lbfgs', 'sgd', 'admm' or 'pbm', got 'lbgfs'",
+            "option algorithm must be 'lbfgs', 'sgd', 'admm', 'pbm' or 'frank_wolfe', got 'lbgfs'",
         ),
         ("engine = 'gpu'", "option engine must be 'auto', 'sql' or 'arrays', got 'gpu'"),
         ("memory_limit = 'much'", "option memory_limit must be a size such as '4GB'"),
@@ -308,8 +308,8 @@ def test_hints_name_the_nearest() -> None:
 
 
 def test_kinds() -> None:
-    with pytest.raises(OptionError, match="model kind lasso is not built yet"):
-        resolved("", "lasso")
+    with pytest.raises(OptionError, match="model kind must be one of linear_regression, "):
+        resolved("", "ridge")
     with pytest.raises(OptionError, match="did you mean logistic_regression"):
         resolved("", "logistic_regresion")
 

@@ -32,6 +32,7 @@ from sqlfl.privacy import events as of
 from sqlfl.privacy.calibration import Calibration
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.samplers import add_gaussian
+from sqlfl.privacy.selection import noisy_max
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.recording import RecordingTransport
 from sqlfl.udfs import label_noise, noised
@@ -56,6 +57,8 @@ class World:
     out: dict[Key, Array] = field(default_factory=dict)
     drawn: dict[Key, tuple[Array, Array]] = field(default_factory=dict)
     """What was drawn of, and the draws."""
+    chosen: dict[Key, tuple[Array, float, int]] = field(default_factory=dict)
+    """Scores, the scale of their noise, and which was the largest with it."""
     messages: list[tuple[str, str, bytes]] = field(default_factory=list)
     history: pa.Table | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -87,8 +90,9 @@ class Stage:
         monkeypatch.setattr(noised, "add_gaussian", partial(self._noised, of.STATISTICS))
         monkeypatch.setattr(guard, "add_gaussian", partial(self._noised, ""))
         monkeypatch.setattr(guard, "draw", self._drawn)
-        for what in (of.GRADIENTS, of.PREDICTIONS, of.MOMENTS):
-            name = "gradient" if what == of.GRADIENTS else what
+        monkeypatch.setattr(guard, "noisy_max", self._chosen)
+        for what in (of.GRADIENTS, of.PREDICTIONS, of.MOMENTS, of.COLUMNS):
+            name = {of.GRADIENTS: "gradient", of.COLUMNS: "sketch"}.get(what, what)
             monkeypatch.setattr(Guard, name, self._naming(what, getattr(Guard, name)))
         save = MemoryBlocks.save
 
@@ -165,6 +169,26 @@ class Stage:
         out = draw(values, bound, bins, theta) if self._first is None else self._first.drawn[key][1]
         self._world.drawn[key] = np.array(values), out
         return out.copy()
+
+    def _chosen(self, scores: Array, scale: float, mechanism: str, *entropy: Any) -> int:
+        key = (self._here.who, of.CHOICES, next(self._counts[self._here.who, of.CHOICES]))
+        best = noisy_max(scores, scale, mechanism)
+        best = best if self._first is None else self._first.chosen[key][2]
+        self._world.chosen[key] = np.array(scores), scale, best
+        return best
+
+
+def scores_moved(one: World, other: World) -> dict[str, float]:
+    """Party -> by how much a score is another in the other world, at most, over half the scale of
+    its noise: ε₀ of a choice must not be less."""
+    assert one.chosen.keys() == other.chosen.keys()
+    found: defaultdict[str, float] = defaultdict(float)
+    for key, (scores, scale, _) in one.chosen.items():
+        theirs, same, _ = other.chosen[key]
+        assert scale == same, f"the noise of choices at {key[0]} depends on the row"
+        move = 2.0 * float(np.abs(scores - theirs).max()) / scale
+        found[key[0].split("/")[0]] = max(found[key[0].split("/")[0]], move)
+    return dict(found)
 
 
 def draws_moved(one: World, other: World) -> dict[str, int]:

@@ -11,10 +11,17 @@ import pytest
 from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import squared_mu
-from sqlfl.privacy.events import Gaussian, PoissonBinomial
+from sqlfl.privacy.events import Gaussian, PoissonBinomial, Selection
 from tests.conftest import Open
 from tests.federations import Parties
-from tests.privacy.replay import COORDINATOR, Stage, World, draws_moved, moved
+from tests.privacy.replay import (
+    COORDINATOR,
+    Stage,
+    World,
+    draws_moved,
+    moved,
+    scores_moved,
+)
 
 CHANGES = ("orders", "people")
 PARTIES = ("shop", "crm")
@@ -172,6 +179,44 @@ def test_a_row_acts_through_its_own_draws_and_noised_gradients_only(
         assert_same_traffic(one, other)
         assert one.history is not None
         assert one.history.equals(other.history)
+        assert one.report == other.report
+        assert_same_model(one, other)
+
+
+LASSO = "radius = 2, sketch = 8, iterations = 12, sample = 1"
+NUMBERS = QUERY.replace("o.late", "o.late::DOUBLE AS late")
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(
+    ("privacy", "options"),
+    [
+        (GIVEN, LASSO),
+        (FOUND + ", mechanism = 'laplace', feature_bound = 0.3", LASSO.replace("= 1", "= 2")),
+        (f"{GIVEN}, max_fan_out = 4, label_bound = 0.2", f"{LASSO}, step = 'search'"),
+        (f"{GIVEN}, label_epsilon = 2, label_bounds = [0, 1]", f"{LASSO}, step = 'fixed'"),
+    ],
+)
+def test_a_row_acts_through_its_own_choices_and_columns_only(
+    privacy: str, options: str, database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        f"TRAIN MODEL m USING lasso TARGET late WITH ({options}) PRIVACY "
+        f"(epsilon = 20, delta = 1e-3, {privacy}) FROM ({NUMBERS})"
+    )
+    one, others = worlds(monkeypatch, database, 1, text)
+    assert one.calibration is not None
+    for slot, change in enumerate(CHANGES):
+        other = others[change]
+        assert_accounted(one, other, slot, {PARTIES[slot]})
+        moves = scores_moved(one, other)
+        (event,) = (e for e in one.calibration.events[slot] if isinstance(e, Selection))
+        assert 0.0 < moves[PARTIES[slot]] <= event.epsilon
+        assert moves[PARTIES[1 - slot]] == 0.0
+        assert_same_traffic(one, other)
+        assert one.history is not None
+        assert one.history.equals(other.history)
+        assert one.metrics == other.metrics
         assert one.report == other.report
         assert_same_model(one, other)
 

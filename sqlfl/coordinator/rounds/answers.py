@@ -111,6 +111,14 @@ class Answers:
 
         return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
 
+    def settled(self, last: Expect) -> list[Expect]:
+        """To what is merged, and to what `last` is of."""
+        return self._merged({a: c.merging for a, c in self._clients.items()}, self._outputs, last)
+
+    @property
+    def widths(self) -> Mapping[Address, int]:
+        return {address: own.width for address, own in self._clients.items()}
+
     def stepped(self) -> list[Expect]:
         """To a step that is followed by no predictions."""
         merging = {a: c.merging for a, c in self._clients.items()}

@@ -30,7 +30,7 @@ from sqlfl.messages import (
     Start,
     SumGradient,
 )
-from sqlfl.messages.replies import Channel, ask
+from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.methods.configuration import Configuration, TowerConfiguration
 from sqlfl.schema import Address
 from sqlfl.unions import average, sum_gradients, sum_grams
@@ -132,6 +132,22 @@ class Conversation:
             total = sum_grams([replies[address] for address in members.addresses])
             sums |= dict.fromkeys(members.addresses, total)
         ask(self._channel, sums, self._answers.ready)
+
+    def settle(
+        self, requests: dict[Address, Message], last: Callable[[Address], Expected[Any]]
+    ) -> dict[Address, Any]:
+        """A question to every client, whose gradients shared slots sum first; to what they answer
+        in the end replies are as `last` says. One exchange, and for shared slots one more."""
+        return self._settle(requests, self._answers.settled(last))
+
+    def tell(self, requests: Mapping[Address, Message]) -> None:
+        """One exchange, of which nothing comes back."""
+        ask(self._channel, requests, self._answers.ready)
+
+    @property
+    def widths(self) -> Mapping[Address, int]:
+        """Encoded columns of each client."""
+        return self._answers.widths
 
     def step(
         self,

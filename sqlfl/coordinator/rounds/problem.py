@@ -194,6 +194,9 @@ class Step:
     """‖∂objective/∂θ‖ over all blocks, where the method has it."""
     ending: Ending | None = None
     """Of the last step: why there is no further one."""
+    gap: float | None = None
+    """The duality gap, where the method has it: the objective is above its minimum by no more, as
+    far as the method knows all slopes."""
 
     @property
     def converged(self) -> bool:
@@ -217,7 +220,9 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def scores(self) -> Scores: ...
+    def scores(self) -> Scores | None:
+        """None where the coordinator knows of no joined row what it is predicted to be."""
+        ...
 
     @property
     def first(self) -> float:

@@ -12,7 +12,7 @@ from sqlfl.methods.admm.configuration import AdmmConfiguration
 from sqlfl.methods.admm.messages import AdmmResiduals
 from sqlfl.models.gram import GramMatrix
 from sqlfl.models.solver import BlockSolver
-from sqlfl.party.operator import BuildTower, ClientPart
+from sqlfl.party.operator import BuildOperator, ClientPart
 from sqlfl.party.steps import ClientStep, Engine, penalty
 
 
@@ -140,7 +140,7 @@ def _step(configuration: AdmmConfiguration, engine: Engine, theta: Array) -> Adm
     return kind(configuration, engine, theta)
 
 
-def _tower() -> BuildTower:
+def _tower() -> BuildOperator:
     from sqlfl.methods.admm.tower_client import AdmmTower  # loads torch
 
     return AdmmTower

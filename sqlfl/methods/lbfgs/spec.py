@@ -69,6 +69,6 @@ SPEC = MethodSpec(
     _exchanges,
     _words,
     row_bytes=lambda options, outputs: 0,
-    sums_only=True,
+    sums_only=lambda options: True,
     merges=lambda options: True,
 )

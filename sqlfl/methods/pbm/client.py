@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlfl.errors import InternalError
 from sqlfl.methods.pbm.configuration import PbmConfiguration
-from sqlfl.party.operator import BuildTower, ClientPart
+from sqlfl.party.operator import BuildOperator, ClientPart
 
 
-def _linear(*of: Any) -> Any:
-    raise InternalError("linear blocks are not trained by 'pbm'")
-
-
-def _tower() -> BuildTower:
+def _tower() -> BuildOperator:
     from sqlfl.methods.pbm.tower_client import PbmTower  # loads torch
 
     return PbmTower
 
 
-CLIENT = ClientPart(PbmConfiguration, _linear, _tower, masked=True)
+CLIENT = ClientPart(PbmConfiguration, tower=_tower, masked=True)

@@ -6,7 +6,7 @@ from sqlfl.arrays import Array
 from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.models.optimizers import optimizer_of
-from sqlfl.party.operator import BuildTower, ClientPart
+from sqlfl.party.operator import BuildOperator, ClientPart
 from sqlfl.party.steps import ClientStep, Engine, penalty
 
 
@@ -33,7 +33,7 @@ class SgdStep(ClientStep[SgdConfiguration]):
         return gradient / self._configuration.rows
 
 
-def _tower() -> BuildTower:
+def _tower() -> BuildOperator:
     from sqlfl.methods.sgd.tower_client import SgdTower  # loads torch
 
     return SgdTower

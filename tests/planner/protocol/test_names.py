@@ -38,6 +38,15 @@ PLANS = {
         {"algorithm": "sgd"},
         privacy=Privacy(noise_multiplier=1.0),
     ),
+    "private columns": plans.train(
+        plans.flights(),
+        "lasso",
+        {"algorithm": "frank_wolfe", "radius": 2.0, "sketch": 8},
+        privacy=Privacy(epsilon=1.0, predictions="sketch", feature_bound=1.0),
+    ),
+    "columns": plans.train(
+        plans.flights(), "lasso", {"algorithm": "frank_wolfe", "radius": 2.0, "sketch": 8}
+    ),
     "sums": plans.train(plans.flights(), "mlp_classifier", {"algorithm": "pbm"}),
     "predict": plans.score("predict"),
     "into": plans.into(),

@@ -1,0 +1,24 @@
+"""What clients are told of Frank-Wolfe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlfl.methods.configuration import Configuration
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrankWolfeConfiguration(Configuration):
+    method = "frank_wolfe"
+    radius: float
+    """r"""
+    sample: int = 0
+    """τ, columns that an iteration looks at; 0 for all."""
+    sketch: int = 0
+    """m, numbers that a column is sent as; 0: its values."""
+    seed: int = 0
+    """Of the columns that are looked at; all clients of a slot draw them alike."""
+
+    @property
+    def metric(self) -> bool:
+        return False

@@ -1,0 +1,276 @@
+"""Block-coordinate Frank-Wolfe for the LASSO (Lou and Cheung, 2018, algorithm 2), over a join.
+
+minimise 1/(2N) ‖b + Σ_i A_i X_i θ_i − y‖² with Σ|θ| ≤ r. Each slot tells the column by which the
+loss falls fastest, and what it is over the joined rows when it is told first. The coordinator goes
+towards the best of these candidates alone: the paper's sum of all of them leaves the ball.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from sqlfl import endings
+from sqlfl.arrays import Array
+from sqlfl.coordinator.loj import listed_rows
+from sqlfl.coordinator.rounds.conversation import Conversation
+from sqlfl.coordinator.rounds.divergence import relative
+from sqlfl.coordinator.rounds.problem import Problem, Step
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.endings import CERTAIN, Ending
+from sqlfl.errors import ModelError
+from sqlfl.messages import Message
+from sqlfl.messages.replies import Channel, Expected, refused
+from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
+from sqlfl.methods.frank_wolfe.corrective import corrected
+from sqlfl.methods.frank_wolfe.messages import (
+    Column,
+    ColumnDirection,
+    ColumnResiduals,
+    ColumnWeights,
+    SetSketch,
+)
+from sqlfl.methods.frank_wolfe.options import CORRECTIVE, FIXED, FrankWolfeOptions
+from sqlfl.methods.frank_wolfe.sketch import Sketch
+from sqlfl.methods.frank_wolfe.told import JoinedColumns, SketchedColumns, Told
+from sqlfl.schema import Address
+
+ROUNDING = 1e-14
+"""Share of the objective that an iteration may change it by and count as idle."""
+NOTHING = 1e-28
+"""Variance of a target that is constant, over the square of its mean."""
+NOISED = "noised columns prove no minimum"
+IDLE = 3
+"""Iterations on which only rounding goes on."""
+
+
+class FrankWolfe:
+    """Options: epochs (iterations), tolerance, seed, and `FrankWolfeOptions`.
+
+    Without a sketch and with all columns looked at, the duality gap bounds how far the objective is
+    above its minimum: it ends where that is proved to be `tolerance` of it, or less. The gap of a
+    sample of columns is of these alone, and that of sketches an estimate.
+    """
+
+    head: None = None
+
+    def __init__(self, problem: Problem, channel: Channel) -> None:
+        self._problem = problem
+        self._conversation = Conversation(problem, channel)
+        own = problem.options.of(FrankWolfeOptions)
+        if own.radius is None:
+            raise ModelError("the LASSO needs a radius", hint="WITH (radius = 10)")
+        if own.sketch and problem.weights is not None:
+            raise ModelError(
+                "joined rows that weigh differently have no sketch: clients would be told what "
+                "they weigh",
+                hint="leave sketch out, or the WEIGHT column",
+            )
+        self._radius, self._step = own.radius, own.step
+        self._sample, self._size = own.sample or 0, own.sketch or 0
+        self._generator = np.random.default_rng(problem.seed)
+        self._told: Told
+        self._sketched: SketchedColumns | None = None
+        self._share = 1.0
+        """p, of a slot's columns, that are looked at, at least."""
+        self._candidates: dict[int, int] = {}
+        """Numbers of the columns told last -> 1 where the loss falls as the weight rises, or -1."""
+        self.first = 0.0
+        self._flat = False
+        """The target is constant, but for rounding."""
+
+    @property
+    def intercept(self) -> Array:
+        return np.array([self._told.intercept])
+
+    @property
+    def scores(self) -> Scores | None:
+        return self._told.scores
+
+    def start(self) -> None:
+        """Start, the sketch where there is one, and the first candidates."""
+        configuration = partial(
+            FrankWolfeConfiguration,
+            radius=self._radius,
+            sample=self._sample,
+            sketch=self._size,
+            seed=self._problem.seed,
+        )
+        self._conversation.start(configuration)
+        if self._sample:
+            widest = max(self._conversation.widths.values())
+            self._share = min(1.0, self._sample / widest)
+        if self._size:
+            self._told = self._sketched = self._set_sketch()
+        else:
+            self._told = JoinedColumns(self._problem)
+        self.first = self._told.loss
+        self._flat = self.first <= NOTHING * self._told.intercept**2
+        self._ask()
+
+    def steps(self) -> Iterator[Step]:
+        epochs, protected = self._problem.options.epochs, self._problem.privacy is not None
+        before, idle = self.first, 0
+        for epoch in range(1, epochs + 1):
+            self._move(epoch - 1)
+            if protected and epoch == epochs:
+                self._settle()
+                done = endings.untold(endings.LIMIT, NOISED)
+                yield Step(epoch, self._told.loss, self._told.loss, ending=done)
+                return
+            self._ask()
+            loss, gap = self._told.loss, self._gap
+            idle = idle + 1 if abs(before - loss) <= ROUNDING * abs(before) else 0
+            before = loss
+            ending = self._ending(loss, gap, last=epoch == epochs, idle=idle >= IDLE)
+            yield Step(epoch, loss, loss, ending=ending, gap=gap)
+            if ending is not None:
+                return
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    def _set_sketch(self) -> SketchedColumns:
+        """J, and which of their rows is in which joined row: these are numbered by chance."""
+        problem, generator = self._problem, self._generator
+        total = problem.mapping.total
+        seed, order = int(generator.integers(2**62)), generator.permutation(total)
+        requests: dict[Address, Message] = {
+            address: SetSketch(problem.run, address[1], seed, total, rows, places)
+            for address, (rows, places) in listed_rows(
+                problem.mapping, problem.slots, order
+            ).items()
+        }
+        self._conversation.tell(requests)
+        return SketchedColumns(problem, Sketch(self._size, total, seed), order)
+
+    def _weights(self) -> Mapping[Address, Array]:
+        return {
+            address: self._told.of_slot(number)
+            for number, members in enumerate(self._problem.slots)
+            for address in members.addresses
+        }
+
+    def _questions(self) -> dict[Address, Message]:
+        run, weights = self._problem.run, self._weights()
+        if self._sketched is not None:
+            direction = self._sketched.direction.astype(np.float32)
+            return {a: ColumnDirection(run, a[1], direction, own) for a, own in weights.items()}
+        assert isinstance(self._told, JoinedColumns)
+        split = self._conversation.whole.split(self._told.look.slots)
+        return {a: ColumnResiduals(run, a[1], y, weights[a]) for a, y in split.items()}
+
+    def _ask(self) -> None:
+        """Tell the weights; each slot's candidate at them."""
+        questions = self._questions()
+        replies: Mapping[Address, Column] = self._conversation.settle(questions, self._expected)
+        self._candidates = {}
+        for slot, members in enumerate(self._problem.slots):
+            parts = [replies[address] for address in members.addresses]
+            first = parts[0]
+            for address, part in zip(members.addresses, parts, strict=True):
+                if (part.column, part.rising) != (first.column, first.rising):
+                    what = "chooses another column than the first client of its slot"
+                    raise refused(address[0], questions[address], what)
+            number = self._told.find(slot, first.column)
+            if number is None:
+                if not any(len(part.values) for part in parts):
+                    continue  # a block without columns
+                values = [np.asarray(part.values, np.float64) for part in parts]
+                whole = np.sum(values, axis=0) if self._size else np.concatenate(values)
+                noise = float(np.linalg.norm([part.noise for part in parts]))
+                number = self._told.add(slot, first.column, whole, noise)
+            self._candidates[number] = 1 if first.rising else -1
+
+    def _expected(self, address: Address) -> Expected[Column]:
+        slot = next(n for n, m in enumerate(self._problem.slots) if address in m.addresses)
+        width = self._conversation.widths[address]
+        size = self._size or self._conversation.whole.sizes[address]
+
+        def fault(own: Column) -> str | None:
+            if not width:
+                return None if not own.values.size else "tells a column of none"
+            if own.column >= width:
+                return f"tells column {own.column} of {width}"
+            new = self._told.find(slot, own.column) is None
+            if len(own.values) != (size if new else 0):
+                told = "for the first time" if new else "again"
+                return f"tells column {own.column} {told}, with {len(own.values)} values"
+            return None
+
+        return Expected(Column, fault=fault)
+
+    def _settle(self) -> None:
+        run = self._problem.run
+        told: dict[Address, Message] = {
+            a: ColumnWeights(run, a[1], own) for a, own in self._weights().items()
+        }
+        self._conversation.tell(told)
+
+    # -- what is made of it ------------------------------------------------------------------------
+
+    def _best(self, slopes: Array) -> tuple[int, int] | None:
+        """Of the candidates, that by which the loss falls fastest: its number, and 1 or -1."""
+        if not self._candidates:
+            return None
+        return min(self._candidates.items(), key=lambda own: own[1] * slopes[own[0]])
+
+    @property
+    def _gap(self) -> float:
+        """∇ᵀ(w − s), s the best vertex among the candidates."""
+        if self._flat:
+            return 0.0
+        slopes = self._told.slopes
+        best = self._best(slopes)
+        steepest = 0.0 if best is None else best[1] * slopes[best[0]]
+        return float(slopes @ self._told.weights) - self._radius * float(steepest)
+
+    def _move(self, iteration: int) -> None:
+        told, radius = self._told, self._radius
+        slopes = told.slopes
+        best = self._best(slopes)
+        if best is None or self._flat:
+            return
+        if self._step == CORRECTIVE:
+            told.weights = corrected(told.convex, told.linear, told.weights, radius)
+            return
+        number, sign = best
+        way = -told.weights
+        way[number] += sign * radius
+        if self._step == FIXED:
+            length = 2.0 / (self._share * iteration + 2.0)
+        else:
+            bend = float(way @ (told.convex @ way))
+            length = float(np.clip(-(slopes @ way) / bend, 0.0, 1.0)) if bend > 0.0 else 0.0
+        told.weights = told.weights + length * way
+
+    def _ending(self, loss: float, gap: float, *, last: bool, idle: bool) -> Ending | None:
+        """Where the run ends here: what is known of the minimum."""
+        told = relative(max(gap, 0.0), loss, self.first)
+        proved = not self._size and self._share == 1.0
+        tolerance = self._problem.options.tolerance
+        enough = max(CERTAIN, tolerance) if last or idle else tolerance
+        if proved and told <= enough:
+            return endings.bounded(told)
+        # of noised columns the gap is no more than a guess, and the whole budget is spent anyway
+        guessed = self._problem.privacy is not None
+        solved = not guessed and self._share == 1.0 and (idle or told <= tolerance)
+        if not (last or solved):
+            return None
+        short = endings.LIMIT if last else endings.STILL
+        why = endings.LIMIT_REASON if last else endings.STILL_REASON
+        if not proved:
+            return endings.untold(short, f"{why}; {self._unproved}")
+        return endings.unbounded(short, why, told)
+
+    @property
+    def _unproved(self) -> str:
+        if self._problem.privacy is not None:
+            return NOISED
+        if self._size:
+            return "sketches of columns prove no minimum"
+        return "a sample of the columns proves no minimum"
+
+
+COORDINATOR: Callable[[Problem, Channel], FrankWolfe] = FrankWolfe

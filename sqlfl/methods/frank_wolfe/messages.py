@@ -1,0 +1,92 @@
+"""What Frank-Wolfe exchanges: the way to descend along, and the column that does it best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlfl.messages.base import Message
+from sqlfl.messages.forms import array, integer, real
+from sqlfl.messages.training import Residuals
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
+
+
+@dataclass(frozen=True, eq=False)
+class SetSketch(Message):
+    """Coordinator to client: which of its rows is in which joined row, for the sketch J of these.
+
+    J has a column for each joined row; `sqlfl.methods.frank_wolfe.sketch` makes it from the seed.
+    Joined rows are numbered by chance.
+    """
+
+    kind = "set_sketch"
+    of_method = "frank_wolfe"
+    words = "the client's row of each joined row that has one, and the seed of the sketch"
+    seed: int = field(metadata=integer())
+    joined: int = field(metadata=integer(least=1, most=2**31 - 1))
+    """N"""
+    rows: Array = field(metadata=array("uint32", "listed"))
+    """Active rows, one may stand here several times."""
+    places: Array = field(metadata=array("uint32", "places", ascending=True))
+    """The joined rows that these are in; empty where they are all of them."""
+
+    def fault(self) -> str | None:
+        listed, places = len(self.rows), len(self.places)
+        if places:
+            fits = places == listed and int(self.places[-1]) < self.joined
+        else:
+            fits = listed in (0, self.joined)
+        if fits:
+            return None
+        return f"{listed} rows are listed at {places} places of {self.joined} joined rows"
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnResiduals(Residuals):
+    """Y of all active rows at these weights: which column is to be next?"""
+
+    of_method = "frank_wolfe"
+    words = f"{Residuals.words}; weights of the columns that were chosen"
+    weights: Array = field(metadata=array("float64", "weights"))
+    """Of the block's columns that were told, in the order in which they were; others weigh 0."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnDirection(Message):
+    """The same by a sketch: J times the residuals of the joined rows."""
+
+    kind = "direction"
+    residual = True
+    of_method = "frank_wolfe"
+    words = "the sketch of the residuals; weights of the columns that were chosen"
+    values: Array = field(metadata=array("float32", "sketch"))
+    weights: Array = field(metadata=array("float64", "weights"))
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnWeights(Message):
+    """Coordinator to client: the last weights, where nothing more is to be asked of the rows."""
+
+    kind = "column_weights"
+    of_method = "frank_wolfe"
+    words = "weights of the columns that were chosen"
+    weights: Array = field(metadata=array("float64", "weights"))
+
+
+@dataclass(frozen=True, eq=False)
+class Column(Message):
+    """Client to coordinator: the column by which the objective falls fastest, and, when it is told
+    for the first time, what it is over the joined rows."""
+
+    kind = "column"
+    of_method = "frank_wolfe"
+    column: int = field(metadata=integer(most=2**31 - 1))
+    """Its number among the block's encoded columns."""
+    rising: int = field(metadata=integer(most=1))
+    """1: the objective falls as its weight rises; 0: as it sinks."""
+    values: Array = field(metadata=array("float32", "part"))
+    """x̃ of the active rows, or J A x̃ (m,); empty where it was told before."""
+    noise: float = field(default=0.0, metadata=real(least=0))
+    """Standard deviation of the noise in each of them, which follows from the join alone."""

@@ -1,0 +1,223 @@
+"""The client's part of block-coordinate Frank-Wolfe (Lou and Cheung, 2018, algorithm 2).
+
+Where features are protected, what a row adds to a slope is bounded by clipping its column's value
+and its part v_r of the direction; choices are noised by the guard, and a column that is told is, as
+a sketch. Slopes are never told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+
+from sqlfl.arrays import Array
+from sqlfl.errors import InternalError
+from sqlfl.messages import Message, PartialGradient, Ready, SendReleases, SumGradient
+from sqlfl.methods.frank_wolfe.columns import ClippedColumns, Columns, EngineColumns
+from sqlfl.methods.frank_wolfe.configuration import FrankWolfeConfiguration
+from sqlfl.methods.frank_wolfe.messages import (
+    Column,
+    ColumnDirection,
+    ColumnResiduals,
+    ColumnWeights,
+    SetSketch,
+)
+from sqlfl.methods.frank_wolfe.sketch import Sketch
+from sqlfl.models.towers import TowerShape
+from sqlfl.party.client import finite, predictions_of
+from sqlfl.party.guard import Guard, releases_of
+from sqlfl.party.requests import Held
+from sqlfl.party.steps import Engine
+from sqlfl.privacy.randomness import Entropy, system
+
+NONE = np.zeros(0)
+
+
+class FrankWolfeOperator:
+    """Of one slot's linear block at one client. θ starts at 0, and only what was told is not 0.
+
+    Raises InternalError for a block to start from, for features that are to be protected without a
+    sketch or where the slot has several clients, and for options out of range.
+    """
+
+    shape: TowerShape | None = None
+
+    def __init__(
+        self,
+        engine: Engine,
+        configuration: FrankWolfeConfiguration,
+        run: str,
+        slot: int,
+        parameters: Sequence[Array] | None = None,
+        *,
+        entropy: Entropy = system,
+    ) -> None:
+        own = configuration
+        if parameters is not None:
+            raise InternalError("Frank-Wolfe starts from weights of 0")
+        self._engine, self._configuration = engine, own
+        self._run, self._slot = run, slot
+        self._held = Held.of(engine, own)
+        self._theta = np.zeros((engine.width, 1))
+        self._told: list[int] = []
+        """Columns, in the order in which they were told."""
+        self._kept: deque[Array] = deque(maxlen=own.keep + 1)
+        self._questions = 0
+        self._rows: sparse.csr_array | None = None
+        """(J A)ᵀ"""
+        self._columns: Columns = EngineColumns(engine)
+        self._guard: Guard | None = None
+        self._protected: _Protected | None = None
+        if own.privacy is not None:
+            if not own.sketch or own.shared:
+                raise InternalError("protected columns are told by one client, as sketches")
+            clipped = ClippedColumns(engine, own.privacy.column_bound)
+            self._columns = clipped
+            self._guard = Guard(own.privacy, engine.rows, entropy)
+            self._protected = _Protected(self._guard, clipped.change)
+
+    @property
+    def parameters(self) -> tuple[Array, ...]:
+        return (self._theta,)
+
+    @property
+    def guard(self) -> Guard | None:
+        return self._guard
+
+    def kept(self, back: int) -> tuple[Array, ...]:
+        """The parameters as they were `back` epochs ago: InternalError for more than are kept."""
+        if back == 0:
+            return (np.array(self._theta),)
+        if not 0 < back < len(self._kept):
+            raise InternalError(f"{back} epochs back, of {len(self._kept)} that are kept")
+        return (self._kept[-1 - back],)
+
+    def handle(self, message: Message) -> Message:
+        """The reply to a training message; InternalError where it does not belong here, or is of
+        other rows or columns."""
+        self._held.check(message, None)
+        match message:
+            case SetSketch():
+                return self._gather(message)
+            case ColumnResiduals() if not self._configuration.sketch:
+                self._set(message.weights)
+                return self._asked(np.asarray(message.values, np.float64)[:, 0])
+            case ColumnDirection():
+                self._set(message.weights)
+                return self._asked(self._toward(message.values))
+            case SumGradient() if self._configuration.shared:
+                return self._choose(np.asarray(message.values, np.float64)[:, 0])
+            case ColumnWeights():
+                self._set(message.weights)
+                return self._ready()
+            case SendReleases():
+                return releases_of(self._guard, self._run, self._slot)
+        raise InternalError(f"message {message.kind} is no part of training by Frank-Wolfe")
+
+    def _ready(self) -> Message:
+        return Ready(self._run, self._slot, self._engine.width)
+
+    def _gather(self, message: SetSketch) -> Message:
+        size, active = self._configuration.sketch, self._engine.rows
+        if not size or self._rows is not None:
+            raise InternalError("a sketch is set once, where columns are told as sketches")
+        if message.joined != self._configuration.rows:
+            raise InternalError(f"{message.joined} joined rows of {self._configuration.rows}")
+        if message.rows.size and int(message.rows.max()) >= active:
+            raise InternalError(f"{message.kind} names row {message.rows.max()} of {active}")
+        sketch = Sketch(size, message.joined, message.seed)
+        self._rows = sketch.gathered(message.rows, message.places, active)
+        if self._protected is not None:
+            self._protected.bound(self._rows, np.bincount(message.rows, minlength=active))
+        return self._ready()
+
+    def _set(self, weights: Array) -> None:
+        """θ, from the weights of the columns that were told."""
+        if len(weights) != len(self._told):
+            raise InternalError(f"{len(weights)} weights of {len(self._told)} columns")
+        if not np.isfinite(weights).all():
+            raise InternalError("weights that are not finite")
+        self._theta = np.zeros_like(self._theta)
+        self._theta[self._told, 0] = weights
+        if self._questions:
+            self._kept.append(self._theta)
+
+    def _toward(self, direction: Array) -> Array:
+        """v_r = Σ_{j ∈ G(r)} J_·jᵀ u of every row."""
+        if self._rows is None or len(direction) != self._configuration.sketch:
+            raise InternalError(f"a direction of {len(direction)} numbers, without such a sketch")
+        toward: Array = self._rows @ np.asarray(direction, np.float64)
+        return toward if self._protected is None else self._protected.clipped(toward)
+
+    def _asked(self, values: Array) -> Message:
+        slopes = self._columns.slopes(values)
+        if not self._configuration.shared:
+            return self._choose(slopes)
+        return PartialGradient(self._run, self._slot, finite(slopes[:, None]))
+
+    def _choose(self, slopes: Array) -> Message:
+        """The column with the steepest of the slot's slopes N g, among those looked at."""
+        self._questions += 1
+        looked = self._looked()
+        if not len(looked):
+            return Column(self._run, self._slot, 0, 0, NONE.astype(np.float32))
+        seen = slopes[looked]
+        if self._protected is None:
+            best = int(np.argmax(np.abs(seen)))
+            rising = seen[best] < 0.0
+        else:
+            choice = self._protected.choose(np.concatenate([-seen, seen]))
+            best, rising = choice % len(looked), choice < len(looked)
+        number = int(looked[best])
+        told = number in self._told
+        values = NONE if told else self._tell(number)
+        noise = 0.0 if told or self._protected is None else self._protected.noise
+        return Column(self._run, self._slot, number, int(rising), predictions_of(values), noise)
+
+    def _looked(self) -> Array:
+        own, width = self._configuration, self._engine.width
+        if not own.sample or own.sample >= width:
+            return np.arange(width)
+        generator = np.random.default_rng([own.seed, self._slot, self._questions])
+        return np.sort(generator.choice(width, own.sample, replace=False))
+
+    def _tell(self, number: int) -> Array:
+        self._told.append(number)
+        values = self._columns.column(number)
+        if self._rows is None:
+            return values
+        sketch: Array = self._rows.T @ values
+        return sketch if self._protected is None else self._protected.told(sketch)
+
+
+class _Protected:
+    """What bounds a row's part in choices and sketches, by numbers that are worked out here."""
+
+    def __init__(self, guard: Guard, change: float) -> None:
+        self._guard = guard
+        self._change = change
+        self._limits = NONE
+        self._length = 0.0
+
+    def bound(self, rows: sparse.csr_array, counts: Array) -> None:
+        """rows: (J A)ᵀ; counts: joined rows of each row. N v_r is at most cnt_r R."""
+        self._limits = counts * self._guard.privacy.residual_bound
+        self._length = float(np.sqrt(rows.multiply(rows).sum(axis=1)).max(initial=0.0))
+
+    def clipped(self, toward: Array) -> Array:
+        found: Array = np.clip(np.nan_to_num(toward), -self._limits, self._limits)
+        return found
+
+    def choose(self, scores: Array) -> int:
+        return self._guard.choose(scores, self._change * float(self._limits.max(initial=0.0)))
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of that in each number of a sketch."""
+        return self._guard.privacy.sketch_noise * self._change * self._length
+
+    def told(self, sketch: Array) -> Array:
+        return self._guard.sketch(sketch, self._change * self._length)

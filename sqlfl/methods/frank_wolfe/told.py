@@ -1,0 +1,215 @@
+"""The columns that clients have told, as the coordinator knows them: their inner products over the
+joined rows, and the loss and its slopes at weights of them.
+
+With b at its best for the weights, the loss is ½ wᵀG w − cᵀw + ½ var(y), G and c being inner
+products of centred columns: b is never a variable. `JoinedColumns` have the values of columns;
+`SketchedColumns` their sketches, whose inner products are estimates of these.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.rounds.passes import Look
+from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.methods.frank_wolfe.sketch import Sketch
+
+
+class Told(ABC):
+    """Columns by their numbers in the order in which they were told, over all slots."""
+
+    def __init__(self, slots: int) -> None:
+        self.weights = np.zeros(0)
+        """w of every column told."""
+        self.gram = np.zeros((0, 0))
+        """G"""
+        self.linear = np.zeros(0)
+        """c"""
+        self._slots = np.zeros(0, np.int64)
+        self._numbers: list[dict[int, int]] = [{} for _ in range(slots)]
+
+    def find(self, slot: int, column: int) -> int | None:
+        """The number of a slot's column; None where it was not told."""
+        return self._numbers[slot].get(column)
+
+    def add(self, slot: int, column: int, values: Array, noise: float = 0.0) -> int:
+        """The number of a column that is told now; its weight is 0. `noise`: standard deviation of
+        that in each value."""
+        number = len(self.weights)
+        self._numbers[slot][column] = number
+        self.weights = np.append(self.weights, 0.0)
+        self._slots = np.append(self._slots, slot)
+        products, linear = self._added(slot, values, noise)
+        self.gram = np.block([[self.gram, products[:-1, None]], [products[None, :]]])
+        self.linear = np.append(self.linear, linear)
+        return number
+
+    def of_slot(self, slot: int) -> Array:
+        """w of the slot's columns, in the order in which they were told."""
+        found: Array = self.weights[self._slots == slot]
+        return found
+
+    @property
+    def convex(self) -> Array:
+        """G, without eigenvalues below 0, which noise may give it."""
+        return self.gram
+
+    @property
+    def slopes(self) -> Array:
+        """∂loss/∂w of all columns told, by their inner products: (k,)"""
+        slopes: Array = self.gram @ self.weights - self.linear
+        return slopes
+
+    @abstractmethod
+    def _added(self, slot: int, values: Array, noise: float) -> tuple[Array, float]:
+        """Inner products of a new column with all and with itself (k + 1,), and with y."""
+
+    @property
+    @abstractmethod
+    def loss(self) -> float:
+        """At the weights."""
+
+    @property
+    @abstractmethod
+    def intercept(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def scores(self) -> Scores | None:
+        """Of the joined rows; None where sketches do not tell them."""
+
+
+class JoinedColumns(Told):
+    """By their values."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(len(problem.slots))
+        self._problem = problem
+        sizes = problem.mapping.sizes
+        self._values = [np.zeros((0, size)) for size in sizes]
+        zero = Scores(tuple(np.zeros((1, size)) for size in sizes), np.zeros(1))
+        first = problem.passes.look(zero)
+        self._total = problem.passes.total
+        self._mean = -float(first.total[0]) / self._total
+        """Of y."""
+        self._first = first
+        self._means = np.zeros(0)
+        """Of columns."""
+        self._seen: tuple[Array, Look] | None = None
+
+    def _added(self, slot: int, values: Array, noise: float) -> tuple[Array, float]:
+        column = np.asarray(values, np.float64)
+        vectors = [np.zeros((1, size)) for size in self._problem.mapping.sizes]
+        vectors[slot] = column[None, :]
+        images = self._problem.passes.sums(vectors)
+        mean = float(images[slot].sum()) / self._total
+        self._values[slot] = np.vstack([self._values[slot], column])
+        self._means = np.append(self._means, mean)
+        products = np.zeros(len(self.weights))
+        for own, held in enumerate(self._values):
+            products[self._slots == own] = held @ images[own][0] / self._total
+        linear = -float(column @ self._first.slots[slot][0]) / self._total
+        return products - mean * self._means, linear - mean * self._mean
+
+    @property
+    def scores(self) -> Scores:
+        blocks = tuple(
+            (self.of_slot(slot) @ held)[None, :] for slot, held in enumerate(self._values)
+        )
+        return Scores(blocks, np.array([self.intercept]))
+
+    @property
+    def intercept(self) -> float:
+        return self._mean - float(self.weights @ self._means)
+
+    @property
+    def look(self) -> Look:
+        if self._seen is None or not np.array_equal(self._seen[0], self.weights):
+            self._seen = self.weights.copy(), self._problem.passes.look(self.scores)
+        return self._seen[1]
+
+    @property
+    def loss(self) -> float:
+        return self.look.value
+
+    @property
+    def slopes(self) -> Array:
+        """By Y of every slot, as the clients see it."""
+        slopes = np.zeros(len(self.weights))
+        for slot, held in enumerate(self._values):
+            slopes[self._slots == slot] = held @ self.look.slots[slot][0] / self._total
+        return slopes
+
+
+class SketchedColumns(Told):
+    """By their sketches. `order`: int (N,), the joined rows in the order that J has them in.
+
+    Noise of variance s² adds m s²/N to a column's inner product with itself, which is taken off. Of
+    k columns the inner products are known no better than to about s² √(m k)/N then: to this
+    eigenvalues are raised that are less, or weights would be fitted to noise.
+    """
+
+    def __init__(self, problem: Problem, sketch: Sketch, order: Array) -> None:
+        super().__init__(len(problem.slots))
+        self._root = float(np.sqrt(problem.mapping.total))
+        target = sketch.of(problem.targets[order]) / self._root
+        self._one = sketch.of(np.ones(problem.mapping.total)) / self._root
+        self._length = float(self._one @ self._one)
+        self._target, self._height = self._centred(target)
+        self._columns = np.zeros((0, sketch.size))
+        self._heights = np.zeros(0)
+        self._variance = 0.0
+        """Of the noise in each number of a sketch, over N; the largest of all columns."""
+
+    def _centred(self, vector: Array) -> tuple[Array, float]:
+        """What is left of it beside J1, and how many times J1 it has."""
+        height = float(vector @ self._one) / self._length
+        return vector - height * self._one, height
+
+    def _added(self, slot: int, values: Array, noise: float) -> tuple[Array, float]:
+        column, height = self._centred(np.asarray(values, np.float64) / self._root)
+        self._columns = np.vstack([self._columns, column])
+        self._heights = np.append(self._heights, height)
+        products = self._columns @ column
+        variance = (noise / self._root) ** 2
+        products[-1] -= self._columns.shape[1] * variance
+        self._variance = max(self._variance, variance)
+        return products, float(column @ self._target)
+
+    @property
+    def convex(self) -> Array:
+        if not self._variance:
+            return self.gram
+        values, vectors = np.linalg.eigh(self.gram)
+        least = self._variance * float(np.sqrt(self._columns.size))
+        found: Array = (vectors * np.maximum(values, least)) @ vectors.T
+        return found
+
+    @property
+    def direction(self) -> Array:
+        """J (H − y), with b at its best: (m,)"""
+        return self._left * self._root
+
+    @property
+    def _left(self) -> Array:
+        left: Array = self.weights @ self._columns - self._target
+        return left
+
+    @property
+    def loss(self) -> float:
+        """As far as sketches tell it: noise may make it too small, even less than 0."""
+        weights = self.weights
+        linear = float(self.linear @ weights)
+        return 0.5 * float(weights @ (self.gram @ weights) + self._target @ self._target) - linear
+
+    @property
+    def intercept(self) -> float:
+        return self._height - float(self.weights @ self._heights)
+
+    @property
+    def scores(self) -> None:
+        return None
