@@ -1,4 +1,4 @@
-"""The notebook of the examples: kept without outputs, and run from top to bottom."""
+"""The notebooks of the examples: kept without outputs, and run from top to bottom."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import pytest
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parent.parent.parent
-NOTEBOOK = ROOT / "examples" / "01_quickstart.ipynb"
+QUICKSTART = ROOT / "examples" / "01_quickstart.ipynb"
+LESS = ROOT / "examples" / "06_less_leaves.ipynb"
+NOTEBOOKS = pytest.mark.parametrize("path", [QUICKSTART, LESS], ids=lambda path: path.stem)
 
 
-def test_it_is_kept_without_outputs() -> None:
+@NOTEBOOKS
+def test_it_is_kept_without_outputs(path: Path) -> None:
     """Ids are words, so that they do not change when somebody saves the notebook."""
-    text = NOTEBOOK.read_text()
+    text = path.read_text()
     content = json.loads(text)
     nbformat.validate(content)
     assert text == json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -35,20 +38,21 @@ def test_it_is_kept_without_outputs() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_paths_it_names_exist() -> None:
-    text = NOTEBOOK.read_text()
+@NOTEBOOKS
+def test_paths_it_names_exist(path: Path) -> None:
+    text = path.read_text()
     named = set(re.findall(r"`((?:docs/)?[a-zA-Z]+\.md)`", text))
     assert named
     assert not [name for name in named if not (ROOT / name).is_file()]
 
 
-def run(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run(path: Path, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Cell id -> outputs, after running all cells in a kernel of this interpreter."""
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         patch.setenv(name, str(folder))
     patch.setenv("PYTHONPATH", str(ROOT))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    where = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    notebook = nbformat.read(path, as_version=4)
+    where = {"metadata": {"path": str(path.parent)}}
     NotebookClient(notebook, timeout=60, kernel_name="python3", resources=where).execute()
     return {cell.id: cell.get("outputs", []) for cell in notebook.cells}
 
@@ -66,7 +70,7 @@ def html(outputs: dict[str, Any], cell: str) -> str:
 @pytest.mark.thinned(2)
 @pytest.mark.slow
 def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outputs = run(tmp_path, monkeypatch)
+    outputs = run(QUICKSTART, tmp_path, monkeypatch)
     every = [(cell, output) for cell, found in outputs.items() for output in found]
     failed = {cell: output.ename for cell, output in every if output.output_type == "error"}
     assert failed == {"refused": "PlanError"}
@@ -91,3 +95,20 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(error.traceback) == 5
     assert "column risk needs columns of 2 parties" in error.traceback[0]
     assert "SELECT f.distance * w.visib AS risk" in error.traceback[2]
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+def test_what_leaves_less_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = run(LESS, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    assert not [cell for cell, output in every if output.output_type == "error"]
+    assert not [cell for cell, output in every if output.get("name") == "stderr"]
+    (left,) = results(outputs, "left")
+    assert "masked_embeddings" in left.data["text/plain"]
+    assert "predictions" not in left.data["text/plain"]
+    assert "(8, 1e-06)-DP" in str(results(outputs, "report")[0].data)
+    assert "the duality gap proves" in html(outputs, "columns")
+    assert "(8, 1e-06)-DP" in html(outputs, "noised")
