@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
 import sqlfl
+from sqlfl.coordinator import join_limits
+from sqlfl.coordinator.rounds import passes
 from sqlfl.errors import ModelError, OptionError, PartyError, PlanError, PrivacyError
 from sqlfl.party.guard import Guard
 from sqlfl.wire import decode
@@ -195,6 +197,29 @@ def test_random_federations_reach_the_central_optimum(
         assert model.metrics["objective"] >= best - 1e-6 * scale or not model.converged
         row = fed.sql(f"EVALUATE MODEL m FROM ({case.query})").arrow().to_pylist()[0]
         assert row["rmse"] == pytest.approx(model.metrics["rmse"], rel=1e-4, abs=1e-5)
+
+
+@given(cases(kinds=LINEAR), st.integers(1, 3))
+@examples(1, 100)
+def test_joined_rows_that_are_not_written_down_train_the_same(case: Case, clients: int) -> None:
+    """As joins of very many rows are trained, where they are inner ones along trees. Where columns
+    are equally good another one may be chosen: what is compared is the optimum."""
+    found = []
+    for many in (1 << 60, 1):
+        with pytest.MonkeyPatch.context() as patch, case.open(clients) as databases:
+            data = trainable(case, databases)
+            patch.setattr(join_limits, "MANY", many)
+            patch.setattr(passes, "CHUNK", 1)  # pieces of 1,024 rows
+            with federation(databases) as fed:
+                fed.sql(
+                    train_sql("m", "lasso", case.target, case.query, radius=1.0, tolerance=1e-9,
+                              epochs=2000)
+                )  # fmt: skip
+                found.append(fed.model("m").metrics)
+        scale = float(np.abs(data.y).max()) ** 2
+    written, pieces = found
+    assert written.keys() == pieces.keys()
+    assert pieces["objective"] == pytest.approx(written["objective"], rel=1e-5, abs=1e-8 * scale)
 
 
 def least(x: np.ndarray, y: np.ndarray, radius: float) -> float:

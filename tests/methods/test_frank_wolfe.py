@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.errors import InternalError, ModelError, PartyError
 from sqlfl.messages import PartialGradient
@@ -272,3 +273,12 @@ def test_a_client_takes_only_what_fits_it() -> None:
             operator.handle(decode(encode(message)))
     operator.handle(ColumnWeights("run", 0, np.ones(told)))
     assert np.count_nonzero(operator.parameters[0]) == told
+
+
+def test_an_iteration_looks_at_the_joined_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    look = JoinedRows.look
+    monkeypatch.setattr(JoinedRows, "look", lambda *a, **k: (looks.append(1), look(*a, **k))[1])
+    trained = train(joined(5), 1.0, step="search", epochs=20, tolerance=0.0)
+    # one more before there are weights
+    assert len(looks) == 1 + 1 + len(trained.steps)

@@ -9,6 +9,7 @@ products of centred columns: b is never a variable. `JoinedColumns` have the val
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -90,7 +91,8 @@ class JoinedColumns(Told):
         super().__init__(len(problem.slots))
         self._problem = problem
         sizes = problem.mapping.sizes
-        self._values = [np.zeros((0, size)) for size in sizes]
+        self._values: list[tuple[int, Array]] = []
+        """Slot and float32 (n_i,) of every column: as they were told."""
         zero = Scores(tuple(np.zeros((1, size)) for size in sizes), np.zeros(1))
         first = problem.passes.look(zero)
         self._total = problem.passes.total
@@ -99,7 +101,8 @@ class JoinedColumns(Told):
         self._first = first
         self._means = np.zeros(0)
         """Of columns."""
-        self._seen: tuple[Array, Look] | None = None
+        self._seen: tuple[Array, Look, Array] | None = None
+        """Weights, the joined rows at them, and the slopes of the columns."""
 
     def _added(self, slot: int, values: Array, noise: float) -> tuple[Array, float]:
         column = np.asarray(values, np.float64)
@@ -107,20 +110,32 @@ class JoinedColumns(Told):
         vectors[slot] = column[None, :]
         images = self._problem.passes.sums(vectors)
         mean = float(images[slot].sum()) / self._total
-        self._values[slot] = np.vstack([self._values[slot], column])
+        self._values.append((slot, column.astype(np.float32)))
         self._means = np.append(self._means, mean)
-        products = np.zeros(len(self.weights))
-        for own, held in enumerate(self._values):
-            products[self._slots == own] = held @ images[own][0] / self._total
+        products = self._products(images)
         linear = -float(column @ self._first.slots[slot][0]) / self._total
         return products - mean * self._means, linear - mean * self._mean
 
+    def add(self, slot: int, column: int, values: Array, noise: float = 0.0) -> int:
+        number = super().add(slot, column, values, noise)
+        if self._seen is not None:  # a weight of 0 changes no score
+            _, look, slopes = self._seen
+            own = float(self._values[number][1] @ look.slots[slot][0]) / self._total
+            self._seen = self.weights.copy(), look, np.append(slopes, own)
+        return number
+
     @property
     def scores(self) -> Scores:
-        blocks = tuple(
-            (self.of_slot(slot) @ held)[None, :] for slot, held in enumerate(self._values)
-        )
+        blocks = tuple(np.zeros((1, size)) for size in self._problem.mapping.sizes)
+        for weight, (slot, column) in zip(self.weights, self._values, strict=True):
+            if weight:
+                blocks[slot][0] += weight * column
         return Scores(blocks, np.array([self.intercept]))
+
+    def _products(self, images: Sequence[Array]) -> Array:
+        """Of all columns with what images (1, n_i) have of their slot, over N: (k,)"""
+        found = [float(column @ images[slot][0]) for slot, column in self._values]
+        return np.array(found) / self._total
 
     @property
     def intercept(self) -> float:
@@ -128,9 +143,13 @@ class JoinedColumns(Told):
 
     @property
     def look(self) -> Look:
+        return self._at_weights()[0]
+
+    def _at_weights(self) -> tuple[Look, Array]:
         if self._seen is None or not np.array_equal(self._seen[0], self.weights):
-            self._seen = self.weights.copy(), self._problem.passes.look(self.scores)
-        return self._seen[1]
+            look = self._problem.passes.look(self.scores)
+            self._seen = self.weights.copy(), look, self._products(look.slots)
+        return self._seen[1], self._seen[2]
 
     @property
     def loss(self) -> float:
@@ -139,10 +158,7 @@ class JoinedColumns(Told):
     @property
     def slopes(self) -> Array:
         """By Y of every slot, as the clients see it."""
-        slopes = np.zeros(len(self.weights))
-        for slot, held in enumerate(self._values):
-            slopes[self._slots == slot] = held @ self.look.slots[slot][0] / self._total
-        return slopes
+        return self._at_weights()[1]
 
 
 class SketchedColumns(Told):
