@@ -396,3 +396,31 @@ def test_other_models_have_no_bounds_of_columns(database: Open) -> None:
                 parties(database), "epochs = 2", kind="linear_regression",
                 privacy=f"PRIVACY (epsilon = 1, {option}, feature_bounds = {BOUNDS})",
             )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "clause", "values"),
+    [
+        ("radius = 3", "", "each encoded column that is chosen leaves in clear"),
+        ("radius = 3, sketch = 16", "", "random sums over the joined rows of each encoded column"),
+        (
+            "radius = 3",
+            f"PRIVACY (epsilon = 4, feature_bounds = {BOUNDS})",
+            "as noised choices and sums tell them",
+        ),
+    ],
+)
+def test_explain_says_what_is_seen_of_features(
+    database: Open, options: str, clause: str, values: str
+) -> None:
+    with federation(parties(database)) as fed:
+        query = QUERY.format(join="JOIN", more="")
+        found = fed.explain(
+            f"TRAIN MODEL m USING lasso TARGET y WITH ({options}) {clause} FROM ({query})"
+        )
+        text = " ".join(f"{found} {found.details}".split())
+    assert values in text
+    exact = options == "radius = 3" and not clause
+    assert ("Values of features are sent, of the columns that are chosen" in text) is exact
+    assert ("No feature value is sent as such" in text) is not exact
+    assert "partial predictions" not in text

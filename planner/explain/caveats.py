@@ -19,7 +19,11 @@ STATISTICS = (
 
 def protects(plan: FederatedPlan) -> tuple[str, ...]:
     """What holds without any noise."""
-    notes = ["No feature value is sent as such; all that leaves a party is listed above."]
+    kinds = {disclosure.kind for disclosure in plan.disclosures}
+    sent = "No feature value is sent as such; all"
+    if "column" in kinds and "direction" not in kinds:
+        sent = "Values of features are sent, of the columns that are chosen; all"
+    notes = [f"{sent} that leaves a party is listed above."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
             "Join keys leave as HMAC-SHA256 tags under a key derived for this run from the "
