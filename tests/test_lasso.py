@@ -384,6 +384,16 @@ def test_what_does_not_go_with_choices_is_refused(database: Open, clause: str, m
         private(parties(database), clause)
 
 
+def test_a_budget_that_statistics_take_leaves_no_choice(database: Open) -> None:
+    numbers = BOUNDS[: BOUNDS.index(", 'v'")] + "}"
+    with federation(parties(database)) as fed, pytest.raises(PrivacyError, match="would be"):
+        fed.sql(
+            "TRAIN MODEL m USING lasso TARGET y WITH (radius = 3, iterations = 100) PRIVACY "
+            "(epsilon = 4, delta = 1e-5, statistics_share = 0.99, prediction_share = 0.05, "
+            f"feature_bounds = {numbers}) FROM ({QUERY.format(join='JOIN', more='')})"
+        )
+
+
 def test_a_table_in_several_databases_does_not_choose_in_private(database: Open) -> None:
     with pytest.raises(PlanError, match="not built for lasso where a table lies in several"):
         private(parties(database, 2), "epsilon = 4, delta = 1e-4")

@@ -88,9 +88,10 @@ def choosing_of(
 
     low = 1.0
     while excess(low) > 0.0:
+        # what keeps to the budget has more noise than this
+        check_noise(privacy, CHOICES, 2.0 / scaled(low).epsilon, own, own.selections)
+        check_noise(privacy, COLUMNS, scaled(low).multiplier, own, own.sketches)
         low /= 2.0
-        if low < 1.0 / WIDEST:
-            raise InternalError(f"slot {own.slot}: no noise keeps to the budget")
     high = 2.0 * low
     while excess(high) <= 0.0 and high < WIDEST:
         high *= 2.0
