@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from sklearn.metrics import average_precision_score
 
 from sqlfl.coordinator.lou import Members
@@ -146,9 +147,12 @@ class DenseRows:
     def norms(self) -> Array:
         return np.linalg.norm(self._x, axis=1)
 
+    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
+        return self._x.astype(kind), sparse.csr_array((self.rows, 0))
+
 
 class Clients:
-    """Operators behind their masks, and the bytes of what is exchanged with them."""
+    """Operators, behind masks where the method has them, and the bytes of what is exchanged."""
 
     def __init__(self, engines: Mapping[Address, DenseRows]) -> None:
         self._engines = engines
@@ -168,18 +172,22 @@ class Clients:
     def _reply(self, address: Address, request: Message) -> Message:
         if isinstance(request, Start):
             return self._start(address, request)
-        operator = self.operators[address]
-        return self._masked[address].answer(request, lambda: operator.handle(request))
+        operator, masked = self.operators[address], self._masked.get(address)
+        if masked is None:
+            reply: Message = operator.handle(request)
+            return reply
+        return masked.answer(request, lambda: operator.handle(request))
 
     def _start(self, address: Address, request: Start) -> Message:
         part, engine = client_of(request.method), self._engines[address]
         own = part.configuration.from_json(request.configuration)
         self.operators[address] = part.operator(engine, own, request.run, request.slot)
         client, slot = address
-        told = SlotSpecification(
-            slot, (), False, False, (), (), (), False, "", "arrays", drawn=True
-        )
-        self._masked[address] = MaskedRun(str(client), b"of this benchmark", [told])
+        if part.masked:
+            told = SlotSpecification(
+                slot, (), False, False, (), (), (), False, "", "arrays", drawn=True
+            )
+            self._masked[address] = MaskedRun(str(client), b"of this benchmark", [told])
         return Ready(request.run, slot, engine.width)
 
 

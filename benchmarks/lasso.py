@@ -1,5 +1,5 @@
 """Sparse regression by Frank-Wolfe, beside its paper's claims: convergence with samples of columns,
-excess risk and uplink by the budget, and a real join.
+excess risk and uplink by the epsilon, and a real join.
 
 Tables of uniform columns are divided by columns among parties; every setting has `--seeds` draws of
 data and noise. The centralised private method (Talwar, Thakurta and Zhang, 2015) chooses among all
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from lasso_join import joined
-from lasso_private import Budget, central, private
+from lasso_private import central, private
 from lasso_split import Task, train
 from lasso_tables import draw, render
 from results import Results, insert
@@ -112,13 +112,12 @@ def compared(size: Sequence[int], epsilon: float, seeds: int) -> dict[str, Any]:
     for seed in range(seeds):
         task = _task(tuple(size), seed)
         best = task.optimum
-        budget = Budget(epsilon)
-        ours = private(task, budget, {"step": "corrective", "epochs": 6}, seed)
-        paper = private(task, budget, {"step": "fixed", "epochs": 20}, seed)
+        ours = private(task, epsilon, {"step": "corrective", "epochs": 6}, seed)
+        paper = private(task, epsilon, {"step": "fixed", "epochs": 20}, seed)
         for name, loss, up in (
             ("ours", task.loss(ours.theta), ours.up),
             ("fixed", task.loss(paper.theta), paper.up),
-            ("central", task.loss(central(task, budget, 20, seed)), 0),
+            ("central", task.loss(central(task, epsilon, 20, seed)), 0),
         ):
             rows.setdefault(name, []).append(loss - best)
             rows.setdefault(f"{name} up", []).append(up)
@@ -133,10 +132,10 @@ def slopes(kind: str, epsilon: float, seeds: int) -> dict[str, Any]:
     found: dict[str, list[float]] = {}
     for seed in range(seeds):
         for step in ("fixed", "corrective"):
-            run = private(task, Budget(epsilon), {"step": step, "epochs": count}, seed)
+            run = private(task, epsilon, {"step": step, "epochs": count}, seed)
             found.setdefault(step, []).append(task.loss(run.theta) - task.optimum)
             found.setdefault(f"{step} up", []).append(run.up)
-        theta = central(task, Budget(epsilon), count, seed)
+        theta = central(task, epsilon, count, seed)
         found.setdefault("central", []).append(task.loss(theta) - task.optimum)
     return {"iterations": count} | {k: float(np.mean(v)) for k, v in found.items()}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,12 @@ DELTA = 1e-6
 SKETCH = 256
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Of one row of each party's table; columns lie in [−1, 1], which is public."""
-
-    epsilon: float
-
-
-def private(task: Task, budget: Budget, options: Mapping[str, Any], seed: int) -> Run:
+def private(task: Task, epsilon: float, options: Mapping[str, Any], seed: int) -> Run:
+    """ε is of one row of each party's table; columns lie in [−1, 1], which is public."""
     count = int(options["epochs"])
     planned = [_planned(task, slot, count) for slot in range(task.parties)]
     privacy = Privacy(
-        epsilon=budget.epsilon, delta=DELTA, predictions="sketch", statistics="bounds",
+        epsilon=epsilon, delta=DELTA, predictions="sketch", statistics="bounds",
         feature_bound=1.0,
     )  # fmt: skip
     noise = calibrate(privacy, planned).training
@@ -50,15 +43,15 @@ def residual(task: Task) -> float:
     return task.radius + float(np.abs(task.y - task.y.mean()).max())
 
 
-def central(task: Task, budget: Budget, count: int, seed: int) -> Array:
+def central(task: Task, epsilon: float, count: int, seed: int) -> Array:
     """Talwar, Thakurta and Zhang (2015), by Gumbel noise: the whole budget goes to choices, for
     slopes are exact where all columns are in one place. A change is of a whole row."""
     rows = len(task.y)
-    low, high = 1e-6, 2.0 * budget.epsilon
+    low, high = 1e-6, 2.0 * epsilon
     for _ in range(60):
         middle = 0.5 * (low + high)
         spent = epsilon_of([Selection(CHOICES, "gumbel", middle, count)], DELTA)
-        low, high = (middle, high) if spent <= budget.epsilon else (low, middle)
+        low, high = (middle, high) if spent <= epsilon else (low, middle)
     scale = 2.0 / low * 2.0 * residual(task) / rows
     theta = np.zeros(task.x.shape[1])
     y = task.y - task.y.mean()

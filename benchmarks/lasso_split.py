@@ -8,27 +8,24 @@ without a database, so that tables may be wide. Counted is what messages hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from aligned import DenseRows
-from scipy import sparse
+from aligned import Clients, DenseRows
 from sklearn.linear_model import Lasso
 
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds.problem import Problem, Step
-from sqlfl.messages import Message, Ready, Start
 from sqlfl.methods.frank_wolfe.coordinator import FrankWolfe
 from sqlfl.models.losses import loss_of
 from sqlfl.options.resolve import training_options
-from sqlfl.party.operator import client_of
 from sqlfl.privacy.specification import RunNoise
-from sqlfl.schema import Address, Client
+from sqlfl.schema import Client
 
 Array = npt.NDArray[Any]
 ACTIVE = 5
@@ -89,59 +86,21 @@ class Task:
         return 0.5 * float(np.var(self.y - self.x @ theta))
 
 
-class Columns(DenseRows):
-    """An engine over encoded columns, all of them numeric."""
-
-    def columns(self, kind: npt.DTypeLike = np.float64) -> tuple[Array, sparse.csr_array]:
-        return self._x.astype(kind), sparse.csr_array((self.rows, 0))
-
-
-class Clients:
-    """Operators, and the bytes of what is exchanged with them."""
-
-    def __init__(self, engines: Mapping[Address, Columns]) -> None:
-        self._engines = engines
-        self.operators: dict[Address, Any] = {}
-        self.up = self.down = 0
-
-    def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        replies = {}
-        for address, request in requests.items():
-            replies[address] = self._reply(address, request)
-            self.down += request.nbytes
-            self.up += replies[address].nbytes
-        return replies
-
-    def _reply(self, address: Address, request: Message) -> Message:
-        if not isinstance(request, Start):
-            reply: Message = self.operators[address].handle(request)
-            return reply
-        part, engine = client_of(request.method), self._engines[address]
-        own = part.configuration.from_json(request.configuration)
-        self.operators[address] = part.operator(engine, own, request.run, request.slot)
-        return Ready(request.run, address[1], engine.width)
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     steps: tuple[Step, ...]
     theta: Array
     up: int
-    down: int
+    """Bytes."""
     told: int
     """Columns that were told."""
-    losses: tuple[float, ...] = field(default=())
-    """By the weights of every step, where they are asked for."""
 
 
-def train(
-    task: Task, options: Mapping[str, Any], noise: RunNoise | None = None, *, every: bool = False
-) -> Run:
-    """`every`: the loss of all steps."""
+def train(task: Task, options: Mapping[str, Any], noise: RunNoise | None = None) -> Run:
     rows = len(task.y)
     addresses = [(Client(f"party{slot}", 0), slot) for slot in range(task.parties)]
     parts = zip(addresses, task.parts, strict=True)
-    clients = Clients({to: Columns(task.x[:, own]) for to, own in parts})
+    clients = Clients({to: DenseRows(task.x[:, own]) for to, own in parts})
     problem = Problem(
         run="split",
         mapping=TableMapping([np.arange(rows, dtype=np.int32)] * task.parties,
@@ -161,16 +120,7 @@ def train(
     )  # fmt: skip
     method = FrankWolfe(problem, clients)
     method.start()
-    steps, losses = [], []
-    for step in method.steps():
-        steps.append(step)
-        if every:
-            losses.append(task.loss(_theta(clients, addresses)))
-    told = sum(len(clients.operators[to]._told) for to in addresses)
-    return Run(
-        tuple(steps), _theta(clients, addresses), clients.up, clients.down, told, tuple(losses)
-    )
-
-
-def _theta(clients: Clients, addresses: list[Address]) -> Array:
-    return np.concatenate([clients.operators[to].parameters[0][:, 0] for to in addresses])
+    steps = tuple(method.steps())
+    operators = [clients.operators[to] for to in addresses]
+    theta = np.concatenate([own.parameters[0][:, 0] for own in operators])
+    return Run(steps, theta, clients.up, sum(len(own._told) for own in operators))

@@ -19,6 +19,14 @@ def no_rows() -> Array:
     return np.zeros(0, np.uint32)
 
 
+def listing_fault(joined: int, rows: Array, places: Array) -> str | None:
+    """What is wrong with a list of a client's `rows` that are in some of `joined` joined rows: in
+    those at `places`, ascending, or where none are given in all of them."""
+    listed, given = len(rows), len(places)
+    fits = given == listed and int(places[-1]) < joined if given else listed in (0, joined)
+    return None if fits else f"{listed} rows are listed at {given} places of {joined} joined rows"
+
+
 @dataclass(frozen=True, eq=False)
 class Start(Message):
     """Coordinator to client: begin training of the slot's block."""

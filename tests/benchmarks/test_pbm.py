@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,22 +12,18 @@ import numpy as np
 import pytest
 
 from sqlfl.secure import packing
+from tests.benchmarks.scripts import imported
 
 pytestmark = pytest.mark.thinned(2)
 
-FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 NAMES = ("aligned", "pbm", "pbm_join", "pbm_tables")
 P = 16
 
 
 @pytest.fixture(scope="module")
 def modules() -> Iterator[SimpleNamespace]:
-    others = set(sys.modules)
-    sys.path.insert(0, str(FOLDER))
-    yield SimpleNamespace(**{name: import_module(name) for name in NAMES})
-    sys.path.remove(str(FOLDER))
-    for name in {path.stem for path in FOLDER.glob("*.py")} - others:
-        sys.modules.pop(name, None)
+    with imported(*NAMES) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

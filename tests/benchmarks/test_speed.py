@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,8 @@ import duckdb
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
+
+from tests.benchmarks.scripts import imported
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
@@ -41,12 +42,8 @@ KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
 @pytest.fixture(scope="module")
 def speed() -> Iterator[SimpleNamespace]:
     """The modules of the benchmark, as attributes."""
-    others = set(sys.modules)
-    sys.path.insert(0, str(FOLDER))
-    yield SimpleNamespace(**{name: import_module(name) for name in NAMES})
-    sys.path.remove(str(FOLDER))
-    for name in {path.stem for path in FOLDER.glob("*.py")} - others:
-        sys.modules.pop(name, None)
+    with imported(*NAMES) as found:
+        yield found
 
 
 def generated(speed, name: str, **shape):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real
-from sqlfl.messages.training import Residuals
+from sqlfl.messages.training import Residuals, listing_fault
 
 if TYPE_CHECKING:
     from sqlfl.arrays import Array
@@ -47,11 +47,4 @@ class SendEmbeddings(Message):
     """Which of the joined rows these are in; empty where they are all of them."""
 
     def fault(self) -> str | None:
-        listed, places = len(self.rows), len(self.places)
-        if places:
-            fits = places == listed and int(self.places[-1]) < self.joined
-        else:
-            fits = listed in (0, self.joined)
-        if fits:
-            return None
-        return f"{listed} rows are listed at {places} places of {self.joined} joined rows"
+        return listing_fault(self.joined, self.rows, self.places)
