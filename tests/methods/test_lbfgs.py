@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+import sqlfl
 from sqlfl.coordinator.rounds.search import Newton, exact_search
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.lbfgs import subspace
+from sqlfl.methods.lbfgs.basis import IMAGE, Basis, newest
 from sqlfl.methods.lbfgs.lengths import coefficients_length, products_length
+from sqlfl.methods.lbfgs.products import InnerProducts
+from tests.databases import in_memory
 from tests.methods.harness import gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -262,3 +266,35 @@ def test_of_directions_that_do_the_same_the_search_takes_the_shortest_step() -> 
     newton = Newton(np.array([[2.0, 2, 0], [2, 2, 0], [0, 0, 0]]))
     step = newton.step(np.array([1.0, 1.0, 0.0]))
     np.testing.assert_allclose(step, [-0.25, -0.25, 0.0])
+
+
+def test_a_former_gradient_that_was_rounding_is_no_direction() -> None:
+    basis, products = Basis(np.zeros((2, 1)), lambda vector: vector), InnerProducts(1)
+    for gradient, step in (([3e-33, -1e-33], [0.0, 0.0]), ([0.5, 0.2], [1e-3, 0.0])):
+        basis.shift(np.array(step).reshape(2, 1))
+        told = basis.renew(np.array(gradient).reshape(2, 1))
+        products.renew(told.reshape(1, -1), np.zeros(len(told)))
+    former = np.zeros(products.blocks.shape[-1])
+    former[[IMAGE, newest(1)[5]]] = 1.0, -1.0
+    this, step = np.eye(len(former))[[IMAGE, newest(1)[3]]]
+    assert products.lost(np.array([this, step, former])).tolist() == [[False, False, True]]
+
+
+@pytest.mark.parametrize("offset", [1795201907.4475296, 1795303508.9265995, 1795221964.9379156])
+def test_a_table_that_says_nothing_at_first(offset: float) -> None:
+    """Each row of u joins classes in equal shares: its first gradient is 0 up to rounding."""
+    with in_memory() as one, in_memory() as two, sqlfl.connect(progress=False) as fed:
+        one.execute(
+            "CREATE TABLE t AS SELECT range % 10 AS k, range / 7 AS x, range % 3 = 0 AS y, "
+            "chr(65 + (range % 3)::INT) AS c FROM range(60)"
+        )
+        two.execute("CREATE TABLE u AS SELECT range AS k, sqrt(range) AS z FROM range(10)")
+        fed.attach("one", one)
+        fed.attach("two", two)
+        for name, moved in (("plain", 0.0), ("moved", offset)):
+            fed.sql(
+                f"TRAIN MODEL {name} USING logistic_regression TARGET y WITH (seed = 1) "
+                f"FROM (SELECT {moved} + t.x AS x, t.c, u.z, t.y FROM one.t JOIN two.u USING (k))"
+            )
+        plain, other = (fed.model(name).metrics["objective"] for name in ("plain", "moved"))
+    assert plain == pytest.approx(other, rel=1e-4)

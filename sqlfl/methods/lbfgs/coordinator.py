@@ -287,7 +287,8 @@ class Lbfgs:
         slope, curvature = self._inner.penalty(ways.coefficients, problem.l2)
         still = tuple(np.zeros_like(held) for held in self._scores.slots)
         start = Trial(still, self._scores, self._seen)
-        restriction = Restriction(problem, start, images, ways, slope, curvature)
+        lost = self._inner.lost(ways.coefficients)
+        restriction = Restriction(problem, start, images, ways, slope, curvature, lost)
         rounding = EXACT_ROUNDING if self._exact else ROUNDING
         steps = exact_search(restriction, rounding, NEAR)
         blocks, intercept = restriction.lengths(steps)

@@ -9,6 +9,10 @@ from sqlfl.errors import InternalError
 from sqlfl.methods.lbfgs.basis import GRADIENT, IMAGE, THETA, newest
 from sqlfl.methods.lbfgs.lengths import MEMORY, products_length
 
+LOST = 1e-6
+"""Length of a direction, relative to the vectors that it is a difference of, below which rounding
+is too much of it."""
+
 
 class InnerProducts:
     """Inner products of the basis vectors, summed over blocks, and the two-loop recursion."""
@@ -56,6 +60,17 @@ class InnerProducts:
         """Slope (blocks, ways) and curvature (blocks, ways, ways) of the penalty along each block's
         part of `ways` (ways, 3 + 3m)."""
         return l2 * self.blocks[:, THETA] @ ways.T, l2 * (ways @ self.blocks @ ways.T)
+
+    def lost(self, ways: Array) -> Array:
+        """Which blocks' parts of `ways` (ways, 3 + 3m) are rounding: (blocks, ways).
+
+        A former gradient is told by the differences since. Where it was as good as 0, nothing of
+        it is left in them.
+        """
+        squares = np.einsum("ki,sij,kj->sk", ways, self.blocks, ways)
+        lengths = np.sqrt(np.diagonal(self.blocks, axis1=1, axis2=2)) @ np.abs(ways).T
+        found: Array = squares < (LOST * lengths) ** 2
+        return found
 
     def direction(self) -> Array:
         """−H g in the basis (3 + 3m,), with γ P, γ = s·y / y·P y, as the initial matrix."""

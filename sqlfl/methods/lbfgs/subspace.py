@@ -197,8 +197,9 @@ class Trial:
 class Restriction:
     """φ(α) = the objective after a step of α along every block's ways, and of the intercept.
 
-    slope (slots, ways) and curvature (slots, ways, ways) are the penalty's along each block's ways.
-    α holds the slots' lengths, slot after slot, then the intercept's.
+    slope (slots, ways) and curvature (slots, ways, ways) are the penalty's along each block's ways;
+    those that are `lost` (slots, ways) lead nowhere. α holds the slots' lengths, slot after slot,
+    then the intercept's.
 
     Slopes along the ways are inner products with the slopes' sums over the rows of each slot, so
     that a look at a trial costs the same for any number of ways, and is what the clients are told
@@ -213,14 +214,17 @@ class Restriction:
         ways: Ways,
         slope: Array,
         curvature: Array,
+        lost: Array,
     ) -> None:
         self._passes = problem.passes
         self._start = start
         self._images = images
         self._ways = ways
         self._along = images.along(ways)
-        self._slope = slope
-        self._curvature = curvature
+        for along, gone in zip(self._along, lost, strict=True):
+            along[gone] = 0.0
+        self._slope = np.where(lost, 0.0, slope)
+        self._curvature = np.where(lost[:, :, None] | lost[:, None, :], 0.0, curvature)
         self._trials: dict[bytes, Trial] = {}
         self.size = slope.size + problem.outputs
         self.quadratic = problem.loss.quadratic
