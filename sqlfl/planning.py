@@ -10,6 +10,7 @@ from sqlglot import exp
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.fragment_columns import ROW
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
+from sqlfl.options.looks import Look, resolve_look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import (
     resolve_privacy,
@@ -25,7 +26,13 @@ from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_o
 from sqlfl.planner.federated.into import plan_into
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.towers import inner_weights
-from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, TrainModel
+from sqlfl.planner.grammar.statements import (
+    EvaluateModel,
+    Option,
+    PredictModel,
+    Span,
+    TrainModel,
+)
 from sqlfl.planner.query import types
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
@@ -136,7 +143,8 @@ def plan_scoring(
     Raises PlanError for the query, and ModelError where it does not fit the model.
     """
     at = place_of_coordinator(at, catalog)
-    options = resolve_scoring(model.kind, model.options, statement.options, statement.sql)
+    look, given = _look(statement, model.kind)
+    options = resolve_scoring(model.kind, model.options, given, statement.sql)
     cross = options.allow_cross_join
     privacy = None
     if isinstance(statement, EvaluateModel):
@@ -202,7 +210,17 @@ def plan_scoring(
         findings=not model.privacy.assumptions,
         fleeting=_fleeting(ucq, catalog),
         notes=notes_of(model, privacy) if purpose == federated.EVALUATE else (),
+        look=look,
     )
+
+
+def _look(
+    statement: EvaluateModel | PredictModel, kind: str
+) -> tuple[Look | None, tuple[Option, ...]]:
+    """What is shown of the rows, and the options that are of scoring."""
+    if not isinstance(statement, EvaluateModel) or not statement.look:
+        return None, statement.options
+    return resolve_look(statement.look, kind, statement.options, statement.sql, statement.threshold)
 
 
 def _drifted(ucq: Ucq, model: Model) -> list[str]:

@@ -101,7 +101,7 @@ GROUND = frozenset(
     )
 )  # fmt: skip
 ROOMS = {
-    "planner.grammar": (),
+    "planner.grammar": ("options",),
     "planner.query": ("planner.grammar",),
     "planner.federated": (
         "planner.grammar", "planner.query", "planner.protocol", "methods", "models", "options",
@@ -218,6 +218,7 @@ BOTTOM = [
     "sqlfl.methods.sgd.options",
     "sqlfl.options.batch",
     "sqlfl.options.entries",
+    "sqlfl.options.looks",
     "sqlfl.options.privacy",
     "sqlfl.options.resolve",
     "sqlfl.options.training",

@@ -75,7 +75,8 @@ def page(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
 
 
 def _title(plan: FederatedPlan) -> str:
-    return f"{plan.purpose.upper()} MODEL {plan.name} ({plan.kind}); {WHERE}"
+    what = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
+    return f"{what} MODEL {plan.name} ({plan.kind}); {WHERE}"
 
 
 def _protection(plan: FederatedPlan, report: PrivacyReport | None) -> tuple[str, ...]:

@@ -43,6 +43,8 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
             if s.features
         ]
         outcome = "the model's metrics" if plan.purpose == "evaluate" else "a prediction a row"
+        if plan.look is not None:
+            outcome = plan.look.words
         scores = "E = Σ A_i h_i; H = E W0 + b" if has_head(plan.tower) else "H = b + Σ A_i h_i"
         gathered = f"gather {scores}; {outcome}"
         found.append(Operator(ONCE, "all", "LoJ", "coordinator", gathered))

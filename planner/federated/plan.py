@@ -13,6 +13,7 @@ from sqlfl.errors import InternalError, PlanError
 from sqlfl.methods import methods
 from sqlfl.methods.spec import spec_of
 from sqlfl.models.kinds import kind_of
+from sqlfl.options.looks import Look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
@@ -79,6 +80,8 @@ class FederatedPlan:
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
     notes: tuple[str, ...] = ()
     """What is to be said beside the result."""
+    look: Look | None = None
+    """What is shown of the rows that are evaluated; None: their metrics, in one row."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
@@ -206,6 +209,7 @@ def plan(
     findings: bool = True,
     fleeting: Mapping[Client, str] | None = None,
     notes: tuple[str, ...] = (),
+    look: Look | None = None,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -214,8 +218,8 @@ def plan(
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
     and `slots` what it means for the clients of the slots where anything is noised; where features
-    are protected, or those of the model were, `findings` are not asked for. `fleeting` and `notes`
-    are as the plan has them. Raises InternalError where these do not hold.
+    are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes` and
+    `look` are as the plan has them. Raises InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT):
         raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
@@ -295,6 +299,7 @@ def plan(
         merges=merges,
         fleeting=MappingProxyType(dict(fleeting or {})),
         notes=notes,
+        look=look,
     )
 
 

@@ -82,6 +82,11 @@ class EvaluateModel:
     sql: str = field(repr=False)
     options: tuple[Option, ...] = ()
     place: Span = field(default=(0, 0), repr=False)
+    look: str = ""
+    """'roc' and so on: a statement `ROC OF MODEL`, which shows more of the same; empty of EVALUATE
+    itself."""
+    threshold: float | None = None
+    """Of the probability from which on a row is taken for the second class; None for the usual."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets, told
 from sqlfl.coordinator.protection import check_run
+from sqlfl.coordinator.quality import look
 from sqlfl.coordinator.weighting import sample_weights
 from sqlfl.coordinator.writing import write
 from sqlfl.errors import ModelError
@@ -81,15 +82,51 @@ def predict(
     return pa.Table.from_arrays(columns, names=names)
 
 
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a model makes of joined rows, beside what is true of them."""
+
+    rows: int
+    prediction: Array
+    """(N, 1) numbers, or (N, K) probabilities."""
+    y: Array
+    """(N,): numbers, or the places of classes among the model's."""
+    weights: Array | None
+    """(N,)"""
+
+
 def evaluate(
     plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring = Scoring()
 ) -> pa.Table:
     """One row: rows, loss, and the metrics of the model's kind, weighed where the plan is. Where
-    labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so.
+    labels are noised, also `accuracy_estimate` of a classifier, and `labels`, which says so. Where
+    the plan has a look, what that shows (`sqlfl.coordinator.quality`).
 
     Raises ModelError for an empty join, a class that the model does not know, and weights that are
     none, and PartyError where labels were not noised as planned.
     """
+    found = _outcome(plan, model, channel, run, said)
+    if plan.look is not None:
+        classes = None if model.classes is None else class_values(model)
+        return look(plan.look, classes, found.prediction, found.y, found.weights)
+    loss = _loss(model)
+    metrics = loss.metrics(found.prediction, found.y, found.weights)
+    value = loss.of_prediction(found.prediction, found.y, found.weights)
+    row: dict[str, object] = {"rows": found.rows, "loss": value, **metrics}
+    kinds = {"rows": pa.int64(), "labels": pa.string()}
+    if plan.privacy is not None:
+        if model.classes is not None:
+            row["accuracy_estimate"] = accuracy_estimate(
+                plan.privacy, float(metrics["accuracy"] or 0.0)
+            )
+        row["labels"] = f"noised, ε = {upwards(true_label_epsilon(plan.privacy))}"
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in row])
+    return pa.Table.from_pylist([row], schema=schema)
+
+
+def _outcome(
+    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
+) -> Outcome:
     joined = prepare(plan, channel, run, said.tell)
     if joined.total == 0:
         raise ModelError(
@@ -107,20 +144,10 @@ def evaluate(
     said.tell("scoring")
     prediction = _score(plan, model, joined, channel, run)
     remark_on_features(plan, joined, channel, run, said.remark)
-    loss, y = _loss(model), _known(model, target)
-    metrics = loss.metrics(prediction, y, weights)
-    value = loss.of_prediction(prediction, y, weights)
-    row: dict[str, object] = {"rows": joined.total, "loss": value, **metrics}
-    kinds = {"rows": pa.int64(), "labels": pa.string()}
+    y = _known(model, target)
     if plan.privacy is not None:
         check_run(plan, joined, None, channel, run, ())
-        if model.classes is not None:
-            row["accuracy_estimate"] = accuracy_estimate(
-                plan.privacy, float(metrics["accuracy"] or 0.0)
-            )
-        row["labels"] = f"noised, ε = {upwards(true_label_epsilon(plan.privacy))}"
-    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in row])
-    return pa.Table.from_pylist([row], schema=schema)
+    return Outcome(joined.total, prediction, y, weights)
 
 
 def _loss(model: Model) -> Loss:

@@ -1,0 +1,186 @@
+"""Clauses of statements: dotted names, options and their values, queries in parentheses."""
+
+from __future__ import annotations
+
+import re
+
+from sqlglot import exp
+from sqlglot.errors import ParseError as SqlglotParseError
+from sqlglot.tokenizer_core import TokenType
+
+from sqlfl.errors import ParseError
+from sqlfl.planner.grammar.parsing import group_joins
+from sqlfl.planner.grammar.statements import Option, Pairs, Path, Span, Value, Word
+from sqlfl.planner.grammar.tokens import QUOTED, Tokens
+from sqlfl.planner.grammar.writing import Dialect
+
+_EXPECTED = re.compile(r"Expect(?:ed|ing) ([A-Z)(\]}>][^'{]{0,30})$")
+"""What the parser of queries says that a user understands."""
+
+
+class Clauses(Tokens):
+    """Reads what several statements have."""
+
+    def path(self, what: str, least: int, most: int) -> Path:
+        words = [self.name(what)]
+        while self.accept("."):
+            words.append(self.name(f"a name after {'.'.join(words)}."))
+        span = (words[0].span[0], words[-1].span[1])
+        if not least <= len(words) <= most:
+            form = "party.table.column or alias.column" if most == 5 else "party.table"
+            hint = f"write alias.{words[0]}" if most == 5 and len(words) == 1 else None
+            raise self.fail(
+                f"expected {what} as {form}, got {'.'.join(words)}", hint=hint, span=span
+            )
+        return Path(tuple(str(word) for word in words), span)
+
+    def options(self, clause: str) -> tuple[Option, ...]:
+        form = f"{clause} (option = value, ...)"
+        self.expect("(", f"after {clause}", form)
+        options = [self._option(form)]
+        while self.accept(","):
+            options.append(self._option(form))
+        if not self.accept(")"):
+            raise self.fail(f"expected , or ) after an option of {clause}, got {self.got()}")
+        names = [option.name for option in options]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise self.fail(f"option {name} is given twice", span=name.span)
+        return tuple(options)
+
+    def _option(self, form: str) -> Option:
+        written = self.name("the name of an option")
+        self.expect("=", f"after {written}", form)
+        start = self.span()[0]
+        value = self._value(written)
+        end = self.span(self.tokens[self.at - 1])[1]
+        return Option(Word(written.lower(), written.span), value, (start, end))
+
+    def _value(self, option: str) -> Value:
+        token = self.token
+        negative = self.accept("-")
+        signed = negative or self.accept("+")
+        number = self.digits()
+        if number is not None:
+            return _number(number, negative)
+        if not signed and token is not None:
+            if token.token_type is TokenType.STRING:
+                self.at += 1
+                return token.text
+            constants: dict[str, Value] = {"TRUE": True, "FALSE": False, "NULL": None}
+            if self.word() in constants:
+                self.at += 1
+                return constants[self.tokens[self.at - 1].text.upper()]
+            if self.accept("["):
+                return self._list(option)
+            if self.accept("{"):
+                return self._pairs(option)
+        hint = None
+        if token is not None and not signed and self.is_name(token):
+            hint = f"text stands in single quotes: {option} = '{token.text}'"
+        elif not signed and self.word() == "(":
+            hint = f"a list stands in square brackets: {option} = [...]"
+        raise self.fail(f"expected a value for option {option}, got {self.got()}", hint=hint)
+
+    def digits(self) -> str | None:
+        """A number's text; the tokens of `.5` are a point and, right behind it, a number."""
+        point = self.token if self.word() == "." else None
+        place = self.at + (point is not None)
+        number = self.tokens[place] if place < len(self.tokens) else None
+        if number is None or number.token_type is not TokenType.NUMBER:
+            return None
+        if point is not None and (number.start != point.end + 1 or "." in number.text):
+            return None
+        self.at = place + 1
+        return number.text if point is None else f".{number.text}"
+
+    def _list(self, option: str) -> Value:
+        values: list[Value] = []
+        while not self.accept("]"):
+            if values:
+                self.expect(",", f"or ] in the list of option {option}")
+            values.append(self._value(option))
+        return tuple(values)
+
+    def _pairs(self, option: str) -> Value:
+        items: dict[str, Value] = {}
+        while not self.accept("}"):
+            if items:
+                self.expect(",", f"or }} after a value of option {option}")
+            place, key = self.span(), self._key(option)
+            if key in items:
+                raise self.fail(f"option {option} has the key '{key}' twice", span=place)
+            self.expect(":", f"after the key '{key}' of option {option}")
+            items[key] = self._value(option)
+        return Pairs(tuple(items.items()))
+
+    def _key(self, option: str) -> str:
+        """A string, a quoted name, a number or a boolean, as text."""
+        sign = "-" if self.accept("-") else ""
+        token = self.token
+        wanted = [TokenType.NUMBER] if sign else [TokenType.NUMBER, *QUOTED]
+        if token is not None and token.token_type in wanted:
+            self.at += 1
+            number = token.token_type is TokenType.NUMBER
+            return sign + (token.text.replace("_", "") if number else token.text)
+        if not sign and self.word() in ("TRUE", "FALSE"):
+            self.at += 1
+            return self.tokens[self.at - 1].text.lower()
+        raise self.fail(
+            f"expected a key of option {option}, got {self.got()}",
+            hint=f"{option} = {{'key': value, ...}}",
+        )
+
+    def query(self) -> tuple[exp.Query, Span]:
+        """The query between parentheses, and its place; its nodes have places in the whole text."""
+        if self.word() != "(":
+            raise self.fail(
+                f"expected ( query ) after FROM, got {self.got()}",
+                hint="FROM is followed by a query in parentheses: FROM ( SELECT ... )",
+            )
+        opening = self.token
+        depth, start = 0, self.at + 1
+        while self.token is not None:
+            depth += {"(": 1, ")": -1}.get(self.word(), 0)
+            self.at += 1
+            if depth == 0:
+                break
+        if depth:
+            raise self.fail("the parenthesis of FROM ( is not closed", span=self.span(opening))
+        tokens = self.tokens[start : self.at - 1]
+        if not tokens:
+            raise self.fail("expected a query, got ()", span=self.span(opening))
+        try:
+            found = Dialect().parser().parse(tokens, self.sql)
+        except SqlglotParseError as error:
+            raise self._misparsed(error) from error
+        if len(found) != 1 or not isinstance(found[0], exp.Query):
+            span = self.span(tokens[0])
+            raise self.fail(
+                f"expected a query, got {self.sql[span[0] : span[1]]}",
+                hint="write SELECT ... FROM ...; what else gives a table stands in FROM",
+                span=span,
+            )
+        group_joins(found[0])
+        return found[0], (self.span(opening)[1], self.span(self.tokens[self.at - 1])[0])
+
+    def _misparsed(self, error: SqlglotParseError) -> ParseError:
+        detail = error.errors[0] if error.errors else {}
+        line, column = detail.get("line") or 1, detail.get("col") or 1
+        end = sum(len(row) + 1 for row in self.sql.split("\n")[: line - 1]) + column
+        near = [t for t in self.tokens if t.start < end <= t.end + 1]
+        span = self.span(near[0]) if near else (end - 1, end)
+        said = _EXPECTED.match(str(detail.get("description") or ""))
+        got = self.sql[span[0] : span[1]].strip() or "the end"
+        what = f"expected {said[1]}, got {got}" if said else f"{got} is not expected here"
+        hint = "try it on a DuckDB connection; what DuckDB takes all the same may stand in a view "
+        hint += "of the party"
+        if got in ("{", "}"):
+            hint = 'in Python, a text with {names} to fill in starts with f: f"..."'
+        return self.fail(f"the query cannot be read: {what}", hint=hint, span=span)
+
+
+def _number(text: str, negative: bool) -> int | float:
+    digits = text.replace("_", "")
+    value: int | float = int(digits) if digits.isdigit() else float(digits)
+    return -value if negative else value
