@@ -39,9 +39,11 @@ def curve(scores: Array, positive: Array, weights: Array | None = None) -> Curve
 
 
 def corners(found: Curve) -> Curve:
-    """Without the thresholds that lie on a line between their neighbours: the same curve."""
-    bends = np.diff(found.false, 2).astype(bool) | np.diff(found.true, 2).astype(bool)
-    return _picked(found, np.flatnonzero(np.concatenate([[True], bends, [True]])))
+    """Without the thresholds in the middle of two steps that are alike: the same curve."""
+    false, true = found.false[1:], found.true[1:]
+    bends = (np.diff(false, 2) != 0.0) | (np.diff(true, 2) != 0.0)
+    kept = np.concatenate([[True, True], bends, [True]])[: len(found.true)]
+    return _picked(found, np.flatnonzero(kept))
 
 
 def thinned(found: Curve, points: int, least: float = 1.0) -> Curve:
@@ -49,15 +51,23 @@ def thinned(found: Curve, points: int, least: float = 1.0) -> Curve:
     other, but for the last."""
     counted = found.true + found.false
     picked = np.arange(len(counted))
-    if least > 1.0:
-        cells = np.floor_divide(counted, least)
-        picked = np.append(np.flatnonzero(np.diff(cells, prepend=-1.0)), len(counted) - 1)
-        if len(picked) > 2 and counted[picked[-1]] - counted[picked[-2]] < least:
-            picked = np.delete(picked, -2)
     if len(picked) > points:
         wanted = np.linspace(0.0, counted[-1], points)
-        picked = picked[np.searchsorted(counted[picked], wanted).clip(max=len(picked) - 1)]
-    return _picked(found, np.unique(picked))
+        picked = np.unique(np.searchsorted(counted, wanted).clip(max=len(picked) - 1))
+    if least > 1.0:
+        picked = picked[_apart(counted[picked], least)]
+    return _picked(found, picked)
+
+
+def _apart(ascending: Array, least: float) -> Array:
+    """Places of the first and the last number, and of some between them that are `least` apart."""
+    places, last = [0], len(ascending) - 1
+    while (after := int(np.searchsorted(ascending, ascending[places[-1]] + least))) <= last:
+        places.append(after)
+    if len(places) == 1:
+        places.append(last)
+    places[-1] = last
+    return np.unique(places)
 
 
 def _picked(found: Curve, places: Array) -> Curve:
@@ -90,7 +100,7 @@ def edges(values: Array, bins: int, strategy: str, weights: Array | None, span: 
         return np.linspace(low, high, bins + 1)
     shares = np.linspace(0.0, 1.0, bins + 1)
     if weights is None:
-        return np.unique(np.quantile(values, shares))
+        return np.unique(np.percentile(values, shares * 100.0))
     order = np.argsort(values)
     below = np.cumsum(weights[order])
     places = np.searchsorted(below, shares * below[-1]).clip(max=len(values) - 1)
