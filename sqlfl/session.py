@@ -19,14 +19,13 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
-from sqlfl.errors import Error, ModelError, ParseError
+from sqlfl.errors import Error, ModelError
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
-from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planning import explain, plan_scoring, plan_training
 from sqlfl.plans import Plans
 from sqlfl.printing import line
@@ -35,10 +34,10 @@ from sqlfl.remarks import Remarks
 from sqlfl.result import Result, facts_to_html
 from sqlfl.running import running
 from sqlfl.schema import Client
-from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.store.saving import Saving, model_of
+from sqlfl.texts import FLATTEN, TOO_DEEP, Values, pieces, whole
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
@@ -151,10 +150,21 @@ class Federation:
 
     # -- statements -------------------------------------------------------------------------------
 
-    def sql(self, text: str) -> Result:
-        """Run one statement (see docs/statements.md). A statement that fails changes nothing."""
+    def sql(self, text: str, parameters: Values = None) -> Result:
+        """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
+
+        parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`, which
+            stand in the text where a literal may (docs/python.md).
+
+        A statement that fails changes nothing; of several, those before it are done. Nothing is
+        done where one of them cannot be read.
+        """
         with self._statement():
-            return self._answer(_parsed(text))
+            read = [(piece, piece.statement()) for piece in pieces(text, parameters)]
+        for piece, statement in read:
+            with piece.placed(done=True), self._statement():
+                result = self._answer(statement)
+        return result
 
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
@@ -179,16 +189,18 @@ class Federation:
                 return self._drop(statement)
         raise Error(f"{type(statement).__name__} is not built yet")
 
-    def explain(self, text: str) -> ExplainedPlan:
+    def explain(self, text: str, parameters: Values = None) -> ExplainedPlan:
         """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
 
-        `print` shows it in short, its `details` in full.
+        `print` shows it in short, its `details` in full; `parameters` as in `sql`.
         """
         with self._statement():
-            statement = _parsed(text)
+            piece = whole(text, parameters)
+            statement = piece.statement()
             if isinstance(statement, st.ExplainStatement):
                 statement = statement.statement
-            return explain(self._plan(statement))
+            with piece.placed():
+                return explain(self._plan(statement))
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises ModelError where there is none."""
@@ -476,21 +488,6 @@ def connect(
     <sqlfl federation at clinic: parties: none; models: none>
     """
     return Federation(path, progress=progress, at=at, transport=transport, executor=executor)
-
-
-TOO_DEEP = "the statement is nested too deeply"
-FLATTEN = "write long chains of OR as IN (...), and long expressions as views of the party"
-
-
-def _parsed(text: str) -> st.Statement:
-    if not isinstance(text, str):
-        raise Error(f"a statement must be text, got {type(text).__name__}")
-    try:
-        statement = parse(text)
-        confirm(statement)
-        return statement
-    except RecursionError:
-        raise ParseError(TOO_DEEP, hint=FLATTEN) from None
 
 
 def _card(facts: list[tuple[str, str]]) -> Result:
