@@ -20,10 +20,10 @@ from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
 from sqlfl.errors import Error, ModelError
+from sqlfl.face import Face, card
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
-from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planning import explain, plan_scoring, plan_training
@@ -31,13 +31,13 @@ from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.remarks import Remarks
-from sqlfl.result import Result, facts_to_html
+from sqlfl.result import Result
 from sqlfl.running import running
 from sqlfl.schema import Client
 from sqlfl.store.coordinator_file import CoordinatorFile
-from sqlfl.store.registry import Model, Registry, facts_to_text
+from sqlfl.store.registry import Model, Registry
 from sqlfl.store.saving import Saving, model_of
-from sqlfl.texts import FLATTEN, TOO_DEEP, Values, pieces, whole
+from sqlfl.texts import FLATTEN, TOO_DEEP
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
@@ -47,7 +47,7 @@ from sqlfl.version import __version__
 log = logging.getLogger("sqlfl.session")
 
 
-class Federation:
+class Federation(Face):
     """A coordinator in this process and the parties attached to it.
 
     Use `sqlfl.connect()`. Also a context manager: leaving it closes what the federation opened.
@@ -150,22 +150,6 @@ class Federation:
 
     # -- statements -------------------------------------------------------------------------------
 
-    def sql(self, text: str, parameters: Values = None) -> Result:
-        """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
-
-        parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`, which
-            stand in the text where a literal may (docs/python.md).
-
-        A statement that fails changes nothing; of several, those before it are done. Nothing is
-        done where one of them cannot be read.
-        """
-        with self._statement():
-            read = [(piece, piece.statement()) for piece in pieces(text, parameters)]
-        for piece, statement in read:
-            with piece.placed(done=True), self._statement():
-                result = self._answer(statement)
-        return result
-
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
             case st.ExplainStatement():
@@ -180,27 +164,9 @@ class Federation:
                 return self._score(statement, predict)
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
-            case st.ShowModels():
-                return Result(self._registry.table())
-            case st.DescribeModel():
-                model = self.model(statement.name)
-                return _card([*model.facts(), ("statement", model.sql.strip())])
             case st.DropModel():
                 return self._drop(statement)
-        raise Error(f"{type(statement).__name__} is not built yet")
-
-    def explain(self, text: str, parameters: Values = None) -> ExplainedPlan:
-        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
-
-        `print` shows it in short, its `details` in full; `parameters` as in `sql`.
-        """
-        with self._statement():
-            piece = whole(text, parameters)
-            statement = piece.statement()
-            if isinstance(statement, st.ExplainStatement):
-                statement = statement.statement
-            with piece.placed():
-                return explain(self._plan(statement))
+        return self._shown(statement)
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises ModelError where there is none."""
@@ -342,7 +308,7 @@ class Federation:
 
     def _train(self, statement: st.TrainModel) -> Result:
         if statement.if_not_exists and statement.name in self._registry:
-            return _card(self._registry.get(statement.name).facts())
+            return card(self._registry.get(statement.name).facts())
         self._registry.check_free(statement.name, replace=statement.replace)
         with ExitStack() as stack:
             warm: list[Model] = []
@@ -396,7 +362,7 @@ class Federation:
             if statement.name not in self._registry:
                 raise
             model = self._registry.get(statement.name)  # another thread has trained it meanwhile
-        return _card(model.facts())
+        return card(model.facts())
 
     def _score(
         self,
@@ -488,9 +454,3 @@ def connect(
     <sqlfl federation at clinic: parties: none; models: none>
     """
     return Federation(path, progress=progress, at=at, transport=transport, executor=executor)
-
-
-def _card(facts: list[tuple[str, str]]) -> Result:
-    names, values = zip(*facts, strict=True)
-    table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))

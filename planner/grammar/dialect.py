@@ -8,15 +8,14 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.errors import nearest
 from sqlfl.options.looks import LOOKS
-from sqlfl.planner.grammar.clauses import Clauses
+from sqlfl.planner.grammar.listings import Listings
+from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
-    DescribeModel,
     DropModel,
     EvaluateModel,
     ExplainStatement,
     Path,
     PredictModel,
-    ShowModels,
     Span,
     Statement,
     TrainModel,
@@ -28,8 +27,9 @@ _QUALITY = tuple(look.upper() for look in LOOKS)
 _STATEMENTS = (
     *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP"),
     *_QUALITY,
+    *("HISTORY", "FEATURES"),
 )
-_RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
+_RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE", "WEIGHTS")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
@@ -56,12 +56,13 @@ def split(sql: str) -> tuple[Span, ...]:
     )
 
 
-class _Reader(Clauses):
+class _Reader(Listings):
     # -- statements --------------------------------------------------------------------------------
 
     def statement(self) -> Statement:
         if not self.tokens:
             raise self.fail(f"expected a statement ({', '.join(_STATEMENTS)}), got nothing")
+        self.tokens = respelled(self.tokens, self.sql)
         found = self._statement()
         if self.token is not None:
             if self.token.token_type is TokenType.SEMICOLON:
@@ -93,6 +94,7 @@ class _Reader(Clauses):
             "DESCRIBE": self._describe,
             "DROP": self._drop,
             **dict.fromkeys(_QUALITY, self._quality),
+            **dict.fromkeys(("HISTORY", "FEATURES"), self._of_model),
         }
         if first in readers:
             self.at += 1
@@ -259,14 +261,6 @@ class _Reader(Clauses):
         return PredictModel(
             name, tuple(identifiers), query, into, self.sql, options, replace, place
         )
-
-    def _show(self) -> ShowModels:
-        self.expect("MODELS", "after SHOW")
-        return ShowModels(self.sql)
-
-    def _describe(self) -> DescribeModel:
-        self.expect("MODEL", "after DESCRIBE")
-        return DescribeModel(self.name("the name of the model"), self.sql)
 
     def _drop(self) -> DropModel:
         self.expect("MODEL", "after DROP")
