@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 
 import pyarrow as pa
+from sqlglot import exp
 
 from sqlfl import listing
 from sqlfl.catalog import FederationCatalog
@@ -14,10 +15,14 @@ from sqlfl.parties import Parties
 from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.parameters import Filled, fill
+from sqlfl.planner.grammar.queries import read_path, written
+from sqlfl.planner.query.outputs import outputs_of
 from sqlfl.planning import explain
+from sqlfl.relation import Relation
 from sqlfl.result import Result, facts_to_html
 from sqlfl.store.registry import Model, Registry, facts_to_text
-from sqlfl.texts import Values, pieces, whole
+from sqlfl.texts import Piece, Values, pieces, text_of, whole
 from sqlfl.transport.base import Channel
 
 
@@ -90,6 +95,33 @@ class Face(ABC):
         with self._statement():
             return Result(listing.columns_of_tables(self._catalog()))
 
+    def table(self, name: str) -> Relation:
+        """The table or view `party.table`, to train and predict with; its columns, never its rows.
+
+        Longer names are as in queries, and quoted as there. Raises PlanError where it is not there.
+        """
+        path = read_path(name, "a table", 2, 4)
+        return self._relation(Filled(name, f"FROM {written(*path)}"), path)
+
+    def query(self, text: str, parameters: Values = None) -> Relation:
+        """A query over tables of the parties, to train and predict with; its columns, never rows.
+
+        parameters : values for `?`, `$1` or `$name`, as in `sql`.
+
+        Raises ParseError where the text is no query, and PlanError where it is none that a
+        statement can have.
+        """
+        return self._relation(fill(text_of(text, "a query"), parameters))
+
+    def _relation(self, filled: Filled, path: tuple[str, ...] = ()) -> Relation:
+        piece = Piece(filled, filled.sql)
+        with self._statement():
+            probe = piece.query()
+            with piece.placed():
+                columns = outputs_of(probe.query, probe.sql, self._catalog(probe.query))
+        start, end = probe.place
+        return Relation(probe.sql[start:end], columns, self, path)
+
     def _shown(self, statement: st.Statement) -> Result:
         """The answer to a statement that shows what there is."""
         match statement:
@@ -110,8 +142,8 @@ class Face(ABC):
                 return Result(listing.columns(self._catalog(), statement.path, statement.sql))
         raise Error(f"{type(statement).__name__} is not built yet")
 
-    def _catalog(self) -> FederationCatalog:
-        return FederationCatalog(self._channel(), self._parties.clients)
+    def _catalog(self, query: exp.Query | None = None) -> FederationCatalog:
+        return FederationCatalog(self._channel(), self._parties.clients, query)
 
 
 def card(facts: list[tuple[str, str]]) -> Result:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlfl.errors import Error, ParseError, StatementError
 from sqlfl.planner.grammar.dialect import parse, split
 from sqlfl.planner.grammar.parameters import Filled, fill
-from sqlfl.planner.grammar.statements import Statement
+from sqlfl.planner.grammar.queries import read_query
+from sqlfl.planner.grammar.statements import PredictModel, Statement
 from sqlfl.second_reading import confirm
 
+S = TypeVar("S", bound=Statement)
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any] | None
 """Of parameters."""
 TOO_DEEP = "the statement is nested too deeply"
@@ -33,9 +35,16 @@ class Piece:
 
     def statement(self) -> Statement:
         """Raises ParseError where the text is none."""
+        return self._read(parse)
+
+    def query(self) -> PredictModel:
+        """The text as a query, in a statement that has nothing else."""
+        return self._read(read_query)
+
+    def _read(self, read: Callable[[str], S]) -> S:
         with self.placed():
             try:
-                found = parse(self.sql)
+                found = read(self.sql)
                 self.filled.check(found, self.offset)
                 confirm(found)
                 return found
@@ -90,6 +99,11 @@ def _whole(filled: Filled) -> Piece:
 
 
 def _filled(text: str, parameters: Values) -> Filled:
+    return fill(text_of(text, "a statement"), parameters)
+
+
+def text_of(text: object, what: str) -> str:
+    """`text`, where it is one."""
     if not isinstance(text, str):
-        raise Error(f"a statement must be text, got {type(text).__name__}")
-    return fill(text, parameters)
+        raise Error(f"{what} must be text, got {type(text).__name__}")
+    return text

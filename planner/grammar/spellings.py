@@ -264,12 +264,17 @@ class _Spelling(Tokens):
 
 
 def _query(tokens: list[Token]) -> list[Token]:
-    """FROM ( query ), the parentheses right around it."""
+    """FROM ( query )"""
+    return [made("FROM", tokens[0]), *in_parentheses(tokens)]
+
+
+def in_parentheses(tokens: list[Token]) -> list[Token]:
+    """The parentheses stand right around the tokens."""
     first, last = tokens[0], tokens[-1]
     before, after = first.start - 1, last.end + 1
     opening = Token(TokenType.L_PAREN, "(", first.line, first.col, before, before)
     closing = Token(TokenType.R_PAREN, ")", last.line, last.col, after, after)
-    return [made("FROM", first), opening, *tokens, closing]
+    return [opening, *tokens, closing]
 
 
 _OF = ("OF", "MODEL")
