@@ -77,7 +77,7 @@ def pieces(text: str, parameters: Values = None) -> tuple[Piece, ...]:
     """The statements of the text in order, at least one; numbers and names of parameters are those
     of the whole text. Raises Error where it is none, and as `fill` does."""
     filled = _filled(text, parameters)
-    spans = split(filled.sql)
+    spans = split(filled.sql) if ";" in filled.sql else ()
     if len(spans) < 2:
         return (_whole(filled),)
     found = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import pathlib
 from collections.abc import Iterator
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -163,3 +165,62 @@ def test_a_text_must_be_one(fed: sqlfl.Federation) -> None:
         fed.sql(" ; -- no statement\n;")
     with pytest.raises(sqlfl.ParseError, match="got several"):
         fed.explain("SHOW MODELS; SHOW MODELS")
+
+
+def test_a_threshold_may_be_a_parameter(fed: sqlfl.Federation) -> None:
+    query = "SELECT x, y > 2 AS late FROM one.t"
+    fed.sql(f"TRAIN MODEL m USING logistic_regression TARGET late FROM ({query})")
+    plain = fed.sql(f"CONFUSION OF MODEL m AT 0.3 FROM ({query})").fetchall()
+    assert fed.sql(f"CONFUSION OF MODEL m AT ? FROM ({query})", [0.3]).fetchall() == plain
+    spelled = f"SELECT * FROM ML.CONFUSION_MATRIX(MODEL m, ({query}), STRUCT($t AS threshold))"
+    assert fed.sql(spelled, {"t": 0.3}).fetchall() == plain
+    with pytest.raises(sqlfl.ParseError, match="from 0 to 1"):
+        fed.sql(f"CONFUSION OF MODEL m AT ? FROM ({query})", [-0.3])
+
+
+def test_parameters_of_other_spellings(fed: sqlfl.Federation) -> None:
+    fed.sql(
+        "CREATE MODEL m OPTIONS (model_type='LINEAR_REG', input_label_cols=['y'], l2_reg = $l2) "
+        "AS SELECT x, y FROM one.t WHERE c = $c",
+        {"l2": 0.5, "c": "A"},
+    )
+    assert fed.model("m").options["l2"] == 0.5
+    assert "l2_reg = 0.5" in fed.model("m").sql
+    assert fed.model("m").metrics["rows"] == 67
+    with pytest.raises(sqlfl.OptionError, match="l2 must be") as caught:
+        fed.sql(
+            "CREATE MODEL n OPTIONS (model_type='LINEAR_REG', l2_reg=?) AS SELECT y AS label",
+            [-1],
+        )
+    assert caught.value.column == 57
+
+
+def test_what_lasts_tells_without_its_parties(tmp_path: pathlib.Path) -> None:
+    with duckdb.connect(tmp_path / "one.duckdb") as con:
+        con.execute("CREATE TABLE t AS SELECT i AS x, i % 3 AS y FROM range(20) r(i)")
+    with sqlfl.connect(tmp_path / "c.duckdb", progress=False) as made:
+        made.attach("one", tmp_path / "one.duckdb")
+        made.sql(
+            "TRAIN MODEL m USING linear_regression TARGET y FROM (FROM one.t WHERE x > ?)", [3]
+        )
+        history = made.sql("HISTORY OF MODEL m").fetchall()
+        features = made.sql("FEATURES OF MODEL m").fetchall()
+    with sqlfl.connect(tmp_path / "c.duckdb", progress=False) as again:
+        assert again.models == ("m",)
+        assert again.sql("HISTORY OF MODEL m").fetchall() == history
+        assert again.sql("FEATURES OF MODEL m").fetchall() == features
+        assert "x > 3" in again.model("m").sql
+
+
+@pytest.mark.parametrize("combine", [False, True])
+def test_tables_of_parties_of_several_clients(combine: bool) -> None:
+    with in_memory() as first, in_memory() as second, sqlfl.connect(progress=False) as made:
+        for con in (first, second):
+            con.execute("CREATE TABLE t AS SELECT i AS x, i % 3 AS y FROM range(20) r(i)")
+        made.attach("bank", [first, second], combine=combine)
+        assert made.sql("SHOW PARTIES").fetchall() == [("bank", 2, combine)]
+        assert made.sql("SHOW TABLES").fetchall() == [("bank.t", 2, 2)]
+        assert made.sql("DESCRIBE bank.t").fetchall()[0] == ("x", "BIGINT", 2)
+        table = made.table("bank.t")
+        assert table.columns == ("x", "y")
+        assert table.train("m", "linear_regression", "y").metrics["rows"] == 40

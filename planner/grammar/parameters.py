@@ -130,7 +130,7 @@ def fill(sql: str, values: object = None) -> Filled:
     Raises ParseError for parameters without values and Error for values without parameters, and of
     types that SQL has no literals of.
     """
-    found = places(sql)
+    found = places(sql) if "?" in sql or "$" in sql else ()
     if values is None:
         if found:
             raise ParseError(
