@@ -23,7 +23,10 @@ from sqlfl.planner.grammar.writing import Dialect, to_sql
 _OPTIONS = ("WITH", "PRIVACY", "OPTIONS")
 """Clauses in whose parentheses values of options stand."""
 _CALL = "fed.sql(text, [value, ...]) for ? and $1, fed.sql(text, {'name': value}) for $name"
-_STANDS = "it stands where a literal may; names of tables, columns and models are written"
+_STANDS = (
+    "names of tables, columns and models are written; for DATE ? give a date, or write "
+    "CAST(? AS DATE)"
+)
 
 
 _OF_NAMES = (exp.Dot, exp.Join, exp.Star)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import re
 
 import duckdb
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.errors import Error, ParseError
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.literals import literal
 from sqlfl.planner.grammar.parameters import Filled, fill
-from sqlfl.planner.grammar.statements import Pairs, TrainModel, Value
+from sqlfl.planner.grammar.statements import ExplainStatement, Pairs, Statement, TrainModel, Value
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.second_reading import confirm
+from tests.planner import goldens
 
 HEAD = "TRAIN MODEL m USING linear_regression TARGET y "
 TEXTS = some.text(some.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -229,3 +233,47 @@ def test_marks_in_texts_and_comments_are_none() -> None:
     text = "SELECT '?', \"?\", $$ ? $1 $$ -- $name\n /* ? */ FROM a.t"
     assert fill(text).sql == text
     assert tokenize(fill(f"{text} WHERE ?", [1]).sql)[-1].text == "1"
+
+
+def literals_of(sql: str) -> list[tuple[int, int, object]]:
+    """Places and values of the numbers and texts in a text."""
+    found: list[tuple[int, int, object]] = []
+    for token in tokenize(sql):
+        if token.token_type is TokenType.STRING and sql[token.start] == "'":
+            found.append((token.start, token.end + 1, token.text))
+        elif token.token_type is TokenType.NUMBER and re.fullmatch(r"\d+(\.\d+)?", token.text):
+            whole = token.text.isdecimal() and str(int(token.text)) == token.text
+            value = int(token.text) if whole else decimal.Decimal(token.text)
+            found.append((token.start, token.end + 1, value))
+    return found
+
+
+PLANS = [case.sql for case in goldens.cases("plans.sql") if literals_of(case.sql)]
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("sql", PLANS)
+def test_each_literal_of_a_query_may_be_a_parameter(sql: str) -> None:
+    """Where it is not a part of something else: DATE '2024-01-01', say."""
+    plain = parse(sql)
+    for start, stop, value in literals_of(sql):
+        text = f"{sql[:start]} ? {sql[stop:]}"
+        try:
+            filled = fill(text, [value])
+            statement = parse(filled.sql)
+            filled.check(statement, 0)
+        except ParseError:
+            before = tokenize(sql[:start])
+            assert before[-1].text.upper() in PARTS, text
+            continue
+        assert query_of(statement) == query_of(plain)
+
+
+PARTS = {"DATE", "TIME", "TIMESTAMP"}
+
+
+def query_of(statement: Statement) -> exp.Query:
+    inner = statement.statement if isinstance(statement, ExplainStatement) else statement
+    query = getattr(inner, "query", None)
+    assert isinstance(query, exp.Query)
+    return query
