@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlfl.errors import Error, ParseError, StatementError
 from sqlfl.planner.grammar.dialect import parse, split
-from sqlfl.planner.grammar.parameters import Filled, fill
+from sqlfl.planner.grammar.parameters import NO_NAME, Filled, fill
 from sqlfl.planner.grammar.queries import read_query
 from sqlfl.planner.grammar.statements import PredictModel, Statement
 from sqlfl.second_reading import confirm
@@ -69,7 +69,10 @@ class Piece:
             return
         span = error.span
         if span is not None:
-            span = self.filled.original_span((span[0] + self.offset, span[1] + self.offset))
+            written = (span[0] + self.offset, span[1] + self.offset)
+            if isinstance(error, ParseError) and self.filled.is_value(written):
+                error.hint = error.hint or NO_NAME
+            span = self.filled.original_span(written)
         error.move(self.filled.original, span)
 
 

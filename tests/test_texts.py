@@ -108,6 +108,18 @@ def test_an_error_marks_the_place_in_the_text_that_was_given(fed: sqlfl.Federati
     assert value.value.sql[slice(*value.value.span)] == "?"
 
 
+@pytest.mark.parametrize("text", [
+    "DROP MODEL ?", "DESCRIBE ?", "HISTORY OF MODEL ?", "PREDICT MODEL m ID (?) FROM (FROM one.t)",
+    "TRAIN MODEL m USING linear_regression TARGET ? FROM (FROM one.t)", "SHOW ?",
+    "TRAIN MODEL m USING ? TARGET y FROM (FROM one.t)", "PREDICT MODEL m FROM (FROM one.t) INTO ?",
+])  # fmt: skip
+def test_a_name_is_no_parameter(fed: sqlfl.Federation, text: str) -> None:
+    with pytest.raises(sqlfl.ParseError, match=r"(?s)\?.*\^.*hint: ") as caught:
+        fed.sql(text, ["a name; DROP MODEL m"])
+    assert caught.value.sql == text
+    assert caught.value.column == text.index("?") + 1
+
+
 def test_a_value_is_never_read_as_sql(fed: sqlfl.Federation) -> None:
     value = "x') ; DROP MODEL m; --"
     fed.sql(PLAIN.format("m", "?", "?", "?"), [0.01, 1, value])

@@ -29,7 +29,10 @@ _STATEMENTS = (
     *_QUALITY,
     *("HISTORY", "FEATURES"),
 )
-_RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE", "WEIGHTS")
+_RESERVED = (
+    *("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE"),
+    *("CONTRIBUTIONS", "WEIGHTS"),
+)
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
@@ -94,7 +97,7 @@ class _Reader(Listings):
             "DESCRIBE": self._describe,
             "DROP": self._drop,
             **dict.fromkeys(_QUALITY, self._quality),
-            **dict.fromkeys(("HISTORY", "FEATURES"), self._of_model),
+            **dict.fromkeys(("HISTORY", "FEATURES"), self._part_of_model),
         }
         if first in readers:
             self.at += 1

@@ -42,7 +42,7 @@ class Listings(Clauses):
             )
         return DescribeTable(self.path("a table", 2, 4), self.sql)
 
-    def _of_model(self) -> Statement:
+    def _part_of_model(self) -> Statement:
         first = self.word(-1)
         self.expect("OF", f"after {first}", f"{first} OF MODEL name")
         self.expect("MODEL", f"after {first} OF", f"{first} OF MODEL name")

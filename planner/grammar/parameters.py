@@ -23,6 +23,7 @@ from sqlfl.planner.grammar.writing import Dialect, to_sql
 _OPTIONS = ("WITH", "PRIVACY", "OPTIONS")
 """Clauses in whose parentheses values of options stand."""
 _CALL = "fed.sql(text, [value, ...]) for ? and $1, fed.sql(text, {'name': value}) for $name"
+NO_NAME = "a parameter is a value: names of models, tables and columns are written"
 _STANDS = (
     "names of tables, columns and models are written; for DATE ? give a date, or write "
     "CAST(? AS DATE)"
@@ -60,6 +61,10 @@ class Filled:
     def original_span(self, span: Span) -> Span:
         """Where a part of `sql` came from."""
         return self._offset(span[0], 0), self._offset(span[1], 1)
+
+    def is_value(self, span: Span) -> bool:
+        """Whether the part of `sql` is the value of a parameter, and nothing else."""
+        return any(first <= span[0] < span[1] <= last for _, (first, last) in self.edits)
 
     def _offset(self, at: int, end: int) -> int:
         shift = 0

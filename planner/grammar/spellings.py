@@ -281,6 +281,7 @@ _OF = ("OF", "MODEL")
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], bool]] = {
     "EVALUATE": (("EVALUATE", "MODEL"), True),
     "PREDICT": (("PREDICT", "MODEL"), True),
+    "EXPLAIN_PREDICT": (("CONTRIBUTIONS", *_OF), True),
     "ROC_CURVE": (("ROC", *_OF), True),
     "CONFUSION_MATRIX": (("CONFUSION", *_OF), True),
     "WEIGHTS": (("WEIGHTS", *_OF), False),
@@ -291,7 +292,6 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], bool]] = {
 _THRESHOLDS = {"EVALUATE": ("METRICS", *_OF), "CONFUSION_MATRIX": ("CONFUSION", *_OF)}
 """The words where a threshold is given."""
 _INSTEAD = {
-    "EXPLAIN_PREDICT": "a party scores its own rows with its part of a model: docs/predict.md",
     "ADVANCED_WEIGHTS": "ML.WEIGHTS(MODEL name) has the weights",
     "TRIAL_INFO": "each model is trained by a statement of its own: SHOW MODELS lists them",
 }
