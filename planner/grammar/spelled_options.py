@@ -188,9 +188,13 @@ def _given(option: SpelledOption, named: Mapping[str, SpelledOption], fail: Fail
         return [option.written(_SAME[name])]
     if name == "class_weights":
         return [option.written("class_weight", *_weights(option, fail))]
-    if name == "early_stop" and option.word in ("TRUE", "FALSE"):
-        kept = option.word == "TRUE" or "min_rel_progress" in named
-        return [] if kept else [option.written("tolerance", option.number("0"))]
+    if name == "early_stop" and option.word == "TRUE":
+        return []
+    if name == "early_stop" and option.word == "FALSE":
+        if "min_rel_progress" in named:
+            raise fail("min_rel_progress says nothing with early_stop = FALSE",
+                       hint="leave one of them out", span=option.span)  # fmt: skip
+        return [option.written("tolerance", option.number("0"))]
     if name == "data_split_method":
         return _split(option, named, fail)
     if name == "l1_reg" and option.word.strip("0.") == "" and option.word:

@@ -138,6 +138,17 @@ def test_places_are_those_of_the_text_that_was_given() -> None:
     assert text[slice(*filled.original_span((start, start + 3)))] == "?"
 
 
+@given(some.lists(some.one_of(TEXTS, some.integers()), min_size=3, max_size=3))
+def test_each_character_that_was_given_has_its_place(values: list[object]) -> None:
+    text = f"{HEAD}WITH (l2=?,x=[?]) FROM (SELECT x\nFROM a.t WHERE n=?AND m)"
+    filled = fill(text, values)
+    inside = {at for _, (first, last) in filled.edits for at in range(first, last)}
+    for at, character in enumerate(filled.sql):
+        start, stop = filled.original_span((at, at + 1))
+        assert text[start:stop] == ("?" if at in inside else character)
+        assert filled.is_value((at, at + 1)) == (at in inside)
+
+
 class Color(str, enum.Enum):  # noqa: UP042
     RED = "red"
 
