@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 from sqlglot.tokenizer_core import Token, TokenType
 
-from sqlfl.errors import StatementError
+from sqlfl.errors import ParseError, StatementError
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.spellings import respelled
@@ -75,3 +77,17 @@ def test_other_statements_keep_their_tokens() -> None:
     for sql in ("SHOW MODELS", "SELECT 1", "EXPLAIN TRAIN MODEL ml", "CREATE TABLE t AS FROM ml.x"):
         tokens = tokenize(sql)
         assert respelled(tokens, sql) is tokens
+
+
+@given(some.sampled_from(SPELLINGS), some.data())
+def test_whatever_is_missing_is_said(case: goldens.Case, data: some.DataObject) -> None:
+    """Without one token, or with one more: a statement, or an error at its place."""
+    places = [(token.start, token.end + 1) for token in tokenize(case.sql)]
+    start, stop = data.draw(some.sampled_from(places))
+    other = data.draw(some.sampled_from(["", "(", ")", ",", "=", "MODEL", "'a'", "3", ";", "x"]))
+    sql = case.sql[:start] + f" {other} " + case.sql[stop:]
+    try:
+        parse(sql)
+    except ParseError as error:
+        assert error.sql == sql
+        assert error.line is not None
