@@ -9,7 +9,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.errors import nearest
 from sqlfl.options.looks import LOOKS
 from sqlfl.planner.grammar.listings import Listings
-from sqlfl.planner.grammar.spellings import respelled
+from sqlfl.planner.grammar.spellings import TO_COME, respelled
 from sqlfl.planner.grammar.statements import (
     DropModel,
     EvaluateModel,
@@ -25,14 +25,10 @@ from sqlfl.planner.grammar.tokens import tokenize
 
 _QUALITY = tuple(look.upper() for look in LOOKS)
 _STATEMENTS = (
-    *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP"),
+    *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP", "HISTORY", "FEATURES"),
     *_QUALITY,
-    *("HISTORY", "FEATURES"),
 )
-_RESERVED = (
-    *("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE"),
-    *("CONTRIBUTIONS", "WEIGHTS"),
-)
+_RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
@@ -96,13 +92,13 @@ class _Reader(Listings):
             "SHOW": self._show,
             "DESCRIBE": self._describe,
             "DROP": self._drop,
-            **dict.fromkeys(_QUALITY, self._quality),
             **dict.fromkeys(("HISTORY", "FEATURES"), self._part_of_model),
+            **dict.fromkeys(_QUALITY, self._quality),
         }
         if first in readers:
             self.at += 1
             return readers[first]()
-        if first in _RESERVED:
+        if first in (*_RESERVED, *TO_COME):
             raise self.fail(f"{first} is reserved for later and not built yet")
         near = nearest(first, (*_STATEMENTS, *_RESERVED))
         hint = f"did you mean {near}?" if near else None
