@@ -43,6 +43,8 @@ class Place:
     span: Span
     option: bool
     """It is the value of an option, or within one."""
+    member: bool = False
+    """It stands alone in the parentheses of IN."""
 
     @property
     def shown(self) -> str:
@@ -111,15 +113,23 @@ def places(sql: str) -> tuple[Place, ...]:
             depth = 0
         option = depth > 0 and clause in _OPTIONS
         if token.token_type is TokenType.PLACEHOLDER:
-            found.append(Place("", (token.start, token.end + 1), option))
+            found.append(
+                Place("", (token.start, token.end + 1), option, _is_member(tokens, at, at))
+            )
         elif token.token_type is TokenType.PARAMETER and token.text == "$":
             named = tokens[at + 1] if at + 1 < len(tokens) else None
             if named is None or named.start != token.end + 1:
                 raise _unnamed(sql, token)
             if not named.text.replace("_", "a").isalnum():
                 raise _unnamed(sql, token)
-            found.append(Place(named.text, (token.start, named.end + 1), option))
+            member = _is_member(tokens, at, at + 1)
+            found.append(Place(named.text, (token.start, named.end + 1), option, member))
     return tuple(found)
+
+
+def _is_member(tokens: Sequence[Token], first: int, last: int) -> bool:
+    around = (*tokens[max(first - 2, 0) : first], *tokens[last + 1 : last + 2])
+    return [token.text.upper() for token in around] == ["IN", "(", ")"]
 
 
 def _unnamed(sql: str, token: Token) -> ParseError:
@@ -167,6 +177,13 @@ def fill(sql: str, values: object = None) -> Filled:
 
 def _text(place: Place, value: object, sql: str) -> str:
     what = f"the value of {place.shown}"
+    if place.member and isinstance(value, list | tuple):
+        raise ParseError(
+            f"IN ({place.shown}) compares with the list itself",
+            hint=f"IN {place.shown} compares with each of its items",
+            sql=sql,
+            span=place.span,
+        )
     try:
         return written_option(value, what) if place.option else to_sql(literal(value, what))
     except Error as error:
@@ -230,7 +247,7 @@ def _named(sql: str, found: Sequence[Place], values: Mapping[object, object]) ->
     if surplus is not None:
         known = [place.name for place in found]
         close = nearest(surplus, known)
-        listed = ", ".join(dict.fromkeys(f"${name}" for name in known)) or "none"
+        listed = ", ".join(dict.fromkeys(f"${name}" for name in known)) or "none, as $name"
         raise Error(
             f"the text has no parameter ${surplus}",
             hint=f"did you mean ${close}?" if close else f"its parameters are: {listed}",

@@ -216,6 +216,9 @@ MISTAKES: dict[str, tuple[str, object, str]] = {
     "no decimal": ("x > ?", [decimal.Decimal("nan")], "at most 38 digits"),
     "a null byte": ("x > ?", ["a\0"], "no SQL text can have"),
     "half a character": ("x > ?", ["\ud800"], "no SQL text can have"),
+    "a list among members": ("x IN (?)", [[1, 2]], r"(?s)the list itself.*IN \? compares"),
+    "a named list": ("x IN ($ks)", {"ks": (1, 2)}, r"(?s)the list itself.*IN \$ks compares"),
+    "names of another kind": ("x > :low", {"low": 1}, r"its parameters are: none, as \$name"),
     "a lone dollar": ("x > $ low", {"low": 1}, r"expected the name or the number"),
 }  # fmt: skip
 
