@@ -25,6 +25,7 @@ from sqlfl.version import __version__
 
 if TYPE_CHECKING:
     from sqlfl.planner.federated.plan import FederatedPlan
+    from sqlfl.relation import Relation
     from sqlfl.result import Result
     from sqlfl.session import Federation, connect
     from sqlfl.store.registry import Model
@@ -43,6 +44,7 @@ __all__ = [
     "PlanError",
     "PolicyError",
     "PrivacyError",
+    "Relation",
     "Result",
     "Trace",
     "Warning",
@@ -54,6 +56,7 @@ _HOMES = {
     "FederatedPlan": "sqlfl.planner.federated.plan",
     "Federation": "sqlfl.session",
     "Model": "sqlfl.store.registry",
+    "Relation": "sqlfl.relation",
     "Result": "sqlfl.result",
     "Trace": "sqlfl.trace",
     "connect": "sqlfl.session",

@@ -30,6 +30,11 @@ class Error(Exception):
     def _text(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
+    def say_where(self, words: str) -> None:
+        """Add to the message where in a larger whole it happened."""
+        self.message = self._printed(f"{self.message} ({words})")
+        self.args = (self._text(),)
+
 
 class Warning(UserWarning):
     """What was done may not be what was meant: see the text. `warnings` of Python filters it."""
@@ -50,15 +55,23 @@ class StatementError(Error):
         sql: str | None = None,
         span: tuple[int, int] | None = None,
     ) -> None:
-        self.sql = sql
-        self.span = span
         self.line: int | None = None
         self.column: int | None = None
+        self._place(sql, span)
+        super().__init__(message, hint=hint)
+
+    def _place(self, sql: str | None, span: tuple[int, int] | None) -> None:
+        self.sql = sql
+        self.span = span
         if sql is not None and span is not None:
             start = min(max(span[0], 0), len(sql))
             self.line = sql.count("\n", 0, start) + 1
             self.column = start - (sql.rfind("\n", 0, start) + 1) + 1
-        super().__init__(message, hint=hint)
+
+    def move(self, sql: str, span: tuple[int, int] | None) -> None:
+        """Show the place in the text that the statement was taken from."""
+        self._place(sql, span)
+        self.args = (self._text(),)
 
     @staticmethod
     def _printed(text: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlfl.errors import Error, StatementError, nearest
-from sqlfl.planner.grammar.dialect import split
+from sqlfl.errors import Error, nearest
 from sqlfl.result import Result
 from sqlfl.session import Federation
 
@@ -152,28 +151,7 @@ _CONNECT = "make one first: fed = sqlfl.connect(), then fed.attach(name, databas
 
 def run(request: Request, namespace: Mapping[str, Any]) -> Result:
     """Run the statements in order; the last one's result. The first error ends it."""
-    fed = federation(request.fed, namespace)
-    text = request.text
-    result: Result | None = None
-    spans = split(text) or ((0, len(text)),)
-    for start, end in spans:
-        piece = text[start:end]
-        statement = piece.strip()
-        try:
-            result = fed.sql(statement)
-        except StatementError as error:
-            raise _placed(error, text, start + piece.index(statement)) from error
-    assert result is not None
-    return result
-
-
-def _placed(error: StatementError, text: str, offset: int) -> StatementError:
-    """The same error with its place in the whole text."""
-    if error.span is None:
-        return error
-    start, end = error.span
-    span = (start + offset, end + offset)
-    return type(error)(error.message, hint=error.hint, sql=text, span=span)
+    return federation(request.fed, namespace).sql(request.text)
 
 
 def _shown_short(error: Error, shell: Any) -> Error:

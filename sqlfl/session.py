@@ -19,26 +19,25 @@ from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
-from sqlfl.errors import Error, ModelError, ParseError
+from sqlfl.errors import Error, ModelError
+from sqlfl.face import Face, card
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
-from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
-from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planning import explain, plan_scoring, plan_training
 from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.remarks import Remarks
-from sqlfl.result import Result, facts_to_html
+from sqlfl.result import Result
 from sqlfl.running import running
 from sqlfl.schema import Client
-from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
-from sqlfl.store.registry import Model, Registry, facts_to_text
+from sqlfl.store.registry import Model, Registry
 from sqlfl.store.saving import Saving, model_of
+from sqlfl.texts import FLATTEN, TOO_DEEP
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
@@ -48,7 +47,7 @@ from sqlfl.version import __version__
 log = logging.getLogger("sqlfl.session")
 
 
-class Federation:
+class Federation(Face):
     """A coordinator in this process and the parties attached to it.
 
     Use `sqlfl.connect()`. Also a context manager: leaving it closes what the federation opened.
@@ -151,11 +150,6 @@ class Federation:
 
     # -- statements -------------------------------------------------------------------------------
 
-    def sql(self, text: str) -> Result:
-        """Run one statement (see docs/statements.md). A statement that fails changes nothing."""
-        with self._statement():
-            return self._answer(_parsed(text))
-
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
             case st.ExplainStatement():
@@ -170,25 +164,9 @@ class Federation:
                 return self._score(statement, predict)
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
-            case st.ShowModels():
-                return Result(self._registry.table())
-            case st.DescribeModel():
-                model = self.model(statement.name)
-                return _card([*model.facts(), ("statement", model.sql.strip())])
             case st.DropModel():
                 return self._drop(statement)
-        raise Error(f"{type(statement).__name__} is not built yet")
-
-    def explain(self, text: str) -> ExplainedPlan:
-        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
-
-        `print` shows it in short, its `details` in full.
-        """
-        with self._statement():
-            statement = _parsed(text)
-            if isinstance(statement, st.ExplainStatement):
-                statement = statement.statement
-            return explain(self._plan(statement))
+        return self._shown(statement)
 
     def model(self, name: str) -> Model:
         """The model of that name. Raises ModelError where there is none."""
@@ -330,7 +308,7 @@ class Federation:
 
     def _train(self, statement: st.TrainModel) -> Result:
         if statement.if_not_exists and statement.name in self._registry:
-            return _card(self._registry.get(statement.name).facts())
+            return card(self._registry.get(statement.name).facts())
         self._registry.check_free(statement.name, replace=statement.replace)
         with ExitStack() as stack:
             warm: list[Model] = []
@@ -384,7 +362,7 @@ class Federation:
             if statement.name not in self._registry:
                 raise
             model = self._registry.get(statement.name)  # another thread has trained it meanwhile
-        return _card(model.facts())
+        return card(model.facts())
 
     def _score(
         self,
@@ -476,24 +454,3 @@ def connect(
     <sqlfl federation at clinic: parties: none; models: none>
     """
     return Federation(path, progress=progress, at=at, transport=transport, executor=executor)
-
-
-TOO_DEEP = "the statement is nested too deeply"
-FLATTEN = "write long chains of OR as IN (...), and long expressions as views of the party"
-
-
-def _parsed(text: str) -> st.Statement:
-    if not isinstance(text, str):
-        raise Error(f"a statement must be text, got {type(text).__name__}")
-    try:
-        statement = parse(text)
-        confirm(statement)
-        return statement
-    except RecursionError:
-        raise ParseError(TOO_DEEP, hint=FLATTEN) from None
-
-
-def _card(facts: list[tuple[str, str]]) -> Result:
-    names, values = zip(*facts, strict=True)
-    table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))

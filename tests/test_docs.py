@@ -52,6 +52,20 @@ def test_the_page_on_sparse_models_runs() -> None:
     exec(compile(block, "docs/lasso.md", "exec"), {})
 
 
+def test_the_page_on_python_runs() -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.M | re.S
+    )
+    namespace: dict[str, Any] = {}
+    try:
+        for block in blocks:
+            exec(compile(block, "docs/python.md", "exec"), namespace)
+    finally:
+        namespace["fed"].close()
+        for name in ("airline", "meteo"):
+            namespace[name].close()
+
+
 @pytest.mark.slow
 @pytest.mark.thinned(3)
 def test_the_page_on_privacy_runs() -> None:

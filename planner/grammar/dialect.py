@@ -8,15 +8,14 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.errors import nearest
 from sqlfl.options.looks import LOOKS
-from sqlfl.planner.grammar.clauses import Clauses
+from sqlfl.planner.grammar.listings import Listings
+from sqlfl.planner.grammar.spellings import TO_COME, respelled
 from sqlfl.planner.grammar.statements import (
-    DescribeModel,
     DropModel,
     EvaluateModel,
     ExplainStatement,
     Path,
     PredictModel,
-    ShowModels,
     Span,
     Statement,
     TrainModel,
@@ -26,7 +25,7 @@ from sqlfl.planner.grammar.tokens import tokenize
 
 _QUALITY = tuple(look.upper() for look in LOOKS)
 _STATEMENTS = (
-    *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP"),
+    *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP", "HISTORY", "FEATURES"),
     *_QUALITY,
 )
 _RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
@@ -56,12 +55,13 @@ def split(sql: str) -> tuple[Span, ...]:
     )
 
 
-class _Reader(Clauses):
+class _Reader(Listings):
     # -- statements --------------------------------------------------------------------------------
 
     def statement(self) -> Statement:
         if not self.tokens:
             raise self.fail(f"expected a statement ({', '.join(_STATEMENTS)}), got nothing")
+        self.tokens = respelled(self.tokens, self.sql)
         found = self._statement()
         if self.token is not None:
             if self.token.token_type is TokenType.SEMICOLON:
@@ -92,12 +92,13 @@ class _Reader(Clauses):
             "SHOW": self._show,
             "DESCRIBE": self._describe,
             "DROP": self._drop,
+            **dict.fromkeys(("HISTORY", "FEATURES"), self._part_of_model),
             **dict.fromkeys(_QUALITY, self._quality),
         }
         if first in readers:
             self.at += 1
             return readers[first]()
-        if first in _RESERVED:
+        if first in (*_RESERVED, *TO_COME):
             raise self.fail(f"{first} is reserved for later and not built yet")
         near = nearest(first, (*_STATEMENTS, *_RESERVED))
         hint = f"did you mean {near}?" if near else None
@@ -259,14 +260,6 @@ class _Reader(Clauses):
         return PredictModel(
             name, tuple(identifiers), query, into, self.sql, options, replace, place
         )
-
-    def _show(self) -> ShowModels:
-        self.expect("MODELS", "after SHOW")
-        return ShowModels(self.sql)
-
-    def _describe(self) -> DescribeModel:
-        self.expect("MODEL", "after DESCRIBE")
-        return DescribeModel(self.name("the name of the model"), self.sql)
 
     def _drop(self) -> DropModel:
         self.expect("MODEL", "after DROP")

@@ -55,7 +55,9 @@ class Tokenizer(DuckDB.Tokenizer):
     BIT_STRINGS: ClassVar[list[Any]] = [("b'", "'"), ("B'", "'")]
     IDENTIFIERS: ClassVar[list[Any]] = ['"', "`"]
     KEYWORDS: ClassVar[dict[str, T]] = {
-        word: token for word, token in DuckDB.Tokenizer.KEYWORDS.items() if word not in NAMES
+        word: token
+        for word, token in DuckDB.Tokenizer.KEYWORDS.items()
+        if word not in NAMES and "?" not in word
     }
 
 

@@ -128,6 +128,38 @@ class DropModel:
     sql: str = field(repr=False)
 
 
+@dataclass(frozen=True)
+class ShowTables:
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ShowParties:
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class DescribeTable:
+    path: Path
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ShowHistory:
+    """`HISTORY OF MODEL name`"""
+
+    name: Word
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ShowFeatures:
+    """`FEATURES OF MODEL name`"""
+
+    name: Word
+    sql: str = field(repr=False)
+
+
 Statement: TypeAlias = (
     TrainModel
     | EvaluateModel
@@ -136,4 +168,9 @@ Statement: TypeAlias = (
     | ShowModels
     | DescribeModel
     | DropModel
+    | ShowTables
+    | ShowParties
+    | DescribeTable
+    | ShowHistory
+    | ShowFeatures
 )

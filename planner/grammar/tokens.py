@@ -111,3 +111,21 @@ class Tokens:
         if token.token_type in (TokenType.STRING, TokenType.NUMBER):
             return False
         return token.text.replace("_", "a").isalnum() and not token.text[0].isdigit()
+
+
+_KINDS = {
+    "(": TokenType.L_PAREN,
+    ")": TokenType.R_PAREN,
+    ",": TokenType.COMMA,
+    "FROM": TokenType.FROM,
+}
+
+
+def made(word: str, like: Token) -> Token:
+    """A word that was not written, at the place of what it stands for."""
+    return at_place(_KINDS.get(word, TokenType.VAR), word, like, like)
+
+
+def at_place(kind: TokenType, text: str, first: Token, last: Token) -> Token:
+    """A token that stands for those from `first` to `last`."""
+    return Token(kind, text, first.line, first.col, first.start, last.end)

@@ -1,0 +1,50 @@
+"""Statements that show what there is: SHOW, DESCRIBE, HISTORY and FEATURES OF MODEL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlfl.planner.grammar.clauses import Clauses
+from sqlfl.planner.grammar.statements import (
+    DescribeModel,
+    DescribeTable,
+    ShowFeatures,
+    ShowHistory,
+    ShowModels,
+    ShowParties,
+    ShowTables,
+    Statement,
+)
+
+
+class Listings(Clauses):
+    """Each method reads what follows the first word of its statement."""
+
+    def _show(self) -> Statement:
+        listed: dict[str, Callable[[str], Statement]] = {
+            "MODELS": ShowModels,
+            "TABLES": ShowTables,
+            "PARTIES": ShowParties,
+        }
+        made = listed.get(self.word())
+        if made is None:
+            raise self.fail(f"expected MODELS, TABLES or PARTIES after SHOW, got {self.got()}")
+        self.at += 1
+        return made(self.sql)
+
+    def _describe(self) -> DescribeModel | DescribeTable:
+        if self.word(1) != "." and self.accept("MODEL"):
+            return DescribeModel(self.name("the name of the model"), self.sql)
+        if self.word(1) != ".":
+            raise self.fail(
+                f"expected MODEL or party.table after DESCRIBE, got {self.got()}",
+                hint="DESCRIBE MODEL name, or DESCRIBE party.table",
+            )
+        return DescribeTable(self.path("a table", 2, 4), self.sql)
+
+    def _part_of_model(self) -> Statement:
+        first = self.word(-1)
+        self.expect("OF", f"after {first}", f"{first} OF MODEL name")
+        self.expect("MODEL", f"after {first} OF", f"{first} OF MODEL name")
+        name = self.name("the name of the model")
+        return (ShowHistory if first == "HISTORY" else ShowFeatures)(name, self.sql)

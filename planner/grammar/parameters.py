@@ -1,0 +1,304 @@
+"""Parameters of a text: `?`, `$1` and `$name`, with values written out as literals.
+
+The text with its values is what a statement is from then on: its spans, its plan and the model's
+own statement are those of that text. Each value is one literal there, token for token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.errors import ParseError as SqlglotParseError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from sqlfl.errors import Error, InternalError, ParseError, nearest
+from sqlfl.planner.grammar.literals import literal, written_option
+from sqlfl.planner.grammar.parsing import group_joins
+from sqlfl.planner.grammar.statements import Span, Statement
+from sqlfl.planner.grammar.tokens import tokenize
+from sqlfl.planner.grammar.writing import Dialect, to_sql
+
+_OPTIONS = ("WITH", "PRIVACY", "OPTIONS")
+"""Clauses in whose parentheses values of options stand."""
+_CALL = "fed.sql(text, [value, ...]) for ? and $1, fed.sql(text, {'name': value}) for $name"
+NO_NAME = "a parameter is a value: names of models, tables and columns are written"
+_STANDS = (
+    "names of tables, columns and models are written; for DATE ? give a date, or write "
+    "CAST(? AS DATE)"
+)
+
+
+_OF_NAMES = (exp.Dot, exp.Join, exp.Star)
+"""What has names right below it where others have values."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter in a text."""
+
+    name: str
+    """Of `$name`; '1' of `$1`; empty of `?`."""
+    span: Span
+    option: bool
+    """It is the value of an option, or within one."""
+    member: bool = False
+    """It stands alone in the parentheses of IN."""
+
+    @property
+    def shown(self) -> str:
+        return f"${self.name}" if self.name else "?"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with values in the places of its parameters."""
+
+    original: str
+    sql: str
+    edits: tuple[tuple[Span, Span], ...] = ()
+    """Where each parameter stands in `original`, and its value in `sql`, in their order."""
+
+    def original_span(self, span: Span) -> Span:
+        """Where a part of `sql` came from."""
+        return self._offset(span[0], 0), self._offset(span[1], 1)
+
+    def is_value(self, span: Span) -> bool:
+        """Whether the part of `sql` is the value of a parameter, and nothing else."""
+        return any(first <= span[0] < span[1] <= last for _, (first, last) in self.edits)
+
+    def _offset(self, at: int, end: int) -> int:
+        shift = 0
+        for (start, stop), (first, last) in self.edits:
+            if at < first + end:
+                break
+            if at < last + end:
+                return (start, stop)[end]
+            shift = stop - last
+        return at + shift
+
+    def check(self, statement: Statement, offset: int) -> None:
+        """ParseError where a value is read as anything else than a literal; the statement was read
+        from `sql` at `offset`, and so does its error point there."""
+        query, place = getattr(statement, "query", None), getattr(statement, "place", (0, 0))
+        own = [(a - offset, b - offset) for _, (a, b) in self.edits]
+        own = [span for span in own if place[0] <= span[0] and span[1] <= place[1]]
+        if not own or not isinstance(query, exp.Query):
+            return
+        text = self.sql[offset:]
+        tokens = [t for t in tokenize(text) if place[0] <= t.start < place[1]]
+        if _with_literals(tokens, text, own) == query:
+            return
+        odd = (span for span in own if _with_literals(tokens, text, [span]) != query)
+        raise ParseError(
+            "a parameter is a value, and here stands a name or a part of a literal",
+            hint=_STANDS,
+            sql=text,
+            span=next(odd, place),
+        )
+
+
+def places(sql: str) -> tuple[Place, ...]:
+    """The parameters of a text, in their order."""
+    tokens, found = tokenize(sql), []
+    depth, clause = 0, ""
+    for at, token in enumerate(tokens):
+        if token.token_type is TokenType.L_PAREN:
+            clause = tokens[at - 1].text.upper() if depth == 0 and at else clause
+            depth += 1
+        elif token.token_type is TokenType.R_PAREN:
+            depth -= 1
+        elif token.token_type is TokenType.SEMICOLON:
+            depth = 0
+        option = depth > 0 and clause in _OPTIONS
+        if token.token_type is TokenType.PLACEHOLDER:
+            found.append(
+                Place("", (token.start, token.end + 1), option, _is_member(tokens, at, at))
+            )
+        elif token.token_type is TokenType.PARAMETER and token.text == "$":
+            named = tokens[at + 1] if at + 1 < len(tokens) else None
+            if named is None or named.start != token.end + 1:
+                raise _unnamed(sql, token)
+            if not named.text.replace("_", "a").isalnum():
+                raise _unnamed(sql, token)
+            member = _is_member(tokens, at, at + 1)
+            found.append(Place(named.text, (token.start, named.end + 1), option, member))
+    return tuple(found)
+
+
+def _is_member(tokens: Sequence[Token], first: int, last: int) -> bool:
+    around = (*tokens[max(first - 2, 0) : first], *tokens[last + 1 : last + 2])
+    return [token.text.upper() for token in around] == ["IN", "(", ")"]
+
+
+def _unnamed(sql: str, token: Token) -> ParseError:
+    return ParseError(
+        "expected the name or the number of a parameter after $",
+        hint=_CALL,
+        sql=sql,
+        span=(token.start, token.end + 1),
+    )
+
+
+def fill(sql: str, values: object = None) -> Filled:
+    """The text with `values` in the places of its parameters: a list for `?` and `$1`, a mapping
+    for `$name`; None where it has none.
+
+    Raises ParseError for parameters without values and Error for values without parameters, and of
+    types that SQL has no literals of.
+    """
+    found = places(sql) if "?" in sql or "$" in sql else ()
+    if values is None:
+        if found:
+            raise ParseError(
+                f"the parameter {found[0].shown} has no value",
+                hint=f"write the value, or give it: {_CALL}",
+                sql=sql,
+                span=found[0].span,
+            )
+        return Filled(sql, sql)
+    pieces, edits, done, length = [], [], 0, 0
+    for place, value in zip(found, _values(sql, found, values), strict=True):
+        start, stop = place.span
+        text = _text(place, value, sql)
+        before = sql[done:start]
+        text = " " * (before[-1:].strip("([,{") != "" and not before[-1:].isspace()) + text
+        text += " " * (sql[stop : stop + 1].strip(")],};") != "" and not sql[stop].isspace())
+        pieces += [before, text]
+        first = length + len(before)
+        length = first + len(text)
+        edits.append((place.span, (first, length)))
+        done = stop
+    filled = Filled(sql, "".join([*pieces, sql[done:]]), tuple(edits))
+    _check_tokens(filled)
+    return filled
+
+
+def _text(place: Place, value: object, sql: str) -> str:
+    what = f"the value of {place.shown}"
+    if place.member and isinstance(value, list | tuple):
+        raise ParseError(
+            f"IN ({place.shown}) compares with the list itself",
+            hint=f"IN {place.shown} compares with each of its items",
+            sql=sql,
+            span=place.span,
+        )
+    try:
+        return written_option(value, what) if place.option else to_sql(literal(value, what))
+    except Error as error:
+        raise ParseError(error.message, hint=error.hint, sql=sql, span=place.span) from None
+
+
+def _values(sql: str, found: Sequence[Place], values: object) -> list[object]:
+    """The value of each place."""
+    if isinstance(values, Mapping):
+        return _named(sql, found, values)
+    kind = type(values).__name__
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        listed = getattr(values, "tolist", None)
+        values = None if listed is None else listed()
+        if not isinstance(values, list):
+            raise Error(
+                f"values of parameters must be a list or a dict, got {kind}",
+                hint=_CALL,
+            )
+    for place in found:
+        if place.name and not place.name.isdecimal():
+            raise _mismatch(sql, place, f"{place.shown} is a name, and a list has none")
+    numbered = [place for place in found if place.name]
+    if numbered and len(numbered) < len(found):
+        bare = next(place for place in found if not place.name)
+        raise _mismatch(sql, bare, f"? and {numbered[0].shown} stand in one text")
+    numbers = [int(place.name) for place in found] if numbered else [*range(1, len(found) + 1)]
+    if numbers and min(numbers) < 1:
+        raise _mismatch(sql, found[numbers.index(min(numbers))], "parameters count from $1")
+    if set(numbers) != set(range(1, len(values) + 1)):
+        raise _wrong_number(sql, found, numbers, len(values))
+    return [values[number - 1] for number in numbers]
+
+
+def _wrong_number(sql: str, found: Sequence[Place], numbers: Sequence[int], given: int) -> Error:
+    wanted = len(set(numbers))
+    said = f"{wanted} parameter{'s' * (wanted != 1)}" if wanted else "no parameters"
+    message = f"the text has {said}, and {given} value{'s are' if given != 1 else ' is'} given"
+    beyond = next((p for p, n in zip(found, numbers, strict=True) if n > given), None)
+    if beyond is not None:
+        return _mismatch(sql, beyond, message)
+    unused = sorted(set(range(1, given + 1)) - set(numbers))
+    hint = f"nothing takes the value of ${unused[0]}" if found and found[0].name else _CALL
+    return Error(message, hint=hint)
+
+
+def _named(sql: str, found: Sequence[Place], values: Mapping[object, object]) -> list[object]:
+    for place in found:
+        if not place.name or place.name.isdecimal():
+            raise _mismatch(sql, place, f"{place.shown} has no name, and a dict gives names")
+    names = {str(name): value for name, value in values.items()}
+    for place in found:
+        if place.name not in names:
+            close = nearest(place.name, names)
+            listed = f"values are given of: {', '.join(names) or 'none'}"
+            hint = f"did you mean {close}?" if close else listed
+            raise ParseError(
+                f"the parameter {place.shown} has no value", hint=hint, sql=sql, span=place.span
+            )
+    surplus = next((name for name in names if name not in {p.name for p in found}), None)
+    if surplus is not None:
+        known = [place.name for place in found]
+        close = nearest(surplus, known)
+        listed = ", ".join(dict.fromkeys(f"${name}" for name in known)) or "none, as $name"
+        raise Error(
+            f"the text has no parameter ${surplus}",
+            hint=f"did you mean ${close}?" if close else f"its parameters are: {listed}",
+        )
+    return [names[place.name] for place in found]
+
+
+def _mismatch(sql: str, place: Place, message: str) -> ParseError:
+    return ParseError(message, hint=_CALL, sql=sql, span=place.span)
+
+
+def _check_tokens(filled: Filled) -> None:
+    """Each value is its own tokens, and all others are those of the original."""
+    expected, done = [], 0
+    for (start, stop), (first, last) in filled.edits:
+        expected += _kinds(filled.original, done, start)
+        expected += _kinds(filled.sql[first:last], 0, last - first)
+        done = stop
+    expected += _kinds(filled.original, done, len(filled.original))
+    if expected != _kinds(filled.sql, 0, len(filled.sql)):
+        raise InternalError("the values of parameters change how their text is read")
+
+
+def _kinds(sql: str, start: int, stop: int) -> list[tuple[TokenType, str]]:
+    return [(t.token_type, t.text) for t in tokenize(sql) if start <= t.start < stop]
+
+
+def _with_literals(tokens: Sequence[Token], sql: str, values: Sequence[Span]) -> exp.Query | None:
+    """The query with a number read at each of the places, which is no name anywhere, and then the
+    place's value put there; None where it cannot be read so."""
+    read: list[Token] = []
+    for token in tokens:
+        start, stop = next((v for v in values if v[0] <= token.start < v[1]), (0, 0))
+        if start == stop:
+            read.append(token)
+        elif not read or read[-1].start != start:
+            read.append(Token(TokenType.NUMBER, "0", token.line, token.col, start, stop - 1))
+    try:
+        (query,) = Dialect().parser().parse(read, sql)
+    except (SqlglotParseError, ValueError):
+        return None
+    if not isinstance(query, exp.Query):
+        return None
+    group_joins(query)
+    found = {node.meta_get("start"): node for node in query.find_all(exp.Literal)}
+    for start, stop in values:
+        node = found.get(start)
+        if node is None or isinstance(node.parent, _OF_NAMES):
+            return None
+        (value,) = Dialect().parse(sql[start:stop])
+        if value is None:
+            return None
+        node.replace(value)
+    return query

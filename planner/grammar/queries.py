@@ -1,0 +1,53 @@
+"""A query and a table's name, written alone."""
+
+from __future__ import annotations
+
+from sqlglot.tokenizer_core import TokenType
+
+from sqlfl.errors import ParseError
+from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.clauses import Clauses
+from sqlfl.planner.grammar.spellings import in_parentheses
+from sqlfl.planner.grammar.statements import PredictModel, Word
+from sqlfl.planner.grammar.writing import to_sql
+
+_FIRST = ("SELECT", "FROM", "WITH", "TABLE", "VALUES", "PIVOT", "UNPIVOT", "(")
+
+
+def read_query(sql: str) -> PredictModel:
+    """The query that the text is, with its place in it, as a statement that has nothing else.
+
+    Raises ParseError where it is no query, or more than one.
+    """
+    reader = Clauses(sql)
+    if not reader.tokens:
+        raise reader.fail("expected a query, got nothing")
+    end = next((t for t in reader.tokens if t.token_type is TokenType.SEMICOLON), None)
+    if end is not None:
+        raise reader.fail("expected one query, got several", span=reader.span(end))
+    if reader.word() not in _FIRST:
+        raise reader.fail(
+            f"expected a query, got {reader.got()}",
+            hint="write SELECT ... FROM ...; statements are run with fed.sql(...)",
+        )
+    reader.tokens = in_parentheses(reader.tokens)
+    query, place = reader.query()
+    if reader.token is not None:
+        raise reader.fail(f"expected the end of the query, got {reader.got()}")
+    return PredictModel(Word("", (0, 0)), (), query, None, sql, (), False, place)
+
+
+def read_path(text: object, what: str, least: int, most: int) -> tuple[str, ...]:
+    """The parts of a dotted name, quoted or not. Raises ParseError for anything else."""
+    if not isinstance(text, str):
+        raise ParseError(f"{what} must be text, got {type(text).__name__}")
+    reader = Clauses(text)
+    path = reader.path(what, least, most)
+    if reader.token is not None:
+        raise reader.fail(f"expected the end of {what}, got {reader.got()}")
+    return path.parts
+
+
+def written(*parts: str) -> str:
+    """The dotted name, each part quoted where SQL needs it."""
+    return ".".join(to_sql(build.identifier(part)) for part in parts)

@@ -1,0 +1,47 @@
+"""Names and types of a query's columns, as its parties tell them: what a plan begins with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PlanError
+from sqlfl.planner.query import types
+from sqlfl.planner.query.classify import refuse_cross_products
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.rules import RULES
+from sqlfl.planner.query.scalars import has_calls
+from sqlfl.planner.query.typing import type_terms
+from sqlfl.schema import Catalog, Column
+
+_FIRST = RULES[: RULES.index(type_terms) + 1]
+"""Up to where columns have types; what they are good for is not looked at."""
+
+
+def outputs_of(query: exp.Query, sql: str, catalog: Catalog) -> tuple[Column, ...]:
+    """The columns of `query`, read from the text `sql`, in their order.
+
+    Raises PlanError where no statement could have the query, whatever its options; nothing but
+    names and types is asked of the catalog.
+    """
+    draft = Draft(query, sql, catalog, None, (), True)
+    try:
+        return _outputs(draft)
+    except PlanError:
+        if not has_calls(query):
+            raise
+    return _outputs(replace(draft, careful=True))
+
+
+def _outputs(draft: Draft) -> tuple[Column, ...]:
+    for rule in _FIRST:
+        if rule is not refuse_cross_products:
+            draft = rule(draft)
+    columns = zip(*(block.outputs for block in draft.blocks), strict=True)
+    return tuple(Column(own[0].name, _type(tuple(o.type for o in own))) for own in columns)
+
+
+def _type(found: tuple[str, ...]) -> str:
+    """Of a column of a union; all of its types, where they have none in common."""
+    return types.union_type(found) or ", ".join(dict.fromkeys(found))

@@ -1,0 +1,153 @@
+"""What a user calls of a federation, on top of what runs statements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+
+import pyarrow as pa
+from sqlglot import exp
+
+from sqlfl import listing
+from sqlfl.catalog import FederationCatalog
+from sqlfl.errors import Error
+from sqlfl.parties import Parties
+from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.parameters import Filled, fill
+from sqlfl.planner.grammar.queries import read_path, written
+from sqlfl.planner.query.outputs import outputs_of
+from sqlfl.planning import explain
+from sqlfl.relation import Relation
+from sqlfl.result import Result, facts_to_html
+from sqlfl.store.registry import Model, Registry, facts_to_text
+from sqlfl.texts import Piece, Values, pieces, text_of, whole
+from sqlfl.transport.base import Channel
+
+
+class Face(ABC):
+    """Statements as text, and what there is."""
+
+    _parties: Parties
+    _registry: Registry
+
+    @abstractmethod
+    def model(self, name: str) -> Model: ...
+
+    @abstractmethod
+    def _statement(self) -> AbstractContextManager[None]:
+        """One piece of work."""
+
+    @abstractmethod
+    def _answer(self, statement: st.Statement) -> Result: ...
+
+    @abstractmethod
+    def _plan(self, statement: st.Statement) -> FederatedPlan: ...
+
+    @abstractmethod
+    def _channel(self) -> Channel: ...
+
+    def sql(self, text: str, parameters: Values = None) -> Result:
+        """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
+
+        parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`, which
+            stand in the text where a literal may (docs/python.md).
+
+        A statement that fails changes nothing; of several, those before it are done. Nothing is
+        done where one of them cannot be read.
+        """
+        with self._statement():
+            read = [(piece, piece.statement()) for piece in pieces(text, parameters)]
+        for piece, statement in read:
+            with piece.placed(done=True), self._statement():
+                result = self._answer(statement)
+        return result
+
+    def explain(self, text: str, parameters: Values = None) -> ExplainedPlan:
+        """The plan of a TRAIN, EVALUATE or PREDICT statement, which is not run.
+
+        `print` shows it in short, its `details` in full; `parameters` as in `sql`.
+        """
+        with self._statement():
+            piece = whole(text, parameters)
+            statement = piece.statement()
+            if isinstance(statement, st.ExplainStatement):
+                statement = statement.statement
+            with piece.placed():
+                return explain(self._plan(statement))
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The names of the parties, in the order in which they were attached."""
+        return tuple(self._parties.clients)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of the models, in the order in which they were trained."""
+        return tuple(model.name for model in self._registry.all())
+
+    def tables(self) -> Result:
+        """The columns of all tables of all parties: party, schema, table, column, type.
+
+        Parties are asked for names and types, as when a statement is planned; never for rows.
+        """
+        with self._statement():
+            return Result(listing.columns_of_tables(self._catalog()))
+
+    def table(self, name: str) -> Relation:
+        """The table or view `party.table`, to train and predict with; its columns, never its rows.
+
+        Longer names are as in queries, and quoted as there. Raises PlanError where it is not there.
+        """
+        path = read_path(name, "a table", 2, 4)
+        return self._relation(Filled(name, f"FROM {written(*path)}"), path)
+
+    def query(self, text: str, parameters: Values = None) -> Relation:
+        """A query over tables of the parties, to train and predict with; its columns, never rows.
+
+        parameters : values for `?`, `$1` or `$name`, as in `sql`.
+
+        Raises ParseError where the text is no query, and PlanError where it is none that a
+        statement can have.
+        """
+        return self._relation(fill(text_of(text, "a query"), parameters))
+
+    def _relation(self, filled: Filled, path: tuple[str, ...] = ()) -> Relation:
+        piece = Piece(filled, filled.sql)
+        with self._statement():
+            probe = piece.query()
+            with piece.placed():
+                columns = outputs_of(probe.query, probe.sql, self._catalog(probe.query))
+        start, end = probe.place
+        return Relation(probe.sql[start:end], columns, self, path)
+
+    def _shown(self, statement: st.Statement) -> Result:
+        """The answer to a statement that shows what there is."""
+        match statement:
+            case st.ShowModels():
+                return Result(self._registry.table())
+            case st.DescribeModel():
+                model = self.model(statement.name)
+                return card([*model.facts(), ("statement", model.sql.strip())])
+            case st.ShowHistory():
+                return Result(self.model(statement.name).history)
+            case st.ShowFeatures():
+                return Result(listing.features(self.model(statement.name)))
+            case st.ShowParties():
+                return Result(listing.parties(self._parties.clients))
+            case st.ShowTables():
+                return Result(listing.tables(self._catalog()))
+            case st.DescribeTable():
+                return Result(listing.columns(self._catalog(), statement.path, statement.sql))
+        raise Error(f"{type(statement).__name__} is not built yet")
+
+    def _catalog(self, query: exp.Query | None = None) -> FederationCatalog:
+        return FederationCatalog(self._channel(), self._parties.clients, query)
+
+
+def card(facts: list[tuple[str, str]]) -> Result:
+    """Names and texts as a result that is shown as a list."""
+    names, values = zip(*facts, strict=True)
+    table = pa.table({"property": list(names), "value": list(values)})
+    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
