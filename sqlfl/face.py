@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
@@ -24,6 +26,9 @@ from sqlfl.result import Result, facts_to_html
 from sqlfl.store.registry import Model, Registry, facts_to_text
 from sqlfl.texts import Piece, Values, pieces, text_of, whole
 from sqlfl.transport.base import Channel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Face(ABC):
@@ -151,3 +156,17 @@ def card(facts: list[tuple[str, str]]) -> Result:
     names, values = zip(*facts, strict=True)
     table = pa.table({"property": list(names), "value": list(values)})
     return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
+
+
+def figure_of(plan: FederatedPlan) -> Callable[[pa.Table], Figure] | None:
+    """What draws the rows that the plan's look shows; None where it has none."""
+    if plan.look is None:
+        return None
+    look, name = plan.look.word, plan.name
+
+    def draw(table: pa.Table) -> Figure:
+        from sqlfl.quality_plots import quality_figure
+
+        return quality_figure(look, name, table)
+
+    return draw

@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from sqlfl import printing
 from sqlfl.errors import Error
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WIDTH = 96
 """Characters of a line of a note."""
@@ -57,12 +60,14 @@ class Result:
         text: str | None = None,
         markup: Callable[[], str] | None = None,
         notes: Sequence[str] = (),
+        figure: Callable[[pa.Table], Figure] | None = None,
     ):
         self.notes = tuple(notes)
         """What is to be known of the rows, in sentences; it is shown below them."""
         self._table = table
         self._text = text
         self._markup = markup
+        self._figure = figure
         self._next = 0
         """The row that `fetchone` gives next."""
 
@@ -87,6 +92,20 @@ class Result:
         except ModuleNotFoundError as error:
             raise Error("Result.pl() needs polars", hint="pip install polars") from error
         return polars.from_arrow(self._table)
+
+    def plot(self) -> Figure:
+        """The rows as a matplotlib Figure: of ROC OF MODEL and its like.
+
+        A notebook shows it; in a script: `result.plot().savefig("roc.png")`. Raises Error where the
+        statement has no picture, or matplotlib is missing.
+        """
+        if self._figure is None:
+            raise Error(
+                "this result has no picture",
+                hint="ROC, CONFUSION, CALIBRATION and RESIDUALS OF MODEL have; of a model's "
+                "training: fed.model(name).plot()",
+            )
+        return self._figure(self._table)
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """All rows as tuples of Python values, whatever was fetched before."""

@@ -20,7 +20,7 @@ from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.scoring import Scoring, evaluate, predict
 from sqlfl.coordinator.training import train
 from sqlfl.errors import Error, ModelError
-from sqlfl.face import Face, card
+from sqlfl.face import Face, card, figure_of
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
@@ -379,7 +379,7 @@ class Federation(Face):
                 with self._running(plan, run):
                     said = Scoring(progress.stage, remarks.add)
                     table = work(plan, model, self._channel(), run, said)
-                    return Result(table, notes=plan.notes)
+                    return Result(table, notes=plan.notes, figure=figure_of(plan))
             finally:
                 progress.close()
 

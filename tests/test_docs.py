@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sqlfl.options.looks import looks_markdown
 from sqlfl.options.training import options_markdown
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +65,16 @@ def test_the_page_on_python_runs() -> None:
         namespace["fed"].close()
         for name in ("airline", "meteo"):
             namespace[name].close()
+
+
+def test_the_page_on_quality_runs() -> None:
+    page = (ROOT / "docs/quality.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    namespace: dict[str, Any] = {}
+    exec(compile("\n".join(blocks), "docs/quality.md", "exec"), namespace)
+    for name in ("fed", "clinic", "lab"):
+        namespace[name].close()
+    assert page.endswith(looks_markdown())
 
 
 @pytest.mark.slow

@@ -33,6 +33,11 @@ class Look:
     """What it shows."""
     threshold: float | None = None
 
+
+@dataclass(frozen=True, kw_only=True)
+class Cells(Look):
+    """What shows groups of rows."""
+
     min_cell: int = option(
         integer(1),
         1,
@@ -50,7 +55,7 @@ class Metrics(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roc(Look):
+class Roc(Cells):
     word = "roc"
     words = "of each threshold the true and false positives, recall and precision"
     points: int = option(
@@ -61,14 +66,14 @@ class Roc(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confusion(Look):
+class Confusion(Cells):
     word = "confusion"
     at = True
     words = "how many rows of each class were taken for which"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Binned(Look):
+class Binned(Cells):
     bins: int = option(integer(1), 10, "bins of the predictions, at most")
     strategy: str = option(
         choice("quantile", "uniform"),
