@@ -17,8 +17,10 @@ from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
-from sqlfl.coordinator.scoring import Scoring, evaluate, predict
+from sqlfl.coordinator.looking import evaluate, predict
+from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
+from sqlfl.coordinator.weights import weights
 from sqlfl.errors import Error, ModelError, ParseError
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
@@ -170,6 +172,8 @@ class Federation:
                 return self._score(statement, predict)
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
+            case st.WeightsOfModel():
+                return self._weights(statement.name)
             case st.ShowModels():
                 return Result(self._registry.table())
             case st.DescribeModel():
@@ -194,7 +198,19 @@ class Federation:
         """The model of that name. Raises ModelError where there is none."""
         model = self._registry.get(name)
         changed = self._parties.changed_since(model, self._parties.clients)
-        return replace(model, remarks=(*model.remarks, *changed)) if changed else model
+        return replace(model, remarks=(*model.remarks, *changed), ask=lambda: self.weights(name))
+
+    def weights(self, name: str) -> Result:
+        """What `WEIGHTS OF MODEL name` shows: the parties tell the weights of their parts."""
+        with self._statement():
+            return self._weights(name)
+
+    def _weights(self, name: str) -> Result:
+        with self._saving.held(name) as model:
+            self._saving.check_here(model)
+            notes: list[str] = []
+            table = weights(model, self._channel(), Scoring(note=notes.append))
+            return Result(table, notes=notes)
 
     def audit(self) -> Result:
         """Every message between the coordinator and a client, in order.
@@ -399,9 +415,10 @@ class Federation:
             progress = Progress(statement.name, None, self._progress)
             try:
                 with self._running(plan, run):
-                    said = Scoring(progress.stage, remarks.add)
+                    notes = list(plan.notes)
+                    said = Scoring(progress.stage, remarks.add, notes.append)
                     table = work(plan, model, self._channel(), run, said)
-                    return Result(table, notes=plan.notes)
+                    return Result(table, notes=notes)
             finally:
                 progress.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlfl.methods.spec import Words, has_head, spec_of
+from sqlfl.planner.explain.looks import client_words
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.protection import PublicBounds
@@ -37,6 +38,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
     )  # fmt: skip
     if plan.purpose != "train":
         h = "h = X θ of the saved block" if plan.tower is None else "h of the saved tower"
+        h = client_words(plan) or h
         found += [
             Operator(ONCE, s.name, "client", _where(plan, s), h)
             for s in plan.ucq.slots
