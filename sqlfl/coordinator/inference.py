@@ -331,7 +331,7 @@ def _say(
     if units is not None:
         how = f"standard errors by {units:,} clusters, the rows of {asked.cluster}"
     elif asked.robust:
-        how = "robust standard errors (HC1)"
+        how = f"robust standard errors ({'HC0' if found.degrees is None else 'HC1'})"
     freedom = "" if found.degrees is None else f" with {found.degrees:g} degrees of freedom"
     said.note(f"{how[0].upper()}{how[1:]}; {test}{freedom}.")
     if any(reply.bases.any() for reply in replies.values()):

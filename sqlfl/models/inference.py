@@ -223,7 +223,8 @@ def estimated(
     scale = fit.deviance / (rows - rank) if family.scaled else 1.0
     middle, degrees = scale * found.information, rows - rank
     if found.meat is not None and units is None:
-        middle = found.meat * (rows / (rows - rank))
+        # HC1 of least squares, HC0 of others, as statsmodels has them
+        middle = found.meat * (rows / (rows - rank) if family.scaled else 1.0)
     elif found.meat is not None and units is not None:
         middle = found.meat * (units / (units - 1.0) * (rows - 1.0) / (rows - rank))
         degrees = units - 1.0

@@ -123,7 +123,8 @@ class Inference(Look):
     robust: bool = option(
         BOOLEAN,
         False,
-        "standard errors that hold whatever the variance of the target (HC1)",
+        "standard errors that hold whatever the variance of the target: HC1 of linear models, HC0 "
+        "of others",
     )
     cluster: str | None = option(
         ALIAS,
