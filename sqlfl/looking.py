@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sqlfl.errors import ModelError, OptionError, nearest
-from sqlfl.options.looks import Contributions, Inference, Look
+from sqlfl.models.kinds import kind_of
+from sqlfl.options.looks import Contributions, Importance, Inference, Look
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planner.query.ucq import Ucq
@@ -18,14 +19,15 @@ PROTECTING = ("epsilon", "noise_multiplier", "bins", "theta")
 
 def check_look(look: Look, model: Model) -> None:
     """ModelError for what would lay open features that PRIVACY protected when the model was
-    trained: rows of them, mixed or times a weight."""
-    of_rows = isinstance(look, Inference) or (isinstance(look, Contributions) and look.features)
-    if of_rows and _protects_features(model):
-        what = "INFERENCE" if isinstance(look, Inference) else "CONTRIBUTIONS with features = true"
+    trained: of rows, mixed or times a weight."""
+    each = isinstance(look, Contributions) and look.features
+    if (each or isinstance(look, Inference | Importance)) and _protects_features(model):
+        what = f"{look.word.upper()}{' with features = true' * each}"
+        towers = kind_of(model.kind).towers
         raise ModelError(
             f"model {model.name} was trained with PRIVACY of features, and for {what} its parties "
             "would tell of every row what its features come to",
-            hint="IMPORTANCE OF MODEL asks for predictions only, as EVALUATE does",
+            hint=None if towers else f"WEIGHTS OF MODEL {model.name} shows what PRIVACY covers",
         )
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from sqlfl.asking import weights_of, weights_text
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.executors.base import Executor
@@ -20,7 +21,6 @@ from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.looking import evaluate, predict
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
-from sqlfl.coordinator.weights import weights
 from sqlfl.errors import Error, ModelError, ParseError
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
@@ -34,12 +34,12 @@ from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.remarks import Remarks
-from sqlfl.result import Result, facts_to_html
+from sqlfl.result import Result
 from sqlfl.running import running
 from sqlfl.schema import Client
 from sqlfl.second_reading import confirm
 from sqlfl.store.coordinator_file import CoordinatorFile
-from sqlfl.store.registry import Model, Registry, facts_to_text
+from sqlfl.store.registry import Model, Registry, card
 from sqlfl.store.saving import Saving, model_of
 from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
@@ -173,12 +173,12 @@ class Federation:
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
             case st.WeightsOfModel():
-                return self._weights(statement.name)
+                return weights_of(statement.name, self._saving, self._channel())
             case st.ShowModels():
                 return Result(self._registry.table())
             case st.DescribeModel():
                 model = self.model(statement.name)
-                return _card([*model.facts(), ("statement", model.sql.strip())])
+                return card([*model.facts(), ("statement", model.sql.strip())])
             case st.DropModel():
                 return self._drop(statement)
         raise Error(f"{type(statement).__name__} is not built yet")
@@ -198,19 +198,8 @@ class Federation:
         """The model of that name. Raises ModelError where there is none."""
         model = self._registry.get(name)
         changed = self._parties.changed_since(model, self._parties.clients)
-        return replace(model, remarks=(*model.remarks, *changed), ask=lambda: self.weights(name))
-
-    def weights(self, name: str) -> Result:
-        """What `WEIGHTS OF MODEL name` shows: the parties tell the weights of their parts."""
-        with self._statement():
-            return self._weights(name)
-
-    def _weights(self, name: str) -> Result:
-        with self._saving.held(name) as model:
-            self._saving.check_here(model)
-            notes: list[str] = []
-            table = weights(model, self._channel(), Scoring(note=notes.append))
-            return Result(table, notes=notes)
+        found = (*model.remarks, *changed)
+        return replace(model, remarks=found, ask=lambda: self.sql(weights_text(model.name)))
 
     def audit(self) -> Result:
         """Every message between the coordinator and a client, in order.
@@ -346,7 +335,7 @@ class Federation:
 
     def _train(self, statement: st.TrainModel) -> Result:
         if statement.if_not_exists and statement.name in self._registry:
-            return _card(self._registry.get(statement.name).facts())
+            return card(self._registry.get(statement.name).facts())
         self._registry.check_free(statement.name, replace=statement.replace)
         with ExitStack() as stack:
             warm: list[Model] = []
@@ -400,7 +389,7 @@ class Federation:
             if statement.name not in self._registry:
                 raise
             model = self._registry.get(statement.name)  # another thread has trained it meanwhile
-        return _card(model.facts())
+        return card(model.facts())
 
     def _score(
         self,
@@ -508,9 +497,3 @@ def _parsed(text: str) -> st.Statement:
         return statement
     except RecursionError:
         raise ParseError(TOO_DEEP, hint=FLATTEN) from None
-
-
-def _card(facts: list[tuple[str, str]]) -> Result:
-    names, values = zip(*facts, strict=True)
-    table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))

@@ -23,8 +23,9 @@ PERMUTED = (
     "each feature permuted. "
 )
 UNSEEDED = (
-    "Which rows change places each client draws by chance and tells nobody; the numbers that come "
-    "to stand elsewhere tell how what a feature adds to scores is distributed."
+    "Which rows change places each client draws by chance and tells nobody. But what a row's "
+    "predictions lose on average over the repeats is what the feature adds to its score, but for a "
+    "constant and for chance: of r repeats by the spread of these over the root of r."
 )
 SEEDED = (
     "The seed tells which rows change places: with it the coordinator can work out what each "
@@ -55,6 +56,13 @@ def sent_of_features(plan: FederatedPlan) -> str | None:
         return "What features add to the scores of rows is sent; all"
     if "errors" in kinds:
         return "No row's feature value is sent as such, but names of categories are; all"
+    return None
+
+
+def join_words(plan: FederatedPlan) -> str | None:
+    """What the coordinator gathers, where that is not scores alone."""
+    if isinstance(plan.look, Inference):
+        return "z = (1, A_i X_i R_i); H; information Σ w φ'' z zᵀ, whose inverse is the covariance"
     return None
 
 

@@ -373,6 +373,13 @@ def facts_to_text(facts: list[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in texts)
 
 
+def card(facts: list[tuple[str, str]]) -> Result:
+    """Names and texts as the answer of a statement."""
+    names, values = zip(*facts, strict=True)
+    table = pa.table({"property": list(names), "value": list(values)})
+    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
+
+
 def _of_noised(model: Model) -> str | None:
     """What is noised in its loss and metrics."""
     return " and ".join(model.privacy.noised) or None
