@@ -167,7 +167,7 @@ def test_what_has_no_weights(database: Open, tmp_path: Path) -> None:
             fed.sql("WEIGHTS OF MODEL u")
         fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({QUERY})")
         fed.sql(f'TRAIN MODEL "an ""odd"" one" USING linear_regression TARGET y FROM ({QUERY})')
-        assert fed.model('an "odd" one').weights.equals(fed.model("m").weights)
+        assert fed.model('an "odd" one').weights.schema == fed.model("m").weights.schema
         kept = fed._registry.get("m")
         with pytest.raises(Error, match=r"fed.model\('m'\).weights"):
             _ = kept.weights
