@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sqlfl.options.looks import Contributions, Importance, Inference, looks_markdown
 from sqlfl.options.training import options_markdown
 
 ROOT = Path(__file__).parent.parent
@@ -50,6 +51,15 @@ def test_the_page_on_sparse_models_runs() -> None:
         r"^```python\n(.*?)^```", (ROOT / "docs/lasso.md").read_text(), re.M | re.S
     )
     exec(compile(block, "docs/lasso.md", "exec"), {})
+
+
+def test_the_page_on_looking_into_models_runs() -> None:
+    page = (ROOT / "docs/understand.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/understand.md", "exec"), namespace)
+    namespace["fed"].close()
+    assert page.endswith(looks_markdown((Inference, Importance, Contributions)))
 
 
 @pytest.mark.slow

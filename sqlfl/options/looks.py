@@ -235,11 +235,11 @@ def resolve_look(
     return look, tuple(o for o in given if o.name not in entries)
 
 
-def looks_markdown() -> str:
-    """The table of all looks' options, for the documentation."""
+def looks_markdown(looks: Iterable[type[Look]] = tuple(ALL.values())) -> str:
+    """The table of these looks' options, for the documentation."""
     having: dict[str, list[str]] = {}
     entries = {}
-    for look in ALL.values():
+    for look in looks:
         for entry in entries_of(look):
             entries[entry.name] = entry
             having.setdefault(entry.name, []).append(look.word.upper())
