@@ -13,7 +13,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from sqlfl.asking import weights_of, weights_text
+from sqlfl.asking import askable, weights_of
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.executors.base import Executor
@@ -198,8 +198,8 @@ class Federation:
         """The model of that name. Raises ModelError where there is none."""
         model = self._registry.get(name)
         changed = self._parties.changed_since(model, self._parties.clients)
-        found = (*model.remarks, *changed)
-        return replace(model, remarks=found, ask=lambda: self.sql(weights_text(model.name)))
+        found = replace(model, remarks=(*model.remarks, *changed))
+        return askable(found, self._registry, self.sql)
 
     def audit(self) -> Result:
         """Every message between the coordinator and a client, in order.

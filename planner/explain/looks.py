@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlfl.options.looks import Contributions, Importance, Inference
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.printing import listed
 
 ROTATED = (
     "Not protected: of every active row the coordinator gets a number for each encoded column of "
@@ -11,7 +12,8 @@ ROTATED = (
     "the run. Distances and angles between rows are those of their features, and equal rows show "
     "as equal. Whoever knows the features of as many independent rows as there are columns can "
     "undo R, and columns of few values, as categories have, may be told apart without that. Beside "
-    "them are the weights in the same basis, and so the table's part of every score."
+    "them, in the same basis, are the weights, and so the table's part of every score, and the row "
+    "of zeros."
 )
 NAMED = (
     "Not protected: whoever gets the result learns the coefficients of all parties, the names of "
@@ -41,12 +43,20 @@ CONTRIBUTED = (
 def looked(plan: FederatedPlan) -> list[str]:
     """What is not protected of a look; empty where it exchanges what EVALUATE does."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
-    notes = [ROTATED] if "rotated" in kinds else []
+    notes = [ROTATED + _known(plan)] if "rotated" in kinds else []
     notes += [NAMED] if "errors" in kinds else []
     if isinstance(plan.look, Importance) and "predictions" in kinds:
         notes.append(PERMUTED + (UNSEEDED if plan.look.seed is None else SEEDED))
     notes += [CONTRIBUTED] if "contributions" in kinds else []
     return notes
+
+
+def _known(plan: FederatedPlan) -> str:
+    """Who else knows R."""
+    shared = [s.name for s in plan.ucq.slots if s.features and len(s.parties) > 1]
+    if not shared:
+        return ""
+    return f" Of {listed(shared)}, which several parties hold, each of them knows R."
 
 
 def sent_of_features(plan: FederatedPlan) -> str | None:

@@ -19,7 +19,7 @@ from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features
 from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
 from sqlfl.coordinator.preparation import Joined
-from sqlfl.coordinator.scoring import Labelled, Scoring, labelled
+from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
 from sqlfl.errors import ModelError
 from sqlfl.messages import Errors, Rotated, SendErrors, SendRotated
 from sqlfl.messages.replies import Channel, ask, refused
@@ -59,6 +59,11 @@ class Rotations:
     """(P,): the row whose score is the intercept in the features' own units."""
 
     @cached_property
+    def rows(self) -> dict[int, Array]:
+        """By slot int (N,): the row that each joined row comes from."""
+        return {slot: self.joined.slots[slot].rows for slot in self.values}
+
+    @cached_property
     def places(self) -> dict[int, slice]:
         """By slot, its columns of the design."""
         ends = np.cumsum([1, *(values.shape[1] for values in self.values.values())]).tolist()
@@ -68,14 +73,14 @@ class Rotations:
         found = np.empty((len(rows), len(self.theta)))
         found[:, 0] = 1.0
         for slot, place in self.places.items():
-            found[:, place] = self.values[slot][self.joined.slots[slot].rows[rows]]
+            found[:, place] = self.values[slot][self.rows[slot][rows]]
         return found
 
     def scores(self, intercept: float) -> Float:
         """H (N,)"""
         found = np.full(self.joined.total, intercept)
         for slot, place in self.places.items():
-            found += (self.values[slot] @ self.theta[place])[self.joined.slots[slot].rows]
+            found += (self.values[slot] @ self.theta[place])[self.rows[slot]]
         return found
 
 
@@ -99,8 +104,9 @@ def infer(
     said.tell("standard errors")
     family = FAMILIES[model.kind]
     h = told.scores(float(model.intercept[0]))
+    loss_of_model(model).predict(h[:, None])  # which refuses means beyond all numbers
     units = _units(plan, asked, rows.joined)
-    number = None if units is None else len(np.unique(units))
+    number = None if units is None else _number(units, rows.weights)
     fit = fit_of(family, h, rows.y, rows.weights)
     penalty = float(str(model.options.get("l2", 0.0))) * fit.rows
     found = estimated(
@@ -122,6 +128,11 @@ def infer(
     replies = _errors(plan, model, told, rows.joined, found, channel, run)
     _say(model, asked, found, number, replies, penalty, said)
     return _table(plan, model, asked, told, found, fit, number, replies)
+
+
+def _number(units: Array, weights: Array | None) -> int:
+    """Of units that weigh anything."""
+    return len(np.unique(units if weights is None else units[weights > 0]))
 
 
 def _check_target(model: Model, rows: Labelled) -> None:

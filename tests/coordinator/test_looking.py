@@ -168,6 +168,10 @@ def test_what_has_no_weights(database: Open, tmp_path: Path) -> None:
         fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({QUERY})")
         fed.sql(f'TRAIN MODEL "an ""odd"" one" USING linear_regression TARGET y FROM ({QUERY})')
         assert fed.model('an "odd" one').weights.schema == fed.model("m").weights.schema
+        before = fed.model("m")
+        fed.sql(f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM ({QUERY})")
+        with pytest.raises(ModelError, match="has been replaced"):
+            _ = before.weights
         kept = fed._registry.get("m")
         with pytest.raises(Error, match=r"fed.model\('m'\).weights"):
             _ = kept.weights
