@@ -22,8 +22,8 @@ from sqlfl.planner.grammar.queries import read_path, written
 from sqlfl.planner.query.outputs import outputs_of
 from sqlfl.planning import explain
 from sqlfl.relation import Relation
-from sqlfl.result import Result, facts_to_html
-from sqlfl.store.registry import Model, Registry, facts_to_text
+from sqlfl.result import Result
+from sqlfl.store.registry import Model, Registry, card
 from sqlfl.texts import Piece, Values, pieces, text_of, whole
 from sqlfl.transport.base import Channel
 
@@ -149,13 +149,6 @@ class Face(ABC):
 
     def _catalog(self, query: exp.Query | None = None) -> FederationCatalog:
         return FederationCatalog(self._channel(), self._parties.clients, query)
-
-
-def card(facts: list[tuple[str, str]]) -> Result:
-    """Names and texts as a result that is shown as a list."""
-    names, values = zip(*facts, strict=True)
-    table = pa.table({"property": list(names), "value": list(values)})
-    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
 
 
 def figure_of(plan: FederatedPlan) -> Callable[[pa.Table], Figure] | None:

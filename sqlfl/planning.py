@@ -9,8 +9,9 @@ from sqlglot import exp
 
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.fragment_columns import ROW
+from sqlfl.looking import check_look, with_units
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
-from sqlfl.options.looks import Look, resolve_look
+from sqlfl.options.looks import Inference, Look, resolve_look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import (
     resolve_privacy,
@@ -143,7 +144,7 @@ def plan_scoring(
     Raises PlanError for the query, and ModelError where it does not fit the model.
     """
     at = place_of_coordinator(at, catalog)
-    look, given = _look(statement, model.kind)
+    look, given = _look(statement, model)
     options = resolve_scoring(model.kind, model.options, given, statement.sql)
     cross = options.allow_cross_join
     privacy = None
@@ -180,6 +181,8 @@ def plan_scoring(
             allow_cross_join=cross,
         )
         ucq = _without(ucq, (model.target, model.weight), model)
+    if isinstance(look, Inference) and look.cluster is not None:
+        ucq = with_units(ucq, look.cluster)
     ucq, model_slots = _match(ucq, model, SURPLUS)
     for text in _drifted(ucq, model):
         remark(text)
@@ -215,12 +218,17 @@ def plan_scoring(
 
 
 def _look(
-    statement: EvaluateModel | PredictModel, kind: str
+    statement: EvaluateModel | PredictModel, model: Model
 ) -> tuple[Look | None, tuple[Option, ...]]:
     """What is shown of the rows, and the options that are of scoring."""
-    if not isinstance(statement, EvaluateModel) or not statement.look:
+    if not statement.look:
         return None, statement.options
-    return resolve_look(statement.look, kind, statement.options, statement.sql, statement.threshold)
+    threshold = statement.threshold if isinstance(statement, EvaluateModel) else None
+    look, given = resolve_look(
+        statement.look, model.kind, statement.options, statement.sql, threshold
+    )
+    check_look(look, model)
+    return look, given
 
 
 def _drifted(ucq: Ucq, model: Model) -> list[str]:

@@ -13,14 +13,16 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from sqlfl.asking import askable, weights_of
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
-from sqlfl.coordinator.scoring import Scoring, evaluate, predict
+from sqlfl.coordinator.looking import evaluate, predict
+from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
 from sqlfl.errors import Error, ModelError
-from sqlfl.face import Face, card, figure_of
+from sqlfl.face import Face, figure_of
 from sqlfl.interrupts import deferred
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
@@ -35,7 +37,7 @@ from sqlfl.result import Result
 from sqlfl.running import running
 from sqlfl.schema import Client
 from sqlfl.store.coordinator_file import CoordinatorFile
-from sqlfl.store.registry import Model, Registry
+from sqlfl.store.registry import Model, Registry, card
 from sqlfl.store.saving import Saving, model_of
 from sqlfl.texts import FLATTEN, TOO_DEEP
 from sqlfl.trace import Trace
@@ -164,6 +166,8 @@ class Federation(Face):
                 return self._score(statement, predict)
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
+            case st.WeightsOfModel():
+                return weights_of(statement.name, self._saving, self._channel())
             case st.DropModel():
                 return self._drop(statement)
         return self._shown(statement)
@@ -172,7 +176,8 @@ class Federation(Face):
         """The model of that name. Raises ModelError where there is none."""
         model = self._registry.get(name)
         changed = self._parties.changed_since(model, self._parties.clients)
-        return replace(model, remarks=(*model.remarks, *changed)) if changed else model
+        found = replace(model, remarks=(*model.remarks, *changed))
+        return askable(found, self._registry, self.sql)
 
     def audit(self) -> Result:
         """Every message between the coordinator and a client, in order.
@@ -377,9 +382,10 @@ class Federation(Face):
             progress = Progress(statement.name, None, self._progress)
             try:
                 with self._running(plan, run):
-                    said = Scoring(progress.stage, remarks.add)
+                    notes = list(plan.notes)
+                    said = Scoring(progress.stage, remarks.add, notes.append)
                     table = work(plan, model, self._channel(), run, said)
-                    return Result(table, notes=plan.notes, figure=figure_of(plan))
+                    return Result(table, notes=notes, figure=figure_of(plan))
             finally:
                 progress.close()
 

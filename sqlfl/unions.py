@@ -9,13 +9,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from sqlfl.arrays import Array, taken
 from sqlfl.errors import InternalError, ModelError
-from sqlfl.messages import Gram, Labels, SetEncoding, SetGram, Statistics
+from sqlfl.messages import HASHED, Errors, Gram, Labels, SetEncoding, SetGram, Statistics
 from sqlfl.messages.grams import gram_to_message, message_to_gram
 from sqlfl.privacy.statistics import settle
 
@@ -239,3 +240,17 @@ def sum_grams(parts: Sequence[Gram]) -> SetGram:
         moments=merged.moments,
         weight=merged.weight,
     )
+
+
+def merge_names(parts: Sequence[Errors]) -> Errors:
+    """The first, with the categories that another of the slot's clients has a text of.
+
+    Raises InternalError where they are of other columns.
+    """
+    kinds, categories = parts[0].kinds.copy(), list(parts[0].categories)
+    for part in parts[1:]:
+        if part.features != parts[0].features:
+            raise InternalError("clients of one slot name other columns")
+        for place in np.flatnonzero((kinds == HASHED) & (part.kinds != HASHED)).tolist():
+            kinds[place], categories[place] = part.kinds[place], part.categories[place]
+    return replace(parts[0], kinds=kinds, categories=tuple(categories))

@@ -16,15 +16,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sqlfl
-from sqlfl.errors import PlanError
+from sqlfl.errors import ModelError, PlanError
 from sqlfl.messages import (
     Activate,
     EqualRows,
+    Errors,
     Identifiers,
     Labels,
     MaskedEmbeddings,
     Message,
     Ready,
+    Rotated,
     SendPredictions,
     Start,
 )
@@ -49,7 +51,17 @@ from tests.conftest import Open
 from tests.databases import in_memory
 from tests.depth import SEED, THOROUGH, examples
 from tests.federations import Parties, federation, merging, trainable
-from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, cases, predict_sql, train_sql
+from tests.strategies import (
+    BOUNDED,
+    LINEAR,
+    LOGISTIC,
+    POISSON,
+    SOFTMAX,
+    Case,
+    cases,
+    predict_sql,
+    train_sql,
+)
 from tests.truth_of_sizes import Number, Truth
 
 
@@ -265,6 +277,17 @@ def value_of_run(
             return Fraction(sum(len(m.names) for m in here("columns")), max(1, described))  # type: ignore[attr-defined]
         case "identifiers":
             return sum(m.nbytes for m in here("identifiers"))
+        case "block_columns":
+            (width,) = {
+                m.values.shape[1]
+                for (_, slot, _, _), messages in found.items()
+                for m in messages
+                if slot == symbol.slot and isinstance(m, Rotated)
+            }
+            return width
+        case "names":
+            texts = [(*m.features, *m.categories) for m in here("errors") if isinstance(m, Errors)]
+            return sum(len(text.encode()) for own in texts for text in own)
         case "configuration":
             return sum(len(m.configuration) for m in here("start") if isinstance(m, Start))
         case "frequent" | "merged_frequent":
@@ -296,6 +319,8 @@ CLIENTS, METHODS = st.integers(1, 3), st.sampled_from(ALGORITHMS)
 ENGINES = st.sampled_from(("sql", "arrays"))
 NEXT = st.sampled_from(("warm", "predict", "evaluate"))
 """What comes after a TRAIN: another that starts from it, a PREDICT, or an EVALUATE."""
+LOOKED = st.sampled_from(("inference", "importance", "contributions", "parts"))
+"""Or what looks into the model; 'parts': contributions of features."""
 
 
 OUTER_TOO = st.booleans().flatmap(lambda outer: cases(outer=outer))
@@ -318,6 +343,39 @@ def test_the_traffic_of_combined_clients_is_what_explain_says(
 ) -> None:
     with merging():
         compare_traffic(case, clients, options, engine, then, combine=True)
+
+
+@given(
+    st.booleans().flatmap(lambda outer: cases(kinds=(LINEAR, LOGISTIC, POISSON), outer=outer)),
+    CLIENTS,
+    ENGINES,
+    LOOKED,
+    st.booleans(),
+)
+@examples(3)
+def test_the_traffic_of_looks_is_what_explain_says(
+    case: Case, clients: int, engine: str, look: str, combine: bool
+) -> None:
+    compare_traffic(case, clients, {"epochs": 3}, engine, look, combine=combine)
+
+
+@given(cases(kinds=(SOFTMAX,)), CLIENTS, ENGINES, st.sampled_from(("importance", "parts")))
+@examples(1)
+def test_the_traffic_of_looks_at_classes_is_what_explain_says(
+    case: Case, clients: int, engine: str, look: str
+) -> None:
+    compare_traffic(case, clients, {"epochs": 2}, engine, look)
+
+
+@given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(("importance", "contributions")))
+@examples(1)
+def test_the_traffic_of_looks_at_towers_is_what_explain_says(
+    case: Case, clients: int, look: str
+) -> None:
+    kind = LINEAR if case.kind == LINEAR else SOFTMAX
+    case = Case(kind, case.target, case.tables, case.blocks, case.seed)
+    options: dict[str, object] = {"epochs": 1, "head": "linear", "embedding": 2}
+    compare_traffic(case, clients, options, "arrays", look, NEURAL[kind])
 
 
 TOWERS = (
@@ -415,12 +473,26 @@ def compare_traffic(
             "predict": case.predict(),
             "evaluate": f"EVALUATE MODEL m FROM ({case.query})",
         }
+        ids = f"ID ({', '.join(case.identifiers)})" if case.identifiers else ""
+        looks = {
+            "inference": f"INFERENCE OF MODEL m WITH (robust = true) FROM ({case.query})",
+            "importance": f"IMPORTANCE OF MODEL m WITH (repeats = 2) FROM ({case.query})",
+            "contributions": f"CONTRIBUTIONS OF MODEL m {ids} FROM ({case.query})",
+            "parts": f"CONTRIBUTIONS OF MODEL m WITH (features = true) FROM ({case.query})",
+        }
+        if then in looks:
+            texts = {then: looks[then]}
         if kind == "lasso":
-            del texts["warm"]
+            texts.pop("warm", None)
         for name in texts if THOROUGH else [then]:
             plan = fed.explain(texts[name])
-            with tap.taken() as recorded:
-                fed.sql(texts[name])
+            try:
+                with tap.taken() as recorded:
+                    fed.sql(texts[name])
+            except ModelError as error:
+                assume("too few for standard errors" not in str(error))
+                assume("the same in all" not in str(error))
+                raise
             epochs = fed.model("w").history.num_rows if name == "warm" else 0
             assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqlfl.options.looks import looks_markdown
+from sqlfl.options.looks import QUALITY, Contributions, Importance, Inference, looks_markdown
 from sqlfl.options.training import options_markdown
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +74,16 @@ def test_the_page_on_quality_runs() -> None:
     exec(compile("\n".join(blocks), "docs/quality.md", "exec"), namespace)
     for name in ("fed", "clinic", "lab"):
         namespace[name].close()
-    assert page.endswith(looks_markdown())
+    assert page.endswith(looks_markdown(QUALITY))
+
+
+def test_the_page_on_looking_into_models_runs() -> None:
+    page = (ROOT / "docs/understand.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/understand.md", "exec"), namespace)
+    namespace["fed"].close()
+    assert page.endswith(looks_markdown((Inference, Importance, Contributions)))
 
 
 @pytest.mark.slow

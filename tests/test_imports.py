@@ -195,6 +195,7 @@ BOTTOM = [
     "sqlfl.messages.base",
     "sqlfl.messages.equal_rows",
     "sqlfl.messages.forms",
+    "sqlfl.messages.looks",
     "sqlfl.messages.models",
     "sqlfl.messages.planning",
     "sqlfl.messages.preparation",

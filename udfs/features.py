@@ -177,7 +177,7 @@ def local_encoding(snapshot: Snapshot) -> Encoding:
     constant = deviation <= CONSTANT * np.maximum(1.0, np.abs(mean))
     vocabularies, counts = [], []
     for _, position in categories_of(snapshot.specification.features):
-        found = sorted(_frequencies(snapshot, position))
+        found = sorted(frequencies(snapshot, position))
         vocabularies.append(tuple(entry.decode() for entry, _ in found))
         counts.append(np.array([n for _, n in found], np.float64))
     return Encoding(
@@ -302,7 +302,7 @@ def _missing(snapshot: Snapshot) -> Float:
     return missing
 
 
-def _frequencies(snapshot: Snapshot, position: int) -> list[tuple[bytes, float]]:
+def frequencies(snapshot: Snapshot, position: int) -> list[tuple[bytes, float]]:
     """Entry and Σ cnt, of those that weigh anything."""
     if snapshot.held is not None:
         return snapshot.held.frequencies(position)
@@ -310,7 +310,7 @@ def _frequencies(snapshot: Snapshot, position: int) -> list[tuple[bytes, float]]
 
 
 def _tagged(snapshot: Snapshot, position: int, key: bytes) -> list[tuple[bytes, float]]:
-    """As `_frequencies`, with the entries' tags."""
+    """As `frequencies`, with the entries' tags."""
     if snapshot.held is not None:
         found = snapshot.held.frequencies(position)
         tags = keys.tags(key, (entry for entry, _ in found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlfl.planner.explain.looks import looked, sent_of_features
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import listed
 from sqlfl.privacy.protection import Protection
@@ -23,6 +24,7 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
     sent = "No feature value is sent as such; all"
     if "column" in kinds and "direction" not in kinds:
         sent = "Values of features are sent, of the columns that are chosen; all"
+    sent = sent_of_features(plan) or sent
     notes = [f"{sent} that leaves a party is listed above."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(
@@ -67,11 +69,12 @@ def caveats(plan: FederatedPlan) -> tuple[str, ...]:
         notes.append(_columns(plan, sketched="direction" in kinds))
     elif "residuals" in kinds:
         notes.append(_predictions(plan) if "masked_embeddings" not in kinds else _sums(plan))
-    elif "predictions" in kinds:
+    elif "predictions" in kinds and "score_permuted" not in kinds:
         notes.append(
             "Not protected: partial predictions of every active row leave in clear; the "
             "coordinator adds them up and holds the result."
         )
+    notes += looked(plan)
     if "identifiers" in kinds:
         notes.append(
             "Not protected: identifiers are in clear at the coordinator, beside the predictions; "

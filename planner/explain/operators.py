@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlfl.methods.spec import Words, has_head, spec_of
+from sqlfl.planner.explain.looks import client_words, join_words
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import Slot
 from sqlfl.privacy.protection import PublicBounds
@@ -37,6 +38,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
     )  # fmt: skip
     if plan.purpose != "train":
         h = "h = X θ of the saved block" if plan.tower is None else "h of the saved tower"
+        h = client_words(plan) or h
         found += [
             Operator(ONCE, s.name, "client", _where(plan, s), h)
             for s in plan.ucq.slots
@@ -46,7 +48,7 @@ def operators(plan: FederatedPlan) -> tuple[Operator, ...]:
         if plan.look is not None:
             outcome = plan.look.words
         scores = "E = Σ A_i h_i; H = E W0 + b" if has_head(plan.tower) else "H = b + Σ A_i h_i"
-        gathered = f"gather {scores}; {outcome}"
+        gathered = f"gather {join_words(plan) or scores}; {outcome}"
         found.append(Operator(ONCE, "all", "LoJ", "coordinator", gathered))
         if plan.into is not None:
             where = ", ".join(str(client) for client in plan.into.clients)

@@ -251,6 +251,7 @@ def plan(
     classes = kind_of(kind).classifies and purpose != PREDICT
     weighted = _weighted(ucq, options)
     device = None if training is None or training.tower is None else training.tower.device
+    seed = training.seed if training is not None else getattr(look, "seed", None)
     clients = dict.fromkeys(client for slot in ucq.slots for client in slot.clients)
     specifications = {
         client: tuple(
@@ -262,7 +263,7 @@ def plan(
                 base=slot.base,
                 privacy=told.get(slot.index),
                 weighted=weighted,
-                seed=None if training is None else training.seed,
+                seed=seed,
                 warm=None if warm is None or not slot.features else (warm, scored[slot.index]),
                 device=device if slot.features else None,
                 secure=training is not None and training.method.secure,
@@ -278,7 +279,7 @@ def plan(
     merges = training is not None and _merges(training, protection)
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
-        findings, merges,
+        findings, merges, look,
     )  # fmt: skip
     return FederatedPlan(
         purpose=purpose,

@@ -9,7 +9,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.errors import nearest
 from sqlfl.options.looks import LOOKS
 from sqlfl.planner.grammar.listings import Listings
-from sqlfl.planner.grammar.spellings import TO_COME, respelled
+from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
     DropModel,
     EvaluateModel,
@@ -19,6 +19,7 @@ from sqlfl.planner.grammar.statements import (
     Span,
     Statement,
     TrainModel,
+    WeightsOfModel,
     Word,
 )
 from sqlfl.planner.grammar.tokens import tokenize
@@ -27,6 +28,7 @@ _QUALITY = tuple(look.upper() for look in LOOKS)
 _STATEMENTS = (
     *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP", "HISTORY", "FEATURES"),
     *_QUALITY,
+    *("CONTRIBUTIONS", "WEIGHTS"),
 )
 _RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
@@ -77,7 +79,7 @@ class _Reader(Listings):
             if verbose:
                 self.expect("VERBOSE", "after EXPLAIN (")
                 self.expect(")", "after EXPLAIN (VERBOSE")
-            planned = ("TRAIN", "EVALUATE", "PREDICT", *_QUALITY)
+            planned = ("TRAIN", "EVALUATE", "PREDICT", *_QUALITY, "CONTRIBUTIONS")
             if self.word() not in planned:
                 raise self.fail(
                     f"expected one of {', '.join(planned)} after EXPLAIN, got {self.got()}"
@@ -94,11 +96,13 @@ class _Reader(Listings):
             "DROP": self._drop,
             **dict.fromkeys(("HISTORY", "FEATURES"), self._part_of_model),
             **dict.fromkeys(_QUALITY, self._quality),
+            "CONTRIBUTIONS": self._contributions,
+            "WEIGHTS": self._weights,
         }
         if first in readers:
             self.at += 1
             return readers[first]()
-        if first in (*_RESERVED, *TO_COME):
+        if first in _RESERVED:
             raise self.fail(f"{first} is reserved for later and not built yet")
         near = nearest(first, (*_STATEMENTS, *_RESERVED))
         hint = f"did you mean {near}?" if near else None
@@ -197,14 +201,17 @@ class _Reader(Listings):
             privacy = self.options("PRIVACY")
         return EvaluateModel(name, privacy, query, self.sql, options, place)
 
+    def _of_model(self, look: str, form: str) -> Word:
+        self.expect("OF", f"after {look}", form)
+        self.expect("MODEL", f"after {look} OF", form)
+        return self.name("the name of the model")
+
     def _quality(self) -> EvaluateModel:
         look = self.word(-1)
         can = LOOKS[look.lower()].at
         at = "[AT threshold] " if can else ""
         form = f"{look} OF MODEL name {at}[WITH (option = value, ...)] FROM ( query )"
-        self.expect("OF", f"after {look}", form)
-        self.expect("MODEL", f"after {look} OF", form)
-        name = self.name("the name of the model")
+        name = self._of_model(look, form)
         threshold = None
         if self.word() == "AT":
             if not can:
@@ -241,13 +248,7 @@ class _Reader(Listings):
         )
         self.expect("MODEL", "after PREDICT")
         name = self.name("the name of the model")
-        identifiers: list[Path] = []
-        if self.accept("ID"):
-            self.expect("(", "after ID", form)
-            identifiers.append(self.path("an identifier column", 2, 5))
-            while self.accept(","):
-                identifiers.append(self.path("an identifier column", 2, 5))
-            self.expect(")", "after the identifier columns", form)
+        identifiers = self._identifiers(form)
         options = self.options("WITH") if self.accept("WITH") else ()
         self.expect("FROM", "before the query", form)
         query, place = self.query()
@@ -257,9 +258,38 @@ class _Reader(Listings):
             if replace:
                 self.expect("REPLACE", "after INTO OR", form)
             into = self.path("a table", 2, 4)
-        return PredictModel(
-            name, tuple(identifiers), query, into, self.sql, options, replace, place
+        return PredictModel(name, identifiers, query, into, self.sql, options, replace, place)
+
+    def _contributions(self) -> PredictModel:
+        look = self.word(-1)
+        form = (
+            f"{look} OF MODEL name [ID (party.table.column, ...)] [WITH (option = value, ...)] "
+            "FROM ( query )"
         )
+        name = self._of_model(look, form)
+        identifiers = self._identifiers(form)
+        options = self.options("WITH") if self.accept("WITH") else ()
+        self.expect("FROM", "before the query", form)
+        query, place = self.query()
+        if self.word() == "INTO":
+            raise self.fail(f"{look} makes no table", hint="PREDICT takes INTO")
+        return PredictModel(
+            name, identifiers, query, None, self.sql, options, place=place, look=look.lower()
+        )
+
+    def _identifiers(self, form: str) -> tuple[Path, ...]:
+        found: list[Path] = []
+        if self.accept("ID"):
+            self.expect("(", "after ID", form)
+            found.append(self.path("an identifier column", 2, 5))
+            while self.accept(","):
+                found.append(self.path("an identifier column", 2, 5))
+            self.expect(")", "after the identifier columns", form)
+        return tuple(found)
+
+    def _weights(self) -> WeightsOfModel:
+        look = self.word(-1)
+        return WeightsOfModel(self._of_model(look, f"{look} OF MODEL name"), self.sql)
 
     def _drop(self) -> DropModel:
         self.expect("MODEL", "after DROP")

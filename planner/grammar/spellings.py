@@ -277,8 +277,6 @@ def in_parentheses(tokens: list[Token]) -> list[Token]:
     return [opening, *tokens, closing]
 
 
-TO_COME = ("CONTRIBUTIONS", "WEIGHTS")
-"""Statements that functions of ML stand for, and that may not be there yet."""
 _OF = ("OF", "MODEL")
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], bool]] = {
     "EVALUATE": (("EVALUATE", "MODEL"), True),

@@ -100,6 +100,8 @@ class PredictModel:
     replace: bool = False
     """INTO takes the place of a table that is there."""
     place: Span = field(default=(0, 0), repr=False)
+    look: str = ""
+    """'contributions': a statement `CONTRIBUTIONS OF MODEL`; empty of PREDICT itself."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,12 @@ class ExplainStatement:
     sql: str = field(repr=False)
     verbose: bool = False
     """With all details."""
+
+
+@dataclass(frozen=True)
+class WeightsOfModel:
+    name: Word
+    sql: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,7 @@ Statement: TypeAlias = (
     | EvaluateModel
     | PredictModel
     | ExplainStatement
+    | WeightsOfModel
     | ShowModels
     | DescribeModel
     | DropModel

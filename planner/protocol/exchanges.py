@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlfl.errors import InternalError
 from sqlfl.messages import CLIENT
+from sqlfl.options.looks import Look
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.towers import parameters
@@ -99,6 +100,8 @@ class Run:
     """Clients are asked what is odd about their features."""
     merges: bool = False
     """Clients may be asked which of their rows have equal features."""
+    look: Look | None = None
+    """What is shown of rows that are scored."""
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -124,7 +127,7 @@ class Run:
         return tuple(
             s
             for s in self.ucq.slots
-            if s.features or s.target or s.identifiers or s.weight or s.split
+            if s.features or s.target or s.identifiers or s.weight or s.split or s.units
         )
 
     @property

@@ -8,10 +8,12 @@ from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.methods.spec import spec_of
+from sqlfl.options.looks import Contributions, Importance, Inference
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
+from sqlfl.planner.protocol.looks import contributions, errors, permuted, rotated
 from sqlfl.planner.protocol.rounds import ENCODED
 from sqlfl.planner.protocol.rounds import active as active_rows
 from sqlfl.planner.protocol.sizes import Size
@@ -46,7 +48,8 @@ def evaluation(run: Run) -> list[Exchange]:
         *preparation(run),
         labels(run),
         weights(run),
-        *scoring(run),
+        *(estimating(run) if isinstance(run.look, Inference) else scoring(run)),
+        *(permuting(run, run.look) if isinstance(run.look, Importance) else []),
         *([releases(run)] if run.protection else []),
         finish(run),
     ]
@@ -54,6 +57,8 @@ def evaluation(run: Run) -> list[Exchange]:
 
 def prediction(run: Run) -> list[Exchange]:
     found = [*preparation(run), *scoring(run)]
+    if isinstance(run.look, Contributions) and run.look.features:
+        found.append(over(run, "contributions", run.towers, contributions))
     if run.into is None:
         return [*found, identifiers(run), finish(run)]
     return [*found, writing(run, run.into), commit(run.into), finish(run)]
@@ -62,6 +67,27 @@ def prediction(run: Run) -> list[Exchange]:
 def scoring(run: Run) -> list[Exchange]:
     asked = [over(run, "findings", run.towers, findings)] if run.findings else []
     return [over(run, "score", run.towers, score), *asked]
+
+
+def estimating(run: Run) -> list[Exchange]:
+    """Standard errors: what scores are made of takes their place."""
+    return [
+        over(run, "rotated columns", run.towers, rotated),
+        *([over(run, "findings", run.towers, findings)] if run.findings else []),
+        over(run, "standard errors", run.towers, errors),
+    ]
+
+
+def permuting(run: Run, look: Importance) -> list[Exchange]:
+    """Each feature of each slot, as often as it is permuted."""
+    return [
+        exchange(
+            "permuted features",
+            look.repeats * len(slot.features),
+            [Call(client, slot.index, *permuted(run, slot, client)) for client in slot.clients],
+        )
+        for slot in run.towers
+    ]
 
 
 def preparation(run: Run) -> list[Exchange]:

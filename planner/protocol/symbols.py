@@ -47,6 +47,11 @@ ROLES: dict[str, tuple[str, str]] = {
         "pairs of categories that occur together (in rows of weight above 0; upper triangle)",
     ),
     "merged_stored": ("z[slot]", "the same over all clients of the slot"),
+    "block_columns": ("L[slot]", "encoded columns of the model's block"),
+    "names": (
+        "Q[slot@client]",
+        "bytes of the names of the block's features and categories, as the client knows them",
+    ),
     "classes": ("K[slot@client]", "distinct classes among the client's active rows"),
     "class_text": ("k[slot@client]", "bytes of the client's distinct class names"),
     "identifiers": ("i[slot@client]", "bytes of the identifier columns of active rows"),

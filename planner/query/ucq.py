@@ -106,6 +106,8 @@ class Slot:
     """Validation rows are drawn per row of this slot."""
     noised: bool = False
     """It holds the target, and labels are noised per row of it."""
+    units: bool = False
+    """Joined rows of one of its rows may depend on each other: they are told apart by it."""
 
     @property
     def base(self) -> bool:
@@ -203,5 +205,5 @@ class Ucq:
         return tuple(
             s.index
             for s in self.slots
-            if s.features or s.target or s.weight or s.split or s.identifiers
+            if s.features or s.target or s.weight or s.split or s.identifiers or s.units
         )

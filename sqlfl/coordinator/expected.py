@@ -12,8 +12,11 @@ import numpy as np
 
 from sqlfl.arrays import PART, Array
 from sqlfl.messages import (
+    Block,
     Collected,
+    Contributions,
     EqualRows,
+    Errors,
     Findings,
     Identifiers,
     JoinKeys,
@@ -21,6 +24,7 @@ from sqlfl.messages import (
     Predictions,
     Prepared,
     Ready,
+    Rotated,
     Saved,
     SetEncoding,
     Statistics,
@@ -163,6 +167,25 @@ def _all_told(codes: Array, classes: int) -> bool:
 
 def scores(active: int, outputs: int) -> Expected[Predictions]:
     return Expected(Predictions, {"rows": active, "outputs": outputs, "products": 0})
+
+
+def rotated(active: int) -> Expected[Rotated]:
+    return Expected(Rotated, {"rows": active})
+
+
+def errors(columns: int) -> Expected[Errors]:
+    return Expected(Errors, {"columns": columns})
+
+
+def contributions(active: int, parts: int) -> Expected[Contributions]:
+    return Expected(Contributions, {"rows": active, "parts": parts})
+
+
+def block(outputs: int) -> Expected[Block]:
+    def fault(reply: Block) -> str | None:
+        return None if (reply.scales > 0).all() else "has scales that are not above 0"
+
+    return Expected(Block, {"outputs": outputs}, fault)
 
 
 def findings(features: int, joined: int) -> Expected[Findings]:

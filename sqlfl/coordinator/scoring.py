@@ -49,6 +49,8 @@ class Scoring:
 
     tell: Callable[[str], None] = lambda _: None
     remark: Callable[[str], None] = lambda _: None
+    note: Callable[[str], None] = lambda _: None
+    """What is to be said below the result."""
 
 
 def predict(
@@ -67,7 +69,7 @@ def predict(
         return write(plan.into, joined, prediction, channel, run)
     names: list[str] = []
     columns: list[Any] = []
-    for name, column in _identifiers(plan, joined, channel, run):
+    for name, column in identifiers(plan, joined, channel, run):
         names.append(name)
         columns.append(column)
     names.append("prediction")
@@ -109,7 +111,7 @@ def evaluate(
     if plan.look is not None:
         classes = None if model.classes is None else class_values(model)
         return look(plan.look, classes, found.prediction, found.y, found.weights)
-    loss = _loss(model)
+    loss = loss_of_model(model)
     metrics = loss.metrics(found.prediction, found.y, found.weights)
     value = loss.of_prediction(found.prediction, found.y, found.weights)
     row: dict[str, object] = {"rows": found.rows, "loss": value, **metrics}
@@ -124,9 +126,21 @@ def evaluate(
     return pa.Table.from_pylist([row], schema=schema)
 
 
-def _outcome(
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Joined rows and what is true of them."""
+
+    joined: Joined
+    y: Array
+    """(N,): numbers, or the places of classes among the model's."""
+    weights: Array | None
+    """(N,)"""
+
+
+def labelled(
     plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
-) -> Outcome:
+) -> Labelled:
+    """What EVALUATE begins with; raises ModelError as `evaluate` says."""
     joined = prepare(plan, channel, run, said.tell)
     if joined.total == 0:
         raise ModelError(
@@ -141,16 +155,22 @@ def _outcome(
         raise ModelError(
             f"weight {plan.ucq.weight} is 0 in all rows", hint="at least one must be positive"
         )
+    return Labelled(joined, _known(model, target), weights)
+
+
+def _outcome(
+    plan: FederatedPlan, model: Model, channel: Channel, run: str, said: Scoring
+) -> Outcome:
+    rows = labelled(plan, model, channel, run, said)
     said.tell("scoring")
-    prediction = _score(plan, model, joined, channel, run)
-    remark_on_features(plan, joined, channel, run, said.remark)
-    y = _known(model, target)
+    prediction = _score(plan, model, rows.joined, channel, run)
+    remark_on_features(plan, rows.joined, channel, run, said.remark)
     if plan.privacy is not None:
-        check_run(plan, joined, None, channel, run, ())
-    return Outcome(joined.total, prediction, y, weights)
+        check_run(plan, rows.joined, None, channel, run, ())
+    return Outcome(rows.joined.total, prediction, rows.y, rows.weights)
 
 
-def _loss(model: Model) -> Loss:
+def loss_of_model(model: Model) -> Loss:
     return loss_of(model.kind, 1 if model.classes is None else len(model.classes))
 
 
@@ -172,20 +192,35 @@ def _known(model: Model, target: Targets) -> Array:
 
 def _score(plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str) -> Array:
     """Per joined row: the predicted number (N, 1), or probabilities (N, K)."""
+    return predicted(model, joined, slot_scores(plan, model, joined, channel, run))
+
+
+def slot_scores(
+    plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str
+) -> dict[int, Array]:
+    """Of each slot what its active rows add to the scores: float32 (n_i, P)."""
     head = Head(model.intercept, model.head)
     active: dict[Address, int] = {}
     for slot in plan.blocks:
         active |= joined.slots[slot].active
     requests = {a: Score(run, a[1], model.run, plan.blocks[a[1]]) for a in active}
     replies = ask(channel, requests, lambda a: expected.scores(active[a], head.inputs))
+    return {
+        slot: np.concatenate([replies[a].values for a in joined.slots[slot].addresses])
+        for slot in plan.blocks
+    }
+
+
+def predicted(model: Model, joined: Joined, scores: Mapping[int, Array]) -> Array:
+    """Per joined row: the number (N, 1) or the probabilities (N, K) of `slot_scores`."""
+    head = Head(model.intercept, model.head)
     embedding = np.zeros((joined.total, head.inputs))
-    for slot in plan.blocks:
-        parts = [replies[address].values for address in joined.slots[slot].addresses]
-        embedding += np.concatenate(parts)[joined.slots[slot].rows]
-    return _loss(model).predict(head.scores(embedding))
+    for slot, values in scores.items():
+        embedding += values[joined.slots[slot].rows]
+    return loss_of_model(model).predict(head.scores(embedding))
 
 
-def _identifiers(
+def identifiers(
     plan: FederatedPlan, joined: Joined, channel: Channel, run: str
 ) -> list[tuple[str, pa.Array]]:
     slots = [joined.slots[slot.index] for slot in plan.ucq.slots if slot.identifiers]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from sqlfl.messages.base import CLIENT, ENVELOPE, KINDS, Message
 from sqlfl.messages.equal_rows import *  # noqa: F403
+from sqlfl.messages.looks import *  # noqa: F403
 from sqlfl.messages.models import *  # noqa: F403
 from sqlfl.messages.planning import *  # noqa: F403
 from sqlfl.messages.preparation import *  # noqa: F403

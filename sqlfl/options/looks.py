@@ -1,4 +1,4 @@
-"""What statements show of a model's quality over rows: `ROC OF MODEL` and the like.
+"""What statements show of a model over rows: `ROC OF MODEL`, `INFERENCE OF MODEL` and the like.
 
 Each is a frozen dataclass of its options; its statement may set those of scoring beside them.
 """
@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
 from sqlfl.errors import OptionError
-from sqlfl.models.kinds import kind_of
+from sqlfl.models.kinds import ANY_CLASSES, KINDS, kind_of
 from sqlfl.options.entries import Given, Table, entries_of, markdown, option
-from sqlfl.options.types import choice, integer
+from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer
 
 G = TypeVar("G", bound=Given)
 ANY, CLASSES, NUMBERS = "any target", "classes", "numbers"
@@ -29,13 +29,27 @@ class Look:
     """What it is of: ANY, CLASSES or NUMBERS."""
     at: ClassVar[bool] = False
     """It takes AT threshold."""
+    kinds: ClassVar[tuple[str, ...]] = KINDS
+    """Of models that it is of."""
+    refusal: ClassVar[tuple[str, str]] = ("", "")
+    """Why it is of no others, and what is instead."""
     words: ClassVar[str]
     """What it shows."""
+
+    def fault(self, kind: str) -> tuple[str, str, str] | None:
+        """What does not go with models of this kind: the option, why, and what to do instead."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(Look):
+    """Tables of predictions beside the truth."""
+
     threshold: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cells(Look):
+class Cells(Quality):
     """What shows groups of rows."""
 
     min_cell: int = option(
@@ -47,7 +61,7 @@ class Cells(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metrics(Look):
+class Metrics(Quality):
     word = "metrics"
     of = ANY
     at = True
@@ -96,9 +110,97 @@ class Residuals(Binned):
     words = "of bins of the predictions, how far the truth lay from them"
 
 
+_ESTIMATED = ("linear_regression", "logistic_regression", "poisson_regression")
+_AREA, _SHARES = ("auc",), ("accuracy", "auc", "log_loss")
+_DISTANCES = ("rmse", "mae", "r2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference(Look):
+    word = "inference"
+    of = ANY
+    kinds = _ESTIMATED
+    refusal = (
+        f"standard errors are of {', '.join(_ESTIMATED[:-1])} and {_ESTIMATED[-1]}",
+        "IMPORTANCE OF MODEL shows what each feature is worth to any model",
+    )
+    words = "of each coefficient its standard error, test and confidence interval"
+    robust: bool = option(
+        BOOLEAN,
+        False,
+        "standard errors that hold whatever the variance of the target: HC1 of linear models, HC0 "
+        "of others",
+    )
+    cluster: str | None = option(
+        ALIAS,
+        None,
+        "alias of a table of the query: joined rows of one row of it may depend on each other, and "
+        "those of different rows do not",
+    )
+    confidence: float = option(
+        CONFIDENCE, 0.95, "the share of intervals that are to hold the true coefficient"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Importance(Look):
+    word = "importance"
+    of = ANY
+    words = "how much worse the metric is where a feature's values are those of other rows"
+    repeats: int = option(integer(1, 1000), 5, "times that each feature is permuted")
+    seed: int | None = option(
+        integer(0),
+        None,
+        "permutations that are the same whenever the rows are; without it each party draws its "
+        "own, and tells nobody",
+        default_text="drawn by each party",
+    )
+    metric: str = option(
+        choice("loss", *_SHARES, *_DISTANCES),
+        "loss",
+        "what is measured: 'loss' of any model, 'accuracy', 'auc' (of two classes) and 'log_loss' "
+        "of classes, 'rmse', 'mae' and 'r2' of numbers",
+    )
+
+    def fault(self, kind: str) -> tuple[str, str, str] | None:
+        target = kind_of(kind).target
+        other = _DISTANCES if kind_of(kind).classifies else _SHARES
+        many = _AREA if target == ANY_CLASSES else ()
+        least = ("r2",) if kind_of(kind).least is not None else ()
+        if self.metric not in (*other, *many, *least):
+            return None
+        return "metric", f"models of kind {kind} have no {self.metric}", "metric = 'loss'"
+
+
+QUALITY = (Metrics, Roc, Confusion, Calibration, Residuals)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contributions(Look):
+    word = "contributions"
+    of = ANY
+    words = "of each joined row what every table adds to the score"
+    features: bool = option(
+        BOOLEAN,
+        False,
+        "also what each feature adds, which its party tells of every row: of linear models only",
+    )
+
+    def fault(self, kind: str) -> tuple[str, str, str] | None:
+        if not (self.features and kind_of(kind).towers):
+            return None
+        return (
+            "features",
+            f"the tables of a {kind} add what their features make together",
+            ("leave features out; IMPORTANCE OF MODEL shows what each is worth"),
+        )
+
+
 LOOKS: Mapping[str, type[Look]] = MappingProxyType(
-    {look.word: look for look in (Metrics, Roc, Confusion, Calibration, Residuals)}
+    {look.word: look for look in (*QUALITY, Inference, Importance)}
 )
+"""Of rows that have a target."""
+ALL: Mapping[str, type[Look]] = MappingProxyType({**LOOKS, Contributions.word: Contributions})
 
 
 def resolve_look(
@@ -110,8 +212,11 @@ def resolve_look(
     Raises OptionError for a value that is none of its option's, and for what a model of this kind
     has not.
     """
-    found = LOOKS[name]
+    found = ALL[name]
     classifies = kind_of(kind).classifies
+    if kind not in found.kinds:
+        why, instead = found.refusal
+        raise OptionError(f"{why}, and the model is a {kind}", hint=instead)
     if (found.of == CLASSES and not classifies) or (found.of == NUMBERS and classifies):
         has = "classes" if classifies else "a number"
         instead = "calibration" if found.of == NUMBERS else "residuals"
@@ -124,16 +229,22 @@ def resolve_look(
     entries = {entry.name: entry for entry in entries_of(found)}
     given = tuple(given)
     own = Table("option", entries, {}).read((o for o in given if o.name in entries), sql)
-    return found(threshold=threshold, **own.values), tuple(
-        o for o in given if o.name not in entries
-    )
+    values = dict(own.values)
+    if issubclass(found, Quality):
+        values["threshold"] = threshold
+    look = found(**values)
+    fault = look.fault(kind)
+    if fault is not None:
+        option_, why, hint = fault
+        raise OptionError(why, hint=hint, sql=sql, span=own.places[option_].span)
+    return look, tuple(o for o in given if o.name not in entries)
 
 
-def looks_markdown() -> str:
-    """The table of all looks' options, for the documentation."""
+def looks_markdown(looks: Iterable[type[Look]] = tuple(ALL.values())) -> str:
+    """The table of these looks' options, for the documentation."""
     having: dict[str, list[str]] = {}
     entries = {}
-    for look in LOOKS.values():
+    for look in looks:
         for entry in entries_of(look):
             entries[entry.name] = entry
             having.setdefault(entry.name, []).append(look.word.upper())

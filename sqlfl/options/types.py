@@ -187,7 +187,11 @@ def _read_batch(value: object) -> Batch | None:
 SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
 BOOLEAN = OptionType("true or false", _read_boolean)
 MODEL = OptionType("the name of a model", _read_text)
+ALIAS = OptionType("the alias of a table of the query", _read_text)
 FRACTION = OptionType("a number from 0 up and below 1", _read_fraction)
+CONFIDENCE = OptionType(
+    "a number above 0 and below 1, such as 0.95", lambda value: _read_fraction(value) or None
+)
 CLASS_WEIGHT: OptionType[ClassWeight] = OptionType(
     "'balanced', or a number from 0 up for each class, such as {'yes': 5, 'no': 1}",
     _read_class_weight,

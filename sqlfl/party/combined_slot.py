@@ -21,7 +21,14 @@ from sqlfl.party.operator import Operator, client_of
 from sqlfl.privacy.statistics import deviation
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.noised import add_noise
-from sqlfl.unions import merge_classes, merge_noised, merge_statistics, sum_bounded, sum_statistics
+from sqlfl.unions import (
+    merge_classes,
+    merge_names,
+    merge_noised,
+    merge_statistics,
+    sum_bounded,
+    sum_statistics,
+)
 
 T = TypeVar("T")
 
@@ -91,9 +98,17 @@ class CombinedSlot:
                 return self._save(request)
             case ms.SendReleases():
                 return self._releases(request)
-            case ms.Score():
+            case ms.Score() | ms.ScorePermuted():
                 scores = self._ask(request, ms.Predictions)
                 return replace(scores[0], values=self.rows.gather([s.values for s in scores]))
+            case ms.SendRotated():
+                rows = self._ask(request, ms.Rotated)
+                return replace(rows[0], values=self.rows.gather([r.values for r in rows]))
+            case ms.SendErrors():
+                return merge_names(self._ask(request, ms.Errors))
+            case ms.SendContributions():
+                added = self._ask(request, ms.Contributions)
+                return replace(added[0], values=self.rows.gather([a.values for a in added]))
         if self._operator is None:
             raise InternalError(f"{request.kind} before start")
         return self._operator.handle(request)

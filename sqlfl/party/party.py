@@ -13,6 +13,7 @@ from sqlfl.arrays import Array
 from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
+from sqlfl.party import looks
 from sqlfl.party.client import predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed
@@ -38,7 +39,7 @@ from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
 from sqlfl.udfs.write import write
 
-APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect)
+APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
 """Requests that a client answers outside by itself, whose party combines its clients."""
 
 
@@ -139,6 +140,8 @@ class PartyClient(Server):
                 self._blocks.collect(request.models)
                 own = self._blocks
                 return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
+            case ms.SendBlock():
+                return looks.told_block(self._block(request.model, request.block), request)
             case ms.Write():
                 return self._write(request)
             case ms.Commit():
@@ -178,6 +181,8 @@ class PartyClient(Server):
                 return state.releases(request)
             case ms.Score():
                 return self._score(request, state)
+            case ms.SendRotated() | ms.SendErrors() | ms.ScorePermuted() | ms.SendContributions():
+                return self._look(request, state)
         if state.operator is None:
             raise InternalError(f"{request.kind} before start")
         return state.operator.handle(request)
@@ -314,12 +319,15 @@ class PartyClient(Server):
         return ms.Ready(request.run, request.slot, encoding.width)
 
     def _vocabulary_key(self, run: str, state: SlotState) -> bytes:
-        item = state.specification
         if state.warm is not None and state.warm.encoding.vocabulary_key is not None:
             return state.warm.encoding.vocabulary_key  # so that categories can be matched
-        whole = item.secret == "federation"
-        secret = self._secrets.federation if whole else self._secrets.organisation
-        return keys.derive(secret, run, "vocabulary", str(item.slot))
+        own = str(state.specification.slot)
+        return keys.derive(self._slot_secret(state), run, "vocabulary", own)
+
+    def _slot_secret(self, state: SlotState) -> bytes:
+        """What all clients of the slot know."""
+        whole = state.specification.secret == "federation"
+        return self._secrets.federation if whole else self._secrets.organisation
 
     # -- training and scoring ---------------------------------------------------------------------
 
@@ -386,6 +394,32 @@ class PartyClient(Server):
         values = predictions_of(block.finish(values))
         state.scored = block.encoding
         return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
+
+    def _look(
+        self,
+        request: ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions,
+        state: SlotState,
+    ) -> ms.Message:
+        """Over the rows of a run that scores; their encoded columns stay until it ends."""
+        run, slot = request.run, request.slot
+        block = self._block(request.model, request.block)
+        if isinstance(request, ms.SendErrors):
+            return looks.errors(block, state.snapshot, self._rotation_key(run, state), request)
+        engine = state.scoring_engine(self._runs[run].cursor, block)
+        match request:
+            case ms.SendRotated():
+                return looks.rotated(block, engine, self._rotation_key(run, state), request)
+            case ms.ScorePermuted():
+                values = predictions_of(looks.permuted(block, engine, request))
+                return ms.Predictions(run, slot, values, np.zeros(0, np.float64))
+            case ms.SendContributions():
+                return ms.Contributions(
+                    run, slot, predictions_of(looks.contributions(block, engine))
+                )
+
+    def _rotation_key(self, run: str, state: SlotState) -> bytes:
+        """The same for all clients of a slot."""
+        return keys.derive(self._slot_secret(state), run, "rotation", str(state.specification.slot))
 
     def _block(self, model: str, slot: int) -> SavedBlock:
         block = self._blocks.load(model, slot)

@@ -15,7 +15,13 @@ from sqlfl.privacy.specification import LabelNoise
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.equal_rows import merge_equal_rows
-from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
+from sqlfl.udfs.features import (
+    Encoding,
+    check_finite,
+    local_encoding,
+    shared_encoding,
+    statistics,
+)
 from sqlfl.udfs.findings import of_scoring, of_training
 from sqlfl.udfs.label_noise import noised_labels
 from sqlfl.udfs.noised import (
@@ -25,7 +31,9 @@ from sqlfl.udfs.noised import (
     noised_statistics,
     shared_noised_encoding,
 )
+from sqlfl.udfs.predict import make_engine
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.update import Engine
 
 
@@ -97,6 +105,15 @@ class SlotState:
                 self._measure()
                 self.encoding = noised_encoding(self.snapshot)
         return self.encoding
+
+    def scoring_engine(self, con: Connection, block: SavedBlock) -> Engine:
+        """Of the active rows as a saved block encodes them, until the run ends."""
+        if self.engine is None:
+            if block.encoding.limits is None:
+                check_finite(self.snapshot)
+            self.engine = make_engine(self.specification.engine, con, self.snapshot, block.encoding)
+            self.scored = block.encoding
+        return self.engine
 
     def labels(self) -> ms.Labels:
         """Of the active rows; noised where the specification says so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +17,7 @@ from sqlfl.endings import Ending
 from sqlfl.errors import Error, ModelError, nearest
 from sqlfl.options.types import shown
 from sqlfl.report.card import PrivacyReport
-from sqlfl.result import facts_to_html
+from sqlfl.result import Result, facts_to_html
 from sqlfl.schema import Client
 
 if TYPE_CHECKING:
@@ -102,6 +102,22 @@ class Model:
     head: npt.NDArray[np.float64] | None = None
     """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
     where that sum is, with the intercept, the scores."""
+    ask: Callable[[], Result] | None = field(default=None, repr=False)
+    """Asks the parties for the weights of their parts; None where no federation is at hand."""
+
+    @property
+    def weights(self) -> pa.Table:
+        """The weights, which the parties are asked for, as `WEIGHTS OF MODEL` shows them.
+
+        Raises ModelError for models of towers and where a party is not attached, and Error where
+        the model is not one that `fed.model` gave.
+        """
+        if self.ask is None:
+            raise Error(
+                f"the weights of model {self.name} are at its parties",
+                hint=f"fed.model('{self.name}').weights",
+            )
+        return self.ask().arrow()
 
     @property
     def converged(self) -> bool:
@@ -355,6 +371,13 @@ def facts_to_text(facts: list[tuple[str, str]]) -> str:
     indent = "\n" + " " * (width + 2)
     texts = ((name, printing.lines(text).split("\n")) for name, text in facts)
     return "\n".join(f"{name:<{width}}  {indent.join(lines)}" for name, lines in texts)
+
+
+def card(facts: list[tuple[str, str]]) -> Result:
+    """Names and texts as the answer of a statement."""
+    names, values = zip(*facts, strict=True)
+    table = pa.table({"property": list(names), "value": list(values)})
+    return Result(table, text=facts_to_text(facts), markup=lambda: facts_to_html(facts))
 
 
 def _of_noised(model: Model) -> str | None:

@@ -114,12 +114,13 @@ class Saving:
         for table in query.find_all(exp.Table):
             first = table.parts[0].name.lower()
             if len(table.parts) > 1 and first in away:
-                raise ModelError(
-                    f"a part of model {model.name} is kept by party {away[first]}, which is not "
-                    "attached",
-                    hint=f"attach the database that it was trained on: fed.attach("
-                    f'"{away[first]}", ...)',
-                )
+                raise _away(model, away[first])
+
+    def check_here(self, model: Model) -> None:
+        """Raise ModelError where a party that has a part of the model is not attached."""
+        away = next((c for c in model.clients if c not in self._reasons), None)
+        if away is not None:
+            raise _away(model, away.party)
 
     @contextmanager
     def held(self, name: str) -> Iterator[Model]:
@@ -190,6 +191,13 @@ class Saving:
 
     def _channel(self) -> Channel:
         return Channel(self._transport, self._audit)
+
+
+def _away(model: Model, party: str) -> ModelError:
+    return ModelError(
+        f"a part of model {model.name} is kept by party {party}, which is not attached",
+        hint=f'attach the database that it was trained on: fed.attach("{party}", ...)',
+    )
 
 
 TEMPORARY = "until the federation closes"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlglot import exp, parse_one
 
 from sqlfl.models.kinds import NEURAL as NEURAL_KINDS
+from sqlfl.options.looks import Look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_scoring, training_options
 from sqlfl.planner.federated.into import Into
@@ -287,11 +288,13 @@ def score(
     kind: str = "linear_regression",
     more: Mapping[str, object] | None = None,
     at: str | None = None,
+    look: Look | None = None,
 ) -> FederatedPlan:
     options = resolve_scoring(kind, more or {})
     ucq = cards(purpose)
-    sql = f"{purpose.upper()} MODEL m FROM (SELECT ...)"
-    return plan(purpose, "m", kind, ucq, options, sql, {0: 0, 2: 1}, at=at)
+    what = purpose.upper() if look is None else f"{look.word.upper()} OF"
+    sql = f"{what} MODEL m FROM (SELECT ...)"
+    return plan(purpose, "m", kind, ucq, options, sql, {0: 0, 2: 1}, at=at, look=look)
 
 
 def evaluated(privacy: Privacy) -> FederatedPlan:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import sqlfl
+from sqlfl.options.looks import Contributions, Importance, Inference
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import details, summary
@@ -169,6 +170,10 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
     ),
     "predict_into": plans.into,
     "evaluate": lambda: plans.score("evaluate"),
+    "inference": lambda: plans.score("evaluate", look=Inference(cluster="c")),
+    "importance": lambda: plans.score("evaluate", look=Importance(repeats=3)),
+    "importance_seeded": lambda: plans.score("evaluate", look=Importance(seed=1)),
+    "contributions": lambda: plans.score("predict", look=Contributions(features=True)),
     "evaluate_private": lambda: plans.evaluated(
         Privacy(label_epsilon=2.0, label_mechanism="laplace", label_bounds=(0.0, 500.0))
     ),
@@ -182,15 +187,19 @@ ALGORITHMS = (
     "train_sgd", "train_mlp_sgd", "train_mlp_admm", "train_mlp_dropout", PRIVATE,
     "train_private_sgd", "train_private_flights",
 )  # fmt: skip
-SCORED = ("predict", "predict_into", "evaluate")
+LOOKS = ("inference", "importance", "contributions")
+SCORED = ("predict", "predict_into", "evaluate", *LOOKS)
 SECTIONS: dict[str, tuple[str, ...]] = {
     "What leaves each party, to the coordinator": (UNION, "train_mlp_dropout", *SCORED),
     "All that leaves, by messages": (
         UNION, PRIVATE, "train_admm_consensus", "train_weighted", "train_at", *SCORED,
     ),
-    "All that the coordinator sends": ("train_mlp_dropout", "train_weighted", "predict_into"),
+    "All that the coordinator sends": (
+        "train_mlp_dropout", "train_weighted", "predict_into", *LOOKS,
+    ),
     "What protects it": (
-        UNION, "train_at", "train_private_labels_of_flights", "train_private_sgd",
+        UNION, "inference", "contributions", "train_at", "train_private_labels_of_flights",
+        "train_private_sgd",
         "evaluate_private",
     ),
     "The join": (UNION, "train_outer"),
@@ -201,7 +210,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Joins": (UNION, "train_outer"),
     "Fragments, each": (UNION, "train_outer"),
     "Mapping query": (UNION, "train_outer"),
-    "Operators": (*ALGORITHMS, "train_lbfgs", "predict_mlp_at", "predict_into"),
+    "Operators": (*LOOKS, *ALGORITHMS, "train_lbfgs", "predict_mlp_at", "predict_into"),
     "Exchanges, in order": (*ALGORITHMS, *SCORED),
     "What leaves the parties": (UNION, PRIVATE, "train_weighted"),
     "What the coordinator sends": (UNION, "predict_into"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.messages import KINDS
+from sqlfl.options.looks import Contributions, Importance, Inference
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -51,9 +52,12 @@ PLANS = {
     "predict": plans.score("predict"),
     "into": plans.into(),
     "evaluate": plans.score("evaluate"),
+    "inference": plans.score("evaluate", look=Inference()),
+    "importance": plans.score("evaluate", look=Importance()),
+    "contributions": plans.score("predict", look=Contributions(features=True)),
 }
 NAMES = {kind.kind for kind in KINDS.values()}
-OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat"}
+OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}
 """Kinds of no plan: of other statements, and of failures."""
 
 

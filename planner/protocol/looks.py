@@ -1,0 +1,52 @@
+"""What is exchanged of saved blocks where somebody looks into a model, and what that discloses."""
+
+from __future__ import annotations
+
+from sqlfl import messages as ms
+from sqlfl.planner.protocol import symbols as sym
+from sqlfl.planner.protocol.amounts import Amount, Content, content
+from sqlfl.planner.protocol.exchanges import Run
+from sqlfl.planner.protocol.rounds import active as active_rows
+from sqlfl.planner.protocol.sizes import Size
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.schema import Client
+
+
+def rotated(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    reply = content(
+        ms.Rotated,
+        "encoded features of active rows, mixed by a random rotation that the party keeps",
+        rows=active_rows(slot, client),
+        columns=sym.of_slot("block_columns", slot),
+    )
+    return content(ms.SendRotated, model=sym.RUN), reply
+
+
+def errors(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    columns = sym.of_slot("block_columns", slot)
+    request = content(ms.SendErrors, model=sym.RUN, columns=columns)
+    names = Amount(columns, sym.of_client("names", slot, client))
+    categories = Amount(columns, Size())
+    reply = content(ms.Errors, columns=columns, features=names, categories=categories)
+    return request, reply
+
+
+def permuted(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    reply = content(
+        ms.Predictions,
+        "partial predictions of active rows, a feature's values being those of other rows",
+        rows=active_rows(slot, client),
+        outputs=run.outputs,
+        products=0,
+    )
+    return content(ms.ScorePermuted, model=sym.RUN), reply
+
+
+def contributions(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    reply = content(
+        ms.Contributions,
+        "what each feature adds to the score of each active row",
+        rows=active_rows(slot, client),
+        parts=run.outputs * len(slot.features),
+    )
+    return content(ms.SendContributions, model=sym.RUN), reply

@@ -1,0 +1,50 @@
+"""What is asked of the parties of a model outside of a run: the weights of its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sqlfl.coordinator.scoring import Scoring
+from sqlfl.coordinator.weights import weights
+from sqlfl.errors import ModelError
+from sqlfl.result import Result
+from sqlfl.store.registry import Model, Registry
+from sqlfl.store.saving import Saving
+from sqlfl.transport.base import Channel
+
+
+def weights_text(name: str) -> str:
+    """The statement that asks for the weights of the model of that name.
+
+    >>> weights_text('my "first" model')
+    'WEIGHTS OF MODEL "my ""first"" model"'
+    """
+    quoted = name.replace('"', '""')
+    return f'WEIGHTS OF MODEL "{quoted}"'
+
+
+def askable(model: Model, registry: Registry, sql: Callable[[str], Result]) -> Model:
+    """The model, which asks for its weights by `sql`, as long as it is there."""
+
+    def ask() -> Result:
+        if registry.get(model.name).run != model.run:
+            raise ModelError(
+                f"model {model.name} has been replaced, and its weights are gone",
+                hint=f"fed.model({model.name!r}) is the one that took its place",
+            )
+        return sql(weights_text(model.name))
+
+    return replace(model, ask=ask)
+
+
+def weights_of(name: str, saving: Saving, channel: Channel) -> Result:
+    """What `WEIGHTS OF MODEL` shows.
+
+    Raises ModelError where there is no such model or it has none, and where a party is missing.
+    """
+    with saving.held(name) as model:
+        saving.check_here(model)
+        notes: list[str] = []
+        table = weights(model, channel, Scoring(note=notes.append))
+        return Result(table, notes=notes)

@@ -1,0 +1,380 @@
+"""INFERENCE OF MODEL: standard errors, tests and intervals of coefficients.
+
+Each client tells its active rows' encoded columns in a basis of its own choice. What standard
+errors are made of, (Σ w φ'' z zᵀ)⁻¹ and the like, is in that basis too; a client that gets its
+block of the covariance turns it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.arrays import Array, Float
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.findings import remark_on_features
+from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
+from sqlfl.coordinator.preparation import Joined
+from sqlfl.coordinator.scoring import Labelled, Scoring, labelled, loss_of_model
+from sqlfl.errors import ModelError
+from sqlfl.messages import Errors, Rotated, SendErrors, SendRotated
+from sqlfl.messages.replies import Channel, ask, refused
+from sqlfl.models.inference import (
+    FAMILIES,
+    Estimated,
+    Family,
+    Fit,
+    Tests,
+    estimated,
+    fit_of,
+    sums,
+    tests_of,
+)
+from sqlfl.options.looks import Inference
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.schema import Address
+from sqlfl.store.registry import Model
+from sqlfl.unions import merge_names
+
+MOST = 5000
+"""Encoded columns of all tables: a matrix of them is inverted."""
+AWAY = 0.05
+"""Standard errors that the model may be away from the estimate of these rows, unsaid."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rotations:
+    """The design: the constant 1, then what each slot's clients told."""
+
+    joined: Joined
+    values: Mapping[int, Float]
+    """By slot (n_i, d_i)."""
+    theta: Float
+    """(P,): 0 for the constant."""
+    origin: Float
+    """(P,): the row whose score is the intercept in the features' own units."""
+
+    @cached_property
+    def rows(self) -> dict[int, Array]:
+        """By slot int (N,): the row that each joined row comes from."""
+        return {slot: self.joined.slots[slot].rows for slot in self.values}
+
+    @cached_property
+    def places(self) -> dict[int, slice]:
+        """By slot, its columns of the design."""
+        ends = np.cumsum([1, *(values.shape[1] for values in self.values.values())]).tolist()
+        return {slot: slice(ends[k], ends[k + 1]) for k, slot in enumerate(self.values)}
+
+    def design(self, rows: Array) -> Float:
+        found = np.empty((len(rows), len(self.theta)))
+        found[:, 0] = 1.0
+        for slot, place in self.places.items():
+            found[:, place] = self.values[slot][self.rows[slot][rows]]
+        return found
+
+    def scores(self, intercept: float) -> Float:
+        """H (N,)"""
+        found = np.full(self.joined.total, intercept)
+        for slot, place in self.places.items():
+            found += (self.values[slot] @ self.theta[place])[self.rows[slot]]
+        return found
+
+
+def infer(
+    plan: FederatedPlan,
+    asked: Inference,
+    model: Model,
+    channel: Channel,
+    run: str,
+    said: Scoring,
+) -> pa.Table:
+    """A row per encoded column, one for the intercept, and one per measure of the fit.
+
+    Raises ModelError where there are too few rows or too many columns, and as EVALUATE does.
+    """
+    rows = labelled(plan, model, channel, run, said)
+    _check_target(model, rows)
+    said.tell("asking for columns")
+    told = _rotations(plan, model, rows.joined, channel, run)
+    remark_on_features(plan, rows.joined, channel, run, said.remark)
+    said.tell("standard errors")
+    family = FAMILIES[model.kind]
+    h = told.scores(float(model.intercept[0]))
+    loss_of_model(model).predict(h[:, None])  # which refuses means beyond all numbers
+    units = _units(plan, asked, rows.joined)
+    number = None if units is None else _number(units, rows.weights)
+    fit = fit_of(family, h, rows.y, rows.weights)
+    penalty = float(str(model.options.get("l2", 0.0))) * fit.rows
+    found = estimated(
+        family,
+        sums(family, told.design, h, rows.y, rows.weights, robust=asked.robust, units=units),
+        told.theta,
+        penalty,
+        fit,
+        number,
+    )
+    if found is None:
+        raise ModelError(
+            f"{fit.rows:g} joined rows"
+            + ("" if number is None else f" in {number} clusters")
+            + " are too few for standard errors",
+            hint="more rows than the model has parameters are needed"
+            + ("" if number is None else ", in two clusters or more"),
+        )
+    replies = _errors(plan, model, told, rows.joined, found, channel, run)
+    _say(model, asked, found, number, replies, penalty, said)
+    return _table(plan, model, asked, told, found, fit, number, replies)
+
+
+def _number(units: Array, weights: Array | None) -> int:
+    """Of units that weigh anything."""
+    return len(np.unique(units if weights is None else units[weights > 0]))
+
+
+def _check_target(model: Model, rows: Labelled) -> None:
+    counted = rows.y if rows.weights is None else rows.y[rows.weights > 0]
+    if (counted == counted[0]).all():
+        raise ModelError(
+            f"target {model.target} is the same in all {len(counted):,} joined rows, which tell "
+            "nothing of the coefficients",
+            hint="take the query that the model was trained on",
+        )
+
+
+def _rotations(
+    plan: FederatedPlan, model: Model, joined: Joined, channel: Channel, run: str
+) -> Rotations:
+    active = {a: n for slot in plan.blocks for a, n in joined.slots[slot].active.items()}
+    requests = {a: SendRotated(run, a[1], model.run, plan.blocks[a[1]]) for a in active}
+    replies = ask(channel, requests, lambda a: expected.rotated(active[a]))
+    values, theta, origin = {}, [np.zeros(1)], [np.ones(1)]
+    for slot in plan.blocks:
+        addresses = joined.slots[slot].addresses
+        parts = [replies[address] for address in addresses]
+        for address, part in zip(addresses, parts, strict=True):
+            if not _alike(part, parts[0]):
+                what = f"is in another basis than that of {addresses[0][0]}"
+                raise refused(address[0], requests[address], what)
+        values[slot] = np.concatenate([part.values for part in parts])
+        theta.append(parts[0].weights)
+        origin.append(parts[0].origin)
+    found = Rotations(joined, values, np.concatenate(theta), np.concatenate(origin))
+    if len(found.theta) > MOST:
+        raise ModelError(
+            f"model {model.name} has {len(found.theta) - 1:,} encoded columns, and standard errors "
+            f"are worked out of {MOST - 1:,} at most",
+            hint="train with fewer categories; IMPORTANCE OF MODEL has no such limit",
+        )
+    return found
+
+
+def _alike(part: Rotated, first: Rotated) -> bool:
+    return np.array_equal(part.weights, first.weights) and np.array_equal(part.origin, first.origin)
+
+
+def _units(plan: FederatedPlan, asked: Inference, joined: Joined) -> Array | None:
+    """int (N,): which joined rows may depend on each other; those without a partner in the table
+    depend on no other."""
+    if asked.cluster is None:
+        return None
+    slot = next(s for s in plan.ucq.slots if s.units)
+    own = joined.slots[slot.index]
+    units = own.rows.astype(np.int64)
+    alone = np.flatnonzero(own.made_up[units])
+    units[alone] = len(own.made_up) + np.arange(len(alone))
+    return units
+
+
+def _errors(
+    plan: FederatedPlan,
+    model: Model,
+    told: Rotations,
+    joined: Joined,
+    found: Estimated,
+    channel: Channel,
+    run: str,
+) -> dict[int, Errors]:
+    """By slot, what its clients make of the covariance."""
+    requests: dict[Address, SendErrors] = {}
+    for slot, place in told.places.items():
+        own = SendErrors(
+            run,
+            slot,
+            model.run,
+            plan.blocks[slot],
+            found.covariance[place, place],
+            found.untold[place, place],
+        )
+        requests |= dict.fromkeys(joined.slots[slot].addresses, own)
+    replies = ask(channel, requests, lambda a: expected.errors(len(requests[a].covariance)))
+    return {
+        slot: merge_names([replies[a] for a in joined.slots[slot].addresses])
+        for slot in told.places
+    }
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def _table(
+    plan: FederatedPlan,
+    model: Model,
+    asked: Inference,
+    told: Rotations,
+    found: Estimated,
+    fit: Fit,
+    units: int | None,
+    replies: Mapping[int, Errors],
+) -> pa.Table:
+    tables = [_intercept(model, asked, told, found)]
+    for slot, reply in replies.items():
+        own = plan.ucq.slots[slot]
+        size = len(reply.kinds)
+        is_told = reply.told > 0
+        coefficients = np.where(is_told | (reply.bases > 0), reply.coefficients, np.nan)
+        errors = np.where(is_told, reply.errors, np.nan)
+        kinds = np.where(reply.bases > 0, "base", np.array(kinds_of(reply), dtype=object))
+        of = {
+            "party": pa.array([", ".join(own.parties)] * size, pa.string()),
+            "table": pa.array([own.name] * size, pa.string()),
+            "feature": pa.array(reply.features, pa.string()),
+            "category": pa.array(categories_of(reply), pa.string()),
+            "kind": pa.array(kinds.tolist(), pa.string()),
+        }
+        tables.append(_with_tests(of, coefficients, errors, found, asked))
+    tables.append(_measures(FAMILIES[model.kind], model, found, fit, units))
+    return pa.concat_tables(tables)
+
+
+def _intercept(model: Model, asked: Inference, told: Rotations, found: Estimated) -> pa.Table:
+    value = float(model.intercept[0] + told.origin @ told.theta)
+    untold = float(told.origin @ found.untold @ told.origin)
+    size = float(told.origin @ told.origin)
+    error = float(np.sqrt(np.abs(told.origin @ found.covariance @ told.origin)))
+    known = untold <= UNTOLD * size
+    of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
+    values = np.array([value if known else np.nan])
+    return _with_tests(of, values, np.array([error if known else np.nan]), found, asked)
+
+
+UNTOLD = 1e-6
+"""The share of the intercept that may lie in what the rows do not tell."""
+
+
+def _labels(
+    parties: list[str | None],
+    tables: list[str | None],
+    features: list[str | None],
+    categories: list[str | None],
+    kinds: list[str | None],
+) -> dict[str, pa.Array]:
+    columns = (parties, tables, features, categories, kinds)
+    names = ("party", "table", "feature", "category", "kind")
+    return {name: pa.array(c, pa.string()) for name, c in zip(names, columns, strict=True)}
+
+
+def _with_tests(
+    of: dict[str, pa.Array],
+    coefficients: Float,
+    errors: Float,
+    found: Estimated,
+    asked: Inference,
+) -> pa.Table:
+    tests = tests_of(coefficients, errors, found.degrees, asked.confidence)
+    return _rows(of, coefficients, errors, tests)
+
+
+def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Tests) -> pa.Table:
+    numbers = {
+        "coefficient": coefficients,
+        "standard_error": errors,
+        "statistic": tests.statistic,
+        "p": tests.p,
+        "lower": tests.lower,
+        "upper": tests.upper,
+    }
+    columns = {n: pa.array(v, pa.float64(), from_pandas=True) for n, v in numbers.items()}
+    return pa.table(of | columns)
+
+
+def _measures(
+    family: Family, model: Model, found: Estimated, fit: Fit, units: int | None
+) -> pa.Table:
+    """Of the fit as a whole."""
+    values: dict[str, float] = {
+        "rows": fit.rows,
+        "parameters": float(found.rank),
+        **({} if units is None else {"clusters": float(units)}),
+        "log_likelihood": fit.log_likelihood,
+        "null_log_likelihood": fit.null_log_likelihood,
+        "deviance": fit.deviance,
+        "null_deviance": fit.null_deviance,
+        "aic": fit.aic(found.rank),
+        "bic": fit.bic(found.rank),
+        **({"residual_deviation": float(np.sqrt(found.scale))} if family.scaled else {}),
+        "likelihood_ratio": fit.ratio,
+    }
+    names = list(values)
+    empty: list[str | None] = [None] * len(names)
+    of = _labels(empty, empty, list(names), empty, ["measure"] * len(names))
+    none = np.full(len(names), np.nan)
+    p = none.copy()
+    if not model.options.get("l2"):
+        p[-1] = fit.ratio_p(found.rank)
+    return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
+
+
+def _say(
+    model: Model,
+    asked: Inference,
+    found: Estimated,
+    units: int | None,
+    replies: Mapping[int, Errors],
+    penalty: float,
+    said: Scoring,
+) -> None:
+    test = "t tests" if found.degrees is not None else "z tests"
+    how = "standard errors from the model's own variance"
+    if units is not None:
+        how = f"standard errors by {units:,} clusters, the rows of {asked.cluster}"
+    elif asked.robust:
+        how = f"robust standard errors ({'HC0' if found.degrees is None else 'HC1'})"
+    freedom = "" if found.degrees is None else f" with {found.degrees:g} degrees of freedom"
+    said.note(f"{how[0].upper()}{how[1:]}; {test}{freedom}.")
+    if any(reply.bases.any() for reply in replies.values()):
+        said.note(
+            "Coefficients of categories are differences from the one of kind 'base', the most "
+            "frequent in training; the intercept is of a row of base categories whose numbers are "
+            "0."
+        )
+    untold = [
+        feature
+        for reply in replies.values()
+        for feature, told, base in zip(reply.features, reply.told, reply.bases, strict=True)
+        if not (told or base)
+    ]
+    if untold:
+        said.note(
+            f"These rows do not tell some coefficients of {', '.join(dict.fromkeys(untold))}, "
+            "which are NULL: their columns follow from others, or are the same in all rows."
+        )
+    if penalty:
+        said.note(
+            f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
+            "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."
+        )
+    if found.distance > AWAY:
+        text = (
+            f"model {model.name} is up to {found.distance:.2g} standard errors away from the best "
+            "parameters of these rows: they are not those of training, weigh otherwise, or the "
+            "training ended early (tolerance, epochs)"
+        )
+        said.remark(text)
+        said.note(f"{text[0].upper()}{text[1:]}.")
+    note = hashed_note(list(replies.values()))
+    if note is not None:
+        said.note(note)

@@ -1,0 +1,34 @@
+"""What encoded columns are called in tables that show a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlfl.messages import CATEGORY, HASHED, MISSING, NULL, NUMBER, Named
+
+KINDS = {NUMBER: "number", MISSING: "missing", CATEGORY: "category", NULL: "null", HASHED: "hash"}
+INTERCEPT = "intercept"
+
+
+def kinds_of(named: Named) -> list[str]:
+    """Of each column."""
+    return [KINDS[kind] for kind in named.kinds.tolist()]
+
+
+def categories_of(named: Named) -> list[str | None]:
+    """The text of a category, a hash as '#1a2b3c4d', and in words what is NULL; None of numbers."""
+    fixed = {NUMBER: None, MISSING: "is missing", NULL: "is NULL"}
+    return [
+        fixed.get(kind, f"#{text}" if kind == HASHED else text)
+        for kind, text in zip(named.kinds.tolist(), named.categories, strict=True)
+    ]
+
+
+def hashed_note(named: Sequence[Named]) -> str | None:
+    """What is to be said where a category has no text."""
+    if not any((one.kinds == HASHED).any() for one in named):
+        return None
+    return (
+        "Categories of tables of several clients are known by keyed hashes, of which the first "
+        "digits are shown; INFERENCE OF MODEL names those that occur in its rows."
+    )

@@ -1,0 +1,121 @@
+"""WEIGHTS OF MODEL: the weights of a model's blocks, told by the clients that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.arrays import Float
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.names import INTERCEPT, categories_of, hashed_note, kinds_of
+from sqlfl.coordinator.scoring import Scoring, class_values
+from sqlfl.errors import ModelError
+from sqlfl.messages import Block, SendBlock
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.models.kinds import kind_of
+from sqlfl.store.registry import Model, ModelBlock
+
+RATIOS = {
+    "logistic_regression": "odds_ratio",
+    "softmax_regression": "odds_ratio",
+    "poisson_regression": "rate_ratio",
+}
+"""What exp(coefficient) is, where it is of use."""
+
+
+def weights(model: Model, channel: Channel, said: Scoring) -> pa.Table:
+    """A row per encoded column (and class), and one for the intercept.
+
+    A block is asked of the first client that holds it: the others have the same. Raises ModelError
+    for a model of towers, and PartyError where the client is not there or has lost the block.
+    """
+    if kind_of(model.kind).towers:
+        raise ModelError(
+            f"model {model.name} is a {model.kind}: weights of its towers are of no single feature",
+            hint=f"IMPORTANCE OF MODEL {model.name} FROM (...) shows what each feature is worth",
+        )
+    requests = {
+        (block.clients[0], block.slot): SendBlock("", block.slot, model.run, block.slot)
+        for block in model.blocks
+    }
+    outputs = len(model.intercept)
+    replies = ask(channel, requests, lambda a: expected.block(outputs))
+    told = {block: replies[block.clients[0], block.slot] for block in model.blocks}
+    tables = []
+    for number in range(outputs):
+        tables.append(_intercept(model, told, number))
+        tables += [_block(model, block, reply, number) for block, reply in told.items()]
+    _say(model, told, said)
+    return pa.concat_tables(tables)
+
+
+def _intercept(model: Model, told: Mapping[ModelBlock, Block], number: int) -> pa.Table:
+    """In the features' own units, and as the coordinator has it: of centred columns."""
+    centred = float(model.intercept[number])
+    moved = sum(
+        float(reply.weights[:, number] @ (reply.centres / reply.scales)) for reply in told.values()
+    )
+    of: dict[str, list[str | None]] = {
+        "party": [None],
+        "table": [None],
+        "feature": [INTERCEPT],
+        "category": [None],
+        "kind": [INTERCEPT],
+    }
+    return _rows(model, of, number, np.array([centred - moved]), np.array([centred]))
+
+
+def _block(model: Model, block: ModelBlock, reply: Block, number: int) -> pa.Table:
+    size = len(reply.kinds)
+    parties = ", ".join(dict.fromkeys(client.party for client in block.clients))
+    of = {
+        "party": [parties] * size,
+        "table": [block.name] * size,
+        "feature": list(reply.features),
+        "category": categories_of(reply),
+        "kind": kinds_of(reply),
+    }
+    own = reply.weights[:, number]
+    return _rows(model, of, number, own / reply.scales, own, reply.centres, reply.scales)
+
+
+def _rows(
+    model: Model,
+    of: Mapping[str, Any],
+    number: int,
+    coefficients: Float,
+    standardised: Float,
+    centres: Float | None = None,
+    scales: Float | None = None,
+) -> pa.Table:
+    size = len(coefficients)
+    columns = {name: pa.array(values, pa.string()) for name, values in of.items()}
+    if len(model.intercept) > 1:
+        columns["class"] = class_values(model).take(pa.array([number] * size, pa.int64()))
+    columns["coefficient"] = pa.array(coefficients)
+    columns["standardised"] = pa.array(standardised)
+    for name, values in (("centre", centres), ("scale", scales)):
+        columns[name] = pa.nulls(size, pa.float64()) if values is None else pa.array(values)
+    if model.kind in RATIOS:
+        with np.errstate(over="ignore"):
+            ratios = np.exp(coefficients)
+        no = centres is None  # of the intercept it is none
+        columns[RATIOS[model.kind]] = pa.array(ratios, pa.float64(), mask=np.full(size, no))
+    return pa.table(columns)
+
+
+def _say(model: Model, told: Mapping[ModelBlock, Block], said: Scoring) -> None:
+    said.note(
+        "Coefficients are per unit of the feature; standardised ones per standard deviation, "
+        "(x - centre) / scale, of a category as it is. The intercept is the score of a row whose "
+        "numbers are 0 and whose categories the model does not know; standardised, of one whose "
+        "columns are at their centres."
+    )
+    note = hashed_note(list(told.values()))
+    if note is not None:
+        said.note(note)
+    if model.privacy.assumptions:
+        said.note(f"The model was trained with PRIVACY. {' '.join(model.privacy.short.split())}")

@@ -1,0 +1,56 @@
+"""What the plan of a statement that looks into a model needs beside that of EVALUATE or PREDICT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlfl.errors import ModelError, OptionError, nearest
+from sqlfl.models.kinds import kind_of
+from sqlfl.options.looks import Contributions, Importance, Inference, Look
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import TrainModel
+from sqlfl.planner.query.ucq import Ucq
+from sqlfl.schema import folded
+from sqlfl.store.registry import Model
+
+PROTECTING = ("epsilon", "noise_multiplier", "bins", "theta")
+"""Options of PRIVACY that are of features."""
+
+
+def check_look(look: Look, model: Model) -> None:
+    """ModelError for what would lay open features that PRIVACY protected when the model was
+    trained: of rows, mixed or times a weight."""
+    each = isinstance(look, Contributions) and look.features
+    if (each or isinstance(look, Inference | Importance)) and _protects_features(model):
+        what = f"{look.word.upper()}{' with features = true' * each}"
+        towers = kind_of(model.kind).towers
+        raise ModelError(
+            f"model {model.name} was trained with PRIVACY of features, and for {what} its parties "
+            "would tell of every row what its features come to",
+            hint=None if towers else f"WEIGHTS OF MODEL {model.name} shows what PRIVACY covers",
+        )
+
+
+def _protects_features(model: Model) -> bool:
+    if not model.privacy.assumptions:
+        return False
+    statement = parse(model.sql)
+    given = statement.privacy if isinstance(statement, TrainModel) else None
+    return any(option.name in PROTECTING for option in given or ())
+
+
+def with_units(ucq: Ucq, alias: str) -> Ucq:
+    """The query, with the slot of that alias told apart in every joined row.
+
+    Raises OptionError where there is no such slot.
+    """
+    names = [slot.name for slot in ucq.slots]
+    found = next((name for name in names if folded(name) == folded(alias)), None)
+    if found is None:
+        close = nearest(alias, names)
+        raise OptionError(
+            f"cluster = '{alias}', and the query has no such table position",
+            hint=f"did you mean {close}?" if close else f"they are {', '.join(names)}",
+        )
+    slots = (replace(s, units=True) if s.name == found else s for s in ucq.slots)
+    return replace(ucq, slots=tuple(slots))

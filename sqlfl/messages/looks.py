@@ -1,0 +1,139 @@
+"""What is asked of a saved block when somebody looks into a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlfl.messages.base import Message
+from sqlfl.messages.forms import array, integer, text, texts
+
+if TYPE_CHECKING:
+    from sqlfl.arrays import Array
+
+NUMBER, MISSING, CATEGORY, NULL, HASHED = range(5)
+"""Of what an encoded column is: a number or a boolean; whether a feature is NULL; a category, the
+category of NULL, and a category of which only a keyed hash is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendBlock(Message):
+    """Coordinator to client, outside a run: what are the weights of a saved block?"""
+
+    kind = "send_block"
+    words = "name of the block"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    """The slot of the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Named(Message, travels=False):
+    """What the encoded columns of a block are."""
+
+    kinds: Array = field(metadata=array("uint8", "columns", below=5))
+    """NUMBER and so on."""
+    features: tuple[str, ...] = field(metadata=texts("columns"))
+    """Of each column its feature, of an element of an array with its number: 'a[1]'."""
+    categories: tuple[str, ...] = field(metadata=texts("columns"))
+    """The text of a category, or the first digits of its hash; empty of other columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block(Named):
+    """Client to coordinator: the block, whose encoded columns are (x − centre) / scale."""
+
+    kind = "block"
+    words = "weights of the block; names of its features and categories; means and scales"
+    weights: Array = field(metadata=array("float64", "columns", "outputs"))
+    centres: Array = field(metadata=array("float64", "columns"))
+    """Of a category its share."""
+    scales: Array = field(metadata=array("float64", "columns"))
+    """1 of categories."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendRotated(Message):
+    """Coordinator to client: encoded columns of the active rows, in a basis that you keep."""
+
+    kind = "send_rotated"
+    words = "name of the block"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+
+
+@dataclass(frozen=True, eq=False)
+class Rotated(Message):
+    """Client to coordinator: X̃ R of the active rows, with R a random orthogonal matrix."""
+
+    kind = "rotated"
+    values: Array = field(metadata=array("float64", "rows", "columns"))
+    weights: Array = field(metadata=array("float64", "columns"))
+    """Rᵀ θ: values times these are the block's predictions."""
+    origin: Array = field(metadata=array("float64", "columns"))
+    """Rᵀ x̃ of the row whose numbers are 0 and whose categories are those that others are compared
+    with."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendErrors(Message):
+    """Coordinator to client: the covariance of the block's weights, in the basis of `Rotated`."""
+
+    kind = "send_errors"
+    words = "covariance of the block's weights, and which of them the rows do not tell"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    covariance: Array = field(metadata=array("float64", "columns", "columns"))
+    unknown: Array = field(metadata=array("float64", "columns", "columns"))
+    """The projection on what the rows do not tell of the weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class Errors(Named):
+    """Client to coordinator: coefficients in the features' own units, and their standard errors."""
+
+    kind = "errors"
+    words = "names of features and categories; coefficients and their standard errors"
+    coefficients: Array = field(metadata=array("float64", "columns"))
+    """Of a category: its difference from the one that others are compared with."""
+    errors: Array = field(metadata=array("float64", "columns", least=0))
+    """0 of that one."""
+    told: Array = field(metadata=array("uint8", "columns", most=1))
+    """0 where the rows do not tell the coefficient, and of the category that others are compared
+    with."""
+    bases: Array = field(metadata=array("uint8", "columns", most=1))
+    """1 of the category that others are compared with."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScorePermuted(Message):
+    """Coordinator to client: predictions where one feature's values are those of other rows."""
+
+    kind = "score_permuted"
+    words = "name of the block; the feature; a seed, or that there is none"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    feature: int = field(metadata=integer())
+    """By its place among the block's."""
+    repeat: int = field(metadata=integer())
+    seed: int = field(metadata=integer(least=-1))
+    """-1: the client draws rows by chance, and tells nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendContributions(Message):
+    """Coordinator to client: what does each feature add to the active rows' scores?"""
+
+    kind = "send_contributions"
+    words = "name of the block"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions(Message):
+    """Client to coordinator: what each feature adds to the score of each active row."""
+
+    kind = "contributions"
+    values: Array = field(metadata=array("float32", "rows", "parts"))
+    """Feature after feature, of each a number for each output."""

@@ -1,0 +1,462 @@
+"""Standard errors over random joins are those of statsmodels over the materialised rows."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.linalg
+import statsmodels.api as sm
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.special import expit
+
+import sqlfl
+from sqlfl.errors import ModelError, OptionError
+from tests import oracle
+from tests.databases import in_memory
+from tests.depth import SEED, examples
+from tests.federations import federation, trainable
+from tests.strategies import LINEAR, LOGISTIC, POISSON, Case, Databases, cases
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Of the central design [1, x]: parameters and covariance over columns that depend on no
+    others, and these columns as functions of all."""
+
+    result: Any
+    """Of statsmodels."""
+    reduced: np.ndarray
+    """(r, P): design = chosen columns @ reduced."""
+
+    def of(self, contrast: np.ndarray) -> tuple[float, float] | None:
+        """A linear function of the parameters and its standard error; None where rows do not tell
+        it."""
+        own, *_ = np.linalg.lstsq(self.reduced.T, contrast)
+        if np.abs(self.reduced.T @ own - contrast).max() > 1e-6:
+            return None
+        covariance = np.asarray(self.result.cov_params())
+        return float(own @ self.result.params), float(np.sqrt(own @ covariance @ own))
+
+
+def truth(
+    kind: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    weights: np.ndarray | None = None,
+    units: np.ndarray | None = None,
+    *,
+    robust: bool = False,
+) -> Truth:
+    design = np.column_stack([np.ones(len(x)), x])
+    _, r, order = scipy.linalg.qr(design, mode="economic", pivoting=True)
+    rank = int(np.sum(np.abs(np.diag(r)) > 1e-7 * abs(r[0, 0])))
+    chosen = np.sort(order[:rank])
+    reduced = np.linalg.lstsq(design[:, chosen], design)[0]
+    options: dict[str, Any] = {}
+    if robust:
+        options = {"cov_type": "HC1"}
+    if units is not None:
+        options = {"cov_type": "cluster", "cov_kwds": {"groups": units}}
+    if weights is not None:
+        repeated = np.repeat(np.arange(len(y)), weights.astype(int))
+        design, y = design[repeated], y[repeated]
+    models = {LINEAR: sm.OLS, LOGISTIC: sm.Logit, POISSON: sm.Poisson}
+    own = models[kind](y, design[:, chosen])
+    if kind == LINEAR:
+        return Truth(own.fit(use_t=True, **options), reduced)
+    return Truth(own.fit(disp=0, method="newton", maxiter=100, tol=1e-14, **options), reduced)
+
+
+Column = tuple[str, str, str | None]
+"""Feature, kind, category."""
+
+
+def columns_of(encoder: oracle.Encoder) -> list[tuple[Column, float, float]]:
+    """Of the encoded columns, with centre and scale."""
+    found: list[tuple[Column, float, float]] = []
+    for feature in encoder.numeric:
+        for k, (mean, scale) in enumerate(zip(feature.mean, feature.scale, strict=True), 1):
+            found.append(((f"{feature.name}[{k}]", "number", None), mean, scale))
+    indicated = [f for f in encoder.numeric if f.indicator]
+    for feature in indicated:
+        assert feature.indicator is not None
+        found.append(((feature.name, "missing", "is missing"), *feature.indicator))
+    for category in encoder.categories:
+        for value, share in zip(category.values, category.frequency, strict=True):
+            kind = ("null", "is NULL") if value is None else ("category", value)
+            found.append(((category.name, *kind), share, 1.0))
+    return found
+
+
+def compare(rows: Sequence[Row], encoder: oracle.Encoder, true: Truth, rtol: float = 1e-4) -> int:
+    """Returns how many coefficients the rows do not tell."""
+    columns = columns_of(encoder)
+    places = {column: 1 + k for k, (column, _, _) in enumerate(columns)}
+    bases, untold = {}, 0
+    shown = [row for row in rows if row["kind"] not in ("measure", "intercept")]
+    assert len(shown) == len(columns)
+    for row in (row for row in shown if row["kind"] == "base"):
+        kind = "null" if row["category"] == "is NULL" else "category"
+        if (row["feature"], kind, row["category"]) not in places:
+            kind = "category"
+        bases[row["feature"]] = places[row["feature"], kind, row["category"]]
+        assert row["coefficient"] == 0.0
+        assert row["standard_error"] is None
+    origin = np.array([1.0, *(-centre / scale for _, centre, scale in columns)])
+    for place in bases.values():
+        origin[place] += 1.0
+    for row in rows:
+        if row["kind"] in ("measure", "base"):
+            continue
+        contrast = origin
+        if row["kind"] != "intercept":
+            place = _place(places, row)
+            contrast = np.zeros(1 + len(columns))
+            contrast[place] = 1.0 / columns[place - 1][2]
+            if row["feature"] in bases and row["kind"] in ("category", "null"):
+                contrast[bases[row["feature"]]] -= 1.0
+        expected = true.of(contrast)
+        if expected is None:
+            untold += 1
+            assert row["coefficient"] is None, row
+            assert row["standard_error"] is None
+            continue
+        value, error = expected
+        assert row["standard_error"] == pytest.approx(error, rel=rtol, abs=1e-9), row
+        assert row["coefficient"] == pytest.approx(value, rel=rtol, abs=rtol * error + 1e-9), row
+    return untold
+
+
+def _place(places: dict[Column, int], row: Row) -> int:
+    """Elements of arrays have a number; so have all numbers of the oracle."""
+    key = (row["feature"], row["kind"], row["category"])
+    return places[key] if key in places else places[(f"{row['feature']}[1]", *key[1:])]
+
+
+def infer(fed: sqlfl.Federation, query: str, **options: object) -> list[Row]:
+    written = ", ".join(
+        f"{name} = '{value}'" if isinstance(value, str) else f"{name} = {str(value).lower()}"
+        for name, value in options.items()
+    )
+    clause = f"WITH ({written})" if written else ""
+    return fed.sql(f"INFERENCE OF MODEL m {clause} FROM ({query})").arrow().to_pylist()
+
+
+def measures(rows: Sequence[Row]) -> dict[str, float]:
+    return {row["feature"]: row["coefficient"] for row in rows if row["kind"] == "measure"}
+
+
+# -- random joins ----------------------------------------------------------------------------------
+
+
+@given(
+    st.booleans().flatmap(lambda outer: cases(kinds=(LINEAR,), outer=outer)),
+    st.integers(1, 3),
+    st.sampled_from(("sql", "arrays")),
+    st.sampled_from(("", "robust")),
+    st.booleans(),
+)
+@examples(2)
+def test_linear_models_over_random_joins(
+    case: Case, clients: int, engine: str, how: str, combine: bool
+) -> None:
+    with case.open(clients) as databases, federation(databases, combine=combine) as fed:
+        data = trainable(case, databases, l2=0.0)
+        design = np.column_stack([np.ones(len(data.y)), data.x])
+        assume(len(data.y) > np.linalg.matrix_rank(design))
+        true = truth(LINEAR, data.x, data.y, robust=how == "robust")
+        assume(true.result.ssr > 1e-6 * max(1.0, float(np.square(data.y).sum())))
+        assume(len(set(data.y.tolist())) > 1)
+        fed.sql(case.train(l2=0, epochs=500, tolerance=0, engine=engine))
+        rows = infer(fed, case.query, engine=engine, robust=how == "robust")
+        compare(rows, data.encoder, true)
+
+
+@given(cases(kinds=(LINEAR, LOGISTIC, POISSON)), st.integers(1, 2))
+@examples(2)
+def test_shrunk_estimates_have_the_covariance_of_the_penalised_ones(
+    case: Case, clients: int
+) -> None:
+    l2 = 0.05
+    with case.open(clients) as databases, federation(databases) as fed:
+        data = trainable(case, databases, l2=l2)
+        fitted, n = data.optimum(), len(data.y)
+        h = data.scores(fitted)[:, 0]
+        design = np.column_stack([np.ones(n), data.x])
+        curvature = {LINEAR: np.ones(n), LOGISTIC: expit(h) * expit(-h), POISSON: np.exp(h)}
+        information = (design * curvature[case.kind][:, None]).T @ design
+        penalty = n * l2 * np.diag(np.append(0.0, np.ones(data.x.shape[1])))
+        rank = int(np.sum(np.linalg.eigvalsh(information) > 1e-9 * np.linalg.norm(information, 2)))
+        assume(n > rank)
+        scale = float(np.square(h - data.y).sum()) / (n - rank) if case.kind == LINEAR else 1.0
+        assume(scale > 1e-6)
+        bread = np.linalg.inv(information + penalty)
+        covariance = scale * bread @ information @ bread
+        fed.sql(case.train(l2=l2, epochs=500, tolerance=1e-13))
+        result = fed.sql(f"INFERENCE OF MODEL m FROM ({case.query})")
+        rows = result.arrow().to_pylist()
+        columns = columns_of(data.encoder)
+        places = {column: 1 + k for k, (column, _, _) in enumerate(columns)}
+        for row in rows:
+            if row["kind"] in ("number", "missing"):
+                place = _place(places, row)
+                error = np.sqrt(covariance[place, place]) / columns[place - 1][2]
+                assert row["standard_error"] == pytest.approx(error, rel=1e-3, abs=1e-7)
+        assert any("shrunk" in note for note in result.notes)
+        assert rows[-1]["feature"] == "likelihood_ratio"
+        assert rows[-1]["p"] is None
+
+
+# -- generalised linear models, with weights and clusters ------------------------------------------
+
+
+QUERY = """SELECT v.x, v.kind, v.flag, v.amount, p.age, p.town, w.rain, v.y{weight}
+  FROM shop.visits v JOIN shop.people p USING (person) LEFT JOIN sky.weather w USING (day)"""
+
+
+def made(kind: str, seed: int) -> dict[str, pa.Table]:
+    rng = np.random.default_rng([SEED, seed])
+    n, people, days = 420, 45, 25
+    age, rain = rng.normal(40, 12, people), rng.gamma(2.0, 3.0, days)
+    town = rng.choice(["north", "south", None], people, p=[0.5, 0.3, 0.2])
+    person, day = rng.integers(0, people, n), rng.integers(0, days + 6, n)
+    x, kinds = rng.normal(3.0, 2.0, n), rng.choice(["a", "b", "c"], n, p=[0.2, 0.5, 0.3])
+    flag = rng.random(n) < 0.4
+    own = rng.normal(0, 0.5, people)[person]
+    wet = np.where(day < days, rain[np.minimum(day, days - 1)], rain.mean())
+    h = 0.3 * (x - 3) + 0.5 * flag - 0.03 * (age[person] - 40) + 0.05 * (wet - 6) + own
+    h += np.where(kinds == "a", 0.7, 0.0) + np.where(town[person] == "north", 0.4, 0.0)
+    y: np.ndarray
+    if kind == LINEAR:
+        y = h + rng.normal(0, 0.3 + 0.5 * flag, n)
+    elif kind == LOGISTIC:
+        y = rng.random(n) < expit(h)
+    else:
+        y = rng.poisson(np.exp(0.3 + 0.5 * h))
+    visits = {
+        "person": person, "day": day, "x": [None if k % 17 == 0 else v for k, v in enumerate(x)],
+        "kind": kinds, "flag": flag, "amount": (10 * rng.random(n)).astype(np.float32),
+        "w": rng.integers(0, 4, n), "y": y,
+    }  # fmt: skip
+    return {
+        "visits": pa.table(visits),
+        "people": pa.table({"person": np.arange(people), "age": age, "town": pa.array(town)}),
+        "weather": pa.table({"day": np.arange(days), "rain": rain}),
+    }
+
+
+@contextlib.contextmanager
+def shop(
+    tables: dict[str, pa.Table], clients: int, *, combine: bool = False
+) -> Iterator[tuple[sqlfl.Federation, duckdb.DuckDBPyConnection]]:
+    """The federation, whose people are of a client with all visits of theirs; and all in one."""
+    with contextlib.ExitStack() as stack:
+        whole = stack.enter_context(in_memory(threads=1))
+        for party in ("shop", "sky"):
+            whole.execute(f"ATTACH ':memory:' AS {party}")
+        for name, table in tables.items():
+            party = "sky" if name == "weather" else "shop"
+            whole.register("made", table)
+            whole.execute(f"CREATE TABLE {party}.{name} AS FROM made")
+            whole.unregister("made")
+        shops = [stack.enter_context(in_memory(threads=1)) for _ in range(clients)]
+        for number, con in enumerate(shops):
+            for name in ("visits", "people"):
+                table = tables[name]
+                mine = table.column("person").to_numpy() % clients == number
+                con.register("made", table.filter(pa.array(mine)))
+                con.execute(f"CREATE TABLE {name} AS FROM made")
+                con.unregister("made")
+        sky = stack.enter_context(in_memory(threads=1))
+        sky.register("made", tables["weather"])
+        sky.execute("CREATE TABLE weather AS FROM made")
+        sky.unregister("made")
+        fed = stack.enter_context(
+            federation(Databases({"shop": shops, "sky": [sky]}, whole), combine=combine)
+        )
+        yield fed, whole
+
+
+CONFIDENT = {"": {}, "robust": {"robust": True}, "cluster": {"cluster": "p"}}
+
+
+@pytest.mark.parametrize("how", CONFIDENT)
+@pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
+def test_models_of_all_families(kind: str, how: str) -> None:
+    tables = made(kind, 1)
+    clients = 1 + (SEED + len(how)) % 3
+    combine = bool((SEED // 3) % 2)
+    query = QUERY.format(weight="")
+    with shop(tables, clients, combine=combine) as (fed, whole):
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0, epochs = 500, tolerance = 0) "
+                f"FROM ({query})")  # fmt: skip
+        rows = infer(fed, query, **CONFIDENT[how])
+        data = oracle.central(whole, query.replace("v.y", "v.y, p.person AS unit", 1),
+                              kind, "y", ("unit",), 0.0)  # fmt: skip
+    units = data.rows.column("unit").to_numpy() if how == "cluster" else None
+    true = truth(kind, data.x, data.y, units=units, robust=how == "robust")
+    assert compare(rows, data.encoder, true) == 0
+    found, own = measures(rows), true.result
+    assert found["rows"] == own.nobs
+    assert found["parameters"] == len(own.params)
+    assert found["log_likelihood"] == pytest.approx(own.llf, rel=1e-6)
+    assert found["aic"] == pytest.approx(own.aic, rel=1e-6)
+    assert found["bic"] == pytest.approx(own.bic, rel=1e-6)
+    null = own.llnull if kind != LINEAR else sm.OLS(data.y, np.ones(len(data.y))).fit().llf
+    assert found["null_log_likelihood"] == pytest.approx(null, rel=1e-6)
+    if kind == LINEAR:
+        assert found["residual_deviation"] == pytest.approx(np.sqrt(own.scale), rel=1e-6)
+    else:
+        ratio = next(row for row in rows if row["feature"] == "likelihood_ratio")
+        assert ratio["p"] == pytest.approx(own.llr_pvalue, rel=1e-4)
+    if how == "cluster":
+        assert found["clusters"] == len(set(units))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
+def test_tests_and_intervals_are_those_of_statsmodels(kind: str) -> None:
+    """Of a design of plain columns, in which nothing has to be worked out."""
+    tables = made(kind, 2)
+    query = (
+        "SELECT v.flag, v.amount, p.age, v.y FROM shop.visits v JOIN shop.people p USING (person)"
+    )
+    with shop(tables, 2) as (fed, whole):
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0, epochs = 500, tolerance = 0) "
+                f"FROM ({query})")  # fmt: skip
+        rows = infer(fed, query, confidence=0.9)
+        frame = whole.execute(query).df().astype(float)
+    model = {LINEAR: sm.OLS, LOGISTIC: sm.Logit, POISSON: sm.Poisson}[kind]
+    own = model(frame["y"], sm.add_constant(frame[["flag", "amount", "age"]]))
+    result = own.fit() if kind == LINEAR else own.fit(disp=0, tol=1e-12)
+    names = {"const": "intercept"}
+    by_name = {row["feature"]: row for row in rows}
+    intervals = result.conf_int(0.1)
+    for name in result.params.index:
+        row = by_name[names.get(name, name)]
+        error = result.bse[name]
+        assert row["coefficient"] == pytest.approx(result.params[name], abs=1e-4 * error)
+        assert row["standard_error"] == pytest.approx(error, rel=1e-4)
+        assert row["statistic"] == pytest.approx(result.tvalues[name], rel=1e-4, abs=1e-4)
+        assert row["p"] == pytest.approx(result.pvalues[name], rel=2e-3, abs=1e-12)
+        assert row["lower"] == pytest.approx(intervals.loc[name, 0], abs=2e-4 * error)
+        assert row["upper"] == pytest.approx(intervals.loc[name, 1], abs=2e-4 * error)
+
+
+@pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
+def test_weights_count_rows(kind: str) -> None:
+    tables = made(kind, 3)
+    query = QUERY.format(weight=", v.w")
+    robust = bool(SEED % 2)
+    with shop(tables, 2) as (fed, whole):
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WEIGHT w WITH (l2 = 0, epochs = 500, "
+                f"tolerance = 0) FROM ({query})")  # fmt: skip
+        rows = infer(fed, query, robust=robust)
+        weighed = oracle.central(whole, query, kind, "y", ("w",), 0.0)
+        weights = weighed.rows.column("w").to_numpy()
+        copies = oracle.central(
+            whole, f"SELECT * FROM ({query}), range(w) AS r(copy)", kind, "y", ("w", "copy"), 0.0
+        )
+    assert weights.sum() == len(copies.y)
+    compare(rows, copies.encoder, truth(kind, copies.x, copies.y, robust=robust))
+    assert measures(rows)["rows"] == len(copies.y)
+
+
+def test_rows_without_a_partner_depend_on_no_other() -> None:
+    tables = made(LINEAR, 4)
+    query = QUERY.format(weight="")
+    with shop(tables, 1) as (fed, whole):
+        fed.sql("TRAIN MODEL m USING linear_regression TARGET y WITH (l2 = 0, epochs = 500, "
+                f"tolerance = 0) FROM ({query})")  # fmt: skip
+        rows = infer(fed, query, cluster="W")
+        data = oracle.central(whole, query.replace("v.y", "v.y, w.day AS unit", 1), LINEAR, "y",
+                              ("unit",), 0.0)  # fmt: skip
+    day = data.rows.column("unit").fill_null(-1).to_numpy()
+    units = np.where(day < 0, 1000 + np.arange(len(day)), day)
+    compare(rows, data.encoder, truth(LINEAR, data.x, data.y, units=units))
+
+
+def test_a_table_without_columns_may_be_the_cluster() -> None:
+    tables = made(LOGISTIC, 5)
+    query = "SELECT v.x, v.kind, v.y FROM shop.visits v JOIN shop.people p USING (person)"
+    with shop(tables, 2) as (fed, whole):
+        fed.sql("TRAIN MODEL m USING logistic_regression TARGET y WITH (l2 = 0, epochs = 500, "
+                f"tolerance = 0) FROM ({query})")  # fmt: skip
+        rows = infer(fed, query, cluster="p")
+        data = oracle.central(whole, query.replace("v.y", "v.y, p.person AS unit", 1), LOGISTIC,
+                              "y", ("unit",), 0.0)  # fmt: skip
+    units = data.rows.column("unit").to_numpy()
+    compare(rows, data.encoder, truth(LOGISTIC, data.x, data.y, units=units))
+
+
+# -- what is said, and what is refused -------------------------------------------------------------
+
+
+def test_columns_that_follow_from_others_are_not_told() -> None:
+    tables = made(LINEAR, 6)
+    query = """SELECT v.x, 2 * v.amount AS twice, v.amount, p.age, p.age + 1 AS older, v.y
+      FROM shop.visits v JOIN shop.people p USING (person)"""
+    with shop(tables, 1) as (fed, whole):
+        fed.sql("TRAIN MODEL m USING linear_regression TARGET y WITH (l2 = 0, epochs = 500, "
+                f"tolerance = 0) FROM ({query})")  # fmt: skip
+        result = fed.sql(f"INFERENCE OF MODEL m FROM ({query})")
+        data = oracle.central(whole, query, LINEAR, "y", (), 0.0)
+    rows = result.arrow().to_pylist()
+    assert compare(rows, data.encoder, truth(LINEAR, data.x, data.y)) >= 4
+    (note,) = [note for note in result.notes if "do not tell" in note]
+    assert "twice, amount" in note
+    assert "age, older" in note
+
+
+def test_rows_that_the_model_was_not_trained_on_are_noted() -> None:
+    tables = made(POISSON, 7)
+    query = QUERY.format(weight="")
+    with shop(tables, 1) as (fed, _):
+        fed.sql("TRAIN MODEL m USING poisson_regression TARGET y WITH (l2 = 0, epochs = 500, "
+                f"tolerance = 0) FROM ({query})")  # fmt: skip
+        assert not [n for n in fed.sql(f"INFERENCE OF MODEL m FROM ({query})").notes if "away" in n]
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            other = fed.sql(f"INFERENCE OF MODEL m FROM ({query} WHERE v.y > 1)")
+    assert any("standard errors away" in note for note in other.notes)
+    assert any("standard errors away" in str(warning.message) for warning in said)
+
+
+def test_what_has_no_standard_errors_is_refused() -> None:
+    tables = made(LINEAR, 8)
+    query = "SELECT v.x, v.amount, p.age, v.y FROM shop.visits v JOIN shop.people p USING (person)"
+    with shop(tables, 1) as (fed, _):
+        fed.sql(f"TRAIN MODEL m USING mlp_regressor TARGET y WITH (epochs = 1) FROM ({query})")
+        with pytest.raises(OptionError, match="IMPORTANCE OF MODEL"):
+            infer(fed, query)
+        fed.sql(f"TRAIN OR REPLACE MODEL m USING lasso TARGET y WITH (radius = 1) FROM ({query})")
+        with pytest.raises(OptionError, match="standard errors are of"):
+            infer(fed, query)
+        fed.sql(f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM ({query})")
+        with pytest.raises(OptionError, match=r"no such table position(.|\n)*they are v, p"):
+            infer(fed, query, cluster="q")
+        with pytest.raises(OptionError, match="above 0 and below 1"):
+            infer(fed, query, confidence=0)
+        with pytest.raises(ModelError, match="too few for standard errors"):
+            infer(fed, f"{query} WHERE v.amount IN (SELECT amount FROM shop.visits LIMIT 3)")
+        with pytest.raises(ModelError, match="the same in all"):
+            infer(fed, query.replace("v.y", "1.0 AS y"))
+        fed.sql("TRAIN OR REPLACE MODEL m USING linear_regression TARGET y PRIVACY (epsilon = 8, "
+                "statistics = 'none', "
+                f"delta = 1e-3, label_epsilon = 2, label_bounds = [-5, 5]) "
+                f"FROM ({query})")  # fmt: skip
+        with pytest.raises(ModelError, match="trained with PRIVACY of features"):
+            infer(fed, query)
+        fed.sql("TRAIN OR REPLACE MODEL m USING linear_regression TARGET y PRIVACY ("
+                f"label_epsilon = 2, label_bounds = [-5, 5]) FROM ({query})")  # fmt: skip
+        assert infer(fed, query)

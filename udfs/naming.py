@@ -1,0 +1,104 @@
+"""What the encoded columns of a block are, in the words of the table that they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sqlfl.arrays import Array, Float
+from sqlfl.messages.looks import CATEGORY, HASHED, MISSING, NULL, NUMBER
+from sqlfl.udfs import keys
+from sqlfl.udfs.features import Encoding, categories_of, frequencies, vocabulary_key_of
+from sqlfl.udfs.rows import Snapshot
+
+DIGITS = 8
+"""Of a hash that are shown."""
+_NULL = "n"
+"""The canonical text of NULL; others begin with another letter."""
+
+Texts = Mapping[str, str]
+"""Of a shared slot's category feature: canonical texts by the hash that stands for them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Of the encoded columns of a block, in order."""
+
+    kinds: Array
+    """uint8 (d,): NUMBER and so on, of `sqlfl.messages.looks`."""
+    features: tuple[str, ...]
+    categories: tuple[str, ...]
+    """Empty of what is no category."""
+    places: Array
+    """int (d,): of each column its feature, by its place among the block's."""
+
+
+def columns_of(encoding: Encoding, texts: Sequence[Texts] | None = None) -> Columns:
+    """`texts`: what the client knows of hashed categories, of each category feature."""
+    found: list[tuple[int, str, str, int]] = []
+    missing: list[tuple[int, str, str, int]] = []
+    indicated, number = set(encoding.indicators), 0
+    for place, feature in enumerate(encoding.features):
+        if feature.kind == "category":
+            continue
+        names = [feature.name]
+        if feature.kind == "array":
+            names = [f"{feature.name}[{k}]" for k in range(1, feature.width + 1)]
+        found += [(NUMBER, name, "", place) for name in names]
+        if number in indicated:
+            missing.append((MISSING, feature.name, "", place))
+        number += 1
+    found += missing
+    for number, place in categories_of(encoding.features):
+        name = encoding.features[place].name
+        known = texts[number] if texts else None
+        hashed = encoding.vocabulary_key is not None
+        for entry in encoding.vocabularies[number]:
+            found.append((*_category(entry, known or {}, hashed=hashed, name=name), place))
+    kinds, features, categories, places = zip(*found, strict=True) if found else ((),) * 4
+    return Columns(np.array(kinds, np.uint8), features, categories, np.array(places, np.int64))
+
+
+def _category(entry: str, known: Texts, *, hashed: bool, name: str) -> tuple[int, str, str]:
+    text = known.get(entry) if hashed else entry
+    if text is None:
+        return HASHED, name, entry[:DIGITS]
+    return (NULL, name, "") if text == _NULL else (CATEGORY, name, text[1:])
+
+
+def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | None:
+    """What the client's active rows tell of hashed categories; None where none are hashed."""
+    key = encoding.vocabulary_key
+    if key is None:
+        return None
+    found = []
+    for number, position in categories_of(snapshot.specification.features):
+        entries = [entry for entry, _ in frequencies(snapshot, position)]
+        tags = keys.tags(vocabulary_key_of(key, number), entries)
+        found.append({
+            tag.tobytes().hex(): entry.decode() for tag, entry in zip(tags, entries, strict=True)
+        })  # fmt: skip
+    return tuple(found)
+
+
+def centres_of(encoding: Encoding) -> Float:
+    """(d,): what is subtracted from each column; of a category its share."""
+    return np.concatenate([encoding.centres, encoding.centre[encoding.numeric :]])
+
+
+def scales_of(encoding: Encoding) -> Float:
+    """(d,): what each column is divided by."""
+    return np.concatenate([encoding.scales, np.ones(encoding.width - encoding.numeric)])
+
+
+def bases_of(encoding: Encoding) -> Array:
+    """int (d,): of each column of a category, that of the feature's most frequent category in
+    training, the first of several; −1 of others."""
+    found = np.full(encoding.width, -1)
+    for number, counts in enumerate(encoding.counts):
+        if len(counts):
+            start = encoding.offsets[number]
+            found[start : start + len(counts)] = start + int(np.argmax(counts))
+    return found
