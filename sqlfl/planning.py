@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -27,6 +27,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.federated.towers import inner_weights
 from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, TrainModel
 from sqlfl.planner.query import types
+from sqlfl.planner.query.items import Placed, placed
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
@@ -34,6 +35,7 @@ from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
 from sqlfl.schema import Catalog, Client
 from sqlfl.store.registry import Model, ModelBlock
+from sqlfl.transforms import Transform
 
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 
@@ -58,6 +60,7 @@ def plan_training(
     """
     at = place_of_coordinator(at, catalog)
     privacy = _asked(statement)
+    transforms = placed(statement.transforms, statement.sql)
     options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
     _check_towers(statement, options)
     ucq = to_ucq(
@@ -69,8 +72,10 @@ def plan_training(
         weight=statement.weight,
         split=options.validation_fraction > 0.0,
         noised=privacy is not None and privacy.labels,
+        transforms=transforms,
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
+    _check_fitted(ucq, transforms, statement.sql)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -86,6 +91,7 @@ def plan_training(
                 hint=f"USING {model.kind}, or leave warm_start out",
             )
         _check_shape(model, options)
+        _check_same(model, ucq.transforms)
         ucq, slots = _match(ucq, model, "leave them out of the SELECT list, or warm_start out")
         run = model.run
     return federated.plan(
@@ -138,6 +144,7 @@ def plan_scoring(
     at = place_of_coordinator(at, catalog)
     options = resolve_scoring(model.kind, model.options, statement.options, statement.sql)
     cross = options.allow_cross_join
+    transforms = tuple(Placed(transform) for transform in model.transforms)
     privacy = None
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
@@ -152,6 +159,7 @@ def plan_scoring(
             weight=model.weight,
             weight_may_lack=True,
             noised=privacy is not None,
+            transforms=transforms,
         )
         _check_target(ucq, model.kind, statement.sql, None)
         if model.weight is not None and ucq.weight is None:
@@ -170,6 +178,7 @@ def plan_scoring(
             catalog,
             identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
             allow_cross_join=cross,
+            transforms=transforms,
         )
         ucq = _without(ucq, (model.target, model.weight), model)
     ucq, model_slots = _match(ucq, model, SURPLUS)
@@ -254,6 +263,25 @@ def _check_shape(model: Model, options: TrainingOptions) -> None:
                 if name in model.options
                 else "leave warm_start out",
             )
+
+
+def _check_fitted(ucq: Ucq, transforms: Sequence[Placed], sql: str) -> None:
+    for item in transforms:
+        if item.transform.fitted:
+            raise PlanError(f"{item.transform.call} is not built yet", sql=sql, span=item.span)
+
+
+def _check_same(model: Model, transforms: tuple[Transform, ...]) -> None:
+    """A warm start takes over weights of columns that are made alike."""
+    had, wanted = ({str(t).lower() for t in given} for given in (model.transforms, transforms))
+    if had != wanted:
+        written = ", ".join(map(str, model.transforms))
+        raise ModelError(
+            f"model {model.name} was trained with "
+            + (f"TRANSFORM ({written})" if written else "no TRANSFORM")
+            + ", and a warm start takes columns that are made alike",
+            hint="write the same TRANSFORM, or leave warm_start out",
+        )
 
 
 def _check_towers(statement: TrainModel, options: TrainingOptions) -> None:

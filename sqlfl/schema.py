@@ -117,11 +117,53 @@ class Catalog(Protocol):
 
 
 @dataclass(frozen=True)
+class Step:
+    """What of TRANSFORM is fitted to the joined rows, at the party that has them."""
+
+    function: str
+    of: str
+    """'numeric' or 'category': what the fragment's column is."""
+    count: int = 0
+    degree: int = 0
+    value: str = ""
+
+    @property
+    def gives(self) -> tuple[str, int]:
+        """Kind and width of the feature."""
+        if self.function == "spline":
+            return "array", self.count + self.degree - 1
+        return ("category" if self.function == "quantile_bucketize" else self.of), 1
+
+
+@dataclass(frozen=True)
+class Made:
+    """How TRANSFORM makes a feature of output columns of the query."""
+
+    inputs: tuple[tuple[str, str], ...]
+    """Each column, and the type that a value of it, given by hand, is cast to."""
+    expression: str
+    """SQL over these columns: what the fragment's column is."""
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
 class FeatureSpecification:
     name: str
     kind: str
     """'numeric', 'boolean', 'array' or 'category'."""
     width: int = 1
+    made: Made | None = field(default=None, metadata=LEFT_OUT)
+    """None where it is a column of the query as it is."""
+
+    @property
+    def step(self) -> Step | None:
+        return None if self.made is None else self.made.step
+
+    @property
+    def raw(self) -> FeatureSpecification:
+        """The fragment's column."""
+        step = self.step
+        return self if step is None else FeatureSpecification(self.name, step.of)
 
 
 @dataclass(frozen=True)

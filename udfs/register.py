@@ -207,8 +207,8 @@ def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
     con.create_function(hidden, scorer, types, scorer.type, type="arrow", null_handling="special")  # type: ignore[call-overload, unused-ignore]
     arguments = _arguments(block.encoding)
     given = [
-        sql.cast(sql.column(argument), kind)
-        for argument, kind in zip(arguments, types, strict=True)
+        sql.cast(_made(feature), kind)
+        for feature, kind in zip(block.encoding.features, types, strict=True)
     ]
     header = exp.UserDefinedFunction(
         this=exp.table_(name, db="main", catalog="temp", quoted=True),
@@ -249,7 +249,24 @@ def _forget(con: sql.Connection) -> None:
 
 
 def _arguments(encoding: Encoding) -> tuple[str, ...]:
-    return tuple(feature.name for feature in encoding.features)
+    """Columns of the query, each once: TRANSFORM makes features of them."""
+    names: dict[str, str] = {}
+    for feature in encoding.features:
+        inputs = [name for name, _ in feature.made.inputs] if feature.made else [feature.name]
+        for name in inputs:
+            names.setdefault(name.lower(), name)
+    return tuple(names.values())
+
+
+def _made(feature: FeatureSpecification) -> exp.Expr:
+    """What the macro hands on for a feature: SQL over its arguments."""
+    if feature.made is None:
+        return sql.column(feature.name)
+    columns = {name.lower(): sql.cast(sql.column(name), kind) for name, kind in feature.made.inputs}
+    tree = exp.paren(sql.parsed(feature.made.expression))
+    for column in list(tree.find_all(exp.Column)):
+        column.replace(columns[column.name.lower()].copy())
+    return tree
 
 
 def _type(feature: FeatureSpecification) -> str:
