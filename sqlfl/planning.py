@@ -75,7 +75,7 @@ def plan_training(
         transforms=transforms,
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
-    _check_fitted(ucq, transforms, statement.sql)
+    _check_fitted(ucq, transforms, privacy, statement.sql)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -265,10 +265,38 @@ def _check_shape(model: Model, options: TrainingOptions) -> None:
             )
 
 
-def _check_fitted(ucq: Ucq, transforms: Sequence[Placed], sql: str) -> None:
-    for item in transforms:
-        if item.transform.fitted:
-            raise PlanError(f"{item.transform.call} is not built yet", sql=sql, span=item.span)
+def _check_fitted(
+    ucq: Ucq, transforms: Sequence[Placed], privacy: Privacy | None, sql: str
+) -> None:
+    """What is fitted needs all joined rows of its column in one place, and tells of them."""
+    spans = {item.transform.name: item.span for item in transforms if item.transform.fitted}
+    for slot in ucq.slots:
+        for feature in slot.features:
+            if feature.transform is None or feature.name not in spans:
+                continue
+            call, span = feature.transform.call, spans[feature.name]
+            if privacy is not None and privacy.features:
+                raise PlanError(
+                    f"{call} is fitted to the rows, which PRIVACY protects: values of single rows, "
+                    "such as the least one, would be in the model",
+                    hint=_WITH_BOUNDS,
+                    sql=sql,
+                    span=span,
+                )
+            if len(slot.databases) > 1:
+                raise PlanError(
+                    f"{call} is fitted to all rows of {slot.name}, and these are at "
+                    f"{len(slot.databases)} databases; that is not built",
+                    hint=_WITH_BOUNDS,
+                    sql=sql,
+                    span=span,
+                )
+
+
+_WITH_BOUNDS = (
+    "give the numbers: bucketize(x, [b1, b2, ...]) or impute(x, 0), or scale by known bounds in "
+    "the query: (x - 10) / 50 AS x"
+)
 
 
 def _check_same(model: Model, transforms: tuple[Transform, ...]) -> None:

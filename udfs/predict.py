@@ -10,6 +10,7 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.arrays import ArraysEngine
 from sqlfl.udfs.features import Encoding, check_finite
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.transforming import transform
 from sqlfl.udfs.update import Engine, SqlEngine
 
 ENGINES: dict[str, Callable[[sql.Connection, Snapshot, Encoding], Engine]] = {
@@ -34,6 +35,8 @@ def score(
     centring. Raises ModelError if the features do not fit the encoding, or are infinite where it
     does not clip them.
     """
+    if encoding.fitted is not None:
+        transform(snapshot, encoding.features, encoding.fitted)
     if encoding.limits is None:
         check_finite(snapshot)
     scorer = make_engine(engine, con, snapshot, encoding)

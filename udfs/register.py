@@ -27,6 +27,7 @@ from sqlfl.udfs.block_tables import SCHEMA
 from sqlfl.udfs.blocks import FORMAT, SavedBlock
 from sqlfl.udfs.describe import current_place
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
+from sqlfl.udfs.fitting import NULL, Categories, Fitted, apply
 
 PREFIX = "sqlfl_predict_"
 
@@ -203,7 +204,7 @@ def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
     """
     hidden = f"{_OWN}{secrets.token_hex(8)}"
     scorer = BlockFunction(block)
-    types = [_type(feature) for feature in block.encoding.features]
+    types = [_type(feature.raw) for feature in block.encoding.features]
     con.create_function(hidden, scorer, types, scorer.type, type="arrow", null_handling="special")  # type: ignore[call-overload, unused-ignore]
     arguments = _arguments(block.encoding)
     given = [
@@ -294,6 +295,9 @@ class BlockFunction:
 
     def __call__(self, *columns: Any) -> pa.Array:
         parts = [_whole(column) for column in columns]
+        if self.encoding.fitted is not None:
+            own = zip(self.encoding.features, self.encoding.fitted, parts, strict=True)
+            parts = [p if found is None else _fitted(f, found, p) for f, found, p in own]
         numeric = self._standardised(parts)
         scores = numeric @ self.theta[: self.encoding.numeric]
         for number, position in categories_of(self.encoding.features):
@@ -340,8 +344,12 @@ class BlockFunction:
         )
         return np.asarray(found[encoded.indices.to_numpy()], np.int64)
 
-    def _entry(self, number: int, value: str | None) -> str:
-        text = "n" if value is None else f"v{value}"
+    def _entry(self, number: int, value: str | bytes | None) -> str:
+        """Of a text, or of a canonical one that TRANSFORM has made."""
+        if isinstance(value, bytes):
+            text = value.decode()
+        else:
+            text = "n" if value is None else f"v{value}"
         secret = self.encoding.vocabulary_key
         if secret is None:
             return text
@@ -354,6 +362,16 @@ class BlockFunction:
             {entry: code for code, entry in enumerate(vocabulary)}
             for vocabulary in self.encoding.vocabularies
         )
+
+
+def _fitted(feature: FeatureSpecification, found: Fitted, part: pa.Array) -> pa.Array:
+    if feature.raw.kind != "category":
+        return apply(feature, found, _numbers(part, 1)[:, 0])
+    encoded = part.dictionary_encode("encode")
+    texts = encoded.dictionary.to_pylist()
+    entries = tuple(NULL if text is None else f"v{text}".encode() for text in texts)
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    return apply(feature, found, Categories(codes, entries))
 
 
 def _whole(column: Any) -> pa.Array:

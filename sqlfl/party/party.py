@@ -35,6 +35,7 @@ from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.transforming import raw
 from sqlfl.udfs.update import Engine
 from sqlfl.udfs.write import write
 
@@ -264,7 +265,12 @@ class PartyClient(Server):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
             snapshot = Snapshot.take(
-                run.cursor, item, fragments, secret, request.run, self._draws(item)
+                run.cursor,
+                replace(item, features=raw(item.features)),
+                fragments,
+                secret,
+                request.run,
+                self._draws(item),
             )
             check_delta(item, sum(snapshot.rows))
             warm = None if item.warm is None else self._block(*item.warm)

@@ -17,6 +17,7 @@ from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.equal_rows import merge_equal_rows
 from sqlfl.udfs.features import Encoding, local_encoding, shared_encoding, statistics
 from sqlfl.udfs.findings import of_scoring, of_training
+from sqlfl.udfs.fitting import Fitted
 from sqlfl.udfs.label_noise import noised_labels
 from sqlfl.udfs.noised import (
     bounded_statistics,
@@ -26,6 +27,7 @@ from sqlfl.udfs.noised import (
     shared_noised_encoding,
 )
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.transforming import encoding_of, transform
 from sqlfl.udfs.update import Engine
 
 
@@ -90,7 +92,8 @@ class SlotState:
         """The slot's encoding; where no message has set it, it follows from what is here."""
         if self.encoding is None:
             if self._encoded_by == "none":
-                self.encoding = local_encoding(self.snapshot)
+                fitted = self._transformed()
+                self.encoding = encoding_of(local_encoding(self.snapshot), fitted)
             elif self._encoded_by == "bounds":
                 self.encoding = bounds_encoding(self.snapshot)
             else:
@@ -138,6 +141,12 @@ class SlotState:
         if not isinstance(found, ms.Releases):
             raise InternalError(f"the operator answered {request.kind} with {found.kind}")
         return replace(found, labels=self.noised_labels, statistics=self.noised_statistics)
+
+    def _transformed(self) -> tuple[Fitted | None, ...] | None:
+        """Features as TRANSFORM fits them; in a warm start by what the block has, of which the
+        weights are."""
+        given = None if self.warm is None else self.warm.encoding.fitted
+        return transform(self.snapshot, self.specification.features, given)
 
     @property
     def _encoded_by(self) -> str:
