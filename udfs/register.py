@@ -346,10 +346,8 @@ class BlockFunction:
 
     def _entry(self, number: int, value: str | bytes | None) -> str:
         """Of a text, or of a canonical one that TRANSFORM has made."""
-        if isinstance(value, bytes):
-            text = value.decode()
-        else:
-            text = "n" if value is None else f"v{value}"
+        canonical = value if isinstance(value, bytes) else _canonical(value)
+        text = canonical.decode()
         secret = self.encoding.vocabulary_key
         if secret is None:
             return text
@@ -369,9 +367,13 @@ def _fitted(feature: FeatureSpecification, found: Fitted, part: pa.Array) -> pa.
         return apply(feature, found, _numbers(part, 1)[:, 0])
     encoded = part.dictionary_encode("encode")
     texts = encoded.dictionary.to_pylist()
-    entries = tuple(NULL if text is None else f"v{text}".encode() for text in texts)
+    entries = tuple(_canonical(text) for text in texts)
     codes = encoded.indices.to_numpy().astype(np.int64)
     return apply(feature, found, Categories(codes, entries))
+
+
+def _canonical(text: str | None) -> bytes:
+    return NULL if text is None else f"v{text}".encode()
 
 
 def _whole(column: Any) -> pa.Array:
