@@ -81,7 +81,11 @@ def _inside(
             columns.append(_column(tokens, function))
         else:
             arguments.append(_argument(tokens, value, function))
-    tokens.expect(")", f"after the arguments of {function}")
+    tokens.expect(
+        ")",
+        f"after the arguments of {function}",
+        "what is computed of columns stands in the query: SELECT expression AS name",
+    )
     return tuple(columns), tuple(arguments)
 
 
