@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sqlfl.options.training import options_markdown
+from sqlfl.transforms import COLUMN, FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -50,6 +51,19 @@ def test_the_page_on_sparse_models_runs() -> None:
         r"^```python\n(.*?)^```", (ROOT / "docs/lasso.md").read_text(), re.M | re.S
     )
     exec(compile(block, "docs/lasso.md", "exec"), {})
+
+
+def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/transform.md").read_text(), re.M | re.S
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/transform.md", "exec"), namespace)
+    assert "as its block of the model has it" in capsys.readouterr().out
+    for function in FUNCTIONS:
+        assert function == COLUMN or f"`{function}(" in (ROOT / "docs/transform.md").read_text()
+    for name in ("fed", "shop", "office"):
+        namespace[name].close()
 
 
 @pytest.mark.slow
