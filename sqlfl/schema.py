@@ -262,6 +262,7 @@ def _check_specification(item: SlotSpecification) -> None:
     for feature in item.features:
         if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
             raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
+        _check_step(feature)
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
     if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
@@ -279,6 +280,27 @@ def _check_specification(item: SlotSpecification) -> None:
     own = item.privacy
     if own is not None and own.statistics != "none" and len(own.bounds) != len(item.features):
         raise ValueError(f"{len(own.bounds)} bounds of {len(item.features)} features")
+
+
+def _check_step(feature: FeatureSpecification) -> None:
+    """ValueError for what TRANSFORM cannot have asked to be fitted."""
+    step = feature.step
+    if step is None:
+        return
+    known = (step.of, step.function) in _FITTED
+    counted = 0 <= step.count <= LARGEST_COUNT and 0 <= step.degree <= LARGEST_DEGREE
+    if step.function in ("spline", "quantile_bucketize", "one_hot"):
+        counted = counted and step.count >= 2
+    if not known or not counted or step.gives != (feature.kind, feature.width):
+        raise ValueError(f"{step.function!r:.40} fitted to a {feature.kind} feature")
+
+
+_FITTED = (
+    *(("numeric", f) for f in ("minmax", "robust_scale", "quantile_bucketize", "spline", "impute")),
+    *(("category", f) for f in ("one_hot", "impute")),
+)
+LARGEST_COUNT = 10_000
+LARGEST_DEGREE = 10
 
 
 def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleeting: str = "") -> str:

@@ -25,9 +25,19 @@ from sklearn.preprocessing import (
 )
 
 import sqlfl
-from sqlfl.errors import Error, ModelError, PlanError
+from sqlfl.errors import Error, InternalError, ModelError, PlanError
+from sqlfl.schema import (
+    FeatureSpecification,
+    Made,
+    SlotSpecification,
+    Step,
+    specifications_from_json,
+    specifications_to_json,
+)
 from sqlfl.udfs import register
 from tests.databases import in_memory
+from tests.federations import merging
+from tests.test_border import assert_disclosed, tapped
 
 L2 = 0.01
 QUERY = """SELECT f.x, f.s, f.n, f.c, f.d, g.z, g.h, f.id, f.w, f.y
@@ -498,3 +508,75 @@ def test_protected_features_are_not_fitted(case: Case) -> None:
     text = f"TRANSFORM (log1p(z) AS lz) {private}'s': [0, 9], 'lz': [0, 2]}}) FROM ({query})"
     plan = case.fed.explain(f"TRAIN MODEL p USING linear_regression TARGET y {text}")
     assert "'lz'" in str(plan)
+
+
+@pytest.mark.parametrize("engine", ["sql", "arrays"])
+def test_equal_rows_are_fitted_as_often_as_they_come(case: Case, engine: str) -> None:
+    """Before rows are merged and after it, the counts are the same."""
+    query = "SELECT f.n, f.c, f.d, f.y FROM one.f f LEFT JOIN two.g g USING (k)"
+    transform = "robust_scale(n), one_hot(c, max => 3), quantile_bucketize(n, 3) AS q, n AS nn"
+    found = []
+    for merged in ("true", "false"):
+        with merging():
+            options = f", merge_equal_rows = {merged}, engine = '{engine}'"
+            found.append(predictions(case.fed, transform, options, query)[1])
+    np.testing.assert_allclose(np.sort(found[0]), np.sort(found[1]), atol=1e-5)
+
+
+def test_nothing_to_fit_to_is_an_error(case: Case) -> None:
+    for item, column, said in (
+        ("impute(e, 'median')", "NULL::DOUBLE", "column e has no values to fit impute to"),
+        ("impute(e, 'most_frequent')", "NULL::VARCHAR", "column e has no values to fit impute to"),
+        ("spline(e)", "3.0", "column e has one value, and a spline needs two"),
+        ("minmax(e)", "'inf'::DOUBLE", "infinite values"),
+    ):
+        query = PLAIN.replace("f.x", f"{column} AS e")
+        query = query.replace("FROM one.f f LEFT JOIN", "FROM one.f f JOIN")
+        fault = refused(case.fed, f"TRANSFORM ({item}) FROM ({query})", Error)
+        assert said in str(fault), item
+
+
+def test_names_are_as_odd_as_in_the_query(case: Case) -> None:
+    query = PLAIN.replace("f.x", 'f.x AS "two words"').replace("f.c", 'f.c AS "select"')
+    transform = 'log1p("two words"), one_hot("SELECT", max => 3) AS "x y", impute(z, 1) AS "é"'
+    predictions(case.fed, transform, query=query)
+    assert {"two words", "x y", "é"} <= set(case.fed.model("m").features)
+
+
+STEPS = [
+    Step("minmax", "category"), Step("one_hot", "numeric", 3), Step("nothing", "numeric"),
+    Step("spline", "numeric", 10**9, 3), Step("spline", "numeric", 5, 1000),
+    Step("one_hot", "category", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+def test_a_party_takes_no_other_steps(step: Step) -> None:
+    kind, width = step.gives
+    made = Made((("x", "DOUBLE"),), "x", step)
+    feature = FeatureSpecification("x", kind, min(width, 100_000), made)
+    item = SlotSpecification(
+        0, (feature,), False, False, (), (), (0,), False, "organisation", "sql"
+    )
+    with pytest.raises(InternalError, match="fitted to a"):
+        specifications_from_json(specifications_to_json((item,)))
+
+
+def test_what_leaves_is_what_explain_says(case: Case) -> None:
+    """With clients that share a table, too: columns that are made are counted as others are."""
+    with in_memory() as one, in_memory() as two, in_memory() as three:
+        for con in (one, two, three):
+            filled(con, 5, 60)
+        for parties, transform in (
+            ({"one": [one], "two": [two]}, ALL),
+            ({"one": [one, three], "two": [two]}, "log1p(x), cross(c, d), polynomial((s, n), 2)"),
+        ):
+            with tapped(parties) as (fed, tap):
+                statement = (
+                    f"TRAIN MODEL m USING linear_regression TARGET y TRANSFORM ({transform}) "
+                    f"WITH (algorithm = 'sgd', epochs = 2) FROM ({PLAIN.replace('LEFT ', '')})"
+                )
+                plan = fed.explain(statement)
+                with tap.taken() as recorded:
+                    fed.sql(statement)
+                assert_disclosed(plan, recorded, parties, epochs=2)

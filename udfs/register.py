@@ -265,6 +265,8 @@ def _made(feature: FeatureSpecification) -> exp.Expr:
         return sql.column(feature.name)
     columns = {name.lower(): sql.cast(sql.column(name), kind) for name, kind in feature.made.inputs}
     tree = exp.paren(sql.parsed(feature.made.expression))
+    if tree.find(exp.Query, exp.Table) or any(c.table for c in tree.find_all(exp.Column)):
+        raise ModelError(f"feature {feature.name} is made of more than its columns")
     for column in list(tree.find_all(exp.Column)):
         column.replace(columns[column.name.lower()].copy())
     return tree
