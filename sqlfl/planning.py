@@ -29,7 +29,7 @@ from sqlfl.planner.grammar.statements import EvaluateModel, PredictModel, Span, 
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import Placed, placed
 from sqlfl.planner.query.rules import to_ucq
-from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
+from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Feature, Fragment, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
@@ -75,7 +75,7 @@ def plan_training(
         transforms=transforms,
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
-    _check_fitted(ucq, transforms, privacy, statement.sql)
+    _check_fitted(ucq, transforms, privacy, options, statement.sql)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -266,7 +266,11 @@ def _check_shape(model: Model, options: TrainingOptions) -> None:
 
 
 def _check_fitted(
-    ucq: Ucq, transforms: Sequence[Placed], privacy: Privacy | None, sql: str
+    ucq: Ucq,
+    transforms: Sequence[Placed],
+    privacy: Privacy | None,
+    options: TrainingOptions,
+    sql: str,
 ) -> None:
     """What is fitted needs all joined rows of its column in one place, and tells of them."""
     spans = {item.transform.name: item.span for item in transforms if item.transform.fitted}
@@ -283,14 +287,26 @@ def _check_fitted(
                     sql=sql,
                     span=span,
                 )
-            if len(slot.databases) > 1:
+            if len(slot.databases) > 1 and (why := _apart(slot, feature, options)):
                 raise PlanError(
                     f"{call} is fitted to all rows of {slot.name}, and these are at "
-                    f"{len(slot.databases)} databases; that is not built",
+                    f"{len(slot.databases)} databases{why}",
                     hint=_WITH_BOUNDS,
                     sql=sql,
                     span=span,
                 )
+
+
+def _apart(slot: Slot, feature: Feature, options: TrainingOptions) -> str:
+    """Why it cannot be fitted to rows of several databases; empty where it can."""
+    step = None if feature.made is None else feature.made.step
+    if step is not None and not step.merges:
+        return ": it does not follow from what each of them could tell"
+    if slot.databases != slot.clients:
+        return ", which their party combines: that is not built"
+    if options.method.secure:
+        return ", of which union = 'secure' shows nothing but sums: that is not built"
+    return ""
 
 
 _WITH_BOUNDS = (

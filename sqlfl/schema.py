@@ -134,6 +134,11 @@ class Step:
             return "array", self.count + self.degree - 1
         return ("category" if self.function == "quantile_bucketize" else self.of), 1
 
+    @property
+    def merges(self) -> bool:
+        """It follows from the least and greatest values, or means, of parts of the rows."""
+        return self.function in ("minmax", "spline") or self.value == "mean"
+
 
 @dataclass(frozen=True)
 class Made:
@@ -158,6 +163,11 @@ class FeatureSpecification:
     @property
     def step(self) -> Step | None:
         return None if self.made is None else self.made.step
+
+    @property
+    def fitted(self) -> bool:
+        """TRANSFORM fits it to the joined rows."""
+        return self.step is not None
 
     @property
     def raw(self) -> FeatureSpecification:

@@ -377,30 +377,63 @@ def test_rows_count_what_they_weigh(case: Case) -> None:
     np.testing.assert_allclose(given, expected[ours], atol=1e-4)
 
 
-def test_clients_of_one_party_compute_what_follows_from_a_row() -> None:
-    transform = (
-        "log1p(x), cross(c, d), polynomial((s, n), 2) AS sn, impute(z, 0), hash_bucket(h, 3)"
-    )
-    query = QUERY.replace("LEFT JOIN", "JOIN")
-    found = []
+@pytest.mark.parametrize(
+    ("transform", "options"),
+    [
+        ("log1p(x), cross(c, d), polynomial((s, n), 2) AS sn, impute(z, 0), hash_bucket(h, 3)", ""),
+        ("minmax(x), spline(s), impute(n, 'mean'), log1p(x) AS lx", ", engine = 'sql'"),
+        ("minmax(x), spline(s), impute(n, 'mean'), log1p(x) AS lx", ", engine = 'arrays'"),
+        ("minmax(s), impute(x, 'mean')", ", algorithm = 'admm', epochs = 30"),
+    ],
+)
+def test_clients_of_one_party_make_what_one_would(transform: str, options: str) -> None:
+    """The third has no row of the join: what it would say is of nothing."""
+    query, found = QUERY.replace("LEFT JOIN", "JOIN"), []
     for several in (False, True):
-        with in_memory() as one, in_memory() as two, in_memory() as three:
-            for con in (one, two, three):
+        with in_memory() as one, in_memory() as two, in_memory() as three, in_memory() as four:
+            for con in (one, two, three, four):
                 filled(con, 4)
+            one.execute("DELETE FROM f WHERE k = 0")
             if several:
                 one.execute("DELETE FROM f WHERE id % 3 = 0")
-                three.execute("DELETE FROM f WHERE id % 3 <> 0")
+                three.execute("DELETE FROM f WHERE id % 3 <> 0 OR k = 0")
+                four.execute("DELETE FROM f WHERE k <> 11")
             with sqlfl.connect(progress=False) as fed:
-                fed.attach("one", [one, three] if several else one)
+                fed.attach("one", [one, three, four] if several else one)
                 fed.attach("two", two)
-                found.append(predictions(fed, transform, query=query))
-                if several:
-                    told = str(refused(fed, f"TRANSFORM (minmax(x)) FROM ({PLAIN})"))
-                    assert "2 databases" in told
-                    assert "bucketize(x, [b1, b2, ...])" in told
+                found.append(predictions(fed, transform, options, query=query))
     (ids, alone), (others, shared) = found
     ours, theirs = np.lexsort((alone, ids)), np.lexsort((shared, others))
     np.testing.assert_allclose(shared[theirs], alone[ours], atol=1e-4)
+
+
+def test_what_several_databases_cannot_find_together_is_refused() -> None:
+    with in_memory() as one, in_memory() as two, in_memory() as three:
+        for con in (one, two, three):
+            filled(con, 4, 30)
+        minmax = f"TRANSFORM (minmax(x)) FROM ({PLAIN})"
+        for combine, rest, said in (
+            (False, f"TRANSFORM (robust_scale(x)) FROM ({PLAIN})", "does not follow from"),
+            (False, f"TRANSFORM (one_hot(c, max => 3)) FROM ({PLAIN})", "does not follow from"),
+            (False, f"TRANSFORM (minmax(x)) WITH (union = 'secure') FROM ({PLAIN})", "sums"),
+            (True, minmax, "which their party combines"),
+        ):
+            with sqlfl.connect(progress=False) as fed:
+                fed.attach("one", [one, three], combine=combine)
+                fed.attach("two", two)
+                told = str(refused(fed, rest))
+                assert "2 databases" in told
+                assert said in told
+                assert "bucketize(x, [b1, b2, ...])" in told
+        with sqlfl.connect(progress=False) as fed:
+            fed.attach("one", [one, three])
+            fed.attach("two", two)
+            query = PLAIN.replace("f.x", "NULL::DOUBLE AS x")
+            fault = refused(fed, f"TRANSFORM (minmax(x)) FROM ({query})", Error)
+            assert "column x has no values to fit TRANSFORM to" in str(fault)
+            assert not one.execute("SELECT * FROM duckdb_tables() WHERE temporary").fetchall()
+            plan = str(fed.explain(f"TRAIN MODEL r USING linear_regression TARGET y {minmax}"))
+            assert "least and greatest values or means leave" in plan
 
 
 def refused(
@@ -570,6 +603,7 @@ def test_what_leaves_is_what_explain_says(case: Case) -> None:
         for parties, transform in (
             ({"one": [one], "two": [two]}, ALL),
             ({"one": [one, three], "two": [two]}, "log1p(x), cross(c, d), polynomial((s, n), 2)"),
+            ({"one": [one, three], "two": [two]}, "minmax(x), impute(n, 'mean')"),
         ):
             with tapped(parties) as (fed, tap):
                 statement = (

@@ -151,6 +151,34 @@ def quantiles(values: Float, counts: Float, shares: Float) -> Float:
     return np.asarray((values[at] + values[after]) / 2.0)
 
 
+def own_range(feature: FeatureSpecification, values: Values, counts: Float) -> Float:
+    """(3,): least and greatest value, or the mean twice, of rows that count; and Σ counts of those
+    that have one. All 0 where there is none. Raises ModelError for infinite values."""
+    step = _step(feature)
+    if isinstance(values, Categories) or not step.merges:
+        raise InternalError(f"{step.function} does not follow from what parts of the rows tell")
+    _check_finite(feature, values)
+    known = ~np.isnan(values) & (counts > 0)
+    if not known.any():
+        return np.zeros(3)
+    present, weights = values[known], counts[known]
+    if step.value == "mean":
+        mean = _stand_in(step, present, weights)
+        return np.array([mean, mean, weights.sum()])
+    return np.array([present.min(), present.max(), weights.sum()])
+
+
+def of_range(feature: FeatureSpecification, ends: Float) -> Fitted:
+    """What `fit` finds in all rows, whose values are between these ends, or have this mean.
+
+    Raises ModelError where a spline has one value.
+    """
+    step = _step(feature)
+    if step.value == "mean":
+        return Fitted(np.array([ends[0]]))
+    return Fitted(_fit_numbers(feature, step, np.array(ends), np.ones(2)))
+
+
 # -- columns --------------------------------------------------------------------------------------
 
 

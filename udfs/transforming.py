@@ -11,10 +11,20 @@ from sqlglot import exp
 
 from sqlfl.arrays import Float
 from sqlfl.errors import InternalError
+from sqlfl.messages import Ranges
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.features import Encoding
-from sqlfl.udfs.fitting import Categories, Fitted, Values, apply, check_fitted, fit
+from sqlfl.udfs.fitting import (
+    Categories,
+    Fitted,
+    Values,
+    apply,
+    check_fitted,
+    fit,
+    of_range,
+    own_range,
+)
 from sqlfl.udfs.held import HeldRows
 from sqlfl.udfs.rows import Snapshot
 
@@ -60,6 +70,27 @@ def transform(
     else:
         _rewrite(snapshot, features, made)
     return fitted
+
+
+def ranges(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> Ranges:
+    """What a client of a shared slot tells before `transform`, of each feature that is fitted."""
+    counts = _counts(snapshot)
+    found = [
+        own_range(feature, _column(snapshot, feature, place), counts)
+        for place, feature in enumerate(features)
+        if feature.fitted
+    ]
+    told = np.array(found).reshape(-1, 3)
+    slot = snapshot.specification.slot
+    return Ranges(snapshot.run, slot, np.array(told[:, :2]), np.array(told[:, 2]))
+
+
+def of_ranges(features: tuple[FeatureSpecification, ...], ends: Float) -> tuple[Fitted | None, ...]:
+    """What the merged ranges say of each feature. InternalError for those of others."""
+    if len(ends) != sum(feature.fitted for feature in features):
+        raise InternalError(f"ranges of {len(ends)} features came")
+    rows = iter(ends)
+    return tuple(of_range(f, next(rows)) if f.fitted else None for f in features)
 
 
 def encoding_of(encoding: Encoding, fitted: tuple[Fitted | None, ...] | None) -> Encoding:

@@ -156,6 +156,8 @@ class PartyClient(Server):
                 return self._activate(request, state)
             case ms.Weigh():
                 return self._weigh(request, state)
+            case ms.SetRanges():
+                return state.set_ranges(request, self._vocabulary_key(request.run, state))
             case ms.SetEncoding():
                 return self._set_encoding(request, state)
             case ms.SendLabels():
