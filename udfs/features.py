@@ -20,7 +20,7 @@ from sqlfl.errors import ModelError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.fitting import Fitted
+from sqlfl.udfs.fitting import Fitted, fault_of
 from sqlfl.udfs.rows import Snapshot
 
 CHUNK = 128
@@ -127,7 +127,11 @@ class Encoding:
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoding:
         """What `to_bytes` wrote. Raises ValueError for anything else."""
-        return from_json(cls, data.decode(), finite=False, strict=False)
+        found = from_json(cls, data.decode(), finite=False, strict=False)
+        fault = None if found.fitted is None else fault_of(found.features, found.fitted)
+        if fault is not None:
+            raise ValueError(fault)
+        return found
 
 
 def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:

@@ -258,7 +258,25 @@ def _step(feature: FeatureSpecification) -> Step:
     return feature.step
 
 
-def check_fitted(features: Sequence[FeatureSpecification], fitted: Sequence[Fitted | None]) -> None:
-    """ModelError unless each feature that is fitted has what it needs."""
-    if [f.step is not None for f in features] != [found is not None for found in fitted]:
-        raise ModelError("what TRANSFORM has fitted does not belong to these features")
+def fault_of(
+    features: Sequence[FeatureSpecification], fitted: Sequence[Fitted | None]
+) -> str | None:
+    """What is wrong of what was fitted to these features; None where it is what `apply` needs."""
+    if len(features) != len(fitted):
+        return f"what TRANSFORM has fitted is of {len(fitted)} features, of {len(features)}"
+    for feature, found in zip(features, fitted, strict=True):
+        if (feature.step is None) != (found is None) or not _fits(feature.step, found):
+            return f"what TRANSFORM has fitted is not of feature {feature.name}"
+    return None
+
+
+def _fits(step: Step | None, found: Fitted | None) -> bool:
+    if step is None or found is None:
+        return True
+    if found.numbers.ndim != 1 or not np.isfinite(found.numbers).all():
+        return False
+    if step.of == "category":
+        return len(found.texts) == 1 if step.function == "impute" else True
+    if step.function == "quantile_bucketize":
+        return bool((np.diff(found.numbers) > 0).all())
+    return len(found.numbers) == (1 if step.function == "impute" else 2)

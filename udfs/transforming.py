@@ -10,7 +10,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl.arrays import Float
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Ranges
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import sql
@@ -20,7 +20,7 @@ from sqlfl.udfs.fitting import (
     Fitted,
     Values,
     apply,
-    check_fitted,
+    fault_of,
     fit,
     of_range,
     own_range,
@@ -57,7 +57,9 @@ def transform(
         counts = _counts(snapshot)
         own = {place: fit(features[place], columns[place], counts) for place in places}
         fitted = tuple(own.get(place) for place in range(len(features)))
-    check_fitted(features, fitted)
+    fault = fault_of(features, fitted)
+    if fault is not None:
+        raise ModelError(fault, hint="train the model again")
     made: dict[int, pa.Array] = {}
     for place in places:
         found = fitted[place]
