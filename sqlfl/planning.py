@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
@@ -35,13 +35,15 @@ from sqlfl.planner.grammar.statements import (
     TrainModel,
 )
 from sqlfl.planner.query import types
+from sqlfl.planner.query.items import Placed, placed
 from sqlfl.planner.query.rules import to_ucq
-from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Fragment, Slot, Ucq
+from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC, Feature, Fragment, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
 from sqlfl.schema import Catalog, Client
 from sqlfl.store.registry import Model, ModelBlock
+from sqlfl.transforms import Transform
 
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
 
@@ -66,6 +68,7 @@ def plan_training(
     """
     at = place_of_coordinator(at, catalog)
     privacy = _asked(statement)
+    transforms = placed(statement.transforms, statement.sql)
     options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
     _check_towers(statement, options)
     ucq = to_ucq(
@@ -77,8 +80,10 @@ def plan_training(
         weight=statement.weight,
         split=options.validation_fraction > 0.0,
         noised=privacy is not None and privacy.labels,
+        transforms=transforms,
     )
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
+    _check_fitted(ucq, transforms, privacy, options, statement.sql)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -94,6 +99,7 @@ def plan_training(
                 hint=f"USING {model.kind}, or leave warm_start out",
             )
         _check_shape(model, options)
+        _check_same(model, ucq.transforms)
         ucq, slots = _match(ucq, model, "leave them out of the SELECT list, or warm_start out")
         run = model.run
     return federated.plan(
@@ -147,6 +153,7 @@ def plan_scoring(
     look, given = _look(statement, model)
     options = resolve_scoring(model.kind, model.options, given, statement.sql)
     cross = options.allow_cross_join
+    transforms = tuple(Placed(transform) for transform in model.transforms)
     privacy = None
     if isinstance(statement, EvaluateModel):
         purpose = federated.EVALUATE
@@ -161,6 +168,7 @@ def plan_scoring(
             weight=model.weight,
             weight_may_lack=True,
             noised=privacy is not None,
+            transforms=transforms,
         )
         _check_target(ucq, model.kind, statement.sql, None)
         if model.weight is not None and ucq.weight is None:
@@ -179,6 +187,7 @@ def plan_scoring(
             catalog,
             identifiers=tuple((path.parts, path.span) for path in statement.identifiers),
             allow_cross_join=cross,
+            transforms=transforms,
         )
         ucq = _without(ucq, (model.target, model.weight), model)
     if isinstance(look, Inference) and look.cluster is not None:
@@ -280,6 +289,69 @@ def _check_shape(model: Model, options: TrainingOptions) -> None:
                 if name in model.options
                 else "leave warm_start out",
             )
+
+
+def _check_fitted(
+    ucq: Ucq,
+    transforms: Sequence[Placed],
+    privacy: Privacy | None,
+    options: TrainingOptions,
+    sql: str,
+) -> None:
+    """What is fitted needs all joined rows of its column in one place, and tells of them."""
+    spans = {item.transform.name: item.span for item in transforms if item.transform.fitted}
+    for slot in ucq.slots:
+        for feature in slot.features:
+            if feature.transform is None or feature.name not in spans:
+                continue
+            call, span = feature.transform.call, spans[feature.name]
+            if privacy is not None and privacy.features:
+                raise PlanError(
+                    f"{call} is fitted to the rows, which PRIVACY protects: values of single rows, "
+                    "such as the least one, would be in the model",
+                    hint=_WITH_BOUNDS,
+                    sql=sql,
+                    span=span,
+                )
+            if len(slot.databases) > 1 and (why := _apart(slot, feature, options)):
+                raise PlanError(
+                    f"{call} is fitted to all rows of {slot.name}, and these are at "
+                    f"{len(slot.databases)} databases{why}",
+                    hint=_WITH_BOUNDS,
+                    sql=sql,
+                    span=span,
+                )
+
+
+def _apart(slot: Slot, feature: Feature, options: TrainingOptions) -> str:
+    """Why it cannot be fitted to rows of several databases; empty where it can."""
+    step = None if feature.made is None else feature.made.step
+    if step is not None and not step.merges:
+        return ": it does not follow from what each of them could tell"
+    if slot.databases != slot.clients:
+        return ", which their party combines: that is not built"
+    if options.method.secure:
+        return ", of which union = 'secure' shows nothing but sums: that is not built"
+    return ""
+
+
+_WITH_BOUNDS = (
+    "give the numbers: bucketize(x, [b1, b2, ...]) or impute(x, 0), or scale by known bounds in "
+    "the query: (x - 10) / 50 AS x"
+)
+
+
+def _check_same(model: Model, transforms: tuple[Transform, ...]) -> None:
+    """A warm start takes over weights of columns that are made alike."""
+    had, wanted = ({str(t).lower() for t in given} for given in (model.transforms, transforms))
+    if had != wanted:
+        written = ", ".join(map(str, model.transforms))
+        raise ModelError(
+            f"model {model.name} was trained with "
+            + (f"TRANSFORM ({written})" if written else "no TRANSFORM")
+            + ", and a warm start takes columns that are made alike",
+            hint="write the same TRANSFORM, or leave warm_start out",
+        )
 
 
 def _check_towers(statement: TrainModel, options: TrainingOptions) -> None:

@@ -117,11 +117,63 @@ class Catalog(Protocol):
 
 
 @dataclass(frozen=True)
+class Step:
+    """What of TRANSFORM is fitted to the joined rows, at the party that has them."""
+
+    function: str
+    of: str
+    """'numeric' or 'category': what the fragment's column is."""
+    count: int = 0
+    degree: int = 0
+    value: str = ""
+
+    @property
+    def gives(self) -> tuple[str, int]:
+        """Kind and width of the feature."""
+        if self.function == "spline":
+            return "array", self.count + self.degree - 1
+        return ("category" if self.function == "quantile_bucketize" else self.of), 1
+
+    @property
+    def merges(self) -> bool:
+        """It follows from the least and greatest values, or means, of parts of the rows."""
+        return self.function in ("minmax", "spline") or self.value == "mean"
+
+
+@dataclass(frozen=True)
+class Made:
+    """How TRANSFORM makes a feature of output columns of the query."""
+
+    inputs: tuple[tuple[str, str], ...]
+    """Each column, and the type that a value of it, given by hand, is cast to."""
+    expression: str
+    """SQL over these columns: what the fragment's column is."""
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
 class FeatureSpecification:
     name: str
     kind: str
     """'numeric', 'boolean', 'array' or 'category'."""
     width: int = 1
+    made: Made | None = field(default=None, metadata=LEFT_OUT)
+    """None where it is a column of the query as it is."""
+
+    @property
+    def step(self) -> Step | None:
+        return None if self.made is None else self.made.step
+
+    @property
+    def fitted(self) -> bool:
+        """TRANSFORM fits it to the joined rows."""
+        return self.step is not None
+
+    @property
+    def raw(self) -> FeatureSpecification:
+        """The fragment's column."""
+        step = self.step
+        return self if step is None else FeatureSpecification(self.name, step.of)
 
 
 @dataclass(frozen=True)
@@ -220,6 +272,7 @@ def _check_specification(item: SlotSpecification) -> None:
     for feature in item.features:
         if feature.kind not in KINDS or not 1 <= feature.width <= WIDEST:
             raise ValueError(f"a feature of kind {feature.kind!r:.40} and width {feature.width}")
+        _check_step(feature)
     indices = item.fragments
     linked = {number for pair in item.links for number in pair}
     if not all(0 <= index <= MOST_FRAGMENTS for index in indices):
@@ -237,6 +290,27 @@ def _check_specification(item: SlotSpecification) -> None:
     own = item.privacy
     if own is not None and own.statistics != "none" and len(own.bounds) != len(item.features):
         raise ValueError(f"{len(own.bounds)} bounds of {len(item.features)} features")
+
+
+def _check_step(feature: FeatureSpecification) -> None:
+    """ValueError for what TRANSFORM cannot have asked to be fitted."""
+    step = feature.step
+    if step is None:
+        return
+    known = (step.of, step.function) in _FITTED
+    counted = 0 <= step.count <= LARGEST_COUNT and 0 <= step.degree <= LARGEST_DEGREE
+    if step.function in ("spline", "quantile_bucketize", "one_hot"):
+        counted = counted and step.count >= 2
+    if not known or not counted or step.gives != (feature.kind, feature.width):
+        raise ValueError(f"{step.function!r:.40} fitted to a {feature.kind} feature")
+
+
+_FITTED = (
+    *(("numeric", f) for f in ("minmax", "robust_scale", "quantile_bucketize", "spline", "impute")),
+    *(("category", f) for f in ("one_hot", "impute")),
+)
+LARGEST_COUNT = 10_000
+LARGEST_DEGREE = 10
 
 
 def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleeting: str = "") -> str:

@@ -16,9 +16,20 @@ import numpy as np
 
 from sqlfl.arrays import Array, taken
 from sqlfl.errors import InternalError, ModelError
-from sqlfl.messages import HASHED, Errors, Gram, Labels, SetEncoding, SetGram, Statistics
+from sqlfl.messages import (
+    HASHED,
+    Errors,
+    Gram,
+    Labels,
+    Ranges,
+    SetEncoding,
+    SetGram,
+    SetRanges,
+    Statistics,
+)
 from sqlfl.messages.grams import gram_to_message, message_to_gram
 from sqlfl.privacy.statistics import settle
+from sqlfl.schema import FeatureSpecification
 
 CONSTANT = 1e-12
 """Relative standard deviation up to which a column counts as constant."""
@@ -60,6 +71,25 @@ def merge_statistics(parts: Sequence[Statistics], total: float) -> SetEncoding:
         counts=own.counts,
         total=total,
     )
+
+
+def merge_ranges(parts: Sequence[Ranges], features: Sequence[FeatureSpecification]) -> SetRanges:
+    """Of columns over all clients. ModelError, naming the first that has no values."""
+    weights = np.array([part.weight for part in parts])
+    total = weights.sum(axis=0)
+    if not total.all():
+        raise ModelError(
+            f"column {features[int(np.argmin(total))].name} has no values to fit TRANSFORM to",
+            hint="leave it out, or let fewer rows be NULL",
+        )
+    ends = np.array([part.ends for part in parts])
+    there = (weights > 0)[:, :, None]
+    least = np.where(there, ends, np.inf).min(axis=0)[:, 0]
+    most = np.where(there, ends, -np.inf).max(axis=0)[:, 1]
+    mean = (weights * ends[:, :, 0]).sum(axis=0) / total
+    averaged = np.array([f.step is not None and f.step.value == "mean" for f in features])[:, None]
+    found = np.where(averaged, mean[:, None], np.stack([least, most], axis=1))
+    return SetRanges(parts[0].run, parts[0].slot, found)
 
 
 def sum_statistics(parts: Sequence[Statistics]) -> Statistics:

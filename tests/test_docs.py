@@ -12,6 +12,7 @@ import pytest
 
 from sqlfl.options.looks import QUALITY, Contributions, Importance, Inference, looks_markdown
 from sqlfl.options.training import options_markdown
+from sqlfl.transforms import COLUMN, FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
@@ -84,6 +85,19 @@ def test_the_page_on_looking_into_models_runs() -> None:
     exec(compile(block, "docs/understand.md", "exec"), namespace)
     namespace["fed"].close()
     assert page.endswith(looks_markdown((Inference, Importance, Contributions)))
+
+
+def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/transform.md").read_text(), re.M | re.S
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/transform.md", "exec"), namespace)
+    assert "as its block of the model has it" in capsys.readouterr().out
+    for function in FUNCTIONS:
+        assert function == COLUMN or f"`{function}(" in (ROOT / "docs/transform.md").read_text()
+    for name in ("fed", "shop", "office"):
+        namespace[name].close()
 
 
 @pytest.mark.slow

@@ -164,7 +164,8 @@ class Truth:
         for feature in self.features(symbol):
             if feature.kind != CATEGORY:
                 values = rows.column(feature.name).to_pylist()
-                width += feature.width + any(_missing(v) for v in values)
+                filled = feature.transform is not None and feature.transform.function == "impute"
+                width += feature.width + (any(_missing(v) for v in values) and not filled)
         return width
 
     def onehot(self, symbol: Symbol) -> sparse.csr_array:

@@ -17,7 +17,7 @@ from sqlfl.models.towers import TowerShape
 from sqlfl.store.stored_arrow import read_numbers
 from sqlfl.udfs.features import Encoding
 
-FORMAT = 3
+FORMAT = 4
 """The newest format of a block's bytes that is read here; `SavedBlock.format` is one block's."""
 
 
@@ -51,6 +51,8 @@ class SavedBlock:
     @property
     def format(self) -> int:
         """The oldest format that has all of it: an older sqlfl reads what it can."""
+        if any(feature.made is not None for feature in self.encoding.features):
+            return 4
         if self.encoding.limits is not None:
             return 3
         return 1 if self.tower is None else 2
@@ -59,7 +61,7 @@ class SavedBlock:
         """An Arrow IPC stream: θ row by row in one column, encoding and shape in the metadata.
 
         Format 2: of a tower its upper parameters follow θ, and its shape is in the metadata.
-        Format 3: the encoding has limits.
+        Format 3: the encoding has limits. Format 4: features are made of columns by TRANSFORM.
         """
         metadata = {
             b"encoding": self.encoding.to_bytes(),

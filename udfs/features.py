@@ -20,6 +20,7 @@ from sqlfl.errors import ModelError
 from sqlfl.messages import SetEncoding, Statistics
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
+from sqlfl.udfs.fitting import Fitted, fault_of
 from sqlfl.udfs.rows import Snapshot
 
 CHUNK = 128
@@ -50,6 +51,8 @@ class Encoding:
     where the categories are public."""
     limits: Float | None = field(default=None, metadata=LEFT_OUT)
     """(2, numeric): public bounds that values are clipped to; None where there are none."""
+    fitted: tuple[Fitted | None, ...] | None = field(default=None, metadata=LEFT_OUT)
+    """Of each feature what TRANSFORM has fitted; None where nothing is."""
 
     @cached_property
     def indicators(self) -> tuple[int, ...]:
@@ -124,7 +127,11 @@ class Encoding:
     @classmethod
     def from_bytes(cls, data: bytes) -> Encoding:
         """What `to_bytes` wrote. Raises ValueError for anything else."""
-        return from_json(cls, data.decode(), finite=False, strict=False)
+        found = from_json(cls, data.decode(), finite=False, strict=False)
+        fault = None if found.fitted is None else fault_of(found.features, found.fitted)
+        if fault is not None:
+            raise ValueError(fault)
+        return found
 
 
 def statistics(snapshot: Snapshot, vocabulary_key: bytes) -> Statistics:
@@ -357,4 +364,5 @@ def _numeric_names(features: Sequence[FeatureSpecification]) -> list[str]:
 def _category_name(feature: str, entry: str, key: bytes | None) -> str:
     if key is not None:
         return f"{feature} = #{entry[:8]}"
-    return f"{feature} is NULL" if entry == "n" else f"{feature} = {entry[1:]}"
+    special = {"n": "NULL", "o": "another"}
+    return f"{feature} is {special[entry]}" if entry in special else f"{feature} = {entry[1:]}"

@@ -10,6 +10,7 @@ from sqlfl.udfs import sql
 from sqlfl.udfs.arrays import ArraysEngine
 from sqlfl.udfs.features import Encoding, check_finite
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.transforming import transform
 from sqlfl.udfs.update import Engine, SqlEngine
 
 ENGINES: dict[str, Callable[[sql.Connection, Snapshot, Encoding], Engine]] = {
@@ -25,6 +26,17 @@ def make_engine(name: str, con: sql.Connection, snapshot: Snapshot, encoding: En
     return ENGINES[name](con, snapshot, encoding)
 
 
+def ready(snapshot: Snapshot, encoding: Encoding) -> None:
+    """Make of the snapshot's columns, once, the features that a saved encoding is of.
+
+    Raises ModelError if they do not fit it, or are infinite where it does not clip them.
+    """
+    if encoding.fitted is not None and snapshot.specification.features != encoding.features:
+        transform(snapshot, encoding.features, encoding.fitted)
+    if encoding.limits is None:
+        check_finite(snapshot)
+
+
 def score(
     con: sql.Connection, snapshot: Snapshot, encoding: Encoding, theta: Float, engine: str = "sql"
 ) -> Float:
@@ -34,8 +46,7 @@ def score(
     centring. Raises ModelError if the features do not fit the encoding, or are infinite where it
     does not clip them.
     """
-    if encoding.limits is None:
-        check_finite(snapshot)
+    ready(snapshot, encoding)
     scorer = make_engine(engine, con, snapshot, encoding)
     try:
         return scorer.predict(theta)

@@ -27,6 +27,7 @@ from sqlfl.udfs.block_tables import SCHEMA
 from sqlfl.udfs.blocks import FORMAT, SavedBlock
 from sqlfl.udfs.describe import current_place
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
+from sqlfl.udfs.fitting import NULL, Categories, Fitted, apply
 
 PREFIX = "sqlfl_predict_"
 
@@ -203,12 +204,12 @@ def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
     """
     hidden = f"{_OWN}{secrets.token_hex(8)}"
     scorer = BlockFunction(block)
-    types = [_type(feature) for feature in block.encoding.features]
+    types = [_type(feature.raw) for feature in block.encoding.features]
     con.create_function(hidden, scorer, types, scorer.type, type="arrow", null_handling="special")  # type: ignore[call-overload, unused-ignore]
     arguments = _arguments(block.encoding)
     given = [
-        sql.cast(sql.column(argument), kind)
-        for argument, kind in zip(arguments, types, strict=True)
+        sql.cast(_made(feature), kind)
+        for feature, kind in zip(block.encoding.features, types, strict=True)
     ]
     header = exp.UserDefinedFunction(
         this=exp.table_(name, db="main", catalog="temp", quoted=True),
@@ -249,7 +250,26 @@ def _forget(con: sql.Connection) -> None:
 
 
 def _arguments(encoding: Encoding) -> tuple[str, ...]:
-    return tuple(feature.name for feature in encoding.features)
+    """Columns of the query, each once: TRANSFORM makes features of them."""
+    names: dict[str, str] = {}
+    for feature in encoding.features:
+        inputs = [name for name, _ in feature.made.inputs] if feature.made else [feature.name]
+        for name in inputs:
+            names.setdefault(name.lower(), name)
+    return tuple(names.values())
+
+
+def _made(feature: FeatureSpecification) -> exp.Expr:
+    """What the macro hands on for a feature: SQL over its arguments."""
+    if feature.made is None:
+        return sql.column(feature.name)
+    columns = {name.lower(): sql.cast(sql.column(name), kind) for name, kind in feature.made.inputs}
+    tree = exp.paren(sql.parsed(feature.made.expression))
+    if tree.find(exp.Query, exp.Table) or any(c.table for c in tree.find_all(exp.Column)):
+        raise ModelError(f"feature {feature.name} is made of more than its columns")
+    for column in list(tree.find_all(exp.Column)):
+        column.replace(columns[column.name.lower()].copy())
+    return tree
 
 
 def _type(feature: FeatureSpecification) -> str:
@@ -277,6 +297,9 @@ class BlockFunction:
 
     def __call__(self, *columns: Any) -> pa.Array:
         parts = [_whole(column) for column in columns]
+        if self.encoding.fitted is not None:
+            own = zip(self.encoding.features, self.encoding.fitted, parts, strict=True)
+            parts = [p if found is None else _fitted(f, found, p) for f, found, p in own]
         numeric = self._standardised(parts)
         scores = numeric @ self.theta[: self.encoding.numeric]
         for number, position in categories_of(self.encoding.features):
@@ -323,8 +346,10 @@ class BlockFunction:
         )
         return np.asarray(found[encoded.indices.to_numpy()], np.int64)
 
-    def _entry(self, number: int, value: str | None) -> str:
-        text = "n" if value is None else f"v{value}"
+    def _entry(self, number: int, value: str | bytes | None) -> str:
+        """Of a text, or of a canonical one that TRANSFORM has made."""
+        canonical = value if isinstance(value, bytes) else _canonical(value)
+        text = canonical.decode()
         secret = self.encoding.vocabulary_key
         if secret is None:
             return text
@@ -337,6 +362,20 @@ class BlockFunction:
             {entry: code for code, entry in enumerate(vocabulary)}
             for vocabulary in self.encoding.vocabularies
         )
+
+
+def _fitted(feature: FeatureSpecification, found: Fitted, part: pa.Array) -> pa.Array:
+    if feature.raw.kind != "category":
+        return apply(feature, found, _numbers(part, 1)[:, 0])
+    encoded = part.dictionary_encode("encode")
+    texts = encoded.dictionary.to_pylist()
+    entries = tuple(_canonical(text) for text in texts)
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    return apply(feature, found, Categories(codes, entries))
+
+
+def _canonical(text: str | None) -> bytes:
+    return NULL if text is None else f"v{text}".encode()
 
 
 def _whole(column: Any) -> pa.Array:

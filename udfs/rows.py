@@ -141,7 +141,7 @@ class Snapshot(SlotTables):
             occurring["cnt"][places] = counts[part]
         chosen = [
             *active_features(self.specification.features),
-            *sql.columns_of(self._plain_columns(), "t"),
+            *sql.columns_of(self.plain_columns(), "t"),
         ]
         # `raw` and what is beside it are read in the order of raw's rowid
         with sql.registered(self.con, self.name("occurring"), pa.table(occurring)) as beside:
@@ -165,7 +165,7 @@ class Snapshot(SlotTables):
         if counts.shape != (self.active,) or not (np.isfinite(counts) & (counts >= 0)).all():
             raise InternalError(f"{self.active} active rows must have one weight each, from 0 up")
         if self.held is not None:
-            self._hold(self.held.weighed(counts))
+            self.hold(self.held.weighed(counts))
             return
         lying = sql.query("SELECT rowid AS place, r FROM $rows", rows=self.active_table)
         found = sql.columns(self.con, lying)
@@ -184,7 +184,7 @@ class Snapshot(SlotTables):
             self.specification, target=False, weight=False, split=0.0, base=False, identifiers=()
         )
         if self.held is not None:
-            self._hold(self.held.taken(rows, counts))
+            self.hold(self.held.taken(rows, counts))
             self.active = len(rows)
             return
         numbers = np.arange(len(rows), dtype=np.uint32)
@@ -194,19 +194,23 @@ class Snapshot(SlotTables):
 
     def _recount(self, text: str, given: Mapping[str, Array]) -> None:
         """Active rows that count what `given` says, with the columns that `text` chooses."""
-        before, part = self._rows, self.fresh("active")
         with sql.registered(self.con, self.name("counts"), pa.table(dict(given))) as table:
             query = sql.query(
                 text,
-                chosen=sql.columns_of([*self.feature_columns, *self._plain_columns()], "t"),
+                chosen=sql.columns_of([*self.feature_columns, *self.plain_columns()], "t"),
                 given=table,
-                before=self.table(before),
+                before=self.active_table,
             )
-            self.create(part, query)
-        self._rows, self.weight = part, float(given["cnt"].sum())
+            self.replace_active(query)
+        self.weight = float(given["cnt"].sum())
+
+    def replace_active(self, query: exp.Query) -> None:
+        """What the query gives as the active rows, in a table."""
+        before, self._rows = self._rows, self.fresh("active")
+        self.create(self._rows, query)
         self.drop_part(before)
 
-    def _hold(self, rows: HeldRows) -> None:
+    def hold(self, rows: HeldRows) -> None:
         """These as the active rows, instead of those that were."""
         self._hide()
         self.held, self.weight = rows, float(rows.counts.sum())
@@ -231,7 +235,7 @@ class Snapshot(SlotTables):
         features, p the numeric columns. Of rows that are held it is a view, made when it is read.
         """
         if self.held is not None and self._shown is None:
-            self._shown = self.held.table(self._plain_columns())
+            self._shown = self.held.table(self.plain_columns())
             self.con.register(self.name(self._rows), self._shown)
         return self.table(self._rows)
 
@@ -465,7 +469,7 @@ class Snapshot(SlotTables):
         """Those of the active rows that hold features."""
         return [item.alias_or_name for item in active_features(self.specification.features)]
 
-    def _plain_columns(self) -> list[str]:
+    def plain_columns(self) -> list[str]:
         wanted = self.specification
         own = ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
         own += ["fragment"] * (wanted.base and wanted.privacy is not None)

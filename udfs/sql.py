@@ -99,6 +99,11 @@ def expression(text: str, /, **places: Place) -> exp.Expr:
     return _filled(text, places)
 
 
+def parsed(text: str) -> exp.Expr:
+    """The tree of an expression that comes as text, its names as they are; the caller's own."""
+    return parse_one(text, dialect=Plain)
+
+
 @lru_cache(maxsize=512)
 def _parsed(text: str) -> exp.Expr:
     tree = parse_one(text, dialect=Plain)

@@ -25,6 +25,8 @@ def protects(plan: FederatedPlan) -> tuple[str, ...]:
     if "column" in kinds and "direction" not in kinds:
         sent = "Values of features are sent, of the columns that are chosen; all"
     sent = sent_of_features(plan) or sent
+    if "ranges" in kinds:
+        sent = "Of features, least and greatest values or means leave, for TRANSFORM; all"
     notes = [f"{sent} that leaves a party is listed above."]
     if any(disclosure.kind == "join_keys" for disclosure in plan.disclosures):
         notes.append(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
 from sqlfl.planner.explain.caveats import caveats, protects
-from sqlfl.planner.explain.joins import join, joins, slots
+from sqlfl.planner.explain.joins import join, joins, slots, transforms
 from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
 from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
@@ -32,6 +32,7 @@ def summary(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
         *_leaving(plan),
         Section("What protects it", (Notes(_protection(plan, report)),)),
         join(plan),
+        *transforms(plan),
         method(plan),
         Section("What is not protected", (Notes(caveats(plan)),)),
     )
@@ -47,6 +48,7 @@ def details(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
         Section("Statement", (Code("", plan.sql.strip()),)),
         model(plan),
         slots(plan),
+        *transforms(plan),
         joins(plan),
         _fragments(plan),
         Section(

@@ -44,6 +44,28 @@ def slots(plan: FederatedPlan) -> Section:
     return Section("Slots", (Table(HEADERS, tuple(rows)),))
 
 
+def transforms(plan: FederatedPlan) -> tuple[Section, ...]:
+    """What TRANSFORM makes, and where; nothing where there is none."""
+    if not plan.ucq.transforms:
+        return ()
+    rows = []
+    for slot in plan.ucq.slots:
+        for feature in slot.features:
+            if feature.transform is not None:
+                fitted = feature.transform.fitted
+                how = FITTED if fitted and plan.algorithm else KEPT if fitted else COMPUTED
+                rows.append((feature.name, feature.transform.call, _held(slot), how))
+    headers = ("feature", "made by", "at", "how")
+    return (
+        Section("What TRANSFORM makes, at the column's own party", (Table(headers, tuple(rows)),)),
+    )
+
+
+COMPUTED = "in its SELECT"
+FITTED = "fitted to its joined rows, and kept with its block"
+KEPT = "as its block of the model has it"
+
+
 def joins(plan: FederatedPlan) -> Section:
     """Block by block, with the keys and the rows of those without partner."""
     ucq = plan.ucq

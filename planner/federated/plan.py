@@ -336,7 +336,9 @@ def _specification(
 ) -> SlotSpecification:
     return SlotSpecification(
         slot=slot.index,
-        features=tuple(FeatureSpecification(f.name, f.kind, f.width) for f in slot.features),
+        features=tuple(
+            FeatureSpecification(f.name, f.kind, f.width, f.made) for f in slot.features
+        ),
         target=slot.target,
         classes=classes and slot.target,
         identifiers=slot.identifiers,

@@ -52,11 +52,11 @@ class Clauses(Tokens):
         written = self.name("the name of an option")
         self.expect("=", f"after {written}", form)
         start = self.span()[0]
-        value = self._value(written)
+        value = self.value(written)
         end = self.span(self.tokens[self.at - 1])[1]
         return Option(Word(written.lower(), written.span), value, (start, end))
 
-    def _value(self, option: str) -> Value:
+    def value(self, option: str) -> Value:
         token = self.token
         negative = self.accept("-")
         signed = negative or self.accept("+")
@@ -99,7 +99,7 @@ class Clauses(Tokens):
         while not self.accept("]"):
             if values:
                 self.expect(",", f"or ] in the list of option {option}")
-            values.append(self._value(option))
+            values.append(self.value(option))
         return tuple(values)
 
     def _pairs(self, option: str) -> Value:
@@ -111,7 +111,7 @@ class Clauses(Tokens):
             if key in items:
                 raise self.fail(f"option {option} has the key '{key}' twice", span=place)
             self.expect(":", f"after the key '{key}' of option {option}")
-            items[key] = self._value(option)
+            items[key] = self.value(option)
         return Pairs(tuple(items.items()))
 
     def _key(self, option: str) -> str:

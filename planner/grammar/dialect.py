@@ -23,6 +23,7 @@ from sqlfl.planner.grammar.statements import (
     Word,
 )
 from sqlfl.planner.grammar.tokens import tokenize
+from sqlfl.planner.grammar.transforms import read_items
 
 _QUALITY = tuple(look.upper() for look in LOOKS)
 _STATEMENTS = (
@@ -30,12 +31,13 @@ _STATEMENTS = (
     *_QUALITY,
     *("CONTRIBUTIONS", "WEIGHTS"),
 )
-_RESERVED = ("TRANSFORM", "CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
+_RESERVED = ("CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
-_TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "WITH", "PRIVACY", "FROM")
+_TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
     "TRAIN MODEL name USING kind TARGET column "
-    "[WEIGHT column] [WITH (option = value, ...)] [PRIVACY (option = value, ...)] FROM ( query )"
+    "[WEIGHT column] [TRANSFORM (function(column), ...)] [WITH (option = value, ...)] "
+    "[PRIVACY (option = value, ...)] FROM ( query )"
 )
 
 
@@ -127,6 +129,7 @@ class _Reader(Listings):
         self._clause("TARGET", "after the kind of model", ("USING",))
         target = self._output("TARGET")
         weight = self._output("WEIGHT") if self.accept("WEIGHT") else None
+        transforms = read_items(self, self.value) if self.accept("TRANSFORM") else ()
         options = self.options("WITH") if self.accept("WITH") else ()
         privacy = self.options("PRIVACY") if self.accept("PRIVACY") else None
         done = ["USING", "TARGET"]
@@ -149,6 +152,7 @@ class _Reader(Listings):
             if_not_exists,
             self.sql,
             place,
+            transforms,
         )
 
     def _output(self, clause: str) -> Word:
@@ -175,7 +179,7 @@ class _Reader(Listings):
             else:
                 message = f"{got} is misplaced or given twice"
             raise self.fail(message, hint=f"the order of the clauses is {_TRAIN_FORM}")
-        clauses = "WEIGHT, WITH, PRIVACY or FROM" if last else word
+        clauses = "WEIGHT, TRANSFORM, WITH, PRIVACY or FROM" if last else word
         near = nearest(got, _TRAIN_CLAUSES) if got else None
         raise self.fail(
             f"expected {clauses} {where}, got {self.got()}",

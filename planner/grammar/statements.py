@@ -55,6 +55,31 @@ class Path:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """What stands behind the columns of an item of TRANSFORM."""
+
+    name: Word | None
+    """Of `name => value`."""
+    value: Value
+    span: Span
+    """Of the value."""
+
+
+@dataclass(frozen=True)
+class TransformItem:
+    """One item of TRANSFORM, as it is written."""
+
+    function: Word | None
+    """Lower case; None where the item is a column."""
+    columns: tuple[Word, ...]
+    arguments: tuple[Argument, ...]
+    name: Word | None
+    """Behind AS."""
+    span: Span
+    """Of all but AS."""
+
+
+@dataclass(frozen=True)
 class TrainModel:
     name: Word
     kind: Word
@@ -71,6 +96,7 @@ class TrainModel:
     """The whole text; spans refer to it."""
     place: Span = field(default=(0, 0), repr=False)
     """Of the query, without its parentheses."""
+    transforms: tuple[TransformItem, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def protocol(run: Run) -> tuple[Exchange, ...]:
 def training(run: Run) -> list[Exchange]:
     return [
         *preparation(run),
-        *(weighted_encoding(run) if run.weighted else [encoding(run), labels(run)]),
+        *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run)]),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
         *([equal_rows(run)] if run.merges else []),
         *spec_of(run.training.algorithm).exchanges(run),
@@ -97,7 +97,7 @@ def preparation(run: Run) -> list[Exchange]:
 
 def weighted_encoding(run: Run) -> list[Exchange]:
     """Labels first: weights depend on them, and encoding on the weights."""
-    return [labels(run), weights(run), split(run), weighing(run), encoding(run)]
+    return [labels(run), weights(run), split(run), weighing(run), *encoding(run)]
 
 
 def planning(run: Run) -> list[Exchange]:
@@ -163,9 +163,16 @@ def activation(run: Run) -> Exchange:
 
 def counted(run: Run, slot: Slot, client: Client) -> Content:
     """The reply of a client that knows what its rows count from now on."""
-    if run.merged(client, slot.index):
-        return own_statistics(run, slot, client)
-    return content(ms.Ready)
+    if not run.merged(client, slot.index):
+        return content(ms.Ready)
+    if fitted(slot):
+        return content(ms.Ranges, fitted=fitted(slot))
+    return own_statistics(run, slot, client)
+
+
+def fitted(slot: Slot) -> int:
+    """Features that TRANSFORM fits to the rows."""
+    return sum(f.transform is not None and f.transform.fitted for f in slot.features)
 
 
 def weights(run: Run) -> Exchange:
@@ -208,12 +215,22 @@ def own_statistics(run: Run, slot: Slot, client: Client) -> Content:
     return content(ms.Statistics, what, **encoded(run, slot, client))
 
 
-def encoding(run: Run) -> Exchange:
+def encoding(run: Run) -> list[Exchange]:
+    merged = [slot for slot in run.towers if run.merged(slot.clients[0], slot.index)]
+
+    def fit(run: Run, slot: Slot, client: Client) -> Asked:
+        request = content(ms.SetRanges, fitted=fitted(slot))
+        return request, own_statistics(run, slot, client)
+
+    made = [slot for slot in merged if fitted(slot)]
+    return [over(run, "what TRANSFORM fits", made, fit), set_encoding(run, merged)]
+
+
+def set_encoding(run: Run, merged: list[Slot]) -> Exchange:
     def encode(run: Run, slot: Slot, client: Client) -> Asked:
         request = content(ms.SetEncoding, **encoded(run, slot, None))
         return request, content(ms.Ready, ENCODED)
 
-    merged = [slot for slot in run.towers if run.merged(slot.clients[0], slot.index)]
     return over(run, "encoding", merged, encode)
 
 

@@ -12,7 +12,16 @@ from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fragments import Writer, Written
 from sqlfl.planner.query.labels import noised_slot, refuse_twice
 from sqlfl.planner.query.relations import Block, Left, Output
-from sqlfl.planner.query.ucq import Feature, Fragment, Identifier, LeftJoin, Slot, Ucq
+from sqlfl.planner.query.ucq import (
+    ARRAY,
+    CATEGORY,
+    Feature,
+    Fragment,
+    Identifier,
+    LeftJoin,
+    Slot,
+    Ucq,
+)
 from sqlfl.planner.query.unions import Shared, joins_of, share_keys
 
 
@@ -51,6 +60,7 @@ class _Assembly:
             None if target is None else first.outputs[target].name,
             None if target is None else first.outputs[target].type,
             None if weight is None else first.outputs[weight].name,
+            tuple(item.transform for item in self.draft.transforms),
         )
 
     def _split(self) -> int | None:
@@ -191,7 +201,16 @@ class _Taken:
 def _feature(output: Output) -> Feature:
     kind = types.kind(output.type)
     assert kind is not None
-    return Feature(output.name, kind, output.type, types.array_width(output.type) or 1)
+    width, step = types.array_width(output.type) or 1, None
+    if output.made is not None and (step := output.made.step) is not None:
+        kind, width = step.gives
+    type_ = output.type if step is None else _types_of(kind, width)
+    return Feature(output.name, kind, type_, width, output.transform, output.made)
+
+
+def _types_of(kind: str, width: int) -> str:
+    """Of what is fitted."""
+    return {CATEGORY: "VARCHAR", ARRAY: f"DOUBLE[{width}]"}.get(kind, "DOUBLE")
 
 
 def _unique(names: Iterable[str]) -> list[str]:

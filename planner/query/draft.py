@@ -14,6 +14,7 @@ from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.clock import Clock
+from sqlfl.planner.query.items import Placed
 from sqlfl.planner.query.relations import Block, Branch, Relation, Term, substituted
 from sqlfl.planner.query.scalars import SCALAR, Asker, has_calls, one_value
 from sqlfl.planner.query.ucq import Ucq
@@ -38,6 +39,7 @@ class Draft:
     noised: bool = False
     """Labels are noised per row: so does the target's slot."""
     clock: Clock = field(default_factory=lambda: Clock(dt.datetime.now(dt.UTC)))
+    transforms: tuple[Placed, ...] = ()
     careful: bool = False
     """Each SELECT asks at once whether its columns are one value per row."""
     blocks: tuple[Block, ...] = ()

@@ -13,7 +13,8 @@ from sqlglot import exp
 
 from sqlfl.planner.grammar.build import identifier
 from sqlfl.planner.grammar.statements import Span
-from sqlfl.schema import Client, folded
+from sqlfl.schema import Client, Made, folded
+from sqlfl.transforms import Transform
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""
@@ -136,6 +137,10 @@ class Output:
     relation: int = -1
     """Index of the relation that it is evaluated on, once known."""
     type: str = ""
+    transform: Transform | None = None
+    """What TRANSFORM makes of columns here."""
+    made: Made | None = None
+    """How it is made of columns, once that is known; None where it is one."""
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,10 @@ from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.combined import combine_clients
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import fuse_relations
+from sqlfl.planner.query.items import Placed
 from sqlfl.planner.query.scalars import has_calls
 from sqlfl.planner.query.simplify import simplify_joins
+from sqlfl.planner.query.transforms import apply_transforms, name_transforms
 from sqlfl.planner.query.typing import type_terms, unify_branches, unify_outputs
 from sqlfl.planner.query.ucq import Ucq
 from sqlfl.planner.query.unions import match_slots, merge_blocks
@@ -46,6 +48,7 @@ RULES: tuple[Rule, ...] = (
     bind_names,
     refuse_captured,
     check_outputs,
+    name_transforms,
     locate_identifiers,
     split_conjunctions,
     simplify_joins,
@@ -55,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     unify_branches,
     push_filters,
     type_terms,
+    apply_transforms,
     unify_outputs,
     match_slots,
     build_ucq,
@@ -76,6 +80,7 @@ def to_ucq(
     noised: bool = False,
     weight_may_lack: bool = False,
     now: dt.datetime | None = None,
+    transforms: Sequence[Placed] = (),
 ) -> Ucq:
     """The normal form of `query`, read from the text `sql`, over the tables of `catalog`.
 
@@ -83,7 +88,8 @@ def to_ucq(
     `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
     with `split`, a slot shows the whole row of its
     sources, from which validation rows are drawn; with `noised`, the target's slot does, from which
-    the noise of labels is drawn; `now` is the time that the query is told, None for the clock's.
+    the noise of labels is drawn; `transforms` are made of output columns; `now` is the time that
+    the query is told, None for the clock's.
     Raises PlanError, with the place and what to write instead; the catalog is only asked for
     names and types.
     """
@@ -99,6 +105,7 @@ def to_ucq(
         weight_may_lack,
         split,
         noised,
+        transforms=tuple(transforms),
     )
     draft = draft if now is None else replace(draft, clock=Clock(now))
     try:

@@ -185,7 +185,7 @@ def _compared(draft: Draft, equality: Equality, left: str, right: str) -> Equali
 def unify_outputs(draft: Draft) -> Draft:
     """A column of a UNION ALL has one type; features and target have types to learn from."""
     columns = list(zip(*(block.outputs for block in draft.blocks), strict=True))
-    unified = [_column(draft, outputs) for outputs in columns]
+    unified = [one_type_of(draft, outputs) for outputs in columns]
     blocks = tuple(
         replace(block, outputs=tuple(column[n] for column in unified))
         for n, block in enumerate(draft.blocks)
@@ -198,7 +198,8 @@ def unify_outputs(draft: Draft) -> Draft:
     return replace(draft, blocks=blocks)
 
 
-def _column(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
+def one_type_of(draft: Draft, outputs: Sequence[Output]) -> list[Output]:
+    """A column of all blocks, cast to one type. PlanError where there is none."""
     found = tuple(o.type for o in outputs)
     wanted = types.union_type(found)
     if wanted is None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.schema import Client
+from sqlfl.schema import Client, Made
+from sqlfl.transforms import Transform
 
 NUMERIC = "numeric"
 BOOLEAN = "boolean"
@@ -27,6 +28,10 @@ class Feature:
     """The DuckDB type at its first fragment."""
     width: int = 1
     """k of an array feature FLOAT[k], else 1."""
+    transform: Transform | None = None
+    """What of TRANSFORM it is."""
+    made: Made | None = None
+    """How it is made of output columns; None where it is one."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,7 @@ class Ucq:
     target_type: str | None
     weight: str | None = None
     """The column of WEIGHT; neither feature nor target."""
+    transforms: tuple[Transform, ...] = ()
 
     @property
     def mapped(self) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from sqlfl.messages import (
     Labels,
     Predictions,
     Prepared,
+    Ranges,
     Ready,
     Rotated,
     Saved,
@@ -85,6 +86,20 @@ def encoded(item: SlotSpecification, counts: float, *, now: bool) -> Expected[An
     how = "none" if privacy is None else privacy.statistics
     if not (now and item.shared and how != "bounds"):
         return Expected(Ready)
+    fitted = sum(feature.fitted for feature in item.features)
+    if fitted:
+        return Expected(Ranges, {"fitted": fitted}, _turned)
+    return statistics(item, counts)
+
+
+def _turned(reply: Ranges) -> str | None:
+    return "has ends in no order" if (reply.ends[:, 0] > reply.ends[:, 1]).any() else None
+
+
+def statistics(item: SlotSpecification, counts: float) -> Expected[Statistics]:
+    """Of rows that count `counts` in all at the client."""
+    privacy = item.privacy
+    how = "none" if privacy is None else privacy.statistics
     numeric = [feature for feature in item.features if feature.kind != "category"]
     categories = [k for k, feature in enumerate(item.features) if feature.kind == "category"]
     sizes = {

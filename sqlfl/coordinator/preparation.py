@@ -24,9 +24,11 @@ from sqlfl.messages import (
     JoinKeys,
     Message,
     Prepare,
+    Ranges,
     SendKeys,
     SendLabels,
     SetEncoding,
+    SetRanges,
     Statistics,
 )
 from sqlfl.messages.replies import Channel, ask
@@ -35,7 +37,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
 from sqlfl.schema import Address, SlotSpecification, specifications_to_json
-from sqlfl.unions import merge_classes, merge_noised, merge_statistics
+from sqlfl.unions import merge_classes, merge_noised, merge_ranges, merge_statistics
 
 LARGEST_TARGET = 1e30
 
@@ -372,6 +374,7 @@ def _activate(
         requests,
         lambda a: expected.encoded(told(plan, a), counted[a], now=now[a]),
     )
+    replies |= fit(plan, joined, replies, counted, channel, run)
     merge_encodings(joined, replies, mapping.total, deviations(plan), channel, run)
     return joined
 
@@ -385,6 +388,28 @@ def _places(active: Array, rows: Array) -> Array:
     places, rows = places[inside], rows[inside]
     found: Array = places[active[places] == rows]
     return found
+
+
+def fit(
+    plan: FederatedPlan,
+    joined: Mapping[int, JoinedSlot],
+    replies: Mapping[Address, Message],
+    counted: Mapping[Address, float],
+    channel: Channel,
+    run: str,
+) -> dict[Address, Message]:
+    """What clients answer once they know what TRANSFORM makes columns by: their statistics.
+
+    `counted` is what the rows of each count. Of slots whose clients told of ranges.
+    """
+    requests: dict[Address, SetRanges] = {}
+    for slot in joined.values():
+        parts = [r for r in map(replies.get, slot.addresses) if isinstance(r, Ranges)]
+        if parts:
+            features = [f for f in told(plan, slot.addresses[0]).features if f.fitted]
+            requests |= dict.fromkeys(slot.addresses, merge_ranges(parts, features))
+    found = ask(channel, requests, lambda a: expected.statistics(told(plan, a), counted[a]))
+    return dict(found)
 
 
 def deviations(plan: FederatedPlan) -> dict[int, float]:

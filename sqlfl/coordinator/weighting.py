@@ -17,6 +17,7 @@ from sqlfl.coordinator.preparation import (
     Targets,
     Weighting,
     deviations,
+    fit,
     merge_encodings,
     told,
 )
@@ -58,12 +59,12 @@ def weigh(
             for number, address in enumerate(own.addresses):
                 part = counts[own.offsets[number] : own.offsets[number + 1]]
                 requests[address] = Weigh(run, slot.index, part, total)
+    counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     replies = ask(
-        channel,
-        requests,
-        lambda a: expected.encoded(told(plan, a), float(requests[a].counts.sum()), now=True),
+        channel, requests, lambda a: expected.encoded(told(plan, a), counted[a], now=True)
     )
     towers = {slot: joined.slots[slot] for _, slot in requests}
+    replies |= fit(plan, towers, replies, counted, channel, run)
     merge_encodings(towers, replies, total, deviations(plan), channel, run)
     return replace(joined, weighting=weighting)
 

@@ -114,6 +114,29 @@ class Statistics(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Ranges(Message):
+    """Client to coordinator, slots of several clients with features that TRANSFORM fits only: what
+    these need, of the rows that weigh anything."""
+
+    kind = "ranges"
+    words = "least and greatest values, or means, of columns that TRANSFORM fits"
+    ends: Array = field(metadata=array("float64", "fitted", 2))
+    """Least and greatest value; of a mean, that twice. 0 where there are none."""
+    weight: Array = field(metadata=array("float64", "fitted", least=0))
+    """Σ cnt over present values."""
+
+
+@dataclass(frozen=True, eq=False)
+class SetRanges(Message):
+    """Coordinator to the clients of a slot: `Ranges` of all of them; they answer with statistics
+    of the columns that are made by it."""
+
+    kind = "set_ranges"
+    words = "least and greatest values, or means, over all clients"
+    ends: Array = field(metadata=array("float64", "fitted", 2))
+
+
+@dataclass(frozen=True, eq=False)
 class SetEncoding(Message):
     """Coordinator to the clients of a slot: the merged statistics, in the same layout.
 

@@ -36,6 +36,7 @@ from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.transforming import raw
 from sqlfl.udfs.update import Engine
 from sqlfl.udfs.write import write
 
@@ -158,6 +159,8 @@ class PartyClient(Server):
                 return self._activate(request, state)
             case ms.Weigh():
                 return self._weigh(request, state)
+            case ms.SetRanges():
+                return state.set_ranges(request, self._vocabulary_key(request.run, state))
             case ms.SetEncoding():
                 return self._set_encoding(request, state)
             case ms.SendLabels():
@@ -269,7 +272,12 @@ class PartyClient(Server):
             fragments = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
             snapshot = Snapshot.take(
-                run.cursor, item, fragments, secret, request.run, self._draws(item)
+                run.cursor,
+                replace(item, features=raw(item.features)),
+                fragments,
+                secret,
+                request.run,
+                self._draws(item),
             )
             check_delta(item, sum(snapshot.rows))
             warm = None if item.warm is None else self._block(*item.warm)

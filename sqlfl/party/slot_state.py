@@ -17,12 +17,12 @@ from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.equal_rows import merge_equal_rows
 from sqlfl.udfs.features import (
     Encoding,
-    check_finite,
     local_encoding,
     shared_encoding,
     statistics,
 )
 from sqlfl.udfs.findings import of_scoring, of_training
+from sqlfl.udfs.fitting import Fitted
 from sqlfl.udfs.label_noise import noised_labels
 from sqlfl.udfs.noised import (
     bounded_statistics,
@@ -31,9 +31,10 @@ from sqlfl.udfs.noised import (
     noised_statistics,
     shared_noised_encoding,
 )
-from sqlfl.udfs.predict import make_engine
+from sqlfl.udfs.predict import make_engine, ready
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.sql import Connection
+from sqlfl.udfs.transforming import encoding_of, of_ranges, ranges, transform
 from sqlfl.udfs.update import Engine
 
 
@@ -44,6 +45,8 @@ class SlotState:
     warm: SavedBlock | None = None
     """The block that training starts from."""
     encoding: Encoding | None = None
+    fitted: tuple[Fitted | None, ...] | None = None
+    """What TRANSFORM has made the features of the snapshot by."""
     engine: Engine | None = None
     operator: Operator | None = None
     joined: int = 0
@@ -70,11 +73,21 @@ class SlotState:
         if not self.specification.shared or self._encoded_by == "bounds":
             return ms.Ready(run, slot)
         if self._encoded_by == "none":
+            if any(feature.fitted for feature in self.specification.features):
+                return ranges(self.snapshot, self.specification.features)
             return statistics(self.snapshot, vocabulary_key)
         if self.bare:
             return bounded_statistics(self.snapshot, vocabulary_key)
         self._measure()
         return noised_statistics(self.snapshot, vocabulary_key)
+
+    def set_ranges(self, message: ms.SetRanges, vocabulary_key: bytes) -> ms.Statistics:
+        """Of the columns that TRANSFORM makes by the merged ranges of a shared slot."""
+        features = self.specification.features
+        if not self.specification.shared or self._encoded_by != "none" or self.fitted is not None:
+            raise InternalError(f"slot {self.specification.slot} takes no ranges")
+        self.fitted = self._transformed(of_ranges(features, message.ends))
+        return statistics(self.snapshot, vocabulary_key)
 
     def set_encoding(self, message: ms.SetEncoding, vocabulary_key: bytes) -> Encoding:
         """That of the merged statistics of a shared slot."""
@@ -87,7 +100,8 @@ class SlotState:
             categories=len(own.features) - len(numeric),
         )
         if self._encoded_by == "none":
-            self.encoding = shared_encoding(own.features, message, vocabulary_key)
+            encoding = shared_encoding(own.features, message, vocabulary_key)
+            self.encoding = encoding_of(encoding, self.fitted)
         elif self._encoded_by == "noised":
             self.encoding = shared_noised_encoding(own, message, vocabulary_key)
         else:
@@ -98,7 +112,8 @@ class SlotState:
         """The slot's encoding; where no message has set it, it follows from what is here."""
         if self.encoding is None:
             if self._encoded_by == "none":
-                self.encoding = local_encoding(self.snapshot)
+                self.fitted = self._transformed()
+                self.encoding = encoding_of(local_encoding(self.snapshot), self.fitted)
             elif self._encoded_by == "bounds":
                 self.encoding = bounds_encoding(self.snapshot)
             else:
@@ -109,8 +124,7 @@ class SlotState:
     def scoring_engine(self, con: Connection, block: SavedBlock) -> Engine:
         """Of the active rows as a saved block encodes them, until the run ends."""
         if self.engine is None:
-            if block.encoding.limits is None:
-                check_finite(self.snapshot)
+            ready(self.snapshot, block.encoding)
             self.engine = make_engine(self.specification.engine, con, self.snapshot, block.encoding)
             self.scored = block.encoding
         return self.engine
@@ -155,6 +169,14 @@ class SlotState:
         if not isinstance(found, ms.Releases):
             raise InternalError(f"the operator answered {request.kind} with {found.kind}")
         return replace(found, labels=self.noised_labels, statistics=self.noised_statistics)
+
+    def _transformed(
+        self, merged: tuple[Fitted | None, ...] | None = None
+    ) -> tuple[Fitted | None, ...] | None:
+        """Features as TRANSFORM fits them; in a warm start by what the block has, of which the
+        weights are."""
+        given = merged if self.warm is None else self.warm.encoding.fitted
+        return transform(self.snapshot, self.specification.features, given)
 
     @property
     def _encoded_by(self) -> str:

@@ -31,6 +31,7 @@ from sqlfl.models.kinds import KINDS
 from sqlfl.report.card import PrivacyReport
 from sqlfl.store.registry import Cost, Model, ModelBlock
 from sqlfl.store.stored_arrow import read_numbers
+from sqlfl.transforms import Transform
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class _Document:
     ending: Ending | None = None
     databases: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    transforms: tuple[Transform, ...] = ()
 
 
 _SAME = {spec.name for spec in fields(_Document)} - {"privacy", "privacy_report", "converged"}

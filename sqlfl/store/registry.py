@@ -19,6 +19,7 @@ from sqlfl.options.types import shown
 from sqlfl.report.card import PrivacyReport
 from sqlfl.result import Result, facts_to_html
 from sqlfl.schema import Client
+from sqlfl.transforms import Transform
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,6 +103,9 @@ class Model:
     head: npt.NDArray[np.float64] | None = None
     """W₀ (P, d_c) of a linear head, by which the sum of the towers' outputs is multiplied; None
     where that sum is, with the intercept, the scores."""
+    transforms: tuple[Transform, ...] = ()
+    """What TRANSFORM makes of the query's columns before they are features; each party does it with
+    its own, and keeps what is fitted."""
     ask: Callable[[], Result] | None = field(default=None, repr=False)
     """Asks the parties for the weights of their parts; None where no federation is at hand."""
 
@@ -145,6 +149,7 @@ class Model:
             *([("weight", self.weight)] if self.weight else []),
             *([("classes", ", ".join(self.classes))] if self.classes else []),
             ("features", ", ".join(self.features)),
+            *([("transform", ", ".join(map(str, self.transforms)))] if self.transforms else []),
             *((f"block {block.name}", _described(block)) for block in self.blocks),
             *([("head", self._head())] if self.head is not None else []),
             ("algorithm", self.algorithm),

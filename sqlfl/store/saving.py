@@ -245,6 +245,7 @@ def model_of(
         head=trained.head,
         databases=Counter(client.party for client in plan.databases),
         remarks=remarks,
+        transforms=plan.ucq.transforms,
         classes=trained.classes,
         history=trained.history,
         metrics=trained.metrics,

@@ -25,7 +25,8 @@ from sqlfl.planner.query.ucq import (
     Ucq,
 )
 from sqlfl.privacy.planning import slots_of
-from sqlfl.schema import Client
+from sqlfl.schema import Client, Made, Step
+from sqlfl.transforms import Transform
 
 AIRLINE, METEO = Client("airline"), Client("meteo")
 BANK_0, BANK_1 = Client("bank", 0), Client("bank", 1)
@@ -261,6 +262,23 @@ def weighted(ucq: Ucq) -> Ucq:
     """With the weight `w`, and validation rows, both of the target's slot."""
     slots = tuple(replace(s, weight=s.target, split=s.target) for s in ucq.slots)
     return replace(ucq, slots=slots, weight="w")
+
+
+def transformed(ucq: Ucq) -> Ucq:
+    """With the first feature of the first slot scaled by TRANSFORM."""
+    first, *others = ucq.slots
+    feature = first.features[0]
+    own = replace(
+        feature,
+        transform=Transform("minmax", (feature.name,), feature.name),
+        made=Made(((feature.name, "DOUBLE"),), feature.name, Step("minmax", "numeric")),
+    )
+    features = (own, *first.features[1:])
+    return replace(
+        ucq,
+        slots=(replace(first, features=features), *others),
+        transforms=(own.transform,) if own.transform else (),
+    )
 
 
 def train(

@@ -10,9 +10,16 @@ from sqlglot import exp
 
 from sqlfl.errors import Error, StatementError
 from sqlfl.planner.grammar.dialect import parse
-from sqlfl.planner.grammar.statements import ExplainStatement, PredictModel, Statement, TrainModel
+from sqlfl.planner.grammar.statements import (
+    ExplainStatement,
+    PredictModel,
+    Statement,
+    TrainModel,
+    TransformItem,
+)
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.emit import mapping_query
+from sqlfl.planner.query.items import placed
 from sqlfl.planner.query.rules import RULES, Rule, to_ucq
 from sqlfl.planner.query.ucq import Slot, Ucq
 from tests.depth import SEED
@@ -42,6 +49,7 @@ def plan(sql: str, catalog: DatabaseCatalog, rules: tuple[Rule, ...] = RULES) ->
         allow_cross_join=any(o.name == "allow_cross_join" and o.value is True for o in options),
         rules=rules,
         now=dt.datetime(2024, 1, 2, 3, 4, 5, 678900, dt.UTC),
+        transforms=placed(statement.transforms if isinstance(statement, TrainModel) else (), sql),
     )
 
 
@@ -100,9 +108,17 @@ def _statement(statement: Statement) -> str:
             lines.append(f"  {name}: {shown}")
         elif name == "identifiers":
             lines.append(f"  identifiers: {[str(path) for path in value]}")
+        elif name == "transforms":
+            lines += [f"  transform: {_item(item)}" for item in value]
         elif name not in ("sql", "place"):
             lines.append(f"  {name}: {value}")
     return "\n".join(lines)
+
+
+def _item(item: TransformItem) -> str:
+    given = {a.name and str(a.name): a.value for a in item.arguments}
+    columns = [str(column) for column in item.columns]
+    return f"{item.function} of {columns} with {given} as {item.name}"
 
 
 @pytest.mark.parametrize("case", PLANS, ids=lambda case: case.name)

@@ -22,6 +22,7 @@ PLANS = {
     "weighted": plans.train(
         plans.weighted(plans.cards()), "linear_regression", {"validation_fraction": 0.2}
     ),
+    "transformed": plans.train(plans.transformed(plans.cards()), "linear_regression"),
     "warm": planned(
         "train",
         "m",

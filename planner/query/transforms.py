@@ -1,0 +1,179 @@
+"""TRANSFORM: the rules that make features of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from sqlfl.errors import PlanError, nearest
+from sqlfl.planner.grammar.statements import Span
+from sqlfl.planner.query import types
+from sqlfl.planner.query.draft import Draft
+from sqlfl.planner.query.items import Placed
+from sqlfl.planner.query.relations import Block, Output, Term
+from sqlfl.planner.query.transformed import made_of
+from sqlfl.planner.query.typing import one_type_of
+from sqlfl.planner.query.ucq import ARRAY, BOOLEAN, CATEGORY, NUMERIC
+from sqlfl.transforms import ANY, COLUMN, FUNCTIONS, NUMBER, Transform
+
+_PART = "sqlfl_part_"
+"""Begins the names of outputs that are there until the parts of an item have types."""
+
+
+def name_transforms(draft: Draft) -> Draft:
+    """Outputs are those of TRANSFORM, in its order, and then those that it does not mention.
+
+    An item of one column is that column still, and one of several columns a row of them, behind
+    which its parts stand at the end: `apply_transforms` makes of them what is asked for.
+    """
+    if not draft.transforms:
+        return draft
+    names = {output.name.lower(): place for place, output in enumerate(draft.blocks[0].outputs)}
+    places = [_places(draft, item, names) for item in draft.transforms]
+    mentioned = {place for own in places for place in own}
+    rest = [place for place in range(len(names)) if place not in mentioned]
+    _check_names(draft, [draft.blocks[0].outputs[place] for place in rest])
+    _check_parties(draft, places)
+    return draft.each_block(lambda block: _named(draft, block, places, rest))
+
+
+def _places(draft: Draft, item: Placed, names: Mapping[str, int]) -> list[int]:
+    special = {"TARGET": draft.target, "WEIGHT": draft.weight}
+    for column in item.transform.columns:
+        clause = next((c for c, n in special.items() if n and n.lower() == column.lower()), None)
+        if clause is not None:
+            raise draft.error(
+                f"TRANSFORM takes features, and {column} is the {clause.lower()}", item.span,
+                f"compute it in the query: SELECT expression AS {column}",
+            )  # fmt: skip
+        if column.lower() not in names:
+            near = nearest(column, [output.name for output in draft.blocks[0].outputs])
+            raise draft.error(
+                f"TRANSFORM {item.transform.call}: the query has no column {column}", item.span,
+                f"did you mean {near}?" if near else "it names output columns of the query",
+            )  # fmt: skip
+    return [names[column.lower()] for column in item.transform.columns]
+
+
+def _check_names(draft: Draft, rest: Sequence[Output]) -> None:
+    seen: dict[str, str] = {output.name.lower(): output.name for output in rest}
+    for item in draft.transforms:
+        name = item.transform.name
+        if name.lower() in seen:
+            raise draft.error(
+                f"two columns are named {name}: {item.transform.call} is one", item.span,
+                f"give it a name of its own: {item.transform.call} AS name",
+            )  # fmt: skip
+        if name.lower().startswith("sqlfl_"):
+            raise draft.error(
+                f"column {name}: names that start with sqlfl_ are reserved", item.span,
+                "give it another name behind AS",
+            )  # fmt: skip
+        seen[name.lower()] = name
+
+
+def _check_parties(draft: Draft, places: Sequence[Sequence[int]]) -> None:
+    for item, own in zip(draft.transforms, places, strict=True):
+        for block in draft.blocks:
+            outputs = [block.outputs[place] for place in own]
+            holders = {o.name: _parties(block, o) for o in outputs}
+            if len({party for parties in holders.values() for party in parties}) > 1:
+                raise _of_several_parties(draft, item, holders)
+
+
+def _parties(block: Block, output: Output) -> tuple[str, ...]:
+    relations = (block.relations[place] for place in block.reads(output.term))
+    return tuple(dict.fromkeys(party for relation in relations for party in relation.parties))
+
+
+def _of_several_parties(
+    draft: Draft, item: Placed, holders: Mapping[str, tuple[str, ...]]
+) -> PlanError:
+    told = ", ".join(f"{name} is of {' and '.join(p)}" for name, p in holders.items() if p)
+    return draft.error(
+        f"{item.transform.call} needs columns of one party: {told}; values of rows do not leave "
+        "their party, so that none can combine them",
+        item.span,
+        "give one party both columns in a table of its own, or learn what columns of several "
+        "parties do together: USING mlp_regressor or mlp_classifier",
+    )
+
+
+def _named(
+    draft: Draft, block: Block, places: Sequence[Sequence[int]], rest: Sequence[int]
+) -> Block:
+    found: list[Output] = []
+    parts: list[Output] = []
+    for number_, (item, own) in enumerate(zip(draft.transforms, places, strict=True)):
+        terms = [block.outputs[place].term for place in own]
+        term = Term(terms[0].expression.copy(), item.span or terms[0].span)
+        if len(terms) > 1:
+            row = exp.Anonymous(this="row", expressions=[t.expression.copy() for t in terms])
+            term = replace(term, expression=row)
+            parts += [
+                Output(f"{_PART}{number_}_{k}", replace(t, expression=t.expression.copy()))
+                for k, t in enumerate(terms)
+            ]
+        found.append(Output(item.transform.name, term, transform=item.transform))
+    found += [block.outputs[place] for place in rest]
+    return replace(block, outputs=(*found, *parts))
+
+
+def apply_transforms(draft: Draft) -> Draft:
+    """Features as TRANSFORM makes them of columns whose types are known."""
+    if not draft.transforms:
+        return draft
+    columns = [
+        outputs if _is_row(outputs[0]) else one_type_of(draft, outputs)
+        for outputs in zip(*(block.outputs for block in draft.blocks), strict=True)
+    ]
+    blocks = []
+    for place, block in enumerate(draft.blocks):
+        own = [column[place] for column in columns]
+        parts = [output for output in own if output.name.startswith(_PART)]
+        kept = [output for output in own if not output.name.startswith(_PART)]
+        blocks.append(replace(block, outputs=tuple(_applied(draft, o, parts) for o in kept)))
+    return replace(draft, blocks=tuple(blocks))
+
+
+def _is_row(output: Output) -> bool:
+    return output.transform is not None and len(output.transform.columns) > 1
+
+
+def _applied(draft: Draft, output: Output, parts: list[Output]) -> Output:
+    transform = output.transform
+    if transform is None:
+        return output
+    given = [output]
+    if _is_row(output):
+        given = [parts.pop(0) for _ in transform.columns]
+    for column, own in zip(transform.columns, given, strict=True):
+        _check_input(draft, transform, column, own.type, output.term.span)
+    found = made_of(transform, [(own.term.expression, own.type) for own in given])
+    term = replace(output.term, expression=found.expression)
+    return replace(output, term=term, type=found.type, made=found.made)
+
+
+def _check_input(
+    draft: Draft, transform: Transform, column: str, type_: str, span: Span | None
+) -> None:
+    function = FUNCTIONS[transform.function]
+    if type_ == types.NULL_TYPE:
+        return  # the feature is refused, whatever it is made of
+    kind = types.kind(type_)
+    wanted = "a number" if function.of == NUMBER else "a number, a boolean or a text"
+    allowed = [NUMERIC, BOOLEAN] + [CATEGORY] * (function.of != NUMBER) + [ARRAY] * function.array
+    if transform.function == "impute" and transform.value not in ("most_frequent",):
+        wanted, allowed = "a number for this", [NUMERIC, BOOLEAN]
+    if transform.function == COLUMN or kind in allowed:
+        return
+    hint = types.feature_hint(type_) if kind is None else None
+    if kind == ARRAY:
+        hint = "take its elements in the query: column[1]"
+    elif kind == CATEGORY and function.of in (NUMBER, ANY):
+        hint = f"cast it to a number in the query: {column}::DOUBLE AS {column}"
+        if transform.function == "impute":
+            hint = "impute(column, 'most_frequent'), or coalesce(column, 'text') in the query"
+    raise draft.error(f"{transform.function} takes {wanted}, and {column} is {type_}", span, hint)

@@ -1,0 +1,137 @@
+"""What TRANSFORM can do with columns: its functions, what each takes, and what was asked of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+NUMBER = "number"
+CATEGORY = "category"
+ANY = "any"
+
+COLUMN = "column"
+"""The function of an item that is a column's name and nothing else."""
+STRATEGIES = ("median", "mean", "most_frequent")
+"""What `impute` can find in the rows."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a function takes behind its columns."""
+
+    name: str
+    field: str
+    """Of `Transform`."""
+    default: int | None = None
+    """None: it must be given."""
+    least: int = 1
+    most: int = 10_000
+    optional: bool = False
+    """It may be left out, which is no number."""
+
+
+@dataclass(frozen=True)
+class Function:
+    of: str
+    """NUMBER, CATEGORY (what has a text: numbers, booleans, texts) or ANY."""
+    parameters: tuple[Parameter, ...] = ()
+    least: int = 1
+    """Columns, at least and at most."""
+    most: int = 1
+    array: bool = False
+    """It takes an array of numbers too."""
+    fitted: bool = False
+    """What it does follows from the joined rows."""
+
+    @property
+    def grouped(self) -> bool:
+        """Several columns stand in parentheses, so that the rest may follow without a name."""
+        return self.most > 1 and bool(self.parameters)
+
+
+FUNCTIONS = MappingProxyType({
+    COLUMN: Function(ANY, array=True),
+    "standardize": Function(NUMBER, array=True),
+    "minmax": Function(NUMBER, fitted=True),
+    "robust_scale": Function(NUMBER, fitted=True),
+    "log1p": Function(NUMBER),
+    "bucketize": Function(NUMBER, (Parameter("bounds", "bounds"),)),
+    "quantile_bucketize": Function(
+        NUMBER, (Parameter("buckets", "count", least=2, most=1000),), fitted=True
+    ),
+    "one_hot": Function(CATEGORY, (Parameter("max", "count", least=2, optional=True),)),
+    "hash_bucket": Function(CATEGORY, (Parameter("buckets", "count", least=2, most=1_000_000),)),
+    "impute": Function(ANY, (Parameter("value", "value"),)),
+    "polynomial": Function(NUMBER, (Parameter("degree", "degree", most=10),), most=20),
+    "cross": Function(CATEGORY, least=2, most=20),
+    "spline": Function(
+        NUMBER,
+        (
+            Parameter("knots", "count", 5, least=2, most=1000),
+            Parameter("degree", "degree", 3, least=0, most=10),
+        ),
+        fitted=True,
+    ),
+})  # fmt: skip
+WIDEST = 1000
+"""Columns that one `polynomial` may make."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """One item of TRANSFORM."""
+
+    function: str
+    columns: tuple[str, ...]
+    """Output columns of the query, as the query writes them."""
+    name: str
+    """Of the feature that it makes."""
+    bounds: tuple[float, ...] = ()
+    """Of bucketize, ascending."""
+    count: int = 0
+    """Buckets, categories or knots; 0 for no limit."""
+    degree: int = 0
+    value: str | float | None = None
+    """Of impute: one of STRATEGIES, or a number."""
+
+    @property
+    def fitted(self) -> bool:
+        """What it does follows from the joined rows, and is found at the party that has them."""
+        if self.function == "one_hot":
+            return self.count > 0
+        if self.function == "impute":
+            return isinstance(self.value, str)
+        return FUNCTIONS[self.function].fitted
+
+    @property
+    def call(self) -> str:
+        """As it is written, without AS."""
+        if self.function == COLUMN:
+            return self.columns[0]
+        function = FUNCTIONS[self.function]
+        columns = ", ".join(self.columns)
+        if function.grouped and len(self.columns) > 1:
+            columns = f"({columns})"
+        given = [(p.name, getattr(self, p.field)) for p in function.parameters]
+        if len(given) == 1 and not function.parameters[0].optional:
+            return f"{self.function}({columns}, {written(given[0][1])})"
+        named = [f"{name} => {value}" for name, value in given if value or name != "max"]
+        return f"{self.function}({', '.join([columns, *named])})"
+
+    def __str__(self) -> str:
+        same = len(self.columns) == 1 and self.columns[0] == self.name
+        return self.call if same else f"{self.call} AS {self.name}"
+
+
+def written(value: object) -> str:
+    """An argument as SQL has it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """As short as it can be read again."""
+    return repr(value).removesuffix(".0")

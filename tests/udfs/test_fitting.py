@@ -1,0 +1,95 @@
+"""What TRANSFORM fits: of rows that count, and in parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sqlfl.coordinator import expected
+from sqlfl.errors import ModelError
+from sqlfl.messages import Ranges
+from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.udfs.features import Encoding
+from sqlfl.udfs.fitting import Categories, Fitted, apply, fit, of_range, own_range, quantiles
+from sqlfl.unions import merge_ranges
+
+SHARES = np.linspace(0.0, 1.0, 9)
+
+
+def feature(function: str, of: str = "numeric", **given: object) -> FeatureSpecification:
+    step = Step(function, of, **given)  # type: ignore[arg-type]
+    kind, width = step.gives
+    return FeatureSpecification("f", kind, width, Made((("x", "DOUBLE"),), "x", step))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quantiles_are_of_rows_as_often_as_they_come(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 6, rng.integers(1, 9)).astype(float)
+    counts = rng.integers(1, 4, len(values)).astype(float)
+    wanted = np.quantile(np.repeat(values, counts.astype(int)), SHARES)
+    np.testing.assert_allclose(quantiles(values, counts, SHARES), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quantiles_of_weights_are_values_at_which_they_are_reached(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, weights = rng.normal(size=7), rng.integers(1, 5, 7) + 0.5
+    found = quantiles(values, weights, SHARES)
+    order = np.argsort(values)
+    inner = slice(1, -1)
+    wanted = np.quantile(
+        np.repeat(values[order], (2 * weights[order]).astype(int)),
+        SHARES,
+        method="averaged_inverted_cdf",
+    )
+    np.testing.assert_allclose(found[inner], wanted[inner], atol=1e-12)
+    assert (found[0], found[-1]) == (values.min(), values.max())
+
+
+@pytest.mark.parametrize("function", ["minmax", "spline", "mean"])
+def test_parts_say_what_the_whole_says(function: str) -> None:
+    rng = np.random.default_rng(3)
+    own = feature("impute", value="mean") if function == "mean" else feature(function, count=4)
+    parts = [rng.normal(size=5), np.full(3, np.nan), rng.normal(size=9)]
+    counts = [rng.integers(0, 4, len(part)).astype(float) for part in parts]
+    told = [own_range(own, part, count) for part, count in zip(parts, counts, strict=True)]
+    merged = merge_ranges([Ranges("r", 0, t[None, :2], t[2:]) for t in told], [own])
+    whole = fit(own, np.concatenate(parts), np.concatenate(counts))
+    np.testing.assert_allclose(of_range(own, merged.ends[0]).numbers, whole.numbers, atol=1e-12)
+
+
+def test_parts_without_values_are_told_by_name() -> None:
+    nothing = [Ranges("r", 0, np.zeros((1, 2)), np.zeros(1))] * 2
+    with pytest.raises(ModelError, match="column f has no values"):
+        merge_ranges(nothing, [feature("minmax")])
+
+
+def test_ranges_of_another_order_are_refused() -> None:
+    item = SlotSpecification(
+        0, (feature("minmax"),), False, False, (), (), (0,), True, "organisation", "sql"
+    )
+    wanted = expected.encoded(item, 3.0, now=True)
+    assert wanted.kind is Ranges
+    turned = Ranges("r", 0, np.array([[2.0, 1.0]]), np.ones(1))
+    assert wanted.fault is not None
+    assert wanted.fault(turned) == "has ends in no order"
+
+
+@pytest.mark.parametrize(
+    "fitted", [(), (None,), (Fitted(np.zeros(1)),), (Fitted(np.array([0.0, np.nan])),)]
+)
+def test_what_is_damaged_is_not_read(fitted: tuple[Fitted | None, ...]) -> None:
+    one = np.zeros(1)
+    encoding = Encoding((feature("minmax"),), one, one + 1, one, (), (), 1.0, None, fitted=fitted)
+    with pytest.raises(ValueError, match="what TRANSFORM has fitted"):
+        Encoding.from_bytes(encoding.to_bytes())
+
+
+def test_a_category_called_other_is_not_the_others() -> None:
+    entries = (b"vother", b"va", b"vb", b"vc")
+    values = Categories(np.arange(4), entries)
+    own = feature("one_hot", "category", count=3)
+    fitted = fit(own, values, np.array([9.0, 5.0, 2.0, 1.0]))
+    assert fitted.texts == ("va", "vother") or fitted.texts == ("vother", "va")
+    assert apply(own, fitted, values).to_pylist() == [b"vother", b"va", b"o", b"o"]
