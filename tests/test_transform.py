@@ -385,6 +385,7 @@ def test_rows_count_what_they_weigh(case: Case) -> None:
         ("minmax(x), spline(s), impute(n, 'mean'), log1p(x) AS lx", ", engine = 'sql'"),
         ("minmax(x), spline(s), impute(n, 'mean'), log1p(x) AS lx", ", engine = 'arrays'"),
         ("minmax(s), impute(x, 'mean')", ", algorithm = 'admm', epochs = 30"),
+        ("bucketize(s, [4, 6]), cross(c, d), polynomial(x, 2)", ", union = 'secure'"),
     ],
 )
 def test_clients_of_one_party_make_what_one_would(transform: str, options: str) -> None:
