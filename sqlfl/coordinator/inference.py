@@ -42,6 +42,8 @@ from sqlfl.unions import merge_names
 
 MOST = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
+RIGHT = 1e-9
+"""The share of a constant's deviance below which nothing is left to estimate errors from."""
 AWAY = 0.05
 """Standard errors that the model may be away from the estimate of these rows, unsaid."""
 
@@ -126,7 +128,7 @@ def infer(
             + ("" if number is None else ", in two clusters or more"),
         )
     replies = _errors(plan, model, told, rows.joined, found, channel, run)
-    _say(model, asked, found, number, replies, penalty, said)
+    _say(model, asked, found, fit, number, replies, penalty, said)
     return _table(plan, model, asked, told, found, fit, number, replies)
 
 
@@ -332,6 +334,7 @@ def _say(
     model: Model,
     asked: Inference,
     found: Estimated,
+    fit: Fit,
     units: int | None,
     replies: Mapping[int, Errors],
     penalty: float,
@@ -367,7 +370,12 @@ def _say(
             f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
             "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."
         )
-    if found.distance > AWAY:
+    if fit.deviance <= RIGHT * fit.null_deviance:
+        said.note(
+            "The model is right in all rows but for rounding: standard errors and tests mean "
+            "nothing."
+        )
+    elif found.distance > AWAY:
         text = (
             f"model {model.name} is up to {found.distance:.2g} standard errors away from the best "
             "parameters of these rows: they are not those of training, weigh otherwise, or the "
