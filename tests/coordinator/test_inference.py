@@ -291,6 +291,7 @@ def shop(
 CONFIDENT = {"": {}, "robust": {"robust": True}, "cluster": {"cluster": "p"}}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", CONFIDENT)
 @pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
 def test_models_of_all_families(kind: str, how: str) -> None:
