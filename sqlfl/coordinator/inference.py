@@ -213,10 +213,25 @@ def _errors(
         )
         requests |= dict.fromkeys(joined.slots[slot].addresses, own)
     replies = ask(channel, requests, lambda a: expected.errors(len(requests[a].covariance)))
-    return {
-        slot: merge_names([replies[a] for a in joined.slots[slot].addresses])
-        for slot in told.places
-    }
+    merged: dict[int, Errors] = {}
+    for slot in told.places:
+        addresses = joined.slots[slot].addresses
+        parts = [replies[address] for address in addresses]
+        for address, part in zip(addresses, parts, strict=True):
+            if not _same(part, parts[0]):
+                what = f"is of other coefficients than that of {addresses[0][0]}"
+                raise refused(address[0], requests[address], what)
+        merged[slot] = merge_names(parts)
+    return merged
+
+
+def _same(part: Errors, first: Errors) -> bool:
+    """Of clients of one slot, but for the categories that they know, and for rounding."""
+    numbers = ("coefficients", "errors", "told", "bases")
+    return part.features == first.features and all(
+        np.allclose(getattr(part, name), getattr(first, name), rtol=1e-6, atol=1e-9)
+        for name in numbers
+    )
 
 
 # -- what is shown --------------------------------------------------------------------------------
