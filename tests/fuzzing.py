@@ -45,6 +45,7 @@ from sqlfl.schema import (
     SlotSpecification,
     specifications_to_json,
 )
+from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.wire import encode, received
 from tests.samples import Draw
 
@@ -214,11 +215,17 @@ class Answering:
         self._prepare()
 
     def _prepare(self) -> None:
-        for message in PREPARATION:
+        looks = self._kind in LOOKS
+        for message in PREPARATION[: -1 if looks else None]:
             if message.kind == self._kind:
                 break
             prepared = received(self._client.handle(encode(message)))
             assert not isinstance(prepared, ms.Failure), prepared.text
+        if looks:
+            encoding = self._client._runs["run"].slots[0].encoding
+            assert encoding is not None
+            block = SavedBlock(encoding, np.ones((encoding.width, 1)), "t")
+            self._client._blocks.save("m", 0, "m", block)
 
     def __call__(self, data: bytes) -> str:
         if "run" not in self._client._runs:
@@ -263,6 +270,8 @@ PREPARATION = (
     ),
 )  # fmt: skip
 """The run in which a client is asked."""
+LOOKS = ("send_block", "send_rotated", "send_errors", "score_permuted", "send_contributions")
+"""Asked of a saved block, before training."""
 BEGINNING = tuple(message.kind for message in PREPARATION)
 ONES = np.ones((9, 1), np.float32)
 WIDE = np.ones((4, 1))
@@ -285,6 +294,12 @@ FITTING = (
     ms.SendEqualRows("run", 0),
     ms.SendExactPredictions("run", 0),
     ms.SendSlope("run", 0, ONES),
+    ms.SendBlock("", -1, "m", 0),
+    ms.SendRotated("run", 0, "m", 0),
+    ms.SendErrors("run", 0, "m", 0, np.eye(4), np.zeros((4, 4))),
+    ms.ScorePermuted("run", 0, "m", 0, 1, 0, 3),
+    ms.ScorePermuted("run", 0, "m", 0, 0, 0, -1),
+    ms.SendContributions("run", 0, "m", 0),
 )  # fmt: skip
 """What it would answer, but for what comes in between."""
 OUTCOMES = ("received", "WireError", "answered", "Failure")

@@ -70,6 +70,10 @@ STATEMENTS = {
     "evaluate": f"EVALUATE MODEL m {LINEAR}",
     "predict": f"PREDICT MODEL m ID (home.people.kind, lab.tests.id) {LINEAR}",
     "into": f"PREDICT MODEL m ID (home.people.id) {LINEAR} INTO home.predicted",
+    "weights": "WEIGHTS OF MODEL m",
+    "inference": f"INFERENCE OF MODEL m {LINEAR}",
+    "importance": f"IMPORTANCE OF MODEL m {LINEAR}",
+    "contributions": f"CONTRIBUTIONS OF MODEL m WITH (features = true) {LINEAR}",
     "drop": "DROP MODEL n",
 }  # fmt: skip
 MODEL = train(LINEAR).replace("MODEL n", "MODEL m")
@@ -402,6 +406,44 @@ CASES: dict[str, Case] = {
         "predict", "predictions", but(values=lambda v: np.hstack([v, v]))),
     "scores that are no numbers": Case("evaluate", "predictions", but(values=at(0, NAN))),
     "scores with products": Case("predict", "predictions", but(products=np.zeros(3))),
+    "weights of other outputs": Case("weights", "block", but(weights=lambda v: np.hstack([v, v]))),
+    "weights that are no numbers": Case("weights", "block", but(weights=at((0, 0), NAN))),
+    "weights of fewer names": Case("weights", "block", but(features=lambda f: f[:-1])),
+    "a scale of 0": Case("weights", "block", but(scales=at(0, 0.0))),
+    "a column of no kind": Case("weights", "block", but(kinds=at(0, 9))),
+    "predictions for weights": Case(
+        "weights", "block",
+        instead(lambda r: ms.Predictions("", 0, np.zeros((2, 1), np.float32), np.zeros(0)))),
+    "columns of fewer rows": Case("inference", "rotated", but(values=shorter)),
+    "columns in a basis of its own": Case("inference", "rotated", but(weights=lambda v: -v)),
+    "columns of another origin": Case("inference", "rotated", but(origin=lambda v: 2 * v)),
+    "columns of another width": Case(
+        "inference", "rotated",
+        lambda r: replace(r, values=np.hstack([r.values, r.values[:, :1]]),
+                          weights=longer(r.weights), origin=longer(r.origin))),
+    "columns of a width of its own": Case(
+        "inference", "rotated",
+        lambda r: replace(r, values=np.hstack([r.values, r.values[:, :1]]),
+                          weights=longer(r.weights), origin=longer(r.origin)),
+        party="home"),
+    "columns that are no numbers": Case("inference", "rotated", but(values=at((0, 0), NAN))),
+    "errors of other columns": Case(
+        "inference", "errors",
+        lambda r: replace(
+            r, features=r.features[:-1], categories=r.categories[:-1],
+            **{name: getattr(r, name)[:-1]
+               for name in ("kinds", "coefficients", "errors", "told", "bases")})),
+    "errors below 0": Case("inference", "errors", but(errors=at(0, -1.0))),
+    "errors of other names": Case("inference", "errors", but(features=lambda f: ("z", *f[1:]))),
+    "errors of other coefficients": Case(
+        "inference", "errors", but(coefficients=lambda v: v + 1.0)),
+    "a coefficient that is told twice": Case("inference", "errors", but(told=at(0, 2))),
+    "permuted scores of other rows": Case("importance", "predictions", but(values=longer), at=4),
+    "permuted scores that are no numbers": Case(
+        "importance", "predictions", but(values=at((0, 0), NAN)), at=5),
+    "parts of other features": Case(
+        "contributions", "contributions", but(values=lambda v: v[:, :1])),
+    "parts of fewer rows": Case("contributions", "contributions", but(values=shorter)),
     "fewer identifiers": Case("predict", "identifiers", but(columns=lambda c: (c[0][:-1],))),
     "no identifiers": Case("predict", "identifiers", but(columns=())),
     "identifiers of another type": Case(

@@ -615,6 +615,33 @@ def planted_in_messages(secret: Parties, algorithm: str, engine: str) -> set[str
     return found
 
 
+def planted_in_looks(secret: Parties) -> set[str]:
+    """The same of what looks into a model; categories are told by name."""
+    planted, found = patterns(), set[str]()
+    with tapped(secret) as (fed, tap):
+        fed.sql(train_sql("m", "linear_regression", "label", SELECT, epochs=4))
+        with tap.taken() as recorded:
+            fed.sql("WEIGHTS OF MODEL m")
+            fed.sql(f"INFERENCE OF MODEL m FROM ({SELECT})")
+            fed.sql(f"IMPORTANCE OF MODEL m WITH (repeats = 1) FROM ({SELECT})")
+            fed.sql(f"CONTRIBUTIONS OF MODEL m WITH (features = true) FROM ({SELECT})")
+        for item in recorded:
+            kind = decode(item.data).kind
+            own = hits(item.data, planted)
+            if kind in ("errors", "block"):
+                own = {hit for hit in own if not hit.startswith("word-")}
+            found |= {f"{hit} in {kind} of {item.client}" for hit in own}
+    return found
+
+
+@pytest.mark.thinned(2)
+def test_planted_values_are_in_no_message_of_a_look(secret: Parties) -> None:
+    found = planted_in_looks(secret)
+    if found:
+        found &= planted_in_looks(secret)
+    assert not found
+
+
 def hits(data: bytes, planted: dict[bytes, str]) -> set[str]:
     """What of the planted occurs anywhere in the data: of each, the first four bytes are looked
     for, and where they are the whole of it."""

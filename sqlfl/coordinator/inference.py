@@ -42,6 +42,8 @@ from sqlfl.unions import merge_names
 
 MOST = 5000
 """Encoded columns of all tables: a matrix of them is inverted."""
+RIGHT = 1e-9
+"""The share of a constant's deviance below which nothing is left to estimate errors from."""
 AWAY = 0.05
 """Standard errors that the model may be away from the estimate of these rows, unsaid."""
 
@@ -126,7 +128,7 @@ def infer(
             + ("" if number is None else ", in two clusters or more"),
         )
     replies = _errors(plan, model, told, rows.joined, found, channel, run)
-    _say(model, asked, found, number, replies, penalty, said)
+    _say(model, asked, found, fit, number, replies, penalty, said)
     return _table(plan, model, asked, told, found, fit, number, replies)
 
 
@@ -211,10 +213,25 @@ def _errors(
         )
         requests |= dict.fromkeys(joined.slots[slot].addresses, own)
     replies = ask(channel, requests, lambda a: expected.errors(len(requests[a].covariance)))
-    return {
-        slot: merge_names([replies[a] for a in joined.slots[slot].addresses])
-        for slot in told.places
-    }
+    merged: dict[int, Errors] = {}
+    for slot in told.places:
+        addresses = joined.slots[slot].addresses
+        parts = [replies[address] for address in addresses]
+        for address, part in zip(addresses, parts, strict=True):
+            if not _same(part, parts[0]):
+                what = f"is of other coefficients than that of {addresses[0][0]}"
+                raise refused(address[0], requests[address], what)
+        merged[slot] = merge_names(parts)
+    return merged
+
+
+def _same(part: Errors, first: Errors) -> bool:
+    """Of clients of one slot, but for the categories that they know, and for rounding."""
+    numbers = ("coefficients", "errors", "told", "bases")
+    return part.features == first.features and all(
+        np.allclose(getattr(part, name), getattr(first, name), rtol=1e-6, atol=1e-9)
+        for name in numbers
+    )
 
 
 # -- what is shown --------------------------------------------------------------------------------
@@ -332,6 +349,7 @@ def _say(
     model: Model,
     asked: Inference,
     found: Estimated,
+    fit: Fit,
     units: int | None,
     replies: Mapping[int, Errors],
     penalty: float,
@@ -367,7 +385,12 @@ def _say(
             f"The model was trained with l2 = {model.options['l2']}: estimates are shrunk towards "
             "0, and intervals do not cover what that moved them by. Train with l2 = 0 for tests."
         )
-    if found.distance > AWAY:
+    if fit.deviance <= RIGHT * fit.null_deviance:
+        said.note(
+            "The model is right in all rows but for rounding: standard errors and tests mean "
+            "nothing."
+        )
+    elif found.distance > AWAY:
         text = (
             f"model {model.name} is up to {found.distance:.2g} standard errors away from the best "
             "parameters of these rows: they are not those of training, weigh otherwise, or the "

@@ -45,7 +45,8 @@ class Family:
 
 def _normal(h: Float, y: Float, w: Array | None) -> float:
     n = total_of(y, w)
-    return -0.5 * n * (float(np.log(2.0 * np.pi * _squares(h, y, w) / n)) + 1.0)
+    with np.errstate(divide="ignore"):  # where all is explained it is infinite
+        return -0.5 * n * (float(np.log(2.0 * np.pi * _squares(h, y, w) / n)) + 1.0)
 
 
 def _squares(h: Float, y: Float, w: Array | None) -> float:

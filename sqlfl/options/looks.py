@@ -12,8 +12,9 @@ from typing import ClassVar, TypeVar
 
 from sqlfl.errors import OptionError
 from sqlfl.models.kinds import ANY_CLASSES, KINDS, kind_of
-from sqlfl.options.entries import Given, Table, entries_of, markdown, option
-from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer
+from sqlfl.options.entries import Given, Table, entries_of, error, markdown, option
+from sqlfl.options.training import SCORING, with_options
+from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer, meant
 
 G = TypeVar("G", bound=Given)
 ANY, CLASSES, NUMBERS = "any target", "classes", "numbers"
@@ -228,6 +229,12 @@ def resolve_look(
         raise OptionError(f"AT is of probabilities, and a {kind} has none", hint="leave AT out")
     entries = {entry.name: entry for entry in entries_of(found)}
     given = tuple(given)
+    for written in given:
+        if written.name not in {**entries, **with_options().entries}:
+            known = (*entries, *SCORING)
+            hint = meant(written.name, known) or f"the options are {', '.join(known)}"
+            message = f"there is no option {written.name} of {name.upper()}"
+            raise error(message, written, sql, hint=hint, name=True)
     own = Table("option", entries, {}).read((o for o in given if o.name in entries), sql)
     values = dict(own.values)
     if issubclass(found, Quality):

@@ -413,7 +413,8 @@ class PartyClient(Server):
         block = self._block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
             return looks.errors(block, state.snapshot, self._rotation_key(run, state), request)
-        engine = state.scoring_engine(self._runs[run].cursor, block)
+        of = request.model, request.block
+        engine = state.scoring_engine(self._runs[run].cursor, block, of)
         match request:
             case ms.SendRotated():
                 return looks.rotated(block, engine, self._rotation_key(run, state), request)

@@ -53,6 +53,8 @@ class SlotState:
     """N, joined rows."""
     scored: Encoding | None = None
     """Of the saved block that the rows were scored by."""
+    scorer: tuple[str, int] | None = None
+    """The model and slot of the saved block that `engine` is of; None where it is of training."""
     noised_labels: float = 0.0
     """Nominal ε of the labels that have left; 0 where none have, or exact ones."""
     bare: bool = False
@@ -121,12 +123,19 @@ class SlotState:
                 self.encoding = noised_encoding(self.snapshot)
         return self.encoding
 
-    def scoring_engine(self, con: Connection, block: SavedBlock) -> Engine:
-        """Of the active rows as a saved block encodes them, until the run ends."""
+    def scoring_engine(self, con: Connection, block: SavedBlock, of: tuple[str, int]) -> Engine:
+        """Of the active rows as a saved block encodes them, until the run ends; `of`: the block's
+        model and slot.
+
+        Raises InternalError in training, and for another block than before.
+        """
+        if self.operator is not None or self.scorer not in (None, of):
+            raise InternalError(f"slot {self.specification.slot} is not that of a block to look at")
         if self.engine is None:
             ready(self.snapshot, block.encoding)
-            self.engine = make_engine(self.specification.engine, con, self.snapshot, block.encoding)
-            self.scored = block.encoding
+            engine = self.specification.engine
+            self.engine = make_engine(engine, con, self.snapshot, block.encoding)
+            self.scored, self.scorer = block.encoding, of
         return self.engine
 
     def labels(self) -> ms.Labels:

@@ -291,6 +291,7 @@ def shop(
 CONFIDENT = {"": {}, "robust": {"robust": True}, "cluster": {"cluster": "p"}}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", CONFIDENT)
 @pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
 def test_models_of_all_families(kind: str, how: str) -> None:
@@ -432,6 +433,19 @@ def test_rows_that_the_model_was_not_trained_on_are_noted() -> None:
     assert any("standard errors away" in str(warning.message) for warning in said)
 
 
+@pytest.mark.parametrize("kind", [LINEAR, LOGISTIC])
+def test_models_that_are_right_everywhere(kind: str) -> None:
+    """There is nothing to tell errors from, and nothing fails."""
+    tables = made(kind, 9)
+    made_up = "2 * v.amount" if kind == LINEAR else "v.amount > 5"
+    query = f"""SELECT v.amount, p.age, {made_up} AS y
+      FROM shop.visits v JOIN shop.people p USING (person)"""
+    with shop(tables, 1) as (fed, _):
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0) FROM ({query})")
+        result = fed.sql(f"INFERENCE OF MODEL m FROM ({query})")
+        assert any("right in all rows" in note for note in result.notes)
+
+
 def test_what_has_no_standard_errors_is_refused() -> None:
     tables = made(LINEAR, 8)
     query = "SELECT v.x, v.amount, p.age, v.y FROM shop.visits v JOIN shop.people p USING (person)"
@@ -445,6 +459,10 @@ def test_what_has_no_standard_errors_is_refused() -> None:
         fed.sql(f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET y FROM ({query})")
         with pytest.raises(OptionError, match=r"no such table position(.|\n)*they are v, p"):
             infer(fed, query, cluster="q")
+        with pytest.raises(OptionError, match=r"no option clutser of INFERENCE(.|\n)*cluster\?"):
+            infer(fed, query, clutser="v")
+        with pytest.raises(OptionError, match="is of TRAIN"):
+            infer(fed, query, epochs=3)
         with pytest.raises(OptionError, match="above 0 and below 1"):
             infer(fed, query, confidence=0)
         with pytest.raises(ModelError, match="too few for standard errors"):
