@@ -3,13 +3,17 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 SCALE ?= 0.01
 
-.PHONY: demo notebook test thorough lint types bench clean
+.PHONY: demo notebook docs test thorough lint types bench clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
 
 notebook: .venv/notebook.stamp
 	cd examples && ../.venv/bin/python -m jupyterlab 01_quickstart.ipynb
+
+# The site, with the notebooks run: build/site/index.html
+docs: .venv/docs.stamp
+	$(RUN) mkdocs build --quiet
 
 # Workers share the cores, which the threads of numpy's BLAS would take from each other. Tests start
 # dozens of processes, each of which would compile all modules anew where it may not find them compiled

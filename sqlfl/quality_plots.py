@@ -73,7 +73,7 @@ def _roc(axes: Axes, table: pa.Table) -> None:
 
 def _precision(axes: Axes, table: pa.Table) -> None:
     for name, own in _classes(table):
-        axes.step(own["recall"], own["precision"], where="post", label=name)
+        axes.step(own["recall"], own["precision"], where="pre", label=name)
         positive = own["true_positives"][-1]
         share = positive / (positive + own["false_positives"][-1])
         axes.axhline(share, color="0.5", linestyle=":", linewidth=1)
@@ -95,8 +95,8 @@ def _calibration(axes: Axes, table: pa.Table) -> None:
 def _residuals(axes: Axes, table: pa.Table) -> None:
     own = _columns(table)
     at = own["predicted"]
-    axes.fill_between(at, own["q05"], own["q95"], alpha=0.2, label="5 to 95 %")
-    axes.fill_between(at, own["q25"], own["q75"], alpha=0.3, label="25 to 75 %")
+    axes.fill_between(at, own["q05"], own["q95"], color="C0", alpha=0.15, label="5 to 95 %")
+    axes.fill_between(at, own["q25"], own["q75"], color="C0", alpha=0.3, label="25 to 75 %")
     axes.plot(at, own["residual"], marker="o", markersize=3, label="mean")
     axes.axhline(0.0, color="0.5", linestyle=":")
     axes.set_xlabel("mean prediction of the bin")
