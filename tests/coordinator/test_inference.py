@@ -325,8 +325,10 @@ def test_models_of_all_families(kind: str, how: str) -> None:
         assert found["clusters"] == len(set(units))  # type: ignore[arg-type]
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("how", CONFIDENT)
 @pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
-def test_tests_and_intervals_are_those_of_statsmodels(kind: str) -> None:
+def test_tests_and_intervals_are_those_of_statsmodels(kind: str, how: str) -> None:
     """Of a design of plain columns, in which nothing has to be worked out."""
     tables = made(kind, 2)
     query = (
@@ -335,11 +337,15 @@ def test_tests_and_intervals_are_those_of_statsmodels(kind: str) -> None:
     with shop(tables, 2) as (fed, whole):
         fed.sql(f"TRAIN MODEL m USING {kind} TARGET y WITH (l2 = 0, epochs = 500, tolerance = 0) "
                 f"FROM ({query})")  # fmt: skip
-        rows = infer(fed, query, confidence=0.9)
-        frame = whole.execute(query).df().astype(float)
+        rows = infer(fed, query, confidence=0.9, **CONFIDENT[how])
+        frame = whole.execute(query.replace("v.y", "v.y, p.person")).df().astype(float)
     model = {LINEAR: sm.OLS, LOGISTIC: sm.Logit, POISSON: sm.Poisson}[kind]
     own = model(frame["y"], sm.add_constant(frame[["flag", "amount", "age"]]))
-    result = own.fit() if kind == LINEAR else own.fit(disp=0, tol=1e-12)
+    options: dict[str, Any] = {"cov_type": "HC1"} if how == "robust" else {}
+    if how == "cluster":
+        options = {"cov_type": "cluster", "cov_kwds": {"groups": frame["person"]}}
+    options |= {"use_t": True} if kind == LINEAR else {"disp": 0, "tol": 1e-12}
+    result = own.fit(**options)
     names = {"const": "intercept"}
     by_name = {row["feature"]: row for row in rows}
     intervals = result.conf_int(0.1)

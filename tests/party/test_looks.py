@@ -105,6 +105,16 @@ def test_what_is_rotated_keeps_angles_and_predictions() -> None:
         assert told.origin @ told.weights == pytest.approx(score[0, 0])
 
 
+def test_who_knows_enough_rows_can_undo_the_rotation() -> None:
+    """As EXPLAIN says: it hides features from who knows fewer of them."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(30, 4))
+    z = x @ looks.rotation(b"secret", 4)
+    for known, works in ((4, True), (3, False)):
+        undone, *_ = np.linalg.lstsq(z[:known], x[:known])
+        assert np.allclose(z @ undone, x) == works
+
+
 def test_errors_are_those_of_the_own_columns() -> None:
     rng = np.random.default_rng(2)
     with in_memory() as con:
