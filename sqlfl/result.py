@@ -132,7 +132,7 @@ class Result:
             return printing.lines(self._text)
         rows = self._table.num_rows
         with duckdb.connect() as con:
-            shown = str(con.from_arrow(self._table.slice(0, SHOWN))).rstrip("\n")
+            shown = str(con.from_arrow(_short(self._table.slice(0, SHOWN)))).rstrip("\n")
         text = [printing.lines(shown)] + [f"the first {SHOWN} of {rows:,} rows"] * (rows > SHOWN)
         return "\n".join([*text, *(line for note in self.notes for line in wrap(note, WIDTH))])
 
@@ -141,6 +141,16 @@ class Result:
             return self._markup()
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         return table_to_html(self._table) + notes
+
+
+def _short(table: pa.Table) -> pa.Table:
+    """Numbers with the digits that HTML shows, so that more columns fit a line."""
+    for place, field in enumerate(table.schema):
+        if field.type == pa.float64():
+            values = table.column(place).to_pylist()
+            short = [None if value is None else float(_text(value)) for value in values]
+            table = table.set_column(place, field, pa.array(short, pa.float64()))
+    return table
 
 
 def _rows(table: pa.Table) -> Iterator[tuple[Any, ...]]:

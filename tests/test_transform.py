@@ -579,6 +579,14 @@ def test_names_are_as_odd_as_in_the_query(case: Case) -> None:
     assert {"two words", "x y", "é"} <= set(case.fed.model("m").features)
 
 
+def test_weights_say_which_category_is_all_others(case: Case) -> None:
+    predictions(case.fed, "one_hot(c, max => 3)")
+    found = case.fed.model("m").weights
+    rows = dict(zip(found["category"].to_pylist(), found["kind"].to_pylist(), strict=True))
+    assert rows["is other"] == "other"
+    assert {"a", "b"} <= {text for text, kind in rows.items() if kind == "category"}
+
+
 STEPS = [
     Step("minmax", "category"), Step("one_hot", "numeric", 3), Step("nothing", "numeric"),
     Step("spline", "numeric", 10**9, 3), Step("spline", "numeric", 5, 1000),

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from sqlfl.arrays import Array, Float
-from sqlfl.messages.looks import CATEGORY, HASHED, MISSING, NULL, NUMBER
+from sqlfl.messages.looks import CATEGORY, HASHED, MISSING, NULL, NUMBER, OTHER
 from sqlfl.udfs import keys
 from sqlfl.udfs.features import Encoding, categories_of, frequencies, vocabulary_key_of
 from sqlfl.udfs.rows import Snapshot
 
 DIGITS = 8
 """Of a hash that are shown."""
-_NULL = "n"
-"""The canonical text of NULL; others begin with another letter."""
+_WHOLE = {"n": NULL, "o": OTHER}
+"""Canonical texts of NULL and of what `one_hot` takes as one; others begin with another letter."""
 
 Texts = Mapping[str, str]
 """Of a shared slot's category feature: canonical texts by the hash that stands for them."""
@@ -65,7 +65,8 @@ def _category(entry: str, known: Texts, *, hashed: bool, name: str) -> tuple[int
     text = known.get(entry) if hashed else entry
     if text is None:
         return HASHED, name, entry[:DIGITS]
-    return (NULL, name, "") if text == _NULL else (CATEGORY, name, text[1:])
+    whole = _WHOLE.get(text)
+    return (CATEGORY, name, text[1:]) if whole is None else (whole, name, "")
 
 
 def own_texts(snapshot: Snapshot, encoding: Encoding) -> tuple[Texts, ...] | None:

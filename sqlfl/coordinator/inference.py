@@ -278,6 +278,11 @@ def _intercept(model: Model, asked: Inference, told: Rotations, found: Estimated
     return _with_tests(of, values, np.array([error if known else np.nan]), found, asked)
 
 
+ORDER = [
+    *("table", "feature", "category", "coefficient", "party", "kind"),
+    *("statistic", "standard_error", "p", "lower", "upper"),
+]
+"""Of the columns: where they are too many for a line, those in the middle are not shown."""
 UNTOLD = 1e-6
 """The share of the intercept that may lie in what the rows do not tell."""
 
@@ -315,7 +320,7 @@ def _rows(of: dict[str, pa.Array], coefficients: Float, errors: Float, tests: Te
         "upper": tests.upper,
     }
     columns = {n: pa.array(v, pa.float64(), from_pandas=True) for n, v in numbers.items()}
-    return pa.table(of | columns)
+    return pa.table(of | columns).select(ORDER)
 
 
 def _measures(

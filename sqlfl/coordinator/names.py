@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlfl.messages import CATEGORY, HASHED, MISSING, NULL, NUMBER, Named
+from sqlfl.messages import CATEGORY, HASHED, MISSING, NULL, NUMBER, OTHER, Named
 
-KINDS = {NUMBER: "number", MISSING: "missing", CATEGORY: "category", NULL: "null", HASHED: "hash"}
+KINDS = {
+    NUMBER: "number",
+    MISSING: "missing",
+    CATEGORY: "category",
+    NULL: "null",
+    HASHED: "hash",
+    OTHER: "other",
+}
 INTERCEPT = "intercept"
 
 
@@ -17,7 +24,7 @@ def kinds_of(named: Named) -> list[str]:
 
 def categories_of(named: Named) -> list[str | None]:
     """The text of a category, a hash as '#1a2b3c4d', and in words what is NULL; None of numbers."""
-    fixed = {NUMBER: None, MISSING: "is missing", NULL: "is NULL"}
+    fixed = {NUMBER: None, MISSING: "is missing", NULL: "is NULL", OTHER: "is other"}
     return [
         fixed.get(kind, f"#{text}" if kind == HASHED else text)
         for kind, text in zip(named.kinds.tolist(), named.categories, strict=True)

@@ -95,10 +95,11 @@ def _rows(
     columns = {name: pa.array(values, pa.string()) for name, values in of.items()}
     if len(model.intercept) > 1:
         columns["class"] = class_values(model).take(pa.array([number] * size, pa.int64()))
-    columns["coefficient"] = pa.array(coefficients)
-    columns["standardised"] = pa.array(standardised)
     for name, values in (("centre", centres), ("scale", scales)):
         columns[name] = pa.nulls(size, pa.float64()) if values is None else pa.array(values)
+    # last: where columns are many, those in the middle are not shown
+    columns["coefficient"] = pa.array(coefficients)
+    columns["standardised"] = pa.array(standardised)
     if model.kind in RATIOS:
         with np.errstate(over="ignore"):
             ratios = np.exp(coefficients)

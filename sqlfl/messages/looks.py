@@ -11,9 +11,10 @@ from sqlfl.messages.forms import array, integer, text, texts
 if TYPE_CHECKING:
     from sqlfl.arrays import Array
 
-NUMBER, MISSING, CATEGORY, NULL, HASHED = range(5)
+NUMBER, MISSING, CATEGORY, NULL, HASHED, OTHER = range(6)
 """Of what an encoded column is: a number or a boolean; whether a feature is NULL; a category, the
-category of NULL, and a category of which only a keyed hash is known."""
+category of NULL, a category of which only a keyed hash is known, and all those that are taken as
+one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class SendBlock(Message):
 class Named(Message, travels=False):
     """What the encoded columns of a block are."""
 
-    kinds: Array = field(metadata=array("uint8", "columns", below=5))
+    kinds: Array = field(metadata=array("uint8", "columns", below=6))
     """NUMBER and so on."""
     features: tuple[str, ...] = field(metadata=texts("columns"))
     """Of each column its feature, of an element of an array with its number: 'a[1]'."""
