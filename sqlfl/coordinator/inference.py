@@ -384,8 +384,8 @@ def _say(
     if untold:
         said.note(
             f"These rows do not tell some coefficients of {', '.join(dict.fromkeys(untold))}, "
-            f"which {'have no standard error' if penalty else 'are NULL'}: their columns follow from "
-            "others, or are the same in all rows."
+            f"which {'have no standard error' if penalty else 'are NULL'}: their columns follow "
+            "from others, or are the same in all rows."
         )
     if penalty:
         said.note(
