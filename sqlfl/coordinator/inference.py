@@ -252,7 +252,8 @@ def _table(
         own = plan.ucq.slots[slot]
         size = len(reply.kinds)
         is_told = reply.told > 0
-        coefficients = np.where(is_told | (reply.bases > 0), reply.coefficients, np.nan)
+        shown = is_told | (reply.bases > 0) | _penalised(model)
+        coefficients = np.where(shown, reply.coefficients, np.nan)
         errors = np.where(is_told, reply.errors, np.nan)
         kinds = np.where(reply.bases > 0, "base", np.array(kinds_of(reply), dtype=object))
         of = {
@@ -274,8 +275,13 @@ def _intercept(model: Model, asked: Inference, told: Rotations, found: Estimated
     error = float(np.sqrt(np.abs(told.origin @ found.covariance @ told.origin)))
     known = untold <= UNTOLD * size
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
-    values = np.array([value if known else np.nan])
+    values = np.array([value if known or _penalised(model) else np.nan])
     return _with_tests(of, values, np.array([error if known else np.nan]), found, asked)
+
+
+def _penalised(model: Model) -> bool:
+    """What the rows do not tell of its parameters, the penalty does."""
+    return bool(model.options.get("l2"))
 
 
 ORDER = [
@@ -345,7 +351,7 @@ def _measures(
     of = _labels(empty, empty, list(names), empty, ["measure"] * len(names))
     none = np.full(len(names), np.nan)
     p = none.copy()
-    if not model.options.get("l2"):
+    if not _penalised(model):
         p[-1] = fit.ratio_p(found.rank)
     return _rows(of, np.array(list(values.values())), none, Tests(none, p, none, none))
 
@@ -383,7 +389,8 @@ def _say(
     if untold:
         said.note(
             f"These rows do not tell some coefficients of {', '.join(dict.fromkeys(untold))}, "
-            "which are NULL: their columns follow from others, or are the same in all rows."
+            f"which {'have no standard error' if penalty else 'are NULL'}: their columns follow "
+            "from others, or are the same in all rows."
         )
     if penalty:
         said.note(

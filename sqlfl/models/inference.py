@@ -184,7 +184,7 @@ class Estimated:
     covariance: Float
     """(P, P)"""
     untold: Float
-    """(P, P): the projection on what the rows do not tell; 0 where a penalty decides it."""
+    """(P, P): the projection on what the rows do not tell, a penalty at most."""
     rank: int
     """Parameters that the rows tell."""
     scale: float
@@ -217,10 +217,9 @@ def estimated(
     if penalty:
         penalised = (np.arange(len(theta)) > 0).astype(np.float64)
         inverse = np.linalg.inv(found.information + penalty * np.diag(penalised))
-        untold = np.zeros_like(inverse)
     else:
         inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
-        untold = vectors[:, ~kept] @ vectors[:, ~kept].T
+    untold = vectors[:, ~kept] @ vectors[:, ~kept].T
     scale = fit.deviance / (rows - rank) if family.scaled else 1.0
     middle, degrees = scale * found.information, rows - rank
     if found.meat is not None and units is None:
