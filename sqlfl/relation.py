@@ -152,6 +152,12 @@ class Relation:
         """METRICS OF MODEL: `at` is the probability from which on a row is of the second class."""
         return self._look("METRICS", name, at, options)
 
+    def check(self, target: str | None = None, kind: str | None = None, **options: Any) -> Result:
+        """CHECK: of a model of this kind that is to tell the target, an output column."""
+        clauses = [*(() if kind is None else ("USING", kind))]
+        clauses += () if target is None else ("TARGET", _name(target))
+        return self._fed.sql(self._statement("CHECK", *clauses, *_clause("WITH", options)))
+
     def roc(self, name: str, **options: Any) -> Result:
         """ROC OF MODEL"""
         return self._look("ROC", name, None, options)

@@ -102,8 +102,8 @@ class Result:
         if self._figure is None:
             raise Error(
                 "this result has no picture",
-                hint="ROC, CONFUSION, CALIBRATION and RESIDUALS OF MODEL have; of a model's "
-                "training: fed.model(name).plot()",
+                hint="CHECK, and ROC, CONFUSION, CALIBRATION and RESIDUALS OF MODEL have; of "
+                "a model's training: fed.model(name).plot()",
             )
         return self._figure(self._table)
 

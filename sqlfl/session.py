@@ -16,6 +16,8 @@ import pyarrow as pa
 from sqlfl.asking import askable, weights_of
 from sqlfl.attachment import Source, Store
 from sqlfl.catalog import FederationCatalog
+from sqlfl.checked import checked
+from sqlfl.coordinator.checking import check
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.looking import evaluate, predict
@@ -28,7 +30,7 @@ from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
-from sqlfl.planning import explain, plan_scoring, plan_training
+from sqlfl.planning import explain, plan_check, plan_scoring, plan_training
 from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
@@ -166,6 +168,8 @@ class Federation(Face):
                 return self._score(statement, predict)
             case st.EvaluateModel():
                 return self._score(statement, evaluate)
+            case st.CheckQuery():
+                return self._check(statement)
             case st.WeightsOfModel():
                 return weights_of(statement.name, self._saving, self._channel())
             case st.DropModel():
@@ -305,9 +309,12 @@ class Federation(Face):
                         lambda asked, say: plan_scoring(statement, model, asked, self._at, say),
                         model.run,
                     )
+                case st.CheckQuery():
+                    catalog = FederationCatalog(channel, clients, statement.query)
+                    return plan_check(statement, catalog, self._at)
         except RecursionError:
             raise Error(TOO_DEEP, hint=FLATTEN) from None
-        raise Error("only TRAIN, EVALUATE and PREDICT have a plan to explain")
+        raise Error("only CHECK, TRAIN, EVALUATE and PREDICT have a plan to explain")
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -388,6 +395,17 @@ class Federation(Face):
                     return Result(table, notes=notes, figure=figure_of(plan))
             finally:
                 progress.close()
+
+    def _check(self, statement: st.CheckQuery) -> Result:
+        run, remarks = secrets.token_hex(8), Remarks()
+        plan = self._plan(statement)
+        self._remark(plan, remarks)
+        progress = Progress("CHECK", None, self._progress)
+        try:
+            with self._running(plan, run):
+                return checked(check(plan, self._channel(), run, Scoring(progress.stage)))
+        finally:
+            progress.close()
 
     def _running(self, plan: FederatedPlan, run: str) -> AbstractContextManager[None]:
         # also while closing

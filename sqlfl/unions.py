@@ -21,6 +21,7 @@ from sqlfl.messages import (
     Errors,
     Gram,
     Labels,
+    Profile,
     Ranges,
     SetEncoding,
     SetGram,
@@ -284,3 +285,29 @@ def merge_names(parts: Sequence[Errors]) -> Errors:
         for place in np.flatnonzero((kinds == HASHED) & (part.kinds != HASHED)).tolist():
             kinds[place], categories[place] = part.kinds[place], part.categories[place]
     return replace(parts[0], kinds=kinds, categories=tuple(categories))
+
+
+def merge_profiles(parts: Sequence[Profile]) -> Profile:
+    """Of the rows of all clients. Different values are those of the client that has most of them:
+    which are the same at two, none tells. A range is that of all ranges that are told."""
+
+    def stacked(name: str) -> Array:
+        return np.stack([getattr(part, name) for part in parts])
+
+    present = np.array([[part.rows] for part in parts]) - stacked("missing")
+    means, told = stacked("mean"), ~np.isnan(stacked("mean"))
+    weights = np.where(told, present, 0.0)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(told, weights * means, 0.0).sum(axis=0) / weights.sum(axis=0)
+    return replace(
+        parts[0],
+        rows=sum(part.rows for part in parts),
+        missing=stacked("missing").sum(axis=0),
+        distinct=stacked("distinct").max(axis=0),
+        low=np.fmin.reduce(stacked("low")),
+        high=np.fmax.reduce(stacked("high")),
+        mean=mean,
+        explained=stacked("explained").sum(axis=0),
+        groups=stacked("groups").sum(axis=0),
+        apart=sum(part.apart for part in parts),
+    )

@@ -319,8 +319,9 @@ CLIENTS, METHODS = st.integers(1, 3), st.sampled_from(ALGORITHMS)
 ENGINES = st.sampled_from(("sql", "arrays"))
 NEXT = st.sampled_from(("warm", "predict", "evaluate"))
 """What comes after a TRAIN: another that starts from it, a PREDICT, or an EVALUATE."""
-LOOKED = st.sampled_from(("inference", "importance", "contributions", "parts"))
-"""Or what looks into the model; 'parts': contributions of features."""
+LOOKED = st.sampled_from(("inference", "importance", "contributions", "parts", "check", "checked"))
+"""Or what looks into the model; 'parts': contributions of features; 'check': the query alone,
+'checked' with its target."""
 
 
 OUTER_TOO = st.booleans().flatmap(lambda outer: cases(outer=outer))
@@ -359,7 +360,9 @@ def test_the_traffic_of_looks_is_what_explain_says(
     compare_traffic(case, clients, {"epochs": 3}, engine, look, combine=combine)
 
 
-@given(cases(kinds=(SOFTMAX,)), CLIENTS, ENGINES, st.sampled_from(("importance", "parts")))
+@given(
+    cases(kinds=(SOFTMAX,)), CLIENTS, ENGINES, st.sampled_from(("importance", "parts", "checked"))
+)
 @examples(1)
 def test_the_traffic_of_looks_at_classes_is_what_explain_says(
     case: Case, clients: int, engine: str, look: str
@@ -478,6 +481,8 @@ def compare_traffic(
             "inference": f"INFERENCE OF MODEL m WITH (robust = true) FROM ({case.query})",
             "importance": f"IMPORTANCE OF MODEL m WITH (repeats = 2) FROM ({case.query})",
             "contributions": f"CONTRIBUTIONS OF MODEL m {ids} FROM ({case.query})",
+            "check": f"CHECK FROM ({case.query})",
+            "checked": f"CHECK USING {kind or case.kind} TARGET {case.target} FROM ({case.query})",
             "parts": f"CONTRIBUTIONS OF MODEL m WITH (features = true) FROM ({case.query})",
         }
         if then in looks:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sqlfl.options.looks import QUALITY, Contributions, Importance, Inference, looks_markdown
+from sqlfl.options.looks import QUALITY, Check, Contributions, Importance, Inference, looks_markdown
 from sqlfl.options.training import options_markdown
 from sqlfl.transforms import COLUMN, FUNCTIONS
 
@@ -76,6 +76,18 @@ def test_the_page_on_quality_runs() -> None:
     for name in ("fed", "clinic", "lab"):
         namespace[name].close()
     assert page.endswith(looks_markdown(QUALITY))
+
+
+def test_the_page_on_checks_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/check.md").read_text()
+    block, shown = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/check.md", "exec"), namespace)
+    for name in ("fed", "clinic", "lab"):
+        namespace[name].close()
+    said = [line for line in shown.splitlines() if not line.startswith((">>>", "..."))]
+    assert namespace["wrong"] == said
+    assert page.endswith(looks_markdown((Check,)))
 
 
 def test_the_page_on_looking_into_models_runs() -> None:

@@ -196,6 +196,7 @@ BOTTOM = [
     "sqlfl.messages.equal_rows",
     "sqlfl.messages.forms",
     "sqlfl.messages.looks",
+    "sqlfl.messages.profiles",
     "sqlfl.messages.models",
     "sqlfl.messages.planning",
     "sqlfl.messages.preparation",

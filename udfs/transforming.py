@@ -52,9 +52,9 @@ def transform(
         return None
     if snapshot.specification.features != raw(features):
         raise InternalError("a snapshot of other columns is to be transformed")
-    columns = {place: _column(snapshot, features[place], place) for place in places}
+    columns = {place: column_of(snapshot, features[place], place) for place in places}
     if fitted is None:
-        counts = _counts(snapshot)
+        counts = counts_of(snapshot)
         own = {place: fit(features[place], columns[place], counts) for place in places}
         fitted = tuple(own.get(place) for place in range(len(features)))
     fault = fault_of(features, fitted)
@@ -76,9 +76,9 @@ def transform(
 
 def ranges(snapshot: Snapshot, features: tuple[FeatureSpecification, ...]) -> Ranges:
     """What a client of a shared slot tells before `transform`, of each feature that is fitted."""
-    counts = _counts(snapshot)
+    counts = counts_of(snapshot)
     found = [
-        own_range(feature, _column(snapshot, feature, place), counts)
+        own_range(feature, column_of(snapshot, feature, place), counts)
         for place, feature in enumerate(features)
         if feature.fitted
     ]
@@ -109,13 +109,15 @@ def encoding_of(encoding: Encoding, fitted: tuple[Fitted | None, ...] | None) ->
     return replace(encoding, scale=scale, fitted=fitted)
 
 
-def _counts(snapshot: Snapshot) -> Float:
+def counts_of(snapshot: Snapshot) -> Float:
+    """(a,): what each active row counts."""
     if snapshot.held is not None:
         return snapshot.held.weights
     return snapshot.of_active_rows(sql.column("cnt"), None, np.float64)
 
 
-def _column(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> Values:
+def column_of(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> Values:
+    """Of the active rows the column of a feature, which is no array."""
     if snapshot.held is not None:
         return _held_column(snapshot.held, feature, place)
     before = snapshot.specification.features[:place]

@@ -13,7 +13,7 @@ from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
 from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
 from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
-from sqlfl.planner.federated.plan import FederatedPlan, evaluated
+from sqlfl.planner.federated.plan import CHECK, FederatedPlan, evaluated
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
 from sqlfl.planner.protocol.sizes import Size, Symbol
@@ -77,6 +77,9 @@ def page(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
 
 
 def _title(plan: FederatedPlan) -> str:
+    if plan.purpose == CHECK:
+        of = f" of target {plan.ucq.target}" if plan.ucq.target else ""
+        return f"CHECK{of}; {WHERE}"
     what = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
     return f"{what} MODEL {plan.name} ({plan.kind}); {WHERE}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlfl.options.looks import Contributions, Importance, Inference
+from sqlfl.options.looks import Check, Contributions, Importance, Inference
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import listed
 
@@ -40,6 +40,17 @@ CONTRIBUTED = (
 )
 
 
+PROFILED = (
+    "Not protected: of each feature the coordinator learns in how many joined rows it is NULL, how "
+    "many values it has, and of numbers the mean and a range, whose ends {least:,} rows or more "
+    "have or are beyond."
+)
+EXPLAINED = (
+    "Not protected: parties with features get the target of every active row, scaled, and summed "
+    "where it is joined several times; the coordinator learns how much of it each feature explains."
+)
+
+
 def looked(plan: FederatedPlan) -> list[str]:
     """What is not protected of a look; empty where it exchanges what EVALUATE does."""
     kinds = {disclosure.kind for disclosure in plan.disclosures}
@@ -48,6 +59,9 @@ def looked(plan: FederatedPlan) -> list[str]:
     if isinstance(plan.look, Importance) and "predictions" in kinds:
         notes.append(PERMUTED + (UNSEEDED if plan.look.seed is None else SEEDED))
     notes += [CONTRIBUTED] if "contributions" in kinds else []
+    if isinstance(plan.look, Check) and "profile" in kinds:
+        notes.append(PROFILED.format(least=plan.look.min_cell))
+    notes += [EXPLAINED] if "send_explained" in kinds else []
     return notes
 
 
@@ -71,6 +85,8 @@ def sent_of_features(plan: FederatedPlan) -> str | None:
 
 def join_words(plan: FederatedPlan) -> str | None:
     """What the coordinator gathers, where that is not scores alone."""
+    if isinstance(plan.look, Check):
+        return "counts of join keys and of the mapping"
     if isinstance(plan.look, Inference):
         return "z = (1, A_i X_i R_i); H; information Σ w φ'' z zᵀ, whose inverse is the covariance"
     return None
@@ -83,6 +99,8 @@ def client_words(plan: FederatedPlan) -> str | None:
             return "X R of the saved block's columns; standard errors from the covariance of Rᵀ θ"
         case Importance():
             return "h of the saved block, and with each feature permuted"
+        case Check():
+            return "of each feature NULLs, values, range, mean and what it explains of the target"
         case Contributions() if plan.look.features:
             return "h of the saved block, and of each feature"
     return None

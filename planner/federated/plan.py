@@ -39,6 +39,7 @@ from sqlfl.schema import (
 TRAIN = "train"
 EVALUATE = "evaluate"
 PREDICT = "predict"
+CHECK = "check"
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class FederatedPlan:
     """Everything that is decided before a statement runs."""
 
     purpose: str
-    """TRAIN, EVALUATE or PREDICT."""
+    """TRAIN, EVALUATE, PREDICT or CHECK."""
     name: str
-    """The model's."""
+    """The model's; empty in CHECK, which is of no model."""
     kind: str
     """The model's: 'logistic_regression' and so on."""
     sql: str
@@ -221,11 +222,14 @@ def plan(
     are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes` and
     `look` are as the plan has them. Raises InternalError where these do not hold.
     """
-    if purpose not in (TRAIN, EVALUATE, PREDICT):
-        raise InternalError(f"the purpose of a plan must be train, evaluate or predict: {purpose}")
+    if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK):
+        raise InternalError(
+            f"the purpose of a plan is to train, evaluate, predict or check: {purpose}"
+        )
     scored = MappingProxyType(dict(model_slots or {}))
     towers = {slot.index for slot in ucq.slots if slot.features}
-    if (purpose != TRAIN or warm is not None) and set(scored) != towers:
+    trained = purpose in (EVALUATE, PREDICT) or warm is not None
+    if trained and set(scored) != towers:
         raise InternalError(f"slots {sorted(towers)} have features, {sorted(scored)} have blocks")
     training = options if isinstance(options, TrainingOptions) else None
     if (purpose == TRAIN) != (training is not None):

@@ -11,6 +11,7 @@ from sqlfl.options.looks import LOOKS
 from sqlfl.planner.grammar.listings import Listings
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
+    CheckQuery,
     DropModel,
     EvaluateModel,
     ExplainStatement,
@@ -27,11 +28,22 @@ from sqlfl.planner.grammar.transforms import read_items
 
 _QUALITY = tuple(look.upper() for look in LOOKS)
 _STATEMENTS = (
-    *("TRAIN", "EXPLAIN", "EVALUATE", "PREDICT", "SHOW", "DESCRIBE", "DROP", "HISTORY", "FEATURES"),
+    *(
+        "CHECK",
+        "TRAIN",
+        "EXPLAIN",
+        "EVALUATE",
+        "PREDICT",
+        "SHOW",
+        "DESCRIBE",
+        "DROP",
+        "HISTORY",
+        "FEATURES",
+    ),
     *_QUALITY,
     *("CONTRIBUTIONS", "WEIGHTS"),
 )
-_RESERVED = ("CHECK", "RESUME", "EXPORT", "GRANT", "REVOKE")
+_RESERVED = ("RESUME", "EXPORT", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
@@ -81,15 +93,16 @@ class _Reader(Listings):
             if verbose:
                 self.expect("VERBOSE", "after EXPLAIN (")
                 self.expect(")", "after EXPLAIN (VERBOSE")
-            planned = ("TRAIN", "EVALUATE", "PREDICT", *_QUALITY, "CONTRIBUTIONS")
+            planned = ("CHECK", "TRAIN", "EVALUATE", "PREDICT", *_QUALITY, "CONTRIBUTIONS")
             if self.word() not in planned:
                 raise self.fail(
                     f"expected one of {', '.join(planned)} after EXPLAIN, got {self.got()}"
                 )
             explained = self._statement()
-            assert isinstance(explained, TrainModel | EvaluateModel | PredictModel)
+            assert isinstance(explained, TrainModel | EvaluateModel | PredictModel | CheckQuery)
             return ExplainStatement(explained, self.sql, verbose)
         readers: dict[str, Callable[[], Statement]] = {
+            "CHECK": self._check,
             "TRAIN": self._train,
             "EVALUATE": self._evaluate,
             "PREDICT": self._predict,
@@ -204,6 +217,21 @@ class _Reader(Listings):
             self.at += 1
             privacy = self.options("PRIVACY")
         return EvaluateModel(name, privacy, query, self.sql, options, place)
+
+    def _check(self) -> CheckQuery:
+        form = "CHECK [USING kind] [TARGET column] [WITH (option = value, ...)] FROM ( query )"
+        kind = self.name("the kind of model") if self.accept("USING") else None
+        target = self._output("TARGET") if self.accept("TARGET") else None
+        options = self.options("WITH") if self.accept("WITH") else ()
+        if self.word() in ("MODEL", "OF"):
+            raise self.fail("CHECK is of a query, not of a model", hint=form)
+        if self.word() in ("WEIGHT", "TRANSFORM", "PRIVACY"):
+            raise self.fail(f"CHECK takes no {self.word()}: it is of the query alone", hint=form)
+        if kind or target or options or self.word() != "(":
+            self.expect("FROM", "before the query", form)
+        query, place = self.query()
+        lowered = None if kind is None else Word(kind.lower(), kind.span)
+        return CheckQuery(lowered, target, options, query, self.sql, place)
 
     def _of_model(self, look: str, form: str) -> Word:
         self.expect("OF", f"after {look}", form)

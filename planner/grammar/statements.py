@@ -116,6 +116,20 @@ class EvaluateModel:
 
 
 @dataclass(frozen=True)
+class CheckQuery:
+    """`CHECK [USING kind] [TARGET column] ... FROM (query)`"""
+
+    kind: Word | None
+    """Lower case; None: as the type of the target has it."""
+    target: Word | None
+    options: tuple[Option, ...]
+    query: exp.Query
+    sql: str = field(repr=False)
+    place: Span = field(default=(0, 0), repr=False)
+    """Of the query, without its parentheses."""
+
+
+@dataclass(frozen=True)
 class PredictModel:
     name: Word
     identifiers: tuple[Path, ...]
@@ -132,7 +146,7 @@ class PredictModel:
 
 @dataclass(frozen=True)
 class ExplainStatement:
-    statement: TrainModel | EvaluateModel | PredictModel
+    statement: TrainModel | EvaluateModel | PredictModel | CheckQuery
     sql: str = field(repr=False)
     verbose: bool = False
     """With all details."""
@@ -198,6 +212,7 @@ Statement: TypeAlias = (
     TrainModel
     | EvaluateModel
     | PredictModel
+    | CheckQuery
     | ExplainStatement
     | WeightsOfModel
     | ShowModels

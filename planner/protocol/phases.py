@@ -12,6 +12,7 @@ from sqlfl.options.looks import Contributions, Importance, Inference
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
+from sqlfl.planner.protocol.checks import profile
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
 from sqlfl.planner.protocol.looks import contributions, errors, permuted, rotated
 from sqlfl.planner.protocol.rounds import ENCODED
@@ -26,7 +27,12 @@ Asked: TypeAlias = tuple[Content, Content]
 
 def protocol(run: Run) -> tuple[Exchange, ...]:
     """All exchanges of a run in which nothing fails, in order; planning comes first."""
-    phases = {"train": training, "evaluate": evaluation, "predict": prediction}[run.purpose]
+    phases = {
+        "train": training,
+        "evaluate": evaluation,
+        "predict": prediction,
+        "check": checking,
+    }[run.purpose]
     return tuple(item for item in phases(run) if item.sends)
 
 
@@ -51,6 +57,15 @@ def evaluation(run: Run) -> list[Exchange]:
         *(estimating(run) if isinstance(run.look, Inference) else scoring(run)),
         *(permuting(run, run.look) if isinstance(run.look, Importance) else []),
         *([releases(run)] if run.protection else []),
+        finish(run),
+    ]
+
+
+def checking(run: Run) -> list[Exchange]:
+    return [
+        *preparation(run),
+        labels(run),
+        over(run, "profile", run.towers, profile),
         finish(run),
     ]
 

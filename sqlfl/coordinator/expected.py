@@ -23,6 +23,7 @@ from sqlfl.messages import (
     Labels,
     Predictions,
     Prepared,
+    Profile,
     Ranges,
     Ready,
     Rotated,
@@ -211,6 +212,20 @@ def findings(features: int, joined: int) -> Expected[Findings]:
         return f"counts {most} joined rows of {joined}" if most > joined else None
 
     return Expected(Findings, {"features": features}, fault)
+
+
+def profile(features: int, joined: int) -> Expected[Profile]:
+    """joined: rows of the join."""
+
+    def fault(reply: Profile) -> str | None:
+        most = max(reply.rows, float(reply.missing.max(initial=0.0)))
+        if most > joined * (1.0 + ROUNDING) or (reply.missing > reply.rows * (1 + ROUNDING)).any():
+            return f"counts {most:g} joined rows of {joined}"
+        if max(reply.apart, float(np.nanmax(reply.explained, initial=0.0))) > joined * (1 + 1e-3):
+            return "explains more of the target than there is"
+        return None
+
+    return Expected(Profile, {"features": features}, fault)
 
 
 def equal_rows(active: int) -> Expected[EqualRows]:

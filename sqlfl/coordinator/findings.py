@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,29 +24,77 @@ FEWEST = 1000
 
 def remark_on_join(plan: FederatedPlan, joined: Joined, remark: Callable[[str], None]) -> None:
     """Tables of LEFT JOINs without any match, and a fan-out that looks like a missing key."""
-    for name in _without_match(plan, joined):
+    for name in without_match(plan, joined):
         remark(
             f"LEFT JOIN {name}: no row has a match in it, and its columns are as where there is "
             "none. Are the keys written alike, lower(trim(a.key)) = lower(trim(b.key))?"
         )
+    found = growth(plan, joined)
+    if found is not None:
+        remark(found)
+
+
+def growth(plan: FederatedPlan, joined: Joined) -> str | None:
+    """A join that is so large that it looks like a missing key, in words."""
     if joined.total < FEWEST:
-        return
+        return None
     largest = max(joined.tables.values(), default=0)
     target = next((slot for slot in plan.ucq.slots if slot.target), None)
     if target is not None:
         active = int(joined.slots[target.index].offsets[-1])
         if joined.total >= COPIES * active:
-            remark(
+            return (
                 f"the join has {joined.total:,} rows of {active:,} rows of {target.name}, which "
                 f"has the target: each occurs in {joined.total / active:,.0f} on average. Is a key "
                 "missing in the join?"
             )
-            return
     if largest and joined.total >= GROWTH * largest:
-        remark(
+        return (
             f"the join has {joined.total:,} rows, and its largest table {largest:,}. Is a key "
             "missing in the join?"
         )
+    return None
+
+
+def few_rows(joined: Joined) -> str | None:
+    """A join without rows, in words."""
+    if joined.total:
+        return None
+    return (
+        "the join has no rows: check the conditions, and that the keys of the tables match; a "
+        "target that is NULL leaves its row out"
+    )
+
+
+def matching(name: str, *sides: tuple[str, float | None]) -> str | None:
+    """Of a key, tables of which few rows have a partner, in words."""
+    if any(share is None for _, share in sides):
+        return None  # a table without rows
+    if all(share == 0.0 for _, share in sides):
+        return (
+            f"no row has a partner by {name}. Are the keys written alike, "
+            "lower(trim(a.key)) = lower(trim(b.key)), and of one meaning?"
+        )
+    if all(share is not None and share < MATCHED for _, share in sides):
+        said = " and ".join(f"{share:.1%} of {table}" for table, share in sides)
+        return f"by {name} only {said} have a partner"
+    return None
+
+
+def multiplied(name: str, means: Sequence[float], tables: Sequence[str]) -> str | None:
+    """Of a key by which rows of both tables meet several of the other, or many, in words."""
+    left, right = means
+    if left > MEETS and right > MEETS:
+        return (
+            f"{name} is many to many: a row of {tables[0]} meets {left:,.1f} of {tables[1]} on "
+            f"average, and one of {tables[1]} {right:,.1f} of {tables[0]}"
+        )
+    return None
+
+
+MATCHED = 0.5
+"""Of rows of both tables: if fewer have a partner, the key is told of."""
+MEETS = 1.0
 
 
 def remark_on_features(
@@ -67,7 +115,7 @@ def remark_on_features(
     }
     features = {slot.index: len(slot.features) for slot in towers}
     replies = ask(channel, requests, lambda a: expected.findings(features[a[1]], joined.total))
-    silent = _without_match(plan, joined)
+    silent = without_match(plan, joined)
     for slot in towers:
         parts = [replies[address] for address in joined.slots[slot.index].addresses]
         if slot.name not in silent:
@@ -92,9 +140,9 @@ def _say(
         if empty[place]:
             known = "as a category" if feature.kind == CATEGORY else "as its mean in training"
             what = "tells nothing" if training else f"to model {plan.name} it counts {known}"
-            remark(f"{name} is NULL in all {total:,} joined rows: {what}")
+            remark(is_null(name, total, what))
         elif constant[place]:
-            remark(f"{name} is the same in all joined rows, and tells nothing")
+            remark(is_constant(name))
         elif identifying[place]:
             remark(
                 f"{name} is a text with nearly as many values as there are joined rows: from an "
@@ -108,7 +156,31 @@ def _say(
             )
 
 
-def _without_match(plan: FederatedPlan, joined: Joined) -> list[str]:
+def is_null(name: str, total: int, what: str) -> str:
+    return f"{name} is NULL in all {total:,} joined rows: {what}"
+
+
+def is_constant(name: str) -> str:
+    return f"{name} is the same in all joined rows, and tells nothing"
+
+
+def leaking(name: str, target: str, share: float) -> str:
+    return (
+        f"{name} alone explains {share:.0%} of {target}: is it made of the target, or known only "
+        "after it?"
+    )
+
+
+def identifying(distinct: int, total: int) -> bool:
+    """A text of so many values may be an identifier; as `sqlfl.udfs.findings` has it."""
+    return total >= IDENTIFIED and distinct > NEARLY * total
+
+
+IDENTIFIED = 50
+NEARLY = 0.5
+
+
+def without_match(plan: FederatedPlan, joined: Joined) -> list[str]:
     """Slots on the right of LEFT JOINs whose virtual row alone is joined, unless a condition drops
     rows with a match: then those without one may be what is asked for."""
     dropping = {

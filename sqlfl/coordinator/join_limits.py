@@ -246,7 +246,7 @@ def _said(plan: FederatedPlan, found: Multiplying) -> str:
     left, right = (plan.ucq.slots[s] for s in (found.join.left, found.join.right))
     key = found.join.key
     return (
-        f"by {_written(left, key)} = {_written(right, key)} a row of {left.name} meets "
+        f"by {key_words(left, key)} = {key_words(right, key)} a row of {left.name} meets "
         f"{_mean(found.left)} of {right.name} on average, and a row of {right.name} "
         f"{_mean(found.right)} of {left.name}"
     )
@@ -256,7 +256,7 @@ def _mean(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
-def _written(slot: Slot, key: int) -> str:
+def key_words(slot: Slot, key: int) -> str:
     """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, under the slot's name."""
     select = next(f.select for f in slot.fragments if not f.virtual)
     parts = [

@@ -73,9 +73,14 @@ class Multiplying:
 
 def multiplying(ucq: Ucq, slots: Mapping[int, SlotCodes]) -> list[Multiplying]:
     """For each pair of slots and key, those that multiply both sides first, by their pairs."""
-    joins = {j for block in ucq.blocks for j in (*block.joins, *_on(block.lefts))}
-    found = [_multiplying(join, slots[join.left], slots[join.right]) for join in joins]
+    found = [_multiplying(join, slots[join.left], slots[join.right]) for join in joins_of(ucq)]
     return sorted(found, key=lambda m: (min(m.left, m.right) <= 1, -m.pairs))
+
+
+def joins_of(ucq: Ucq) -> list[Join]:
+    """All of the query, each once."""
+    every = [j for block in ucq.blocks for j in (*block.joins, *_on(block.lefts))]
+    return list(dict.fromkeys(every))
 
 
 def _on(lefts: Sequence[LeftJoin]) -> list[Join]:

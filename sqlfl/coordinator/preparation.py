@@ -138,19 +138,21 @@ def prepare(
     tell: Callable[[str], None] = lambda _: None,
     scratch: Scratch | None = None,
     executor: Executor | None = None,
+    seen: Callable[[Mapping[int, SlotCodes]], None] = lambda _: None,
 ) -> Joined:
     """Snapshots at all clients, the table mapping here, active rows back to the clients.
 
     `tell` is told what is being done, for a bar of progress. Where the statement limits how often a
     row may be joined, joined rows beyond it are gone before a client hears of the join. Joined rows
     that do not fit memory go to `scratch`, where there is one and what follows can read them there.
-    Workers of the `executor` make the join, where they can.
+    Workers of the `executor` make the join, where they can. `seen` is told the keys of all rows.
     Raises PartyError where a client's query fails, ModelError where the join is too large.
     """
     tell("taking snapshots")
     slots, null_targets = _snapshots(plan, channel, run)
     tell("joining keys")
     codes = _codes(plan, slots, channel, run)
+    seen(codes)
     virtual, labelled = _virtual(plan, codes), _labelled(plan, codes)
     rows = _join(plan, codes, tell, scratch, executor)
     del codes

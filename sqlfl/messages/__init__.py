@@ -15,6 +15,7 @@ from sqlfl.messages.looks import *  # noqa: F403
 from sqlfl.messages.models import *  # noqa: F403
 from sqlfl.messages.planning import *  # noqa: F403
 from sqlfl.messages.preparation import *  # noqa: F403
+from sqlfl.messages.profiles import *  # noqa: F403
 from sqlfl.messages.secure import *  # noqa: F403
 from sqlfl.messages.training import *  # noqa: F403
 

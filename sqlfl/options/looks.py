@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from sqlfl.errors import OptionError
 from sqlfl.models.kinds import ANY_CLASSES, KINDS, kind_of
-from sqlfl.options.entries import Given, Table, entries_of, error, markdown, option
+from sqlfl.options.entries import Given, Table, Written, entries_of, error, markdown, option
 from sqlfl.options.training import SCORING, with_options
 from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer, meant
 
@@ -197,6 +197,27 @@ class Contributions(Look):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Check(Look):
+    """Of no model: of a query that one may be trained on."""
+
+    word = "check"
+    of = ANY
+    words = "how the tables join, what the features are like, and what looks like a mistake"
+    min_cell: int = option(
+        integer(1),
+        5,
+        "rows that a range or a mean must be of: a range is from the value that so many rows have "
+        "or are below, to that which so many have or are above",
+    )
+    explains: bool = option(
+        BOOLEAN,
+        True,
+        "with TARGET, also how well each feature alone tells it: parties get the targets, summed "
+        "per row",
+    )
+
+
 LOOKS: Mapping[str, type[Look]] = MappingProxyType(
     {look.word: look for look in (*QUALITY, Inference, Importance)}
 )
@@ -227,15 +248,7 @@ def resolve_look(
         )
     if threshold is not None and not classifies:
         raise OptionError(f"AT is of probabilities, and a {kind} has none", hint="leave AT out")
-    entries = {entry.name: entry for entry in entries_of(found)}
-    given = tuple(given)
-    for written in given:
-        if written.name not in {**entries, **with_options().entries}:
-            known = (*entries, *SCORING)
-            hint = meant(written.name, known) or f"the options are {', '.join(known)}"
-            message = f"there is no option {written.name} of {name.upper()}"
-            raise error(message, written, sql, hint=hint, name=True)
-    own = Table("option", entries, {}).read((o for o in given if o.name in entries), sql)
+    own, rest = _split(found, given, sql)
     values = dict(own.values)
     if issubclass(found, Quality):
         values["threshold"] = threshold
@@ -244,7 +257,27 @@ def resolve_look(
     if fault is not None:
         option_, why, hint = fault
         raise OptionError(why, hint=hint, sql=sql, span=own.places[option_].span)
-    return look, tuple(o for o in given if o.name not in entries)
+    return look, rest
+
+
+def resolve_check(given: Iterable[G], sql: str) -> tuple[Check, tuple[G, ...]]:
+    """Likewise of CHECK, which is of no model."""
+    own, rest = _split(Check, given, sql)
+    return Check(**own.values), rest
+
+
+def _split(found: type[Look], given: Iterable[G], sql: str) -> tuple[Written, tuple[G, ...]]:
+    """The look's own options, and those of scoring."""
+    entries = {entry.name: entry for entry in entries_of(found)}
+    given = tuple(given)
+    for written in given:
+        if written.name not in {**entries, **with_options().entries}:
+            known = (*entries, *SCORING)
+            hint = meant(written.name, known) or f"the options are {', '.join(known)}"
+            message = f"there is no option {written.name} of {found.word.upper()}"
+            raise error(message, written, sql, hint=hint, name=True)
+    own = Table("option", entries, {}).read((o for o in given if o.name in entries), sql)
+    return own, tuple(o for o in given if o.name not in entries)
 
 
 def looks_markdown(looks: Iterable[type[Look]] = tuple(ALL.values())) -> str:

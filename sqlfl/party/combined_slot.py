@@ -25,6 +25,7 @@ from sqlfl.unions import (
     merge_classes,
     merge_names,
     merge_noised,
+    merge_profiles,
     merge_statistics,
     sum_bounded,
     sum_statistics,
@@ -90,6 +91,8 @@ class CombinedSlot:
                 return self._identifiers(request)
             case ms.SendFindings():
                 return self._findings(request)
+            case ms.SendProfile():
+                return self._profile(request)
             case ms.SendEqualRows():
                 return self._equal_rows(request)
             case ms.Start():
@@ -223,6 +226,13 @@ class CombinedSlot:
             identifying=everywhere(lambda part: part.identifying),
             unseen=np.sum([part.unseen for part in parts], axis=0),
         )
+
+    def _profile(self, request: ms.SendProfile) -> ms.Message:
+        if not isinstance(request, ms.SendExplained):
+            return merge_profiles(self._ask(request, ms.Profile))
+        self._check(request, len(request.targets))
+        requests = [replace(request, targets=own) for own in self.rows.split(request.targets)]
+        return merge_profiles(self._ask_each(requests, ms.Profile))
 
     def _equal_rows(self, request: ms.SendEqualRows) -> ms.Message:
         if self._operator is not None:

@@ -167,6 +167,8 @@ class PartyClient(Server):
                 return state.labels()
             case ms.SendFindings():
                 return state.findings()
+            case ms.SendProfile():
+                return state.profile(request)
             case ms.SendEqualRows():
                 return state.equal_rows()
             case ms.SendWeights():

@@ -32,6 +32,7 @@ from sqlfl.udfs.noised import (
     shared_noised_encoding,
 )
 from sqlfl.udfs.predict import make_engine, ready
+from sqlfl.udfs.profiles import profile
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.sql import Connection
 from sqlfl.udfs.transforming import encoding_of, of_ranges, ranges, transform
@@ -160,6 +161,17 @@ class SlotState:
             encoding = self.encoded()
             empty, constant, identifying = of_training(self.snapshot, encoding, self.joined)
         return ms.Findings(self.snapshot.run, own.slot, empty, constant, identifying, unseen)
+
+    def profile(self, request: ms.SendProfile) -> ms.Profile:
+        """What the features are like, before any is encoded."""
+        own = self.specification
+        if own.privacy is not None:
+            raise InternalError(f"rows of slot {own.slot} are protected: nothing is said")
+        if self.operator is not None or self.engine is not None or self.encoding is not None:
+            raise InternalError(f"slot {own.slot} is not one to check")
+        if isinstance(request, ms.SendExplained):
+            self.check(request, rows=self.snapshot.active)
+        return profile(self.snapshot, request)
 
     def equal_rows(self) -> ms.EqualRows:
         """Which active rows are equal; engine and operator are of distinct ones then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.messages import KINDS
-from sqlfl.options.looks import Contributions, Importance, Inference
+from sqlfl.options.looks import Check, Contributions, Importance, Inference
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -56,6 +56,8 @@ PLANS = {
     "inference": plans.score("evaluate", look=Inference()),
     "importance": plans.score("evaluate", look=Importance()),
     "contributions": plans.score("predict", look=Contributions(features=True)),
+    "check": plans.score("check", look=Check()),
+    "check alone": plans.score("check", look=Check(explains=False)),
 }
 NAMES = {kind.kind for kind in KINDS.values()}
 OUTSIDE = {"keep", "drop", "failure", "collect", "collected", "repeat", "send_block", "block"}

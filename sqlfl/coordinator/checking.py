@@ -1,0 +1,314 @@
+"""CHECK: how the tables of a query join, what its features are like, and what looks wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.arrays import Array, Float
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.findings import (
+    IDENTIFIED,
+    few_rows,
+    growth,
+    identifying,
+    is_constant,
+    is_null,
+    leaking,
+    matching,
+    multiplied,
+    without_match,
+)
+from sqlfl.coordinator.join_limits import key_words
+from sqlfl.coordinator.join_size import SlotCodes, joins_of
+from sqlfl.coordinator.preparation import Joined, Targets, labels, prepare
+from sqlfl.coordinator.scoring import Scoring
+from sqlfl.errors import ModelError
+from sqlfl.messages import Message, Profile, SendExplained, SendProfile
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.models.kinds import TWO_CLASSES, kind_of
+from sqlfl.options.looks import Check
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import CATEGORY, Slot
+from sqlfl.schema import Address
+from sqlfl.unions import merge_profiles
+
+SCHEMA = pa.schema([
+    *((name, pa.string()) for name in ("part", "table", "name", "kind")),
+    ("rows", pa.int64()), ("matched", pa.float64()),
+    ("fan_out", pa.float64()), ("fan_out_p99", pa.float64()), ("fan_out_max", pa.float64()),
+    ("share", pa.float64()), ("missing", pa.float64()), ("distinct", pa.int64()),
+    *((name, pa.float64()) for name in ("low", "high", "mean", "explains")),
+    ("finding", pa.string()),
+])  # fmt: skip
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "query": ("rows",),
+    "key": ("table", "name", "rows", "matched", "fan_out", "fan_out_p99", "fan_out_max"),
+    "table": ("table", "rows", "matched", "fan_out", "fan_out_p99", "fan_out_max"),
+    "target": ("name", "kind", "rows", "share", "low", "high", "mean"),
+    "feature": (
+        *("table", "name", "kind", "missing", "distinct"),
+        *("low", "high", "mean", "explains"),
+    ),
+}
+"""Parts of the result, with the columns that each has."""
+MOST = 1 << 28
+"""Numbers of targets that a party is sent."""
+P99 = 0.99
+Row = dict[str, Any]
+
+
+def check(plan: FederatedPlan, channel: Channel, run: str, said: Scoring) -> pa.Table:
+    """A row for the query, each side of each join key, each table, class and feature."""
+    seen: dict[int, SlotCodes] = {}
+    joined = prepare(plan, channel, run, said.tell, seen=seen.update)
+    target = None
+    if joined.total and any(slot.target for slot in plan.ucq.slots):
+        target = labels(plan, joined, channel, run)
+    said.tell("looking at features")
+    profiles = _profiles(plan, joined, target, channel, run)
+    rows = [
+        _of_query(plan, joined),
+        *_of_keys(plan, seen),
+        *(_of_table(plan, slot, joined, seen[slot.index]) for slot in plan.ucq.slots),
+        *([] if target is None else _of_target(plan, joined, target)),
+    ]
+    for slot in plan.ucq.slots:
+        if slot.index in profiles:
+            rows += _of_features(plan, slot, joined, profiles[slot.index])
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+# -- the join -------------------------------------------------------------------------------------
+
+
+def _of_query(plan: FederatedPlan, joined: Joined) -> Row:
+    finding = few_rows(joined) or growth(plan, joined)
+    return {"part": "query", "name": "joined rows", "rows": joined.total, "finding": finding}
+
+
+def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
+    """Each key of each pair of tables, from either side, by that key alone."""
+    rows: list[Row] = []
+    for join in joins_of(plan.ucq):
+        slots = [plan.ucq.slots[number] for number in (join.left, join.right)]
+        ends = [seen[s.index].keys[join.key][_own(s, seen[s.index])] for s in slots]
+        size = max((int(end.max(initial=-1)) for end in ends), default=-1) + 1
+        counts = [np.bincount(end[end >= 0], minlength=size) for end in ends]
+        name = " = ".join(key_words(slot, join.key) for slot in slots)
+        means = []
+        for slot, end, partners in zip(slots, ends, counts[::-1], strict=True):
+            met = partners[end[end >= 0]]
+            found = met[met > 0]
+            means.append(float(found.mean()) if found.size else 0.0)
+            rows.append(
+                {"part": "key", "table": slot.name, "name": name} | _shares(len(end), found)
+            )
+        matched = [(str(row["table"]), row["matched"]) for row in rows[-2:]]
+        rows[-2]["finding"] = matching(name, *matched) or multiplied(
+            name, means, [slot.name for slot in slots]
+        )
+    return rows
+
+
+def _own(slot: Slot, codes: SlotCodes) -> Array:
+    """bool (n,): rows of the table, not of what a LEFT JOIN makes up."""
+    return codes.among([f.index for f in slot.fragments if not f.virtual])
+
+
+def _of_table(plan: FederatedPlan, slot: Slot, joined: Joined, codes: SlotCodes) -> Row:
+    rows = int(np.count_nonzero(_own(slot, codes)))
+    row: Row = {"part": "table", "table": slot.name, "rows": rows}
+    active = joined.slots.get(slot.index)
+    if active is None:  # a link alone: which of its rows are joined is not kept
+        return row
+    often = active.mapping.counts(slot.index)[~active.made_up]
+    row |= _shares(rows, often)
+    if slot.name in without_match(plan, joined):
+        row["finding"] = f"LEFT JOIN {slot.name}: no row has a match in it"
+    return row
+
+
+def _shares(rows: int, often: Array) -> Row:
+    """Of so many rows those that are joined, and how often each of them is."""
+    if not often.size:
+        return {"rows": rows, "matched": 0.0 if rows else None}
+    return {
+        "rows": rows,
+        "matched": len(often) / rows,
+        "fan_out": float(often.mean()),
+        "fan_out_p99": float(np.quantile(often, P99, method="higher")),
+        "fan_out_max": float(often.max()),
+    }
+
+
+# -- target and features --------------------------------------------------------------------------
+
+
+def _of_target(plan: FederatedPlan, joined: Joined, target: Targets) -> list[Row]:
+    slot = next(s for s in plan.ucq.slots if s.target)
+    often = joined.slots[slot.index].mapping.counts(slot.index).astype(np.float64)
+    name, missing = plan.ucq.target, joined.null_targets
+    lost = f"{missing:,} rows have no target, and are left out" if missing else None
+    if target.classes is None:
+        values = target.values
+        least = _check_of(plan).min_cell
+        row: Row = {"part": "target", "name": name, "kind": "number", "rows": joined.total}
+        if len(values) >= 2 * least:
+            ends = np.partition(values, (least - 1, len(values) - least))
+            row |= {"low": float(ends[least - 1]), "high": float(ends[len(values) - least])}
+            row["mean"] = float(values @ often / often.sum())
+        alone = len(np.unique(values)) == 1
+        row["finding"] = f"target {name} is the same in all joined rows" if alone else lost
+        return [row]
+    counts = np.bincount(target.values, often, len(target.classes))
+    two = kind_of(plan.kind).target == TWO_CLASSES
+    wrong = (
+        f"{plan.kind} takes two classes, and target {name} has {len(target.classes)}"
+        if two and len(target.classes) != 2
+        else None
+    )
+    rows: list[Row] = []
+    for text, count in zip(target.classes, counts.tolist(), strict=True):
+        share = count / joined.total
+        few = share < FEW or count < FEWEST
+        rare = f"class {text} has {count:,.0f} of {joined.total:,} joined rows"
+        rows.append({
+            "part": "target", "name": text, "kind": "class", "rows": round(count),
+            "share": share, "finding": wrong or (rare if few else lost),
+        })  # fmt: skip
+        wrong = lost = None
+    return rows
+
+
+FEW = 0.01
+"""A class with a smaller share of the joined rows is told of."""
+FEWEST = 10
+"""And one with fewer rows."""
+
+
+def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -> list[Row]:
+    rows: list[Row] = []
+    explains = _explains(plan, slot, joined, found)
+    unmatched = slot.name in without_match(plan, joined)
+    own = joined.slots[slot.index]
+    active = int(own.offsets[-1]) - len(own.virtual)
+    for place, feature in enumerate(slot.features):
+        missing = float(found.missing[place]) / joined.total
+        distinct = int(found.distinct[place]) if feature.kind != "array" else None
+        row = {
+            "part": "feature", "table": slot.name, "name": feature.name, "kind": feature.kind,
+            "rows": joined.total, "missing": missing, "distinct": distinct,
+            "low": _told(found.low[place]), "high": _told(found.high[place]),
+            "mean": _told(found.mean[place]), "explains": _told(explains[place]),
+        }  # fmt: skip
+        name = f"feature {feature.name} (of {slot.name})"
+        category = feature.kind == CATEGORY
+        if found.missing[place] >= joined.total:
+            row["finding"] = None if unmatched else is_null(name, joined.total, "tells nothing")
+        elif distinct == 1 and missing == 0:
+            row["finding"] = is_constant(name)
+        elif category and distinct and identifying(distinct, active):
+            row["finding"] = f"{name} {LIKE_AN_IDENTIFIER}"
+        elif feature.type in WHOLE and distinct == active >= IDENTIFIED:
+            row["finding"] = f"{name} is another whole number in each row: is it an identifier?"
+        elif explains[place] >= LEAKS:
+            row["finding"] = leaking(name, plan.ucq.target or "", float(explains[place]))
+        elif missing >= MOSTLY:
+            row["finding"] = f"{name} is NULL in {missing:.0%} of the joined rows"
+        rows.append(row)
+    return rows
+
+
+LIKE_AN_IDENTIFIER = "is a text with nearly as many values as there are rows: an identifier?"
+WHOLE = ("INTEGER", "BIGINT", "UINTEGER", "UBIGINT", "HUGEINT")
+LEAKS = 0.9
+"""A feature that explains so much of the target alone may be made of it."""
+MOSTLY = 0.5
+
+
+def _told(number: float) -> float | None:
+    return None if np.isnan(number) else float(number)
+
+
+def _explains(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile) -> Float:
+    """(features,): share of the target's variance between groups that are alike in the feature;
+    of classes Goodman and Kruskal's τ. Adjusted for the number of groups (ε², Kelley 1935)."""
+    target = next((s for s in plan.ucq.slots if s.target), slot)
+    n = min(
+        joined.total, *(int(joined.slots[s.index].offsets[-1]) for s in (slot, target))
+    )  # rows that are joined often are no more independent for it
+    total = joined.total - found.apart
+    if total <= 1e-9 * joined.total:
+        return np.full(len(found.explained), np.nan)
+    share = np.minimum(found.explained / total, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        adjusted = 1.0 - (1.0 - share) * (n - 1.0) / (n - found.groups)
+    return np.where(found.groups < n, np.maximum(adjusted, 0.0), np.nan)
+
+
+def _profiles(
+    plan: FederatedPlan, joined: Joined, target: Targets | None, channel: Channel, run: str
+) -> dict[int, Profile]:
+    """Of each slot with features; none of an empty join."""
+    asked = _check_of(plan)
+    slots = [slot for slot in plan.ucq.slots if slot.features and joined.total]
+    columns = None
+    if target is not None and asked.explains:
+        columns = _columns(plan, target.spread(joined), joined.total)
+    requests: dict[Address, Message] = {}
+    for slot in slots:
+        own = joined.slots[slot.index]
+        if columns is None:
+            requests |= {a: SendProfile(run, a[1], asked.min_cell) for a in own.addresses}
+            continue
+        size = int(own.offsets[-1])
+        if size * columns.shape[1] > MOST:
+            raise ModelError(
+                f"{size:,} rows of {slot.name} and {columns.shape[1]:,} classes are too many to "
+                "find out what each feature explains",
+                hint="WITH (explains = false)",
+            )
+        sums = np.stack([np.bincount(own.rows, c, size) for c in columns.T], axis=1)
+        for number, address in enumerate(own.addresses):
+            mine = sums[own.offsets[number] : own.offsets[number + 1]].astype(np.float32)
+            requests[address] = SendExplained(run, slot.index, asked.min_cell, mine)
+    features = {slot.index: len(slot.features) for slot in slots}
+    replies = ask(channel, requests, lambda a: expected.profile(features[a[1]], joined.total))
+    return {
+        slot.index: merge_profiles([replies[a] for a in joined.slots[slot.index].addresses])
+        for slot in slots
+    }
+
+
+def _columns(plan: FederatedPlan, target: Targets, total: int) -> Float:
+    """(N, K) of mean 0, whose squares add up to N; zeros where the target is one value."""
+    if target.classes is None:
+        found = target.values.astype(np.float64)[:, None]
+    elif kind_of(plan.kind).target == TWO_CLASSES:
+        found = (target.values == len(target.classes) - 1).astype(np.float64)[:, None]
+    else:
+        found = np.eye(len(target.classes))[target.values]
+    found = found - found.mean(axis=0)
+    with np.errstate(over="ignore"):
+        squares = float(np.square(found).sum())
+    constant = squares <= 1e-24 * total
+    return np.zeros_like(found) if constant else found * np.sqrt(total / squares)
+
+
+def _check_of(plan: FederatedPlan) -> Check:
+    assert isinstance(plan.look, Check)
+    return plan.look
+
+
+def parts_of(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Each of SECTIONS that there is, with the columns of it that say anything."""
+    names = np.array(table.column("part").to_pylist(), object)
+    for part, columns in SECTIONS.items():
+        own = table.filter(pa.array(names == part))
+        kept = [name for name in columns if own.column(name).null_count < own.num_rows]
+        if kept:
+            yield part, own.select(kept)
