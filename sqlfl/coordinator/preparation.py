@@ -469,11 +469,12 @@ def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> T
                 "the 4-byte numbers of messages",
                 hint="divide the target by a power of ten",
             )
-        least = kind_of(plan.kind).least
-        if least is not None and numbers.min(initial=least) < least:
+        kind = kind_of(plan.kind)
+        least, lowest = kind.least, numbers.min(initial=np.inf)
+        if least is not None and (lowest < least or (kind.above and lowest == least)):
+            where = f"below {least:g}" if lowest < least else f"that are {least:g}"
             raise ModelError(
-                f"target {plan.ucq.target} has values below {least:g}, which a {plan.kind} does "
-                "not take",
+                f"target {plan.ucq.target} has values {where}, which a {plan.kind} does not take",
                 hint="correct them, or leave their rows out with WHERE",
             )
         return Targets(numbers, None, index)

@@ -22,6 +22,7 @@ RATIOS = {
     "logistic_regression": "odds_ratio",
     "softmax_regression": "odds_ratio",
     "poisson_regression": "rate_ratio",
+    "gamma_regression": "mean_ratio",
 }
 """What exp(coefficient) is, where it is of use."""
 

@@ -28,6 +28,8 @@ class Kind:
     """The one that trains it, which trains no other kind; empty: all that train such blocks."""
     least: float | None = None
     """The smallest target that there may be."""
+    above: bool = False
+    """It is not that itself, but above it."""
     no_label_noise: str = ""
     """Why PRIVACY does not noise its labels; empty where it does."""
     no_feature_noise: str = ""
@@ -54,6 +56,18 @@ _KINDS = (
         least=0.0,
         no_label_noise="noised counts may be below 0, of which the loss has no minimum, and cut "
         "off at 0 they would be too large on average",
+        no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
+        "large on average, and no public bound of them says how long steps may be",
+    ),
+    Kind(
+        "gamma_regression",
+        NUMBER,
+        "gamma",
+        "Gamma loss, per row",
+        "RMSE ({unit})",
+        least=0.0,
+        above=True,
+        no_label_noise="noised targets may be 0 or below, of which there is no logarithm",
         no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
         "large on average, and no public bound of them says how long steps may be",
     ),

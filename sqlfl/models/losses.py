@@ -1,9 +1,9 @@
 """Losses of generalised linear models: values, derivatives, proximal steps and links.
 
-Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), numbers from 0 up (poisson), 0
-or 1 (logistic), class codes (softmax). Means are over the N rows, or Σ w_j · / Σ w_j where there
-are weights w (N,), of any scale, not negative, some of them positive: a row of weight 2 counts as
-two rows, one of weight 0 as none.
+Scores H are float64 (N, d_c). Targets y are (N,): numbers (squared), numbers from 0 up (poisson),
+above 0 (gamma), 0 or 1 (logistic), class codes (softmax). Means are over the N rows, or
+Σ w_j · / Σ w_j where there are weights w (N,), of any scale, not negative, some of them positive: a
+row of weight 2 counts as two rows, one of weight 0 as none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.compiled import library
+from sqlfl.models.gamma import Gamma
 from sqlfl.models.kinds import kind_of
 from sqlfl.models.metrics import ClassMeter, Mean, Meter, Metrics
 from sqlfl.models.poisson import Poisson
@@ -390,6 +391,7 @@ def loss_of(kind: str, classes: int) -> Loss:
 LOSSES: Mapping[str, Callable[[int], Loss]] = {
     "squared": lambda classes: Squared(),
     "poisson": lambda classes: Poisson(),
+    "gamma": lambda classes: Gamma(),
     "logistic": lambda classes: Logistic(),
     "softmax": Softmax,
 }

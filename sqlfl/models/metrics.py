@@ -147,10 +147,15 @@ class CountMeter:
     def __init__(self) -> None:
         self._units, self._squares, self._sizes = Mean(), RootMean(), Mean()
 
+    def deviances(self, mean: Array, least: Array, y: Array) -> Array:
+        """Of each row; `least` is the mean, but not 0."""
+        return np.asarray(2.0 * (xlogy(y, y) - xlogy(y, least) - y + mean))
+
     def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
         mean = prediction[:, 0]
-        least = np.maximum(mean, np.finfo(np.float64).tiny)
-        self._units.add(2.0 * (xlogy(y, y) - xlogy(y, least) - y + mean), weights)
+        self._units.add(
+            self.deviances(mean, np.maximum(mean, np.finfo(np.float64).tiny), y), weights
+        )
         error = mean - y
         self._sizes.add(np.abs(error), weights)
         self._squares.add(np.square(error, out=error), weights)
@@ -172,6 +177,14 @@ class CountMeter:
             "rmse": self._squares.value,
             "mae": self._sizes.value,
         }
+
+
+class GammaMeter(CountMeter):
+    """The same of sizes y > 0; deviance: mean of 2 (y/μ − 1 − log(y/μ))."""
+
+    def deviances(self, mean: Array, least: Array, y: Array) -> Array:
+        ratio = y / least
+        return np.asarray(2.0 * (ratio - 1.0 - np.log(ratio)))
 
 
 class ClassMeter:

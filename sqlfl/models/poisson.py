@@ -107,14 +107,7 @@ class Poisson(OfNumbers):
         return self.curvature / max(mean_of(bent, weights), along)
 
     def predict(self, scores: Array) -> Array:
-        beyond = int(np.count_nonzero(~(scores <= HIGHEST)))
-        if beyond:
-            raise ModelError(
-                f"the means of {beyond} joined rows, exponentials of their scores, are beyond all "
-                "numbers",
-                hint="their features are far beyond those of training: compare the units",
-            )
-        return np.exp(scores)
+        return means(scores)
 
     def meter(self, rows: int = 0) -> Meter:
         return CountMeter()
@@ -123,6 +116,18 @@ class Poisson(OfNumbers):
         mean = prediction[:, 0]
         least = np.maximum(mean, np.finfo(np.float64).tiny)
         return mean_of(mean - xlogy(targets, least), weights)
+
+
+def means(scores: Array) -> Array:
+    """Exponentials of scores. ModelError where one is beyond all numbers."""
+    beyond = int(np.count_nonzero(~(scores <= HIGHEST)))
+    if beyond:
+        raise ModelError(
+            f"the means of {beyond} joined rows, exponentials of their scores, are beyond all "
+            "numbers",
+            hint="their features are far beyond those of training: compare the units",
+        )
+    return np.exp(scores)
 
 
 def _counting(scores: Array, weights: Array | None) -> Array:

@@ -8,11 +8,12 @@ from scipy import optimize
 from scipy.special import log_softmax
 
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.gamma import Gamma
 from sqlfl.models.losses import CHUNK, Logistic, Loss, Softmax, Squared, loss_of
 from sqlfl.models.poisson import Poisson
 
-LOSSES = [Squared(), Poisson(), Logistic(), Softmax(4)]
-BOUNDED = [loss for loss in LOSSES if loss.name != "poisson"]
+LOSSES = [Squared(), Poisson(), Gamma(), Logistic(), Softmax(4)]
+BOUNDED = [loss for loss in LOSSES if loss.bounded]
 
 
 def sample(loss: Loss, rows: int = 30, size: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -22,6 +23,8 @@ def sample(loss: Loss, rows: int = 30, size: float = 2.0) -> tuple[np.ndarray, n
         return scores, rng.normal(size=rows)
     if loss.name == "poisson":
         return scores, rng.poisson(3.0, rows).astype(float)
+    if loss.name == "gamma":
+        return scores, rng.gamma(2.0, size=rows)
     return scores, rng.integers(0, max(2, loss.outputs), rows)
 
 
@@ -91,6 +94,18 @@ def test_the_proximal_step_of_any_count_and_score(rho: float) -> None:
         slope = Poisson().gradient(z, y) + rho * (z - points)
         size = np.exp(z) * (1.0 + np.abs(z)) + count + rho * (np.abs(z) + np.abs(points))
         assert (np.abs(slope) <= 1e-14 * size).all()
+
+
+@pytest.mark.parametrize("rho", [1e-4, 1.0, 1e4])
+def test_the_proximal_step_of_any_size_and_score(rho: float) -> None:
+    points = np.array([[-700.0], [-30.0], [0.0], [50.0], [1e4], [1e6]])
+    for size in (1e-30, 1.0, 1e30):
+        y = np.full(len(points), size)
+        z = Gamma().prox(points, y, rho)
+        slope = Gamma().gradient(z, y) + rho * (z - points)
+        u = np.log(size) - z
+        most = np.exp(u) * (1.0 + np.abs(u)) + 1.0 + rho * (np.abs(z) + np.abs(points) + 70.0)
+        assert (np.abs(slope) <= 1e-14 * most).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)

@@ -1,0 +1,111 @@
+"""The Gamma loss of sizes and durations, with the logarithm as link: y exp(−H) + H, y > 0.
+
+It is least at H = log y, and there 1 + log y, which `Gamma.floor` is the mean of: what is left,
+half the deviance, is what is minimised. In another unit of the target it is the same.
+Its curvature y exp(−H) has no bound; at the best constant score its mean is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import wrightomega
+
+from sqlfl.arrays import Array
+from sqlfl.models.metrics import GammaMeter, Meter
+from sqlfl.models.poisson import means
+from sqlfl.models.targets import LARGEST, OfNumbers
+from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
+
+
+@dataclass(frozen=True)
+class Gamma(OfNumbers):
+    """y exp(−H) + H, less its minimum over H."""
+
+    curvature: float = 1.0
+    outputs: int = 1
+    name: str = "gamma"
+    largest_score: float = float(np.log(LARGEST))
+    bounded: bool = False
+
+    @property
+    def slack(self) -> float:
+        """Rounding: exp(log y) need not be y."""
+        return 1e-14
+
+    def floor(self, targets: Array, weights: Array | None) -> float:
+        return 1.0 + mean_of(np.log(targets), weights)
+
+    def value(self, scores: Array, targets: Array, weights: Array | None = None) -> float:
+        with np.errstate(over="ignore"):
+            u = _short(scores[:, 0], targets, weights)
+            return mean_of(np.expm1(u) - u, weights)
+
+    def gradient(self, scores: Array, targets: Array, weights: Array | None = None) -> Array:
+        with np.errstate(over="ignore"):
+            u = _short(scores[:, 0], targets, weights)
+            return rows_times(-np.expm1(u)[:, None], weights)
+
+    def value_and_slopes(
+        self, scores: Array, targets: Array, weights: Array | None
+    ) -> tuple[float, Array]:
+        # where a trial goes too far the value is infinite, which is no descent
+        with np.errstate(over="ignore", invalid="ignore"):
+            u = _short(scores[0], targets, weights)
+            grown = np.expm1(u)
+            return sum_of(grown - u, weights), -times(grown, weights)[None]
+
+    def curvatures(
+        self, scores: Array, targets: Array, weights: Array | None, ways: Array
+    ) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            bent = np.exp(_short(scores[0], targets, weights))
+            return second_moments(ways[:, 0], times(bent, weights))
+
+    @property
+    def quadratic(self) -> bool:
+        return False
+
+    def prox(self, points: Array, targets: Array, rho: float) -> Array:
+        """With u = log y − z: exp(u) + ρ u = 1 + ρ (log y − v), by Wright's ω as of `Poisson`."""
+        level = np.log(targets)[:, None]
+        a = level - points + 1.0 / rho
+        omega = wrightomega(a - np.log(rho))
+        small = omega < 1.0
+        u: Array = np.where(small, a - omega, np.log(rho * np.where(small, 1.0, omega)))
+        return np.asarray(level - u)
+
+    def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
+        return np.array([np.log(mean_of(targets, weights))])
+
+    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+        """Of targets that are what the scores say."""
+        return 1.0
+
+    def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
+        """Between a row's score and the one that it should have, the curvature is at most y/mean or
+        1. Of all directions the scores' own is taken, as of `Poisson`."""
+        h = scores[:, 0]
+        with np.errstate(over="ignore"):
+            bent = np.maximum(np.exp(_short(h, targets, weights)), 1.0)
+        square = (h - mean_of(h, weights)) ** 2
+        spread = mean_of(square, weights)
+        along = mean_of(bent * square, weights) / spread if spread > 0.0 else 0.0
+        return self.curvature / max(mean_of(bent, weights), along)
+
+    def predict(self, scores: Array) -> Array:
+        return means(scores)
+
+    def meter(self, rows: int = 0) -> Meter:
+        return GammaMeter()
+
+    def of_prediction(self, prediction: Array, targets: Array, weights: Array | None) -> float:
+        mean = np.maximum(prediction[:, 0], np.finfo(np.float64).tiny)
+        return mean_of(np.log(mean) + targets / mean, weights)
+
+
+def _short(scores: Array, targets: Array, weights: Array | None) -> Array:
+    """u = log y − H; 0 of rows that weigh nothing, whose share may be infinite: (n,)"""
+    u = np.log(targets) - scores
+    return u if weights is None else np.where(weights > 0.0, u, 0.0)
