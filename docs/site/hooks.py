@@ -65,6 +65,9 @@ def _names() -> str:
     import sqlfl
 
     entries = [f"::: sqlfl.{name}" for name in sqlfl.__all__ if not name.startswith("_")]
+    entries += [
+        f"::: sqlfl.sklearn.{name}" for name in ("FederatedClassifier", "FederatedRegressor")
+    ]
     return "\n\n".join(["# Names in Python", *entries])
 
 
