@@ -256,11 +256,17 @@ def _mean(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
+def _uncast(part: exp.Expr) -> exp.Expr:
+    """Without the cast to the type of both sides."""
+    found: exp.Expr = part.this if isinstance(part, exp.Cast) else part
+    return found
+
+
 def key_words(slot: Slot, key: int) -> str:
     """The key as the slot's first fragment has it, `t.k` or `(t.k, t.m)`, under the slot's name."""
     select = next(f.select for f in slot.fragments if not f.virtual)
     parts = [
-        item.this.copy()
+        _uncast(item.this).copy()
         for item in select.expressions
         if item.alias_or_name.startswith(f"{KEY}{key}_")
     ]

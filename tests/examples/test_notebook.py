@@ -14,7 +14,12 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = ROOT / "examples" / "01_quickstart.ipynb"
 LESS = ROOT / "examples" / "06_less_leaves.ipynb"
-NOTEBOOKS = pytest.mark.parametrize("path", [QUICKSTART, LESS], ids=lambda path: path.stem)
+HOSPITAL = ROOT / "examples" / "02_hospital.ipynb"
+BUDGET = ROOT / "examples" / "03_privacy_budget.ipynb"
+OWN = ROOT / "examples" / "04_your_own_database.ipynb"
+NOTEBOOKS = pytest.mark.parametrize(
+    "path", [QUICKSTART, HOSPITAL, BUDGET, OWN, LESS], ids=lambda path: path.stem
+)
 
 
 @NOTEBOOKS
@@ -112,3 +117,55 @@ def test_what_leaves_less_runs_from_top_to_bottom(
     assert "(8, 1e-06)-DP" in str(results(outputs, "report")[0].data)
     assert "the duality gap proves" in html(outputs, "columns")
     assert "(8, 1e-06)-DP" in html(outputs, "noised")
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+def test_the_hospital_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = run(HOSPITAL, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    assert not [cell for cell, output in every if output.output_type == "error"]
+    assert not [cell for cell, output in every if output.get("name") == "stderr"]
+    assert "Join keys" in html(outputs, "check")
+    (mistake,) = results(outputs, "mistake")
+    assert "is many to many" in mistake.data["text/plain"]
+    for cell in ("roc", "calibration"):
+        assert outputs[cell][0].data["image/png"]
+    rows = [
+        re.findall(r"<td[^>]*>(.*?)</td>", row) for row in html(outputs, "inference").split("</tr>")
+    ]
+    found = {row[1]: row for row in rows if "number" in row}
+    assert float(found["days"][8]) < 1e-6
+    for name in ("age", "iron", "sugar"):
+        assert float(found[name][9]) < 0 < float(found[name][10])
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+def test_the_privacy_budget_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = run(BUDGET, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    assert not [cell for cell, output in every if output.output_type == "error"]
+    assert "(2, 1e-06)-DP" in html(outputs, "private")
+    (price,) = results(outputs, "price")
+    assert len(re.findall(r"0[.]\d{3} .*0[.]\d{3}", price.data["text/plain"])) == 6
+    assert "(2, 0)-DP" in html(outputs, "labels")
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+def test_your_own_database_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = run(OWN, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    failed = {cell: output.ename for cell, output in every if output.output_type == "error"}
+    assert set(failed) == {"misspelt", "two-parties", "text-target"}
+    assert set(failed.values()) == {"PlanError"}
+    assert "no row has a partner by" in html(outputs, "keys")
+    assert "nothing looks like a mistake" in html(outputs, "keys-mended")
+    assert "gamma_regression" in html(outputs, "later")
