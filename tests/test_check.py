@@ -273,6 +273,13 @@ def test_nothing_is_left_and_refusals_are_clear(fed: sqlfl.Federation) -> None:
     assert not fed.sql("SHOW MODELS").arrow().num_rows
 
 
+def test_infinite_values_are_told_of(fed: sqlfl.Federation) -> None:
+    odd = "CASE p.x WHEN 3 THEN 'inf'::DOUBLE WHEN 4 THEN '-inf'::DOUBLE ELSE p.x END AS odd"
+    assert findings(fed, f"CHECK TARGET y FROM (SELECT {odd}, p.y FROM a.p p)") == [
+        "feature odd (of p) has infinite values, which TRAIN refuses"
+    ]
+
+
 def test_few_rows_have_no_range(fed: sqlfl.Federation) -> None:
     found = by_name(fed.sql("CHECK (SELECT p.x FROM a.p p WHERE p.id < 4)"), "feature")["x"]
     assert (found["low"], found["high"], found["mean"]) == (None, None, None)

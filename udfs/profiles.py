@@ -120,8 +120,10 @@ def _numbers(values: Float, counts: Float, least: int) -> list[float]:
     low, high = ends[least - 1], ends[len(present) - least]
     if low > high:  # of less than twice so many rows
         low = high = np.nan
-    with np.errstate(invalid="ignore", over="ignore"):  # of infinite values
-        mean = counts[~gone] @ present / counts[~gone].sum()
+    mean = np.inf
+    if np.isfinite(present).all():
+        with np.errstate(over="ignore"):
+            mean = counts[~gone] @ present / counts[~gone].sum()
     return [*found, float(low), float(high), float(mean)]
 
 

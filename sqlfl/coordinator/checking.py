@@ -209,6 +209,8 @@ def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile
         category = feature.kind == CATEGORY
         if found.missing[place] >= joined.total:
             row["finding"] = None if unmatched else is_null(name, joined.total, "tells nothing")
+        elif np.isinf(found.mean[place]):
+            row["finding"] = f"{name} has infinite values, which TRAIN refuses"
         elif distinct == 1 and missing == 0:
             row["finding"] = is_constant(name)
         elif category and distinct and identifying(distinct, active):
