@@ -5,13 +5,17 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sqlfl
+from sqlfl.models.kinds import KINDS
 from sqlfl.options.looks import QUALITY, Check, Contributions, Importance, Inference, looks_markdown
 from sqlfl.options.training import options_markdown
+from sqlfl.planner.grammar.dialect import STATEMENTS
 from sqlfl.transforms import COLUMN, FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
@@ -146,3 +150,17 @@ def test_docstring_examples_run(name: str) -> None:
 def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
     assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_statements_and_public_names_are_documented() -> None:
+    pages = {path.name: path.read_text() for path in ROOT.glob("docs/*.md")}
+    every = "\n".join(pages.values())
+
+    def missing(names: Iterable[str], text: str) -> list[str]:
+        return [name for name in names if not re.search(rf"\b{name}\b", text)]
+
+    assert not missing(STATEMENTS, pages["statements.md"])
+    assert not missing(KINDS, pages["statements.md"])
+    assert not missing((name for name in sqlfl.__all__ if name != "__version__"), every)
+    for kind in (sqlfl.Federation, sqlfl.Relation, sqlfl.Result, sqlfl.Model):
+        assert not missing((name for name in dir(kind) if not name.startswith("_")), every)

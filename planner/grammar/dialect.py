@@ -27,7 +27,7 @@ from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.planner.grammar.transforms import read_items
 
 _QUALITY = tuple(look.upper() for look in LOOKS)
-_STATEMENTS = (
+STATEMENTS = (
     *(
         "CHECK",
         "TRAIN",
@@ -76,7 +76,7 @@ class _Reader(Listings):
 
     def statement(self) -> Statement:
         if not self.tokens:
-            raise self.fail(f"expected a statement ({', '.join(_STATEMENTS)}), got nothing")
+            raise self.fail(f"expected a statement ({', '.join(STATEMENTS)}), got nothing")
         self.tokens = respelled(self.tokens, self.sql)
         found = self._statement()
         if self.token is not None:
@@ -119,12 +119,12 @@ class _Reader(Listings):
             return readers[first]()
         if first in _RESERVED:
             raise self.fail(f"{first} is reserved for later and not built yet")
-        near = nearest(first, (*_STATEMENTS, *_RESERVED))
+        near = nearest(first, (*STATEMENTS, *_RESERVED))
         hint = f"did you mean {near}?" if near else None
         if first in _SQL:
             hint = "run SQL on a party's own connection; a federation has no tables of its own"
         raise self.fail(
-            f"expected a statement ({', '.join(_STATEMENTS)}), got {self.got()}", hint=hint
+            f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}", hint=hint
         )
 
     def _train(self) -> TrainModel:
