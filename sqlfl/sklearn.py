@@ -64,6 +64,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     """
 
     _kind: str
+    _classifies: bool
+    _instead: str
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"{type(self).__name__} needs a target", hint="target='column of the query'"
             )
         kind = self._kind if self.kind is None else self.kind
-        self._check_kind(kind)
+        _check(kind, self._classifies, self._instead)
         name = self.name or f"sklearn_{secrets.token_hex(6)}"
         model = relation.train(
             name,
@@ -146,9 +148,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     @property
     def weights_(self) -> pa.Table:
         return self._fitted().weights
-
-    def _check_kind(self, kind: str) -> None:
-        raise NotImplementedError
 
     def _ordered(self, X: str | Relation | None) -> pa.Table:
         self._fitted()
@@ -197,9 +196,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         + str(_Federated.__doc__).partition("\n")[2]
     )
     _kind = "softmax_regression"
-
-    def _check_kind(self, kind: str) -> None:
-        _check(kind, True, "FederatedRegressor")
+    _classifies = True
+    _instead = "FederatedRegressor"
 
     def predict_proba(self, X: str | Relation | None = None) -> Array:
         """(N, classes), in the order of `id` and of `classes_`."""
@@ -218,9 +216,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         + str(_Federated.__doc__).partition("\n")[2]
     )
     _kind = "linear_regression"
-
-    def _check_kind(self, kind: str) -> None:
-        _check(kind, False, "FederatedClassifier")
+    _classifies = False
+    _instead = "FederatedClassifier"
 
     def score(self, X: str | Relation | None = None, y: None = None) -> float:
         """R², by EVALUATE MODEL. Raises Error of kinds that have none."""

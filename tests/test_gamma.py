@@ -12,10 +12,9 @@ from sklearn.metrics import mean_gamma_deviance
 
 import sqlfl
 from sqlfl.errors import ModelError, OptionError
+from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.federations import federation
-from tests.oracle import Encoder, materialised
-from tests.test_poisson import PLACES, QUERY, VISITS
 
 pytestmark = pytest.mark.thinned(2)
 
@@ -26,35 +25,13 @@ WEIGHTED = QUERY.format(target="0.2 + v.n + v.id % 7 AS n", more=", v.years")
 
 @pytest.fixture
 def parties(database: Open) -> dict[str, list[duckdb.DuckDBPyConnection]]:
-    halves = [database(VISITS.format(half=half)) for half in (0, 1)]
-    return {"clinic": halves, "geo": [database(PLACES)]}
+    return clinics(database)
 
 
 @pytest.fixture
 def fed(parties: dict[str, list[duckdb.DuckDBPyConnection]]) -> Iterator[sqlfl.Federation]:
     with federation(parties) as made:
         yield made
-
-
-def central(query: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encoded columns, target and years of the rows of `query`, by their id."""
-    with duckdb.connect() as whole:
-        for party in ("clinic", "geo"):
-            whole.execute(f"ATTACH ':memory:' AS {party}")
-        union = VISITS.replace("CREATE TABLE visits", "CREATE TABLE clinic.visits")
-        whole.execute(union.replace(" WHERE i % 2 = {half}", ""))
-        whole.execute(PLACES.replace("CREATE TABLE places", "CREATE TABLE geo.places"))
-        more = query.replace(" FROM", ", v.id, v.years AS w FROM", 1)
-        rows = materialised(whole, f"FROM ({more}) WHERE n IS NOT NULL ORDER BY id")
-    x = rows.select(["age", "ward", "size", "sort"])
-    years = rows.column("w").to_numpy().astype(float)
-    return Encoder.fit(x).transform(x), rows.column("n").to_numpy().astype(float), years
-
-
-def predicted(fed: sqlfl.Federation, query: str) -> np.ndarray:
-    result = fed.sql(f"PREDICT MODEL m ID (clinic.visits.id) FROM ({query})").arrow()
-    order = np.argsort(result.column("id").to_numpy())
-    return result.column("prediction").to_numpy()[order]
 
 
 @pytest.mark.thinned(5)

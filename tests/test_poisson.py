@@ -11,35 +11,21 @@ from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import mean_poisson_deviance
 
 import sqlfl
+from tests.clinic import QUERY, VISITS, central, clinics, predicted
 from tests.conftest import Open
 from tests.databases import in_memory
 from tests.federations import federation
-from tests.oracle import Encoder, materialised
 
 pytestmark = pytest.mark.thinned(2)
 
 L2 = 1e-3
-VISITS = (
-    "CREATE TABLE visits AS SELECT i AS id, i % 11 AS place, (i * 37) % 23 / 7.0 AS age, "
-    "['u', 'v', NULL][1 + i % 3] AS ward, 0.5 + (i * 5) % 4 AS years, "
-    "((i * 7919) % 101 + 3 * ((i * 37) % 23)) // 25 AS n FROM range(240) r(i) WHERE i % 2 = {half}"
-)
-PLACES = (
-    "CREATE TABLE places AS SELECT i AS place, (i * i) % 7 AS size, "
-    "['s', 't'][1 + i % 2] AS sort FROM range(9) r(i)"
-)
-QUERY = (
-    "SELECT v.age, v.ward, p.size, p.sort, {target}{more} FROM clinic.visits v "
-    "LEFT JOIN geo.places p ON v.place = p.place"
-)
 COUNTS = QUERY.format(target="v.n", more="")
 RATES = QUERY.format(target="v.n / v.years AS n", more=", v.years")
 
 
 @pytest.fixture
 def parties(database: Open) -> dict[str, list[duckdb.DuckDBPyConnection]]:
-    halves = [database(VISITS.format(half=half)) for half in (0, 1)]
-    return {"clinic": halves, "geo": [database(PLACES)]}
+    return clinics(database)
 
 
 @pytest.fixture
@@ -54,28 +40,6 @@ def train(query: str = COUNTS, clauses: str = "", **options: object) -> str:
         f"TRAIN OR REPLACE MODEL m USING poisson_regression TARGET n {clauses} "
         f"WITH ({written}) FROM ({query})"
     )
-
-
-def predicted(fed: sqlfl.Federation, query: str) -> np.ndarray:
-    result = fed.sql(f"PREDICT MODEL m ID (clinic.visits.id) FROM ({query})").arrow()
-    order = np.argsort(result.column("id").to_numpy())
-    return result.column("prediction").to_numpy()[order]
-
-
-def central(query: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Encoded columns, target and years of the rows of `query`, by their id."""
-    with in_memory() as whole:
-        for party in ("clinic", "geo"):
-            whole.execute(f"ATTACH ':memory:' AS {party}")
-        union = VISITS.replace("CREATE TABLE visits", "CREATE TABLE clinic.visits")
-        whole.execute(union.replace(" WHERE i % 2 = {half}", ""))
-        whole.execute(PLACES.replace("CREATE TABLE places", "CREATE TABLE geo.places"))
-        rows = materialised(
-            whole, query.replace(" FROM", ", v.id, v.years FROM", 1) + " ORDER BY id"
-        )
-    features = rows.select(["age", "ward", "size", "sort"])
-    y = rows.column("n").to_numpy().astype(float)
-    return Encoder.fit(features).transform(features), y, rows.column("years").to_numpy()
 
 
 @pytest.mark.thinned(5)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.messages.preparation import is_identifying
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.columns import known_codes
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of, vocabulary_pads
@@ -21,10 +22,6 @@ Counts = npt.NDArray[np.int64]
 
 NULL = b"n"
 """The canonical text of a category that is NULL."""
-NEARLY = 0.5
-"""A category for every second joined row, or more, identifies rows."""
-FEWEST = 50
-"""Joined rows of which that is said."""
 SAME = 1e-9
 """Values that differ by less than this share of their mean (or of 1) are one."""
 
@@ -43,7 +40,7 @@ def of_training(snapshot: Snapshot, encoding: Encoding, joined: int) -> tuple[Fl
         alone = len(known) == 1
         null = alone and _is_null(known[0], encoding.vocabulary_key, number)
         empty[position], constant[position] = null, alone and not null
-        identifying[position] = joined >= FEWEST and len(known) > NEARLY * joined
+        identifying[position] = is_identifying(len(known), joined)
     numeric = [p for p, feature in enumerate(features) if feature.kind != "category"]
     empty[numeric] = (encoding.missing >= encoding.total) & (encoding.total > 0)
     candidates: dict[int, range] = {}

@@ -11,10 +11,8 @@ import pyarrow as pa
 from sqlfl.arrays import Array, Float
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import (
-    IDENTIFIED,
     few_rows,
     growth,
-    identifying,
     is_constant,
     is_null,
     leaking,
@@ -28,6 +26,7 @@ from sqlfl.coordinator.preparation import Joined, Targets, labels, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile
+from sqlfl.messages.preparation import IDENTIFIED, is_identifying
 from sqlfl.messages.replies import Channel, ask
 from sqlfl.models.kinds import TWO_CLASSES, kind_of
 from sqlfl.options.looks import Check
@@ -213,7 +212,7 @@ def _of_features(plan: FederatedPlan, slot: Slot, joined: Joined, found: Profile
             row["finding"] = f"{name} has infinite values, which TRAIN refuses"
         elif distinct == 1 and missing == 0:
             row["finding"] = is_constant(name)
-        elif category and distinct and identifying(distinct, active):
+        elif category and distinct and is_identifying(distinct, active):
             row["finding"] = f"{name} {LIKE_AN_IDENTIFIER}"
         elif feature.type in WHOLE and distinct == active >= IDENTIFIED:
             row["finding"] = f"{name} is another whole number in each row: is it an identifier?"

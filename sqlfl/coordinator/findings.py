@@ -171,15 +171,6 @@ def leaking(name: str, target: str, share: float) -> str:
     )
 
 
-def identifying(distinct: int, total: int) -> bool:
-    """A text of so many values may be an identifier; as `sqlfl.udfs.findings` has it."""
-    return total >= IDENTIFIED and distinct > NEARLY * total
-
-
-IDENTIFIED = 50
-NEARLY = 0.5
-
-
 def without_match(plan: FederatedPlan, joined: Joined) -> list[str]:
     """Slots on the right of LEFT JOINs whose virtual row alone is joined, unless a condition drops
     rows with a match: then those without one may be what is asked for."""

@@ -231,3 +231,13 @@ class Findings(Message):
     """1 where it is a text with nearly a value for each joined row; in training."""
     unseen: Array = field(metadata=array("int64", "features", least=0))
     """Joined rows whose category training did not see; in scoring."""
+
+
+def is_identifying(categories: int, rows: int) -> bool:
+    """So many categories identify rows, rather than group them."""
+    return rows >= IDENTIFIED and categories > NEARLY * rows
+
+
+IDENTIFIED = 50
+"""Rows below which that is not said."""
+NEARLY = 0.5

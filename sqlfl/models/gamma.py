@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import wrightomega
 
 from sqlfl.arrays import Array
+from sqlfl.models.logarithmic import exponential_root, means, steepest
 from sqlfl.models.metrics import GammaMeter, Meter
-from sqlfl.models.poisson import means
 from sqlfl.models.targets import LARGEST, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
 
@@ -68,13 +67,10 @@ class Gamma(OfNumbers):
         return False
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """With u = log y − z: exp(u) + ρ u = 1 + ρ (log y − v), by Wright's ω as of `Poisson`."""
+        """With u = log y − z: exp(u) + ρ u = 1 + ρ (log y − v) + 1."""
         level = np.log(targets)[:, None]
-        a = level - points + 1.0 / rho
-        omega = wrightomega(a - np.log(rho))
-        small = omega < 1.0
-        u: Array = np.where(small, a - omega, np.log(rho * np.where(small, 1.0, omega)))
-        return np.asarray(level - u)
+        found: Array = level - exponential_root(level - points + 1.0 / rho, rho)
+        return found
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         return np.array([np.log(mean_of(targets, weights))])
@@ -85,14 +81,11 @@ class Gamma(OfNumbers):
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
         """Between a row's score and the one that it should have, the curvature is at most y/mean or
-        1. Of all directions the scores' own is taken, as of `Poisson`."""
+        1."""
         h = scores[:, 0]
         with np.errstate(over="ignore"):
             bent = np.maximum(np.exp(_short(h, targets, weights)), 1.0)
-        square = (h - mean_of(h, weights)) ** 2
-        spread = mean_of(square, weights)
-        along = mean_of(bent * square, weights) / spread if spread > 0.0 else 0.0
-        return self.curvature / max(mean_of(bent, weights), along)
+        return self.curvature / steepest(bent, h, weights)
 
     def predict(self, scores: Array) -> Array:
         return means(scores)

@@ -10,16 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import wrightomega, xlogy
+from scipy.special import xlogy
 
 from sqlfl.arrays import Array
 from sqlfl.errors import ModelError
+from sqlfl.models.logarithmic import exponential_root, means, steepest
 from sqlfl.models.metrics import CountMeter, Meter
 from sqlfl.models.targets import LARGEST, OfNumbers
 from sqlfl.models.weighted import mean_of, rows_times, second_moments, sum_of, times
-
-HIGHEST = float(np.log(np.finfo(np.float64).max))
-"""The score whose mean is the largest DOUBLE."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,8 @@ class Poisson(OfNumbers):
         return False
 
     def prox(self, points: Array, targets: Array, rho: float) -> Array:
-        """exp(z) + ρ z = ρ v + y: exp(z)/ρ is Wright's ω(a − log ρ), with a = v + y/ρ."""
-        a = points + targets[:, None] / rho
-        omega = wrightomega(a - np.log(rho))
-        small = omega < 1.0
-        z: Array = np.where(small, a - omega, np.log(rho * np.where(small, 1.0, omega)))
-        return z
+        """exp(z) + ρ z = ρ v + y."""
+        return exponential_root(points + targets[:, None] / rho, rho)
 
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         return np.array([np.log(mean_of(targets, weights))])
@@ -96,15 +90,11 @@ class Poisson(OfNumbers):
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
         """Between a row's score and the one that it should have, the curvature is at most its mean
-        or its count. Of all directions, the scores' own is taken: it is where large means are.
-        """
+        or its count."""
         h = scores[:, 0]
         with np.errstate(over="ignore"):
             bent = np.maximum(np.exp(h), targets)
-        square = (h - mean_of(h, weights)) ** 2
-        spread = mean_of(square, weights)
-        along = mean_of(bent * square, weights) / spread if spread > 0.0 else 0.0
-        return self.curvature / max(mean_of(bent, weights), along)
+        return self.curvature / steepest(bent, h, weights)
 
     def predict(self, scores: Array) -> Array:
         return means(scores)
@@ -116,18 +106,6 @@ class Poisson(OfNumbers):
         mean = prediction[:, 0]
         least = np.maximum(mean, np.finfo(np.float64).tiny)
         return mean_of(mean - xlogy(targets, least), weights)
-
-
-def means(scores: Array) -> Array:
-    """Exponentials of scores. ModelError where one is beyond all numbers."""
-    beyond = int(np.count_nonzero(~(scores <= HIGHEST)))
-    if beyond:
-        raise ModelError(
-            f"the means of {beyond} joined rows, exponentials of their scores, are beyond all "
-            "numbers",
-            hint="their features are far beyond those of training: compare the units",
-        )
-    return np.exp(scores)
 
 
 def _counting(scores: Array, weights: Array | None) -> Array:
