@@ -24,8 +24,10 @@ from sqlfl.coordinator.looking import evaluate, predict
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
 from sqlfl.errors import Error, ModelError
+from sqlfl.exporting import export_model, import_model, place
 from sqlfl.face import Face, figure_of
 from sqlfl.interrupts import deferred
+from sqlfl.options.exports import resolve_export
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -172,6 +174,16 @@ class Federation(Face):
                 return self._check(statement)
             case st.WeightsOfModel():
                 return weights_of(statement.name, self._saving, self._channel())
+            case st.ExportModel():
+                formats = resolve_export(statement.options, statement.sql).formats
+                with self._saving.held(statement.name) as model:
+                    self._saving.check_here(model)
+                    return export_model(model, statement.folder, formats, self._servers)
+            case st.ImportModel():
+                self._registry.check_free(statement.name, replace=statement.replace)
+                found = import_model(statement.folder, statement.name)
+                imported = place(found, self._servers, self._saving, replacing=statement.replace)
+                return card(imported.facts())
             case st.DropModel():
                 return self._drop(statement)
         return self._shown(statement)

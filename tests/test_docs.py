@@ -94,6 +94,20 @@ def test_the_page_on_checks_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert page.endswith(looks_markdown((Check,)))
 
 
+def test_the_page_on_exports_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/export.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    exec(compile("\n".join(blocks), "docs/export.md", "exec"), namespace)
+    ((returned, chances),) = namespace["found"]
+    assert returned is (chances[1] > 0.5)
+    assert namespace["chances"][0].tolist() == pytest.approx(chances)
+    assert len(namespace["same"]) == 500
+    for name in ("fed", "clinic", "lab", "bare"):
+        namespace[name].close()
+
+
 def test_the_page_on_looking_into_models_runs() -> None:
     page = (ROOT / "docs/understand.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)

@@ -221,27 +221,36 @@ def _doubles(values: Float) -> pa.Array:
 
 
 def _buckets(bounds: Float, values: Float, missing: Array) -> pa.Array:
-    """Named by their bounds, as `bucketize` names them."""
-    written = [number(float(bound)) for bound in bounds]
-    inner = [f"[{low}, {high})" for low, high in pairwise(written)]
-    names = [f"< {written[0]}", *inner, f">= {written[-1]}"] if written else ["all"]
+    names = bucket_names(bounds)
     entries = pa.array([*(f"v{name}".encode() for name in names), NULL], pa.binary())
     codes = np.searchsorted(bounds, values, side="right")
     return entries.take(pa.array(np.where(missing, len(names), codes)))
 
 
+def bucket_names(bounds: Float) -> list[str]:
+    """Of the buckets between the bounds, by which they are called, as `bucketize` calls them."""
+    written = [number(float(bound)) for bound in bounds]
+    inner = [f"[{low}, {high})" for low, high in pairwise(written)]
+    return [f"< {written[0]}", *inner, f">= {written[-1]}"] if written else ["all"]
+
+
 def _basis(step: Step, ends: Float, values: Float) -> Float:
     """(a, w): B-splines over knots at equal distances; beyond the ends as at the ends."""
+    spline = spline_of(step, ends)
+    within = np.clip(values, ends[0], ends[1])
+    found: Float = np.asarray(spline(within), np.float64)
+    return np.nan_to_num(found, copy=False, nan=0.0)
+
+
+def spline_of(step: Step, ends: Float) -> BSpline:
+    """Knots at equal distances between the ends; of each number its (w,) features."""
     knots = np.linspace(ends[0], ends[1], step.count)
     first, last = knots[1] - knots[0], knots[-1] - knots[-2]
     before = np.linspace(knots[0] - step.degree * first, knots[0] - first, step.degree)
     after = np.linspace(knots[-1] + last, knots[-1] + step.degree * last, step.degree)
     every = np.concatenate([before, knots, after])
     width = step.count + step.degree - 1
-    spline = BSpline(every, np.eye(width), step.degree, extrapolate=False)
-    within = np.clip(values, ends[0], ends[1])
-    found: Float = np.asarray(spline(within), np.float64)
-    return np.nan_to_num(found, copy=False, nan=0.0)
+    return BSpline(every, np.eye(width), step.degree, extrapolate=False)
 
 
 def _check_finite(feature: FeatureSpecification, values: Float) -> None:

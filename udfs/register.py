@@ -23,10 +23,11 @@ from sqlfl.arrays import Float
 from sqlfl.errors import Error, ModelError
 from sqlfl.schema import FeatureSpecification
 from sqlfl.udfs import keys, sql
+from sqlfl.udfs.block_inputs import arguments_of, given_of, type_of
 from sqlfl.udfs.block_tables import SCHEMA
 from sqlfl.udfs.blocks import FORMAT, SavedBlock
 from sqlfl.udfs.describe import current_place
-from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
+from sqlfl.udfs.features import categories_of, vocabulary_key_of
 from sqlfl.udfs.fitting import NULL, Categories, Fitted, apply
 
 PREFIX = "sqlfl_predict_"
@@ -62,7 +63,7 @@ def register(
     _forget(con)
     for name, block in found.items():
         _make(con, name, block)
-    return {name: _arguments(block.encoding) for name, block in found.items()}
+    return {name: arguments_of(block.encoding) for name, block in found.items()}
 
 
 def _refuse_transaction(con: sql.Connection) -> None:
@@ -204,13 +205,10 @@ def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
     """
     hidden = f"{_OWN}{secrets.token_hex(8)}"
     scorer = BlockFunction(block)
-    types = [_type(feature.raw) for feature in block.encoding.features]
+    features = block.encoding.features
+    types = [type_of(feature.raw) for feature in features]
     con.create_function(hidden, scorer, types, scorer.type, type="arrow", null_handling="special")  # type: ignore[call-overload, unused-ignore]
-    arguments = _arguments(block.encoding)
-    given = [
-        sql.cast(_made(feature), kind)
-        for feature, kind in zip(block.encoding.features, types, strict=True)
-    ]
+    arguments = arguments_of(block.encoding)
     header = exp.UserDefinedFunction(
         this=exp.table_(name, db="main", catalog="temp", quoted=True),
         expressions=[exp.to_identifier(argument, quoted=True) for argument in arguments],
@@ -221,7 +219,7 @@ def _make(con: sql.Connection, name: str, block: SavedBlock) -> None:
         kind="MACRO",
         replace=True,
         properties=exp.Properties(expressions=[exp.TemporaryProperty()]),
-        expression=sql.call(hidden, *given),
+        expression=sql.call(hidden, *map(given_of, features)),
     )
     sql.run(con, statement)
 
@@ -247,35 +245,6 @@ def _forget(con: sql.Connection) -> None:
         # those of other connections stay: DuckDB knows them as none of this one's
         with contextlib.suppress(duckdb.InvalidInputException):
             con.remove_function(name)
-
-
-def _arguments(encoding: Encoding) -> tuple[str, ...]:
-    """Columns of the query, each once: TRANSFORM makes features of them."""
-    names: dict[str, str] = {}
-    for feature in encoding.features:
-        inputs = [name for name, _ in feature.made.inputs] if feature.made else [feature.name]
-        for name in inputs:
-            names.setdefault(name.lower(), name)
-    return tuple(names.values())
-
-
-def _made(feature: FeatureSpecification) -> exp.Expr:
-    """What the macro hands on for a feature: SQL over its arguments."""
-    if feature.made is None:
-        return sql.column(feature.name)
-    columns = {name.lower(): sql.cast(sql.column(name), kind) for name, kind in feature.made.inputs}
-    tree = exp.paren(sql.parsed(feature.made.expression))
-    if tree.find(exp.Query, exp.Table) or any(c.table for c in tree.find_all(exp.Column)):
-        raise ModelError(f"feature {feature.name} is made of more than its columns")
-    for column in list(tree.find_all(exp.Column)):
-        column.replace(columns[column.name.lower()].copy())
-    return tree
-
-
-def _type(feature: FeatureSpecification) -> str:
-    if feature.kind == "category":
-        return "VARCHAR"
-    return f"DOUBLE[{feature.width}]" if feature.kind == "array" else "DOUBLE"
 
 
 class BlockFunction:

@@ -15,6 +15,8 @@ from sqlfl.planner.grammar.statements import (
     DropModel,
     EvaluateModel,
     ExplainStatement,
+    ExportModel,
+    ImportModel,
     Path,
     PredictModel,
     Span,
@@ -41,9 +43,9 @@ STATEMENTS = (
         "FEATURES",
     ),
     *_QUALITY,
-    *("CONTRIBUTIONS", "WEIGHTS"),
+    *("CONTRIBUTIONS", "WEIGHTS", "EXPORT", "IMPORT"),
 )
-_RESERVED = ("RESUME", "EXPORT", "GRANT", "REVOKE")
+_RESERVED = ("RESUME", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
@@ -113,6 +115,8 @@ class _Reader(Listings):
             **dict.fromkeys(_QUALITY, self._quality),
             "CONTRIBUTIONS": self._contributions,
             "WEIGHTS": self._weights,
+            "EXPORT": self._export,
+            "IMPORT": self._import,
         }
         if first in readers:
             self.at += 1
@@ -322,6 +326,32 @@ class _Reader(Listings):
     def _weights(self) -> WeightsOfModel:
         look = self.word(-1)
         return WeightsOfModel(self._of_model(look, f"{look} OF MODEL name"), self.sql)
+
+    def _export(self) -> ExportModel:
+        form = "EXPORT MODEL name TO 'folder' [WITH (formats = ['safetensors', 'onnx', 'sql'])]"
+        self.expect("MODEL", "after EXPORT", form)
+        name = self.name("the name of the model")
+        self.expect("TO", "after the name of the model", form)
+        folder = self._folder(form)
+        options = self.options("WITH") if self.accept("WITH") else ()
+        return ExportModel(name, folder, options, self.sql)
+
+    def _import(self) -> ImportModel:
+        form = "IMPORT [OR REPLACE] MODEL name FROM 'folder'"
+        replace = self.accept("OR")
+        if replace:
+            self.expect("REPLACE", "after IMPORT OR", form)
+        self.expect("MODEL", "after IMPORT", form)
+        name = self.name("the name of the model")
+        self.expect("FROM", "after the name of the model", form)
+        return ImportModel(name, self._folder(form), replace, self.sql)
+
+    def _folder(self, form: str) -> str:
+        token = self.token
+        if token is None or token.token_type is not TokenType.STRING:
+            raise self.fail(f"expected a folder in single quotes, got {self.got()}", hint=form)
+        self.at += 1
+        return str(token.text)
 
     def _drop(self) -> DropModel:
         self.expect("MODEL", "after DROP")

@@ -159,6 +159,26 @@ class WeightsOfModel:
 
 
 @dataclass(frozen=True)
+class ExportModel:
+    """`EXPORT MODEL name TO 'folder' [WITH (formats = [...])]`"""
+
+    name: Word
+    folder: str
+    options: tuple[Option, ...]
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ImportModel:
+    """`IMPORT [OR REPLACE] MODEL name FROM 'folder'`"""
+
+    name: Word
+    folder: str
+    replace: bool
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ShowModels:
     sql: str = field(repr=False)
 
@@ -215,6 +235,8 @@ Statement: TypeAlias = (
     | CheckQuery
     | ExplainStatement
     | WeightsOfModel
+    | ExportModel
+    | ImportModel
     | ShowModels
     | DescribeModel
     | DropModel

@@ -142,7 +142,7 @@ class PartyClient(Server):
                 own = self._blocks
                 return ms.Collected(request.run, request.slot, int(own.lasting), own.reason)
             case ms.SendBlock():
-                return looks.told_block(self._block(request.model, request.block), request)
+                return looks.told_block(self.block(request.model, request.block), request)
             case ms.Write():
                 return self._write(request)
             case ms.Commit():
@@ -282,7 +282,7 @@ class PartyClient(Server):
                 self._draws(item),
             )
             check_delta(item, sum(snapshot.rows))
-            warm = None if item.warm is None else self._block(*item.warm)
+            warm = None if item.warm is None else self.block(*item.warm)
             run.slots[item.slot] = SlotState(item, snapshot, warm, bare=self.client.combined)
             rows += snapshot.rows
             null_targets += snapshot.null_targets
@@ -393,7 +393,7 @@ class PartyClient(Server):
         return self._runs[run].slots[slot].snapshot.salt
 
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
-        block = self._block(request.model, request.block)
+        block = self.block(request.model, request.block)
         values = score(
             self._runs[request.run].cursor,
             state.snapshot,
@@ -412,7 +412,7 @@ class PartyClient(Server):
     ) -> ms.Message:
         """Over the rows of a run that scores; their encoded columns stay until it ends."""
         run, slot = request.run, request.slot
-        block = self._block(request.model, request.block)
+        block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
             return looks.errors(block, state.snapshot, self._rotation_key(run, state), request)
         of = request.model, request.block
@@ -432,8 +432,14 @@ class PartyClient(Server):
         """The same for all clients of a slot."""
         return keys.derive(self._slot_secret(state), run, "rotation", str(state.specification.slot))
 
-    def _block(self, model: str, slot: int) -> SavedBlock:
-        block = self._blocks.load(model, slot)
+    def accept(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
+        """Hold the block of model `name`, as if it had been trained in this run: no message asks
+        for it."""
+        self._blocks.save(run, slot, name, block)
+
+    def block(self, run: str, slot: int) -> SavedBlock:
+        """That of the run's model. Raises ModelError where there is none."""
+        block = self._blocks.load(run, slot)
         if block is None:
             raise ModelError(
                 "its database has no block of the model, which was trained when another one was "
