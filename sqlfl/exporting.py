@@ -27,11 +27,13 @@ import pyarrow as pa
 
 from sqlfl.errors import Error, ModelError
 from sqlfl.files import PRIVATE, to_path
+from sqlfl.options.exports import resolve_export
+from sqlfl.planner.grammar.statements import ExportModel, ImportModel
 from sqlfl.prediction_files import prediction_files
 from sqlfl.result import Result
 from sqlfl.schema import Client
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
-from sqlfl.store.registry import Model, ModelBlock
+from sqlfl.store.registry import Model, ModelBlock, card
 from sqlfl.store.saving import Saving
 from sqlfl.udfs.block_files import block_files, block_from_safetensors
 from sqlfl.udfs.block_inputs import arguments_of
@@ -44,6 +46,20 @@ VERSION = 1
 LOADED = "safetensors"
 """The format that is read again."""
 SCHEMA = pa.schema([(name, pa.string()) for name in ("part", "format", "file", "note")])
+
+
+def exported(statement: ExportModel, saving: Saving, holders: Mapping[Client, Holder]) -> Result:
+    """What the statement asks for, as `export_model` says."""
+    formats = resolve_export(statement.options, statement.sql).formats
+    with saving.held(statement.name) as model:
+        saving.check_here(model)
+        return export_model(model, statement.folder, formats, holders)
+
+
+def imported(statement: ImportModel, saving: Saving, holders: Mapping[Client, Holder]) -> Result:
+    """Likewise, as `import_model` and `place` say."""
+    found = import_model(statement.folder, statement.name)
+    return card(place(found, holders, saving, replacing=statement.replace).facts())
 
 
 class Holder(Protocol):

@@ -39,8 +39,8 @@ def _protects_features(model: Model) -> bool:
     return any(option.name in PROTECTING for option in given or ())
 
 
-def with_units(ucq: Ucq, alias: str) -> Ucq:
-    """The query, with the slot of that alias told apart in every joined row.
+def with_units(ucq: Ucq, alias: str, option: str) -> Ucq:
+    """The query, with the slot of that alias, which `option` names, told apart in every joined row.
 
     Raises OptionError where there is no such slot.
     """
@@ -49,7 +49,7 @@ def with_units(ucq: Ucq, alias: str) -> Ucq:
     if found is None:
         close = nearest(alias, names)
         raise OptionError(
-            f"cluster = '{alias}', and the query has no such table position",
+            f"{option} = '{alias}', and the query has no such table position",
             hint=f"did you mean {close}?" if close else f"they are {', '.join(names)}",
         )
     slots = (replace(s, units=True) if s.name == found else s for s in ucq.slots)

@@ -18,6 +18,7 @@ from sqlfl.options.resolve import (
     written_algorithm,
 )
 from sqlfl.options.training import TrainingOptions
+from sqlfl.options.tuning import resolve_tuning
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.explained import ExplainedPlan, explained
 from sqlfl.planner.federated import plan as federated
@@ -32,6 +33,7 @@ from sqlfl.planner.grammar.statements import (
     PredictModel,
     Span,
     TrainModel,
+    TuneModel,
 )
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import Placed, placed
@@ -68,8 +70,14 @@ def plan_training(
     at = place_of_coordinator(at, catalog)
     privacy = _asked(statement)
     transforms = placed(statement.transforms, statement.sql)
-    options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
-    _check_towers(statement, options)
+    tuning = None
+    if isinstance(statement, TuneModel):
+        tuning = resolve_tuning(statement.kind, statement.options, statement.sql)
+        options = tuning.candidates[0].options
+    else:
+        options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
+    for own in [options] if tuning is None else [c.options for c in tuning.candidates]:
+        _check_towers(statement, own)
     ucq = to_ucq(
         statement.query,
         statement.sql,
@@ -77,10 +85,12 @@ def plan_training(
         target=statement.target,
         allow_cross_join=options.allow_cross_join,
         weight=statement.weight,
-        split=options.validation_fraction > 0.0,
+        split=options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups),
         noised=privacy is not None and privacy.labels,
         transforms=transforms,
     )
+    if tuning is not None and tuning.groups is not None:
+        ucq = with_units(ucq, tuning.groups, "groups")
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
     _check_fitted(ucq, transforms, privacy, options, statement.sql)
     told = None
@@ -116,6 +126,7 @@ def plan_training(
         privacy=privacy,
         slots=told,
         fleeting=_fleeting(ucq, catalog),
+        tuning=tuning,
     )
 
 
@@ -192,7 +203,7 @@ def plan_scoring(
         )
         ucq = without(ucq, (model.target, model.weight), model)
     if isinstance(look, Inference) and look.cluster is not None:
-        ucq = with_units(ucq, look.cluster)
+        ucq = with_units(ucq, look.cluster, "cluster")
     ucq, model_slots = matched_with(ucq, model, SURPLUS)
     for text in drifted(ucq, model):
         remark(text)

@@ -245,6 +245,9 @@ class SlotSpecification:
     secure: bool = field(default=False, metadata=LEFT_OUT)
     """Of all slots of a run: what is summed over a slot's clients leaves each of them under masks
     (sqlfl.secure)."""
+    folds: int = field(default=0, metadata=LEFT_OUT)
+    """Of all slots of a run that trains several times, over the same rows: into so many parts rows
+    are drawn, 1 for `split` alone. What rows count, and the start, may come again then."""
     drawn: bool = field(default=False, metadata=LEFT_OUT)
     """Of all slots of a run: predictions of joined rows leave under masks that cancel in the sum
     over all slots."""
@@ -279,6 +282,8 @@ def _check_specification(item: SlotSpecification) -> None:
         raise ValueError(f"a fragment beyond {MOST_FRAGMENTS}")
     if len(set(indices)) < len(indices) or not linked <= set(indices):
         raise ValueError("fragments are met twice, or links are none of them")
+    if not 0 <= item.folds <= MOST_FOLDS:
+        raise ValueError(f"rows are drawn into {item.folds} parts")
     if not 0 <= item.slot <= MOST_FRAGMENTS or not 0 <= item.split < 1:
         raise ValueError(f"slot {item.slot} draws a share of {item.split}")
     for key in item.keys:
@@ -396,6 +401,8 @@ KINDS = ("numeric", "boolean", "array", "category")
 """Of features."""
 WIDEST = 100_000
 """Elements of a DuckDB array, at most."""
+MOST_FOLDS = 50
+"""Parts that rows are drawn into."""
 MOST_FRAGMENTS = 2**16 - 1
 LONGEST_TYPE = 1 << 16
 _QUOTED = re.compile(r"""\"(?:[^"]|"")*\"|'(?:[^']|'')*'""")

@@ -23,11 +23,11 @@ from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.looking import evaluate, predict
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
+from sqlfl.coordinator.tuning import tune
 from sqlfl.errors import Error, ModelError
-from sqlfl.exporting import export_model, import_model, place
+from sqlfl.exporting import exported, imported
 from sqlfl.face import Face, figure_of
 from sqlfl.interrupts import deferred
-from sqlfl.options.exports import resolve_export
 from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -48,6 +48,7 @@ from sqlfl.trace import Trace
 from sqlfl.transport.base import Audit, Channel, Transport
 from sqlfl.transport.named import LOCAL, factory_of
 from sqlfl.transport.network import Network
+from sqlfl.tuned import tuned_result, with_comparison
 from sqlfl.version import __version__
 
 log = logging.getLogger("sqlfl.session")
@@ -175,15 +176,10 @@ class Federation(Face):
             case st.WeightsOfModel():
                 return weights_of(statement.name, self._saving, self._channel())
             case st.ExportModel():
-                formats = resolve_export(statement.options, statement.sql).formats
-                with self._saving.held(statement.name) as model:
-                    self._saving.check_here(model)
-                    return export_model(model, statement.folder, formats, self._servers)
+                return exported(statement, self._saving, self._servers)
             case st.ImportModel():
                 self._registry.check_free(statement.name, replace=statement.replace)
-                found = import_model(statement.folder, statement.name)
-                imported = place(found, self._servers, self._saving, replacing=statement.replace)
-                return card(imported.facts())
+                return imported(statement, self._saving, self._servers)
             case st.DropModel():
                 return self._drop(statement)
         return self._shown(statement)
@@ -373,12 +369,19 @@ class Federation(Face):
         try:
             with self._running(plan, run):
                 try:
-                    told = progress, start, remarks.add
-                    trained = train(plan, channel, run, *told, self._executor)
+                    if plan.tuning is None:
+                        told = progress, start, remarks.add
+                        trained = train(plan, channel, run, *told, self._executor)
+                    else:
+                        tuned = tune(plan, channel, run, progress, remarks.add, self._executor)
+                        trained = with_comparison(tuned, plan.tuning)
+                        plan = replace(plan, options=tuned.best.options)
                 finally:
                     progress.close()
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
             self._saving.keep(model, replace=statement.replace)
+            if plan.tuning is not None:
+                return tuned_result(model, tuned, plan.tuning)
         except BaseException as error:
             self._saving.discard(run, plan.databases)
             if not isinstance(error, ModelError) or not statement.if_not_exists:

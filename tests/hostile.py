@@ -67,6 +67,7 @@ STATEMENTS = {
         "FROM (SELECT u.age, t.x, u.y FROM (SELECT id, age, y FROM home.people UNION ALL "
         "SELECT id, age, y FROM home.more) AS u JOIN lab.tests t ON u.id = t.id)",
         "logistic_regression", "y"),
+    "tuned": train(LINEAR, l2=[0.01, 0.1], folds=2).replace("TRAIN", "TUNE"),
     "evaluate": f"EVALUATE MODEL m {LINEAR}",
     "predict": f"PREDICT MODEL m ID (home.people.kind, lab.tests.id) {LINEAR}",
     "into": f"PREDICT MODEL m ID (home.people.id) {LINEAR} INTO home.predicted",
@@ -332,6 +333,8 @@ CASES: dict[str, Case] = {
         "weighted", "weights", but(values=lambda v: v[:, None]), party="home"),
     "a split of other rows": Case("weighted", "split", but(validation=longer), party="home"),
     "a split of sevens": Case("weighted", "split", but(validation=at(0, 7)), party="home"),
+    "folds of other rows": Case("tuned", "folds", but(folds=longer), party="home"),
+    "a fold that there is not": Case("tuned", "folds", but(folds=at(0, 2)), party="home"),
     "findings of other features": Case("train", "findings", but(empty=longer)),
     "findings of more features": Case(
         "train", "findings",

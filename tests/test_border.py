@@ -126,6 +126,9 @@ def assert_disclosed(
         return value_of_run(symbol, plan, found, epochs, truth.counted)
 
     bound = truth.bind(run)
+    if plan.tuning is not None:
+        # other rows weigh something in each fit
+        bound |= {s.name: stored_on_average(s, found) for s in plan.symbols if "stored" in s.role}
     if plan.privacy is not None and plan.privacy.statistics == "noised":
         # noise decides which categories there are
         bound |= {s.name: encoded(s, found) for s in plan.symbols if s.role == "columns"}
@@ -169,6 +172,18 @@ def told_classes(symbol: Symbol, found: dict[Place, list[Message]], least: int) 
     return number
 
 
+def stored_on_average(symbol: Symbol, found: dict[Place, list[Message]]) -> Fraction:
+    """Numbers of a slot's second moments of categories, as clients tell them, or are told."""
+    kind = "gram" if symbol.client is not None else "set_gram"
+    sent = [
+        m
+        for (client, slot, k, _), messages in found.items()
+        for m in messages
+        if (k, slot) == (kind, symbol.slot) and symbol.client in (None, client)
+    ]
+    return Fraction(sum(m.values.size for m in sent), max(1, len(sent)))  # type: ignore[attr-defined]
+
+
 def encoded(symbol: Symbol, found: dict[Place, list[Message]]) -> int:
     """Encoded columns of the slot, as its clients say."""
     (width,) = {
@@ -210,10 +225,14 @@ def value_of_run(
         case "rounds":
             return epochs
         case "steps":
-            return epochs * batches
+            # fits of fewer rows have fewer batches
+            return epochs * batches if plan.tuning is None else most_of("residuals")
         case "batch":
             sent = sum(m.batch.size for m in here("residuals") if isinstance(m, SgdResiduals))
-            return Fraction(sent, max(1, epochs * (batches - 1)))
+            between = epochs * (batches - 1)
+            if plan.tuning is not None:
+                between = most_of("residuals") - epochs
+            return Fraction(sent, max(1, between))
         case "stepped":
             stepped = sum(len(m.values) for m in here("residuals") if isinstance(m, PbmResiduals))
             return Fraction(stepped, max(1, epochs * batches))
@@ -289,7 +308,8 @@ def value_of_run(
             texts = [(*m.features, *m.categories) for m in here("errors") if isinstance(m, Errors)]
             return sum(len(text.encode()) for own in texts for text in own)
         case "configuration":
-            return sum(len(m.configuration) for m in here("start") if isinstance(m, Start))
+            sent = [len(m.configuration) for m in here("start") if isinstance(m, Start)]
+            return Fraction(sum(sent), len(sent))
         case "frequent" | "merged_frequent":
             assert symbol.slot is not None
             assert symbol.part is not None
@@ -401,6 +421,40 @@ def test_the_traffic_of_towers_is_what_explain_says(
     case = Case(kind, case.target, case.tables, case.blocks, case.seed)
     with merging():
         compare_traffic(case, clients, options, engine, then, NEURAL[kind], combine=combine)
+
+
+TUNED = (
+    {"l2": [1e-3, 1e-1], "folds": 2},
+    {"l2": [1e-3, 1e-1], "epochs": [3, 4], "validation_fraction": 0.4},
+    {"algorithm": "admm", "l2": [1e-2, 1.0], "epochs": 2, "folds": 2},
+    {"algorithm": "sgd", "learning_rate": [1e-3, 1e-2], "epochs": 2, "folds": 3, "batch_size": 9},
+)
+
+
+@given(OUTER_TOO, CLIENTS, st.sampled_from(TUNED), ENGINES, st.booleans())
+@examples(2)
+def test_the_traffic_of_tuning_is_what_explain_says(
+    case: Case, clients: int, options: dict[str, object], engine: str, combine: bool
+) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(merging())
+        databases = stack.enter_context(case.open(clients))
+        parties = dict(databases.parties)
+        fed, tap = stack.enter_context(tapped(parties, combine=combine))
+        data = trainable(case, databases)
+        text = train_sql("m", case.kind, case.target, case.query, **options, engine=engine)
+        text = text.replace("TRAIN", "TUNE", 1)
+        plan = fed.explain(text)
+        try:
+            with tap.taken() as recorded:
+                found = fed.sql(text).arrow()
+        except ModelError as error:  # of few rows
+            assume("cannot be held out" not in str(error))
+            assume("no candidate" not in str(error))
+            raise
+        assume(None not in found.column("loss").to_pylist())
+        epochs = sum(found.column("epochs").to_pylist()) + fed.model("m").history.num_rows
+        assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=data.outputs)
 
 
 CHOSEN = (

@@ -15,6 +15,7 @@ import sqlfl
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.looks import QUALITY, Check, Contributions, Importance, Inference, looks_markdown
 from sqlfl.options.training import options_markdown
+from sqlfl.options.tuning import tuning_markdown
 from sqlfl.planner.grammar.dialect import STATEMENTS
 from sqlfl.transforms import COLUMN, FUNCTIONS
 
@@ -92,6 +93,17 @@ def test_the_page_on_checks_runs(capsys: pytest.CaptureFixture[str]) -> None:
     said = [line for line in shown.splitlines() if not line.startswith((">>>", "..."))]
     assert namespace["wrong"] == said
     assert page.endswith(looks_markdown((Check,)))
+
+
+def test_the_page_on_tuning_runs() -> None:
+    page = (ROOT / "docs/tune.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/tune.md", "exec"), namespace)
+    assert namespace["best"] == namespace["found"].arrow().column("l2")[0].as_py()
+    for name in ("fed", "clinic", "lab"):
+        namespace[name].close()
+    assert page.endswith(tuning_markdown())
 
 
 def test_the_page_on_exports_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,7 @@ BOTTOM = [
     "sqlfl.options.privacy",
     "sqlfl.options.resolve",
     "sqlfl.options.training",
+    "sqlfl.options.tuning",
     "sqlfl.planner.explain.render",
     "sqlfl.privacy.protection",
     "sqlfl.privacy.specification",

@@ -23,6 +23,7 @@ import sqlfl
 from sqlfl.coordinator.mapping_query import key_codes, run_mapping_query
 from sqlfl.errors import ModelError
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.drawing import split_of
 from sqlfl.udfs.rows import Snapshot
 from tests import federations
 from tests.conftest import Open
@@ -107,7 +108,7 @@ def numbered(snapshot: Snapshot) -> list[tuple[Any, ...]]:
     activate_all(snapshot)
     found = snapshot.con.execute(f"FROM {snapshot.active_table.sql('duckdb')} ORDER BY r")
     held = [str(row) for row in found.fetchall()]
-    sides = snapshot.split().tolist() if snapshot.specification.split else [0] * len(held)
+    sides = split_of(snapshot).tolist() if snapshot.specification.split else [0] * len(held)
     if not len(fragment):
         fragment = np.zeros(len(held), np.uint16)
     keys = zip(*([len(t) == n for n in c] for t, c in zip(tags, codes, strict=True)), strict=True)
@@ -201,7 +202,7 @@ def test_the_split_follows_the_seed_and_the_rows(database: Open) -> None:
         wanted = specification(target=True, split=0.25, seed=seed)
         snapshot = activate_all(take(con, wanted, fragment, draws=draws, run=run))
         labels, _, _ = snapshot.labels()
-        pairs = set(zip(labels.tolist(), snapshot.split().tolist(), strict=True))
+        pairs = set(zip(labels.tolist(), split_of(snapshot).tolist(), strict=True))
         assert len(pairs) == 2000  # copies of a row are on one side
         return dict(pairs)
 

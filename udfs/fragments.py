@@ -29,7 +29,8 @@ def converted(
 
     The fragment's columns are taken by position: DuckDB would not tell "a" from "A", and describes
     `A AS a` as "A". Where rows are drawn for validation, the query takes the parameters
-    `keys.pads(key)` of the draws' key.
+    `keys.pads(key)` of the draws' key; of rows that are drawn into folds, the draw is made of a
+    plain hash later.
     """
     described = describe(con, text)
     expected = fragment_columns(spec, linked=link is not None)
@@ -51,7 +52,9 @@ def converted(
     if spec.weight:
         chosen.append(sql.named(_weight(next(left)[0]), "w"))
     if spec.base:
-        chosen.append(sql.named(_draw(*next(left)), "draw"))
+        base, column = next(left)
+        draw = sql.call("hash", base) if spec.folds else _draw(base, column)
+        chosen.append(sql.named(draw, "draw"))
     chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
     for position, key in enumerate(spec.keys):
         for p, kind in enumerate(key.types):

@@ -190,10 +190,14 @@ def held_rows(
     """The rows of the query `raw`; None where they are too large to be held, or of types that
     Arrow has not. `content` are further columns, of its row t."""
     in_columns = wanted.engine == "arrays" or not wanted.features
-    if not in_columns or wanted.base or not _types_are_plain(con, wanted, raw):
+    if (
+        not in_columns
+        or (wanted.base and not wanted.folds)
+        or not _types_are_plain(con, wanted, raw)
+    ):
         return None
     names = [f"f{position}" for position in range(len(wanted.features))]
-    names += ["y"] * wanted.target + ["w"] * wanted.weight
+    names += ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
     columns = sql.columns_of([*names, *(f"id{k}" for k in wanted.identifiers)], "t")
     for position, key in enumerate(wanted.keys):
         for p, kind in enumerate(key.types):

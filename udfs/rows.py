@@ -15,7 +15,7 @@ from sqlfl.arrays import Array
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.fragments import DRAW_BYTES, active_features, converted
+from sqlfl.udfs.fragments import active_features, converted
 from sqlfl.udfs.held import HeldRows, held_rows
 from sqlfl.udfs.numbering import Numbering, content, number_rows
 from sqlfl.udfs.tables import SlotTables
@@ -312,32 +312,6 @@ class Snapshot(SlotTables):
         value = sql.expression("CAST($value AS DOUBLE)", value=sql.column(name))
         return self.of_active_rows(value, None, np.float64)
 
-    def split(self) -> Array:
-        """uint8 (a,): 1 for the active rows that are for validation.
-
-        A row is where its draw, a keyed hash of the whole row as a number in [0, 1), is below
-        `specification.split`: so it is again under the same key, and copies of a row agree. With a
-        seed the key follows from that and from all rows, and not from the client's own.
-
-        In private runs equal rows are drawn each for itself, by their number among equal ones: that
-        they are on one side would tell that they are equal, and where they are not, that they
-        differ. So copies of a row that the party's own join made may be on both sides there.
-        """
-        share = self.specification.split
-        if not 0 < share < 1:
-            raise InternalError(f"slot {self.specification.slot} draws a share of {share}")
-        limit = int(share * 2 ** (8 * DRAW_BYTES)).to_bytes(DRAW_BYTES, "big")
-        draw: exp.Expr = sql.column("draw")
-        given: dict[str, object] = {"limit": limit}
-        if self.specification.privacy is not None:
-            draw = keys.first_bytes(self.numbered(), DRAW_BYTES)
-            given |= keys.pads(keys.derive(self.draws, "numbered split"))
-        elif self.specification.seed is not None:
-            draw = keys.first_bytes(keys.tag(draw), DRAW_BYTES)
-            given |= keys.pads(keys.derive(self._salt, "split"))
-        drawn = sql.expression("$draw < $limit", draw=draw)
-        return self.of_active_rows(drawn, given, np.uint8)
-
     def identifiers(self) -> tuple[pa.Array, ...]:
         """The ID columns of the active rows, in the specification's order, as Arrow arrays (a,)."""
         names = [f"id{k}" for k in self.specification.identifiers]
@@ -414,10 +388,15 @@ class Snapshot(SlotTables):
             union = exp.Union(this=union, expression=part, distinct=False)
         self.held = held_rows(self.con, self.specification, union, content(self))
         if self.held is None:
-            self.create("raw", union, keys.pads(draws) if self.specification.base else None)
+            self.create("raw", union, keys.pads(draws) if self._is_keyed else None)
             self._count()
         else:
             self._count_held(self.held)
+
+    @property
+    def _is_keyed(self) -> bool:
+        """Rows have draws that follow from a key."""
+        return self.specification.base and not self.specification.folds
 
     def _count_held(self, held: HeldRows) -> None:
         """Count the rows, and leave out those that are not kept."""

@@ -81,6 +81,7 @@ def _title(plan: FederatedPlan) -> str:
         of = f" of target {plan.ucq.target}" if plan.ucq.target else ""
         return f"CHECK{of}; {WHERE}"
     what = plan.purpose.upper() if plan.look is None else f"{plan.look.word.upper()} OF"
+    what = what if plan.tuning is None else "TUNE"
     return f"{what} MODEL {plan.name} ({plan.kind}); {WHERE}"
 
 

@@ -8,6 +8,7 @@ from sqlfl.methods.spec import spec_of
 from sqlfl.options.batch import LEAST, MOST, Usual
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
+from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
 from sqlfl.planner.explain.render import Section, Table
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -56,6 +57,8 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
         rows.append(("coordinator", f"at {plan.at}{stays or ', which has no table here'}"))
     if plan.algorithm:
         rows.append(("algorithm", plan.algorithm))
+    if plan.tuning is not None:
+        rows += _tuning(plan.tuning)
     chosen = [f"{name} = {shown(value)}" for name, value in options.items() if value is not None]
     if chosen:
         rows.append(("options", ", ".join(chosen)))
@@ -72,6 +75,15 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
         held = ", ".join(str(client) for client in plan.into.clients)
         rows.append(("into", f"{plan.into.path}, at {held}: {', '.join(plan.into.columns)}"))
     return rows
+
+
+def _tuning(tuning: Tuning) -> list[tuple[str, str]]:
+    number = 1 if tuning.splits == 1 else tuning.splits
+    fits = f"{len(tuning.candidates)} · {number} + 1 for the best one, on all rows"
+    return [
+        ("compared", tuning.words),
+        ("fits", f"{tuning.fits} = {fits}; sizes are averages over them, and times sums"),
+    ]
 
 
 def _asked(privacy: Privacy) -> str:
@@ -96,10 +108,17 @@ def _asked(privacy: Privacy) -> str:
 
 
 def _options(plan: FederatedPlan) -> dict[str, object]:
-    """Those that matter, but the algorithm."""
+    """Those that matter, but the algorithm; of those that are tuned, all candidates' values."""
     if not isinstance(plan.options, TrainingOptions):
         return {"engine": plan.options.engine, "memory_limit": plan.options.memory_limit}
-    return {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
+    values = {name: value for name, value in plan.options.listed().items() if name != "algorithm"}
+    tuning = plan.tuning
+    if tuning is None:
+        return values
+    for name in tuning.tuned:
+        found = [candidate.values[name] for candidate in tuning.candidates]
+        values[name] = [v for n, v in enumerate(found) if v not in found[:n]]
+    return values
 
 
 def _towers(plan: FederatedPlan, tower: TowerOptions) -> list[tuple[str, str]]:

@@ -16,11 +16,12 @@ from sqlfl.models.kinds import kind_of
 from sqlfl.options.looks import Look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
+from sqlfl.options.tuning import Tuning
 from sqlfl.planner.federated.engines import EngineChoice, choose_engines
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol import exchanges as ex
-from sqlfl.planner.protocol.phases import protocol
+from sqlfl.planner.protocol.phases import protocol, rounds_of
 from sqlfl.planner.protocol.secure import secret_kinds, secured
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
@@ -83,6 +84,8 @@ class FederatedPlan:
     """What is to be said beside the result."""
     look: Look | None = None
     """What is shown of the rows that are evaluated; None: their metrics, in one row."""
+    tuning: Tuning | None = None
+    """The candidates of which TUNE takes the best; None for one model."""
 
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
@@ -211,6 +214,7 @@ def plan(
     fleeting: Mapping[Client, str] | None = None,
     notes: tuple[str, ...] = (),
     look: Look | None = None,
+    tuning: Tuning | None = None,
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -219,8 +223,8 @@ def plan(
     `warm` its training starts from; it is required, for every slot with features, by EVALUATE,
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
     and `slots` what it means for the clients of the slots where anything is noised; where features
-    are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes` and
-    `look` are as the plan has them. Raises InternalError where these do not hold.
+    are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes`,
+    `look` and `tuning` are as the plan has them. Raises InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK):
         raise InternalError(
@@ -249,6 +253,8 @@ def plan(
     if (privacy is not None) != bool(told) or (privacy is not None and not noises):
         raise InternalError(f"PRIVACY is {privacy} in {purpose}, and slots {sorted(told)} are told")
     share = 0.0 if training is None else training.validation_fraction
+    if tuning is not None:
+        share = 0.0 if tuning.groups is not None else tuning.share
     if any(slot.split for slot in ucq.slots) != (share > 0):
         raise InternalError(f"a share of {share} of the rows is for validation, of no or one slot")
     engines = choose_engines(ucq, options)
@@ -272,6 +278,7 @@ def plan(
                 device=device if slot.features else None,
                 secure=training is not None and training.method.secure,
                 drawn=drawn and bool(slot.features),
+                folds=0 if tuning is None else tuning.splits,
             )
             for slot in ucq.slots
             if client in slot.clients
@@ -280,11 +287,14 @@ def plan(
     }
     fragments = {client: _fragments(ucq, client, specifications[client]) for client in clients}
     findings = findings and not protection.rows
-    merges = training is not None and _merges(training, protection)
+    every = [training] if tuning is None else [c.options for c in tuning.candidates]
+    merges = all(options is not None and _merges(options, protection) for options in every)
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
-        findings, merges, look,
+        findings, merges, look, tuning,
     )  # fmt: skip
+    if tuning is not None:
+        _check_candidates(run, tuning)
     return FederatedPlan(
         purpose=purpose,
         name=name,
@@ -305,7 +315,25 @@ def plan(
         fleeting=MappingProxyType(dict(fleeting or {})),
         notes=notes,
         look=look,
+        tuning=tuning,
     )
+
+
+def _check_candidates(run: ex.Run, tuning: Tuning) -> None:
+    """Sizes are reckoned for all fits at once."""
+    first = rounds_of(run)
+    for candidate in tuning.candidates:
+        if rounds_of(replace(run, options=candidate.options)) != first:
+            names = [name for name in tuning.tuned if name in SHAPES] or list(tuning.tuned)
+            raise PlanError(
+                f"TUNE is not built for candidates of {', '.join(names)}: other messages are "
+                "exchanged with each",
+                hint="TUNE once for each value, and compare what the results say",
+            )
+
+
+SHAPES = ("hidden", "head", "embedding", "dropout", "batch_size", "inner_rounds", "learning_rate")
+"""Options on which it may depend what is exchanged."""
 
 
 def _check_union(ucq: Ucq) -> None:

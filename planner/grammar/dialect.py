@@ -22,6 +22,7 @@ from sqlfl.planner.grammar.statements import (
     Span,
     Statement,
     TrainModel,
+    TuneModel,
     WeightsOfModel,
     Word,
 )
@@ -33,6 +34,7 @@ STATEMENTS = (
     *(
         "CHECK",
         "TRAIN",
+        "TUNE",
         "EXPLAIN",
         "EVALUATE",
         "PREDICT",
@@ -95,7 +97,7 @@ class _Reader(Listings):
             if verbose:
                 self.expect("VERBOSE", "after EXPLAIN (")
                 self.expect(")", "after EXPLAIN (VERBOSE")
-            planned = ("CHECK", "TRAIN", "EVALUATE", "PREDICT", *_QUALITY, "CONTRIBUTIONS")
+            planned = ("CHECK", "TRAIN", "TUNE", "EVALUATE", "PREDICT", *_QUALITY, "CONTRIBUTIONS")
             if self.word() not in planned:
                 raise self.fail(
                     f"expected one of {', '.join(planned)} after EXPLAIN, got {self.got()}"
@@ -105,7 +107,7 @@ class _Reader(Listings):
             return ExplainStatement(explained, self.sql, verbose)
         readers: dict[str, Callable[[], Statement]] = {
             "CHECK": self._check,
-            "TRAIN": self._train,
+            **dict.fromkeys(("TRAIN", "TUNE"), self._train),
             "EVALUATE": self._evaluate,
             "PREDICT": self._predict,
             "SHOW": self._show,
@@ -132,11 +134,11 @@ class _Reader(Listings):
         )
 
     def _train(self) -> TrainModel:
-        replace = False
+        verb, replace = self.word(-1), False
         if self.accept("OR"):
-            self.expect("REPLACE", "after TRAIN OR")
+            self.expect("REPLACE", f"after {verb} OR")
             replace = True
-        self.expect("MODEL", "after TRAIN")
+        self.expect("MODEL", f"after {verb}")
         if_not_exists = self.accept("IF", "NOT", "EXISTS")
         if replace and if_not_exists:
             raise self.fail("OR REPLACE and IF NOT EXISTS exclude each other")
@@ -154,10 +156,17 @@ class _Reader(Listings):
         query, place = self.query()
         if self.word() in _TRAIN_CLAUSES[:-1]:
             raise self.fail(
-                f"{self.word()} stands before FROM ( query ), not after it", hint=_TRAIN_FORM
+                f"{self.word()} stands before FROM ( query ), not after it",
+                hint=_TRAIN_FORM.replace("TRAIN", verb, 1),
+            )
+        if verb == "TUNE" and privacy is not None:
+            raise self.fail(
+                "TUNE takes no PRIVACY: each of its fits would release of the same rows anew",
+                hint="choose options on public data, or TRAIN with PRIVACY",
             )
         lowered = Word(kind.lower(), kind.span)
-        return TrainModel(
+        made = TuneModel if verb == "TUNE" else TrainModel
+        return made(
             name,
             lowered,
             target,

@@ -100,6 +100,11 @@ class TrainModel:
 
 
 @dataclass(frozen=True)
+class TuneModel(TrainModel):
+    """TRAIN with lists of candidates among its options, of which the best is found."""
+
+
+@dataclass(frozen=True)
 class EvaluateModel:
     name: Word
     privacy: tuple[Option, ...] | None
@@ -230,6 +235,7 @@ class ShowFeatures:
 
 Statement: TypeAlias = (
     TrainModel
+    | TuneModel
     | EvaluateModel
     | PredictModel
     | CheckQuery

@@ -9,6 +9,7 @@ from sqlfl.errors import InternalError
 from sqlfl.messages import CLIENT
 from sqlfl.options.looks import Look
 from sqlfl.options.training import Options, TowerOptions, TrainingOptions
+from sqlfl.options.tuning import Tuning
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.towers import parameters
 from sqlfl.planner.protocol import symbols as sym
@@ -102,6 +103,8 @@ class Run:
     """Clients may be asked which of their rows have equal features."""
     look: Look | None = None
     """What is shown of rows that are scored."""
+    tuning: Tuning | None = None
+    """Candidates that are trained over the same rows, one after the other."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

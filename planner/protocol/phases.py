@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeAlias
 
 from sqlfl import messages as ms
@@ -15,7 +16,7 @@ from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.checks import profile
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
 from sqlfl.planner.protocol.looks import contributions, errors, permuted, rotated
-from sqlfl.planner.protocol.rounds import ENCODED
+from sqlfl.planner.protocol.rounds import ENCODED, trained
 from sqlfl.planner.protocol.rounds import active as active_rows
 from sqlfl.planner.protocol.sizes import Size
 from sqlfl.planner.query.ucq import CATEGORY, Slot
@@ -41,12 +42,32 @@ def training(run: Run) -> list[Exchange]:
         *preparation(run),
         *(weighted_encoding(run) if run.weighted else [*encoding(run), labels(run)]),
         *([over(run, "findings", run.towers, findings)] if run.findings else []),
+        *([] if run.tuning is None else [folds(run)]),
         *([equal_rows(run)] if run.merges else []),
-        *spec_of(run.training.algorithm).exchanges(run),
+        *fits(run),
         *([releases(run)] if run.protection else []),
         over(run, "save", run.towers, save),
         finish(run),
     ]
+
+
+def rounds_of(run: Run) -> list[Exchange]:
+    """Of one fit."""
+    return spec_of(run.training.algorithm).exchanges(run)
+
+
+def fits(run: Run) -> list[Exchange]:
+    """In TUNE symbols are sums over all fits, or averages over what these exchange."""
+    if run.tuning is None:
+        return rounds_of(run)
+    weighed = reweighing(run, run.tuning.splits + 1)
+    return [weighed, *(repeated(item, run.tuning.fits) for item in rounds_of(run))]
+
+
+def repeated(item: Exchange, fits: int) -> Exchange:
+    """`item` of all fits: what is a number of times in each, is so many times as often."""
+    constant = sum(number for symbols, number in item.times.terms if not symbols)
+    return replace(item, times=item.times + (fits - 1) * constant)
 
 
 def evaluation(run: Run) -> list[Exchange]:
@@ -112,7 +133,8 @@ def preparation(run: Run) -> list[Exchange]:
 
 def weighted_encoding(run: Run) -> list[Exchange]:
     """Labels first: weights depend on them, and encoding on the weights."""
-    return [labels(run), weights(run), split(run), weighing(run), *encoding(run)]
+    drawn = [] if run.tuning is not None else [split(run)]
+    return [labels(run), weights(run), *drawn, weighing(run), *encoding(run)]
 
 
 def planning(run: Run) -> list[Exchange]:
@@ -216,6 +238,28 @@ def weighing(run: Run) -> Exchange:
         return request, counted(run, slot, client)
 
     return over(run, "what rows count", run.towers, weigh)
+
+
+def folds(run: Run) -> Exchange:
+    def draw(run: Run, slot: Slot, client: Client) -> Asked:
+        return content(ms.SendFolds), content(ms.Folds, active=active_rows(slot, client))
+
+    return over(run, "folds", [slot for slot in run.ucq.slots if slot.split], draw)
+
+
+def reweighing(run: Run, times: int) -> Exchange:
+    """What rows count where some are held out; they stay encoded as they are."""
+    calls = []
+    for slot in run.towers:
+        for client in slot.clients:
+            request = content(
+                ms.Weigh,
+                "what each row counts in a fit: the weights of its joined rows, summed; and the "
+                "sum of all",
+                active=trained(run, slot, client),
+            )
+            calls.append(Call(client, slot.index, request, content(ms.Ready)))
+    return exchange("what rows count in a fit", times, calls)
 
 
 def own_statistics(run: Run, slot: Slot, client: Client) -> Content:

@@ -63,11 +63,11 @@ def merge_equal_rows(
             return counted
     target = target.spread(joined)
     rows = {n: (own[joined.slots[n].rows], bounds) for n, (own, bounds) in found.items()}
-    merged = _with_rows(joined, rows)
+    merged = with_rows(joined, rows)
     return _merged(merged, target) if whole else (merged, target)
 
 
-def _with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Joined:
+def with_rows(joined: Joined, found: Mapping[int, tuple[Array, Array]]) -> Joined:
     """The join of these slots alone, by the rows (N,) and the bounds of clients that are given."""
     sizes = {slot: int(bounds[-1]) for slot, (_, bounds) in found.items()}
     mapping = WrittenMapping({slot: rows for slot, (rows, _) in found.items()}, sizes)
@@ -123,7 +123,7 @@ def _counted(
         held[slot] = own.astype(np.int32), bounds
     none = np.zeros(len(rows))
     weighting = Weighting(weights, weights, none.astype(bool), none, rows)
-    merged = _with_rows(joined, {slot: held[slot] for slot in found})
+    merged = with_rows(joined, {slot: held[slot] for slot in found})
     return replace(merged, weighting=weighting), Targets(distinct[label], target.classes)
 
 
@@ -141,7 +141,7 @@ def _merged(joined: Joined, target: Targets) -> tuple[Joined, Targets]:
     if len(heads) > most:
         return joined, target
     found = {n: (slot.rows[heads], slot.offsets) for n, slot in joined.slots.items()}
-    merged = replace(_with_rows(joined, found), weighting=_summed(joined.weighting, groups))
+    merged = replace(with_rows(joined, found), weighting=_summed(joined.weighting, groups))
     return merged, target.of(heads)
 
 
@@ -179,13 +179,13 @@ class Groups:
         key, size = np.zeros(len(digits[0][0]), np.int64), 1
         for values, number in digits:
             if size * number > LARGEST:
-                key, distinct = _numbered(key)
+                key, distinct = numbered(key)
                 key, size = key.astype(np.int64), len(distinct)
             key *= number
             key += values
             size *= number
         if size > DENSE * len(key):
-            key, distinct = _numbered(key)
+            key, distinct = numbered(key)
             size = len(distinct)
         row = np.full(size, -1, np.int32)
         row[key] = np.arange(len(key), dtype=np.int32)
@@ -217,10 +217,10 @@ def _labels(target: Targets) -> tuple[Array, Array]:
     """Of each value its number among the distinct ones, and these."""
     if target.classes is not None:
         return target.values, np.arange(len(target.classes), dtype=target.values.dtype)
-    return _numbered(target.values)
+    return numbered(target.values)
 
 
-def _numbered(values: Array) -> tuple[Array, Array]:
+def numbered(values: Array) -> tuple[Array, Array]:
     """Equal values by one number, int32 (N,), counted as they first come; and the distinct ones.
 
     Arrow's hash table takes a fifth of the time of a sort.

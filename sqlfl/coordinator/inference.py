@@ -184,11 +184,7 @@ def _units(plan: FederatedPlan, asked: Inference, joined: Joined) -> Array | Non
     if asked.cluster is None:
         return None
     slot = next(s for s in plan.ucq.slots if s.units)
-    own = joined.slots[slot.index]
-    units = own.rows.astype(np.int64)
-    alone = np.flatnonzero(own.made_up[units])
-    units[alone] = len(own.made_up) + np.arange(len(alone))
-    return units
+    return joined.slots[slot.index].units[0]
 
 
 def _errors(

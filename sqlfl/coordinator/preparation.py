@@ -73,6 +73,16 @@ class JoinedSlot:
         found[self.virtual] = True
         return found
 
+    @property
+    def units(self) -> tuple[Array, int]:
+        """int64 (N,): which joined rows are of one row, those without a partner in the table each
+        of its own; and how many there are."""
+        found = self.rows.astype(np.int64)
+        alone = np.flatnonzero(self.made_up[found])
+        number = len(self.made_up)
+        found[alone] = number + np.arange(len(alone))
+        return found, number + len(alone)
+
 
 @dataclass(frozen=True, eq=False)
 class Weighting:

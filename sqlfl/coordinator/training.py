@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -15,36 +14,22 @@ import pyarrow as pa
 
 from sqlfl import endings
 from sqlfl.arrays import Array
-from sqlfl.coordinator.equal_rows import merge_equal_rows
 from sqlfl.coordinator.executors.base import Executor
-from sqlfl.coordinator.executors.in_process import InProcess
-from sqlfl.coordinator.factorised import Factorised
-from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
-from sqlfl.coordinator.lou import Members
-from sqlfl.coordinator.mapping import CountedMapping, TableMapping
-from sqlfl.coordinator.measures import Measures, measured_rows
-from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, labels, prepare
-from sqlfl.coordinator.protection import Protection, Watched, check_run, protect
+from sqlfl.coordinator.measures import Measures
+from sqlfl.coordinator.problems import Prepared, prepared_for
+from sqlfl.coordinator.protection import Watched, check_run
 from sqlfl.coordinator.rounds.divergence import check_kept
-from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
-from sqlfl.coordinator.rounds.problem import Algorithm, Problem, Step, coordinator_of
+from sqlfl.coordinator.rounds.problem import Algorithm, Step, coordinator_of
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.secure_channel import SecureChannel
-from sqlfl.coordinator.weighting import weigh
 from sqlfl.endings import Ending
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.interrupts import noted
 from sqlfl.messages import Save, Saved
 from sqlfl.messages.replies import Channel as Line
 from sqlfl.messages.replies import Expected, ask
-from sqlfl.methods.spec import spec_of
-from sqlfl.models.kinds import ANY_CLASSES, NUMBER, TWO_CLASSES, kind_of, other
-from sqlfl.models.losses import Loss, loss_of
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.query.ucq import CATEGORY
-from sqlfl.printing import listed
 from sqlfl.progress import Progress
 from sqlfl.store.registry import Model
 from sqlfl.transport.base import Channel
@@ -72,8 +57,6 @@ HISTORY = pa.schema(
 
 
 STEPS = "leave the step options (learning_rate, rho) at their defaults, or use algorithm = 'lbfgs'"
-MOST_NUMBERS = 50
-"""Values of a target with decimals that may be classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,76 +131,14 @@ def train(
     if plan.training.method.secure:
         line = SecureChannel(channel, run, plan.specifications)
     with Scratch() as scratch:
-        prepared = _prepared(plan, line, run, progress, start, remark, executor, scratch)
+        prepared = prepared_for(plan, line, run, progress, start, remark, executor, scratch)
         with closing(prepared.problem.passes):
-            return _rounds(plan, prepared, line, channel, run, progress, started)
+            return run_rounds(plan, prepared, line, channel, run, progress, started)
 
 
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """What the rounds begin with."""
-
-    joined: Joined
-    target: Targets
-    protection: Protection | None
-    problem: Problem
-
-
-def _prepared(
+def run_rounds(
     plan: FederatedPlan,
-    channel: Line,
-    run: str,
-    progress: Progress,
-    start: Model | None,
-    remark: Callable[[str], None],
-    executor: Executor | None,
-    scratch: Scratch,
-) -> _Prepared:
-    warm = {item.warm[0] for s in plan.specifications.values() for item in s if item.warm}
-    if warm != (set() if start is None else {start.run}):
-        raise ModelError(
-            f"model {plan.training.warm_start} has been replaced since this was planned",
-            hint="run the statement again, to start from the new one",
-        )
-    joined = prepare(plan, channel, run, progress.stage, scratch, executor)
-    if joined.total == 0:
-        raise ModelError(
-            "the join has no rows, so there is nothing to train on",
-            hint="check the WHERE conditions, that the join keys of the tables do match, and that "
-            "the target is not NULL in all rows",
-        )
-    remark_on_join(plan, joined, remark)
-    target = labels(plan, joined, channel, run)
-    loss = _loss(plan, target)
-    written = is_written(plan, joined.mapping)
-    if written:
-        head = 0 if plan.tower is None else plan.tower.outputs or 0
-        check_memory(plan, joined.total, max(loss.outputs, head))
-        target = target if _is_counted(plan) else target.spread(joined)
-    else:
-        sizes = zip(joined.mapping.slots, joined.mapping.sizes, strict=True)
-        found = joined.mapping if isinstance(joined.mapping, Factorised) else None
-        check_tables(plan, dict(sizes), loss.outputs, found)
-    if start is not None and start.classes != target.classes:
-        raise ModelError(
-            f"model {start.name} knows the classes {listed(start.classes or ())}, and target "
-            f"{plan.ucq.target} has {listed(target.classes or ())}",
-            hint="a warm start needs the same classes; leave warm_start out to begin anew",
-        )
-    joined = weigh(plan, joined, target, channel, run)
-    progress.stage("encoding features")
-    remark_on_features(plan, joined, channel, run, remark)
-    protection = protect(plan, joined, target)
-    if written:
-        joined, target = merge_equal_rows(plan, joined, target, channel, run)
-    data = _written(plan, joined, target) if written else _found(plan, joined, target)
-    problem = _problem(plan, joined, data, loss, run, start, protection, executor)
-    return _Prepared(joined, target, protection, problem)
-
-
-def _rounds(
-    plan: FederatedPlan,
-    prepared: _Prepared,
+    prepared: Prepared,
     line: Line,
     channel: Channel,
     run: str,
@@ -321,119 +242,3 @@ def _ending(last: Step, kept: Step, interrupted: bool) -> Ending:
 
 def _limited(plan: FederatedPlan) -> bool:
     return plan.privacy is not None and plan.privacy.max_fan_out is not None
-
-
-def _problem(
-    plan: FederatedPlan,
-    joined: Joined,
-    data: _Data,
-    loss: Loss,
-    run: str,
-    start: Model | None,
-    protection: Protection | None,
-    executor: Executor | None,
-) -> Problem:
-    return Problem(
-        run=run,
-        mapping=data.mapping,
-        slots=tuple(
-            Members(slot.slot, slot.addresses, slot.offsets) for slot in _towers(plan, joined)
-        ),
-        loss=loss.fitted(data.targets, data.weights),
-        targets=data.targets,
-        pieces=data.pieces,
-        outputs=loss.outputs,
-        options=plan.training,
-        weights=data.weights,
-        warm=start is not None,
-        seed=_seed(plan.training.seed),
-        head=None if start is None else start.head,
-        constant=None if start is None else start.intercept,
-        privacy=None if protection is None else protection.calibration.training,
-        trace=_trace(plan),
-        centred=plan.privacy is None or plan.privacy.statistics == "none",
-        measured=measured_rows(joined.weighting),
-        executor=InProcess() if executor is None else executor,
-        summed=spec_of(plan.algorithm).drawn,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Data:
-    """As `Problem` has them."""
-
-    mapping: TableMapping
-    targets: Array
-    weights: Array | None
-    pieces: Pieces | None = None
-
-
-def _written(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
-    """Arrays of all joined rows; `target` is of these."""
-    slots = _towers(plan, joined)
-    rows = tuple(slot.rows for slot in slots)
-    weights = None if joined.weighting is None else joined.weighting.weights
-    mapping = TableMapping(rows, tuple(int(slot.offsets[-1]) for slot in slots))
-    return _Data(mapping, target.values, weights)
-
-
-def _found(plan: FederatedPlan, joined: Joined, target: Targets) -> _Data:
-    """No such arrays; `target` is of the rows of its slot."""
-    every, slots = joined.mapping, [slot.slot for slot in _towers(plan, joined)]
-    often = [every.counts(slot).astype(np.int64, copy=False) for slot in slots]
-    mapping = CountedMapping(joined.total, often)
-    place = _target(plan)
-    pieces = found_pieces(every, slots, place, target.values)
-    counts = every.counts(place)
-    weights = None if bool((counts == 1).all()) else counts.astype(np.float64)
-    return _Data(mapping, target.values, weights, pieces)
-
-
-def _towers(plan: FederatedPlan, joined: Joined) -> list[JoinedSlot]:
-    return [joined.slots[slot.index] for slot in plan.ucq.slots if slot.features]
-
-
-def _is_counted(plan: FederatedPlan) -> bool:
-    """Whether joined rows may be merged before any array of them is made."""
-    return plan.merges and not plan.weighted
-
-
-def _target(plan: FederatedPlan) -> int:
-    return next(slot.index for slot in plan.ucq.slots if slot.target)
-
-
-def _trace(plan: FederatedPlan) -> float:
-    """What X̃ᵀX̃/N comes to on its diagonal: 1 at most of a number, and of all categories of a
-    feature."""
-    features = [feature for slot in plan.ucq.slots for feature in slot.features]
-    return float(sum(1 if f.kind == CATEGORY else f.width for f in features))
-
-
-def _seed(option: int | None) -> int:
-    """The option's, or one that is drawn."""
-    return secrets.randbits(32) if option is None else option
-
-
-def _loss(plan: FederatedPlan, target: Targets) -> Loss:
-    if target.classes is None:
-        return loss_of(plan.kind, 1)
-    if len(target.classes) < 2:
-        raise ModelError(
-            f"target {plan.ucq.target} has one class only ({listed(target.classes)})",
-            hint="a classifier needs rows of at least two classes",
-        )
-    name, type_ = plan.ucq.target, (plan.ucq.target_type or "").split("(")[0]
-    if type_ in ("FLOAT", "DOUBLE", "DECIMAL") and len(target.classes) > MOST_NUMBERS:
-        raise ModelError(
-            f"target {name} is {type_} and has {len(target.classes)} different values, which are "
-            "hardly classes",
-            hint=f"for a number, USING {other(plan.kind, NUMBER)}; for classes, make it a "
-            f"condition, as in {name} > 4, or text: CAST({name} AS VARCHAR)",
-        )
-    if kind_of(plan.kind).target == TWO_CLASSES and len(target.classes) > 2:
-        raise ModelError(
-            f"target {plan.ucq.target} has {len(target.classes)} classes; {plan.kind} takes two",
-            hint=f"USING {other(plan.kind, ANY_CLASSES)}, or make the target a condition, as in "
-            "rating >= 4",
-        )
-    return loss_of(plan.kind, len(target.classes))

@@ -22,7 +22,7 @@ from sqlfl.coordinator.preparation import (
     told,
 )
 from sqlfl.errors import ModelError
-from sqlfl.messages import SendSplit, SendWeights, Split, Weigh, Weights
+from sqlfl.messages import Ready, SendSplit, SendWeights, Split, Weigh, Weights
 from sqlfl.messages.replies import Channel, Expected, ask
 from sqlfl.options.types import ClassWeight
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -44,21 +44,14 @@ def weigh(
     """
     if not plan.weighted:
         return joined
-    weighting = _weighting(
+    weighting = weighting_of(
         plan,
         sample_weights(plan, joined, channel, run),
         _validation(plan, joined, channel, run),
         target,
     )
     total = float(weighting.weights.sum())
-    requests: dict[Address, Weigh] = {}
-    for slot in plan.ucq.slots:
-        if slot.features:
-            own = joined.slots[slot.index]
-            counts = np.bincount(own.rows, weighting.weights, int(own.offsets[-1]))
-            for number, address in enumerate(own.addresses):
-                part = counts[own.offsets[number] : own.offsets[number + 1]]
-                requests[address] = Weigh(run, slot.index, part, total)
+    requests = _counts(plan, joined, weighting.weights, run)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     replies = ask(
         channel, requests, lambda a: expected.encoded(told(plan, a), counted[a], now=True)
@@ -103,7 +96,7 @@ def sample_weights(plan: FederatedPlan, joined: Joined, channel: Channel, run: s
 def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Array:
     """bool (N,): which joined rows are for validation."""
     slot: Slot | None = next((slot for slot in plan.ucq.slots if slot.split), None)
-    if slot is None:
+    if slot is None or plan.tuning is not None:
         return np.zeros(joined.total, bool)
     own = joined.slots[slot.index]
     requests = {a: SendSplit(run, slot.index) for a in own.addresses}
@@ -113,9 +106,32 @@ def _validation(plan: FederatedPlan, joined: Joined, channel: Channel, run: str)
     return validation
 
 
-def _weighting(
+def reweigh(
+    plan: FederatedPlan, joined: Joined, weights: Array, channel: Channel, run: str
+) -> None:
+    """Tell clients what their rows count from now on, by weights (N,) of the joined rows; their
+    encoding stays."""
+    ask(channel, _counts(plan, joined, weights, run), lambda address: Expected(Ready))
+
+
+def _counts(plan: FederatedPlan, joined: Joined, weights: Array, run: str) -> dict[Address, Weigh]:
+    """What each client's rows count, by weights (N,) of the joined rows."""
+    total = float(weights.sum())
+    requests: dict[Address, Weigh] = {}
+    for slot in plan.ucq.slots:
+        if slot.features:
+            own = joined.slots[slot.index]
+            counts = np.bincount(own.rows, weights, int(own.offsets[-1]))
+            for number, address in enumerate(own.addresses):
+                part = counts[own.offsets[number] : own.offsets[number + 1]]
+                requests[address] = Weigh(run, slot.index, part, total)
+    return requests
+
+
+def weighting_of(
     plan: FederatedPlan, samples: Array, validation: Array, target: Targets
 ) -> Weighting:
+    """Of joined rows of such sample weights, those of `validation` (bool) being held out."""
     split = _check_split(plan, samples, validation)
     weights = np.where(validation, 0.0, samples)
     if not weights.any():
@@ -168,6 +184,15 @@ def _check_split(plan: FederatedPlan, samples: Array, validation: Array) -> str:
             hint="choose a larger validation_fraction, or filter out the rows of weight 0",
         )
     return f" ({split})"
+
+
+def class_shares(plan: FederatedPlan, samples: Array, target: Targets) -> Array | None:
+    """float64 (K,): by what class_weight multiplies what rows of each class count, those that are
+    trained on counting `samples`; None of numbers."""
+    if target.classes is None:
+        return None
+    counts = np.bincount(target.values, samples, len(target.classes))
+    return _class_weights(plan.training.class_weight, counts, target.classes)
 
 
 def _class_weights(option: ClassWeight | None, counts: Array, classes: tuple[str, ...]) -> Array:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, arrays, integer, real, text, texts
+from sqlfl.schema import MOST_FOLDS
 
 if TYPE_CHECKING:
     from sqlfl.arrays import Array
@@ -209,6 +210,21 @@ class Split(Message):
     words = "which active rows are for validation, drawn by the client"
     validation: Array = field(metadata=array("uint8", "active", most=1))
     """1 for validation."""
+
+
+@dataclass(frozen=True, eq=False)
+class SendFolds(Message):
+    kind = "send_folds"
+
+
+@dataclass(frozen=True, eq=False)
+class Folds(Message):
+    """Client to coordinator: the part that each active row is drawn into, to be held out once."""
+
+    kind = "folds"
+    words = "the fold of each active row, drawn by the client"
+    folds: Array = field(metadata=array("uint8", "active", most=MOST_FOLDS - 1))
+    """From 0; of one share that is held out, 1 for its rows."""
 
 
 @dataclass(frozen=True, eq=False)

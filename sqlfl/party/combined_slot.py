@@ -83,6 +83,9 @@ class CombinedSlot:
             case ms.SendWeights():
                 weights = self._ask(request, ms.Weights)
                 return replace(weights[0], values=self.rows.gather([w.values for w in weights]))
+            case ms.SendFolds():
+                folds = self._ask(request, ms.Folds)
+                return replace(folds[0], folds=self.rows.gather([own.folds for own in folds]))
             case ms.SendSplit():
                 splits = self._ask(request, ms.Split)
                 drawn = self.rows.gather([split.validation for split in splits])
@@ -148,6 +151,7 @@ class CombinedSlot:
 
     def _weigh(self, request: ms.Weigh) -> ms.Message:
         self._check(request, len(request.counts))
+        self._operator = None
         requests = [replace(request, counts=counts) for counts in self.rows.split(request.counts)]
         return self._counted(requests, request.total)
 
@@ -266,7 +270,7 @@ class CombinedSlot:
         own = self.specification.privacy
         if (own is not None and own.delta is not None) != (configuration.privacy is not None):
             raise InternalError(f"slot {self.specification.slot} starts with other noise than said")
-        if self._operator is not None:
+        if self._operator is not None and not self.specification.folds:
             raise InternalError(f"slot {self.specification.slot} has been started")
 
     def _save(self, request: ms.Save) -> ms.Message:

@@ -33,6 +33,7 @@ from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import Listings, describe
+from sqlfl.udfs.drawing import folds_of, split_of
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
@@ -158,7 +159,7 @@ class PartyClient(Server):
             case ms.Activate():
                 return self._activate(request, state)
             case ms.Weigh():
-                return self._weigh(request, state)
+                return state.weigh(request, self._vocabulary_key(request.run, state))
             case ms.SetRanges():
                 return state.set_ranges(request, self._vocabulary_key(request.run, state))
             case ms.SetEncoding():
@@ -173,8 +174,10 @@ class PartyClient(Server):
                 return state.equal_rows()
             case ms.SendWeights():
                 return ms.Weights(request.run, request.slot, state.snapshot.weights())
+            case ms.SendFolds():
+                return ms.Folds(request.run, request.slot, folds_of(state.snapshot))
             case ms.SendSplit():
-                return ms.Split(request.run, request.slot, state.snapshot.split())
+                return ms.Split(request.run, request.slot, split_of(state.snapshot))
             case ms.SendIdentifiers():
                 columns = tuple(state.snapshot.identifiers())
                 return ms.Identifiers(request.run, request.slot, columns)
@@ -316,11 +319,6 @@ class PartyClient(Server):
             return ms.Ready(request.run, request.slot)
         return self._counted(request.run, state)
 
-    def _weigh(self, request: ms.Weigh, state: SlotState) -> ms.Message:
-        state.check(request, active=state.snapshot.active)
-        state.snapshot.weigh(request.counts)
-        return self._counted(request.run, state)
-
     def _counted(self, run: str, state: SlotState) -> ms.Message:
         return state.counted(self._vocabulary_key(run, state))
 
@@ -359,12 +357,14 @@ class PartyClient(Server):
         """The engine of a slot's rows, and the parameters that training starts from; None for those
         that every block starts from."""
         state = self._slot(request)
-        if state.engine is not None:
+        if state.engine is not None and not state.specification.folds:
             raise InternalError(f"slot {request.slot} has been started")
-        cursor = self._runs[request.run].cursor
         encoding = state.encoded()
-        engine = make_engine(state.specification.engine, cursor, state.snapshot, encoding)
-        state.engine = engine
+        engine = state.engine
+        if engine is None:
+            cursor = self._runs[request.run].cursor
+            engine = make_engine(state.specification.engine, cursor, state.snapshot, encoding)
+            state.engine = engine
         begin = None
         if state.warm is not None:
             begin = carry_block(state.warm, encoding, configuration.shape(engine.width))

@@ -50,6 +50,8 @@ class SlotState:
     """What TRANSFORM has made the features of the snapshot by."""
     engine: Engine | None = None
     operator: Operator | None = None
+    weighed: bool = False
+    """What its rows count has come with a message."""
     joined: int = 0
     """N, joined rows."""
     scored: Encoding | None = None
@@ -68,6 +70,28 @@ class SlotState:
         fault = mismatch(sizes_of(message), sizes)
         if fault is not None:
             raise InternalError(f"{message.kind} of other sizes: {fault}")
+
+    def weigh(self, request: ms.Weigh, vocabulary_key: bytes) -> ms.Message:
+        """What the active rows count from now on. Where training comes several times, they are
+        encoded by the first weights, or by how often they are joined."""
+        self.check(request, active=self.snapshot.active)
+        again = self.weighed or not self.specification.weighted
+        self.weighed = True
+        if again and not self.specification.folds:
+            raise InternalError(f"rows of slot {self.specification.slot} are weighed once")
+        if again:
+            self.encoded()
+            self.stop()
+        self.snapshot.weigh(request.counts)
+        if again:
+            return ms.Ready(request.run, request.slot)
+        return self.counted(vocabulary_key)
+
+    def stop(self) -> None:
+        """Rows may be trained on anew."""
+        if self.engine is not None:
+            self.engine.close()
+        self.engine = self.operator = None
 
     def counted(self, vocabulary_key: bytes) -> ms.Message:
         """The answer once it is known what the active rows count: statistics of a shared slot,

@@ -237,7 +237,7 @@ def model_of(
         ),
         algorithm=plan.algorithm,
         options=plan.training.listed(),
-        given=tuple(str(option.name) for option in statement.options),
+        given=tuple(str(o.name) for o in statement.options if o.name in plan.training.listed()),
         sql=statement.sql,
         run=run,
         blocks=blocks,

@@ -17,7 +17,7 @@ from sklearn import metrics as sk
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import sqlfl
-from sqlfl.coordinator import training, weighting
+from sqlfl.coordinator import problems, weighting
 from sqlfl.coordinator.preparation import Targets, Weighting
 from tests.databases import in_memory
 
@@ -185,14 +185,14 @@ def predicted(fed: sqlfl.Federation, source: str, name: str = "m") -> np.ndarray
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Weighting, Targets]]:
     """What the coordinator knew of weights in each training run."""
     found: list[tuple[Weighting, Targets]] = []
-    weigh = training.weigh
+    weigh = problems.weigh
 
     def kept(plan, joined, target, channel, run):
         joined = weigh(plan, joined, target, channel, run)
         found.append((joined.weighting, target))
         return joined
 
-    monkeypatch.setattr(training, "weigh", kept)
+    monkeypatch.setattr(problems, "weigh", kept)
     return found
 
 
@@ -455,12 +455,12 @@ class Noise:
     def split(self, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
         """The same rows held out in every test run, instead of those that the party draws."""
         held = np.random.default_rng(3).random(len(self.y)) < 0.4
-        made = weighting._weighting
+        made = weighting.weighting_of
 
         def chosen(plan, samples, validation, target):
             return made(plan, samples, np.isin(samples, self.w[held]), target)
 
-        monkeypatch.setattr(weighting, "_weighting", chosen)
+        monkeypatch.setattr(weighting, "weighting_of", chosen)
         return held
 
     def descent(

@@ -11,8 +11,11 @@ from sqlfl.models.kinds import NEURAL as NEURAL_KINDS
 from sqlfl.options.looks import Look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import resolve_scoring, training_options
+from sqlfl.options.tuning import resolve_tuning
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.federated.plan import FederatedPlan, plan
+from sqlfl.planner.grammar.dialect import parse
+from sqlfl.planner.grammar.statements import TuneModel
 from sqlfl.planner.query.ucq import (
     Block,
     Feature,
@@ -299,6 +302,21 @@ def train(
         noised=privacy is not None and privacy.predictions == "gaussian",
     )
     return plan("train", "m", kind, ucq, resolved, sql, at=at, privacy=privacy, slots=told)
+
+
+def tuned(options: str = "l2 = [1e-3, 1e-1], folds = 3", ucq: Ucq | None = None) -> FederatedPlan:
+    """TUNE, of the first plan's query."""
+    statement = parse(
+        f"TUNE MODEL m USING linear_regression TARGET paid WITH ({options}) FROM (SELECT 1)"
+    )
+    assert isinstance(statement, TuneModel)
+    tuning = resolve_tuning("linear_regression", statement.options)
+    ucq = cards() if ucq is None else ucq
+    slots = tuple(replace(s, split=s.target) for s in ucq.slots)
+    return plan(
+        "train", "m", "linear_regression", replace(ucq, slots=slots),
+        tuning.candidates[0].options, statement.sql, tuning=tuning,
+    )  # fmt: skip
 
 
 def score(

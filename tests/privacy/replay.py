@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.coordinator import preparation, training
+from sqlfl.coordinator import preparation, problems
 from sqlfl.coordinator.fan_out import limit_fan_out
 from sqlfl.coordinator.protection import protect
 from sqlfl.methods.sgd import coordinator as sgd
-from sqlfl.party import guard
+from sqlfl.party import guard, party
 from sqlfl.party.guard import Guard
 from sqlfl.privacy import events as of
 from sqlfl.privacy.calibration import Calibration
@@ -109,7 +109,7 @@ class Stage:
             self._world.calibration = None if found is None else found.calibration
             return found
 
-        monkeypatch.setattr(training, "protect", protected)
+        monkeypatch.setattr(problems, "protect", protected)
         fixed = partial(limit_fan_out, entropy=_bytes)
         monkeypatch.setattr(preparation, "limit_fan_out", fixed)
         monkeypatch.setattr(os, "urandom", self._chance)
@@ -118,7 +118,7 @@ class Stage:
         monkeypatch.setattr(secrets, "randbits", lambda bits: 7)
         # what is drawn by a row's content is as random, but not the same, for another content
         monkeypatch.setattr(label_noise, "_words", _words)
-        monkeypatch.setattr(Snapshot, "split", _split)
+        monkeypatch.setattr(party, "split_of", _split)
 
     def run(self, parties: Parties, statement: str, first: World | None = None) -> World:
         """TRAIN of the model m. `first`: the world whose noised releases are replayed."""

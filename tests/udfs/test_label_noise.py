@@ -19,6 +19,7 @@ from sqlfl.privacy.mechanisms import keep_probability, label_epsilon, laplace_ke
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 from sqlfl.udfs import keys, label_noise, rows, sql
+from sqlfl.udfs.drawing import split_of
 from sqlfl.udfs.label_noise import noised_labels
 from sqlfl.udfs.label_ways import way_to_label
 from tests.conftest import Open
@@ -374,7 +375,7 @@ def sides(con: duckdb.DuckDBPyConnection, privacy: SnapshotPrivacy | None, run: 
     wanted = specification(identifiers=(0,), split=0.3, privacy=privacy)
     fragment = "SELECT t AS sqlfl_base, id AS sqlfl_id_0 FROM t"
     snapshot = activate_all(take(con, wanted, fragment, run=run, draws=OWN))
-    ids, drawn = snapshot.identifiers()[0].to_numpy(), snapshot.split()
+    ids, drawn = snapshot.identifiers()[0].to_numpy(), split_of(snapshot)
     return drawn[np.lexsort((drawn, ids))].reshape(-1, 2)
 
 

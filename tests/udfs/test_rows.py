@@ -16,6 +16,7 @@ import pytest
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import numbering
+from sqlfl.udfs.drawing import split_of
 from sqlfl.udfs.features import local_encoding, statistics
 from sqlfl.udfs.numbering import ascending
 from sqlfl.udfs.predict import make_engine, score
@@ -387,11 +388,11 @@ def test_weights_of_the_active_rows(database: Open) -> None:
 
 def test_weighing_keeps_every_column_in_its_row(database: Open) -> None:
     snapshot = activate_all(take(database(TABLE), weighed(0.5), WEIGHED))
-    before = [snapshot.labels(), snapshot.weights(), snapshot.split(), snapshot.identifiers()[0]]
+    before = [snapshot.labels(), snapshot.weights(), split_of(snapshot), snapshot.identifiers()[0]]
     counts = np.random.default_rng(0).random(80)
     counts[::5] = 0
     snapshot.weigh(counts)
-    after = [snapshot.labels(), snapshot.weights(), snapshot.split(), snapshot.identifiers()[0]]
+    after = [snapshot.labels(), snapshot.weights(), split_of(snapshot), snapshot.identifiers()[0]]
     assert after[0][1] == before[0][1]
     np.testing.assert_array_equal(after[0][2], before[0][2])
     np.testing.assert_array_equal(after[1], before[1])
@@ -417,7 +418,7 @@ def test_wrong_weights_are_refused(database: Open, counts: list[float]) -> None:
 
 def drawn(snapshot: Snapshot) -> set[int]:
     """The ids of the rows for validation."""
-    validation = activate_all(snapshot).split()
+    validation = split_of(activate_all(snapshot))
     assert validation.dtype == np.uint8
     (ids,) = snapshot.identifiers()
     return set(ids.to_numpy()[validation.astype(bool)].tolist())
@@ -452,7 +453,7 @@ def test_copies_of_a_row_stay_on_one_side(database: Open) -> None:
     wanted = specification(identifiers=(0,), split=0.5)
     snapshot = activate_all(take(con, wanted, "SELECT t AS sqlfl_base, id AS sqlfl_id_0 FROM t"))
     (ids,) = snapshot.identifiers()
-    sides = np.bincount(ids.to_numpy(), snapshot.split())
+    sides = np.bincount(ids.to_numpy(), split_of(snapshot))
     assert set(sides.tolist()) == {0.0, 10.0}
 
 
@@ -466,7 +467,7 @@ def test_the_drawn_share_is_the_one_asked_for(database: Open) -> None:
             )
         )
         deviation = np.sqrt(share * (1 - share) / 20000)
-        assert abs(snapshot.split().mean() - share) < 6 * deviation
+        assert abs(split_of(snapshot).mean() - share) < 6 * deviation
 
 
 def test_neither_weights_nor_a_split_where_the_slot_has_none(database: Open) -> None:
@@ -474,7 +475,7 @@ def test_neither_weights_nor_a_split_where_the_slot_has_none(database: Open) -> 
     with pytest.raises(InternalError, match="does not hold the weight"):
         snapshot.weights()
     with pytest.raises(InternalError, match="draws a share"):
-        snapshot.split()
+        split_of(snapshot)
     with pytest.raises(InternalError, match="without a key"):
         take(database(TABLE), weighed(0.5), WEIGHED, draws=b"")
 

@@ -82,6 +82,8 @@ def conclusion(
     why = endings.STILL_REASON if still else endings.LIMIT_REASON
     if problem.privacy is not None:
         return endings.untold(short, endings.PRIVATE)
+    if not problem.proved:
+        return endings.untold(short, endings.NOT_ASKED)
     found = examine(problem, conversation, intercept, first)
     return found.ending(problem.options.tolerance, short, why)
 

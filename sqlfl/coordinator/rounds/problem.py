@@ -67,6 +67,8 @@ class Problem:
     """Scores are known of joined rows, not of the rows of slots."""
     measured: Measured = EVERY
     """What metrics are of."""
+    proved: bool = True
+    """In the end clients are asked how large the gradient is."""
     executor: Executor = field(default_factory=InProcess)
     """Computes on the joined rows."""
 

@@ -209,6 +209,8 @@ class Lbfgs:
 
     def _proved(self, last: bool) -> Ending | None:
         """What ends the run: that the optimum is proved, or that this is the last iteration."""
+        if not self._problem.proved:
+            return endings.untold(endings.LIMIT if last else endings.STILL, endings.NOT_ASKED)
         found = self._examined()
         if not found.proves(self._tolerance) and not self._exact and not last:
             self._sharpen()

@@ -1,0 +1,389 @@
+"""TUNE: candidates compared over folds of one join, and the best one trained on all rows.
+
+Snapshot, keys, join, labels, encoding and equal rows are those of one TRAIN. A fold's rows weigh
+nothing in its fits; features stay encoded by all rows, as one model's are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sqlfl.arrays import Array
+from sqlfl.coordinator.equal_rows import Groups, merge_equal_rows, numbered, with_rows
+from sqlfl.coordinator.executors.base import Executor
+from sqlfl.coordinator.executors.joined_rows import JoinedRows
+from sqlfl.coordinator.findings import remark_on_features
+from sqlfl.coordinator.preparation import Joined, Targets, Weighting
+from sqlfl.coordinator.problems import Begun, Prepared, begin, problem_of, written_data
+from sqlfl.coordinator.rounds.divergence import check_kept
+from sqlfl.coordinator.rounds.measured import Measured
+from sqlfl.coordinator.rounds.pieces import WrittenPieces
+from sqlfl.coordinator.rounds.problem import Problem, Step, coordinator_of
+from sqlfl.coordinator.rounds.scores import Scores
+from sqlfl.coordinator.scratch import Scratch
+from sqlfl.coordinator.training import STEPS, Trained, run_rounds
+from sqlfl.coordinator.weighting import class_shares, reweigh, weigh, weighting_of
+from sqlfl.errors import InternalError, ModelError
+from sqlfl.messages import Folds, SendFolds
+from sqlfl.messages.replies import Expected, ask
+from sqlfl.methods.spec import spec_of
+from sqlfl.options.tuning import Candidate, Tuning
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.progress import Progress
+from sqlfl.transport.base import Channel
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What a candidate came to on the rows of each fold."""
+
+    candidate: Candidate
+    folds: tuple[float | None, ...]
+    """None where it failed, or the metric is undefined of these rows."""
+    epochs: int
+    """Over all folds."""
+    seconds: float
+    fault: str = ""
+    """Why it failed."""
+
+    @property
+    def mean(self) -> float | None:
+        found = [value for value in self.folds if value is not None]
+        return float(np.mean(found)) if len(found) == len(self.folds) else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation over the folds; None of one."""
+        found = [value for value in self.folds if value is not None]
+        return float(np.std(found, ddof=1)) if 1 < len(found) == len(self.folds) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    trained: Trained
+    """The best candidate, on all rows."""
+    best: Candidate
+    scores: tuple[Score, ...]
+    """In the order of the candidates."""
+
+
+def tune(
+    plan: FederatedPlan,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    remark: Callable[[str], None] = lambda _: None,
+    executor: Executor | None = None,
+) -> Tuned:
+    """As `train`, of the best candidate: equal means go to the one that comes first.
+
+    Ctrl-C ends it without a model, but in the last fit. Raises ModelError as `train` does, for a
+    fold without rows or with rows of one class only, and where no candidate could be compared.
+    """
+    if plan.tuning is None:
+        raise InternalError("nothing to tune")
+    started = time.perf_counter()
+    with Scratch() as scratch:
+        begun = begin(plan, channel, run, progress, remark, executor, scratch)
+        rows = _rows(plan, begun, channel, run, progress, remark)
+        scores = _compared(plan, plan.tuning, begun, rows, channel, run, progress, executor)
+        for score in scores:
+            if score.fault:
+                remark(f"{_told(score.candidate)} could not be compared: {score.fault}")
+        best = _best(plan.tuning, scores)
+        progress.stage(f"training on all rows with {_told(best)}")
+        final = replace(plan, options=best.options)
+        every = rows.counts(np.ones(len(rows.folds), bool))
+        weighting = weighting_of(final, every, np.zeros(rows.number, bool), rows.target)
+        problem = _problem(final, begun, rows, weighting, channel, run, executor)
+        weighed = replace(rows.joined, weighting=weighting)
+        prepared = Prepared(weighed, rows.target, None, problem)
+        with closing(problem.passes):
+            trained = run_rounds(final, prepared, channel, channel, run, progress, started)
+    return Tuned(trained, best, scores)
+
+
+def _told(candidate: Candidate) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in candidate.values.items()) or "it"
+
+
+# -- rows -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """What all fits are of: joined rows, which differ in a class or the label where they may be
+    merged; of each fold some of them count for training, some for comparison, or both."""
+
+    joined: Joined
+    target: Targets
+    group: Array
+    """int (N,): the row that each joined row counts for, of those that differ in the fold too."""
+    folds: Array
+    """int (N,)"""
+    samples: Array
+    """float64 (N,): weights of the column of WEIGHT, or how many joined rows each stands for."""
+
+    @property
+    def number(self) -> int:
+        return len(self.target.values)
+
+    def of(self, some: Array) -> _Rows:
+        """These of the rows alone, for which no joined row counts any more."""
+        found = {n: (slot.rows[some], slot.offsets) for n, slot in self.joined.slots.items()}
+        none = np.zeros(0, np.int64)
+        joined = with_rows(self.joined, found)
+        return _Rows(joined, self.target.of(some), none, none, np.zeros(0))
+
+    def counts(self, chosen: Array) -> Array:
+        """float64 (rows,): what they count, of the chosen ones (N,)."""
+        found: Array = np.bincount(self.group, np.where(chosen, self.samples, 0.0), self.number)
+        return found
+
+
+def _rows(
+    plan: FederatedPlan,
+    begun: Begun,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    remark: Callable[[str], None],
+) -> _Rows:
+    if not begun.written:
+        raise ModelError(
+            f"the {begun.joined.total:,} joined rows are too many to be written down in memory, "
+            "and TUNE is not built for such joins",
+            hint="choose on a sample of the rows, or raise memory_limit; then TRAIN on all",
+        )
+    joined = weigh(plan, begun.joined, begun.target, channel, run)
+    target = begun.target
+    if plan.tuning is not None and plan.tuning.groups is not None:
+        target = target.spread(joined)
+    folds = _folds(plan, joined, target, channel, run)
+    progress.stage("encoding features")
+    remark_on_features(plan, joined, channel, run, remark)
+    if joined.weighting is not None:
+        # class weights follow from each fit's own rows
+        own = joined.weighting.samples
+        none = np.zeros(len(own))
+        joined = replace(joined, weighting=Weighting(own, own, none.astype(bool), none))
+    labels, distinct = _numbered(target)
+    parts = int(folds.max(initial=0)) + 1
+    tagged = replace(target, values=labels * parts + folds, classes=None)
+    joined, tagged = merge_equal_rows(_merging(plan), joined, tagged, channel, run)
+    labels, folds = np.divmod(tagged.values.astype(np.int64), parts)
+    samples = np.ones(len(labels)) if joined.weighting is None else joined.weighting.samples
+    group = np.arange(len(labels))
+    if joined.weighting is not None and joined.weighting.rows is not None:
+        joined, group, heads = _apart_from_folds(joined, labels, len(distinct))
+        labels = labels[heads]
+    found = Targets(distinct[labels], begun.target.classes)
+    return _Rows(replace(joined, weighting=None), found, group, folds, samples)
+
+
+def _apart_from_folds(joined: Joined, labels: Array, number: int) -> tuple[Joined, Array, Array]:
+    """Merged rows that differ in nothing but the fold as one: these, which of them each is, and a
+    row of each."""
+    digits = [(slot.rows, int(slot.offsets[-1])) for slot in joined.slots.values()]
+    groups = Groups.of([*digits, (labels, number)])
+    place = np.full(groups.size, -1, np.int64)
+    place[groups.key[groups.heads]] = np.arange(len(groups.heads))
+    found = {n: (slot.rows[groups.heads], slot.offsets) for n, slot in joined.slots.items()}
+    return with_rows(joined, found), place[groups.key], groups.heads
+
+
+def _merging(plan: FederatedPlan) -> FederatedPlan:
+    """With options by which joined rows are merged only where all candidates allow it."""
+    assert plan.tuning is not None
+    spec = spec_of(plan.algorithm)
+    every = [candidate.options for candidate in plan.tuning.candidates]
+    strict = next((o for o in every if not spec.whole(o, 1 << 62)), every[0])
+    return replace(plan, options=strict)
+
+
+def _folds(
+    plan: FederatedPlan, joined: Joined, target: Targets, channel: Channel, run: str
+) -> Array:
+    """int64: of each target the fold that its row is in."""
+    tuning = plan.tuning
+    assert tuning is not None
+    if tuning.groups is not None:
+        slot = next(slot for slot in plan.ucq.slots if slot.units)
+        units, number = joined.slots[slot.index].units
+        return _drawn(tuning, number, plan.training.seed)[units]
+    slot = next(slot for slot in plan.ucq.slots if slot.split)
+    own = joined.slots[slot.index]
+    requests = {a: SendFolds(run, slot.index) for a in own.addresses}
+    replies = ask(channel, requests, lambda a: Expected(Folds, {"active": own.active[a]}))
+    drawn = np.concatenate([replies[address].folds for address in own.addresses]).astype(np.int64)
+    found: Array = drawn if target.slot is not None else drawn[own.rows]
+    return found
+
+
+def _drawn(tuning: Tuning, rows: int, seed: int | None) -> Array:
+    """int64 (rows,): folds of as many rows each, or 1 for those of the share that is held out."""
+    generator = np.random.default_rng(seed)
+    if tuning.splits > 1:
+        return generator.permutation(rows) % tuning.splits
+    found: Array = (generator.permutation(rows) < round(tuning.share * rows)).astype(np.int64)
+    return found
+
+
+def _numbered(target: Targets) -> tuple[Array, Array]:
+    """Of each target its number among the distinct ones, and these."""
+    if target.classes is not None:
+        return target.values.astype(np.int64), np.arange(len(target.classes))
+    numbers, distinct = numbered(target.values)
+    return numbers.astype(np.int64), distinct
+
+
+# -- fits -----------------------------------------------------------------------------------------
+
+
+def _compared(
+    plan: FederatedPlan,
+    tuning: Tuning,
+    begun: Begun,
+    rows: _Rows,
+    channel: Channel,
+    run: str,
+    progress: Progress,
+    executor: Executor | None,
+) -> tuple[Score, ...]:
+    candidates = tuning.candidates
+    values: list[list[float | None]] = [[] for _ in candidates]
+    epochs, seconds = [0] * len(candidates), [0.0] * len(candidates)
+    faults = [""] * len(candidates)
+    parts = [1] if tuning.splits == 1 else list(range(tuning.splits))
+    for place, fold in enumerate(parts, 1):
+        with closing(_split(plan, begun, rows, fold, channel, run, executor)) as split:
+            for number, candidate in enumerate(candidates):
+                progress.stage(
+                    f"fold {place} of {len(parts)}, candidate {number + 1} of {len(candidates)}"
+                )
+                began = time.perf_counter()
+                try:
+                    value, steps = split.fit(candidate, tuning.metric, channel)
+                except ModelError as error:
+                    value, steps, faults[number] = None, 0, error.message
+                values[number].append(value)
+                epochs[number] += steps
+                seconds[number] += time.perf_counter() - began
+    return tuple(
+        Score(*parts)
+        for parts in zip(candidates, map(tuple, values), epochs, seconds, faults, strict=True)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """A fold that is held out."""
+
+    problem: Problem
+    """Of the other rows."""
+    held: JoinedRows
+    """The fold's, by rows of the same slots."""
+    targets: Array
+    weights: Array
+    """What these count in the loss, class weights included."""
+
+    def fit(self, candidate: Candidate, metric: str, channel: Channel) -> tuple[float | None, int]:
+        """The metric on the fold's rows, and the epochs that it took."""
+        problem = replace(self.problem, options=candidate.options)
+        algorithm = problem.options.algorithm
+        with closing(problem.passes):
+            fit = coordinator_of(algorithm)(problem, channel)
+            fit.start()
+            step: Step | None = None
+            for step in fit.steps():
+                if not math.isfinite(step.objective):
+                    raise ModelError(f"training with {algorithm} diverged in epoch {step.epoch}")
+            if step is None or fit.scores is None:
+                raise InternalError(f"{algorithm} made no step, or tells no scores")
+            check_kept(problem, step.objective, fit.first, STEPS)
+        value = self._measured(fit.scores, metric)
+        return None if value is None or not math.isfinite(value) else float(value), step.epoch
+
+    def _measured(self, scores: Scores, metric: str) -> float | int | None:
+        if metric != "loss":
+            return self.held.meters(scores)[0].metrics().get(metric)
+        if not self.weights.any():
+            return None
+        floor = self.problem.loss.floor(self.targets, self.weights)
+        return self.held.held_loss(scores) / float(self.weights.sum()) + floor
+
+    def close(self) -> None:
+        self.held.close()
+
+
+def _split(
+    plan: FederatedPlan,
+    begun: Begun,
+    rows: _Rows,
+    fold: int,
+    channel: Channel,
+    run: str,
+    executor: Executor | None,
+) -> _Split:
+    """Clients know then what their rows count without the fold's."""
+    chosen = rows.folds == fold
+    trained, held = rows.counts(~chosen), rows.counts(chosen)
+    try:
+        if not held.any():
+            raise ModelError("nothing that weighs anything is held out")
+        kept = rows.of(np.flatnonzero(trained))
+        trained = trained[trained > 0.0]
+        weighting = weighting_of(plan, trained, np.zeros(len(trained), bool), kept.target)
+        problem = _problem(plan, begun, kept, weighting, channel, run, executor)
+    except ModelError as error:
+        raise ModelError(
+            f"fold {fold + 1}, with {held.sum():g} of {rows.samples.sum():g} joined rows (or "
+            f"weights), cannot be held out: {error.message}",
+            hint="take more rows, or fewer folds",
+        ) from error
+    # encoded columns have the mean 0 over all rows, and not over those that are trained on
+    problem = replace(problem, centred=False, proved=False)
+    other = rows.of(np.flatnonzero(held))
+    held = held[held > 0.0]
+    shares = class_shares(plan, trained, kept.target)
+    lost = held if shares is None else held * shares[other.target.values]
+    mapping = written_data(plan, other.joined, other.target).mapping
+    measured = Measured(samples=held, held=lost)
+    pieces = WrittenPieces(mapping, other.target.values, None)
+    passes = JoinedRows(pieces, problem.loss, problem.executor, measured)
+    return _Split(problem, passes, other.target.values, lost)
+
+
+def _problem(
+    plan: FederatedPlan,
+    begun: Begun,
+    rows: _Rows,
+    weighting: Weighting,
+    channel: Channel,
+    run: str,
+    executor: Executor | None,
+) -> Problem:
+    """Once clients know what their rows count now."""
+    reweigh(plan, rows.joined, weighting.weights, channel, run)
+    joined = replace(rows.joined, weighting=weighting)
+    data = written_data(plan, joined, rows.target)
+    return problem_of(plan, joined, data, begun.loss, run, None, None, executor)
+
+
+def _best(tuning: Tuning, scores: Sequence[Score]) -> Candidate:
+    known = [(score.mean, score.candidate) for score in scores if score.mean is not None]
+    if not known:
+        why = next((score.fault for score in scores if score.fault), "")
+        raise ModelError(
+            f"no candidate has a {tuning.metric} on all rows that were held out"
+            + (f": {why}" if why else ""),
+            hint="take more rows, fewer folds, or another metric",
+        )
+    sign = -1.0 if tuning.greater else 1.0
+    return min(known, key=lambda pair: sign * pair[0])[1]

@@ -1,0 +1,281 @@
+"""The options of TUNE: those of training, of which some have candidates, and how one is chosen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from types import MappingProxyType
+
+from sqlfl.errors import OptionError
+from sqlfl.options.entries import Entry, Given, Table, entries_of, error, markdown, option, resolved
+from sqlfl.options.entries import Setting as Setting
+from sqlfl.options.looks import Importance
+from sqlfl.options.resolve import check_kind, resolve_training
+from sqlfl.options.training import TrainingOptions, with_options
+from sqlfl.options.types import ALIAS, choice, integer, shown
+
+MOST = 1000
+"""Candidates of a statement."""
+GREATER = ("accuracy", "auc", "r2")
+"""Metrics of which more is better."""
+SHARED = (
+    *("engine", "memory_limit", "max_joined_rows", "algorithm", "seed", "network", "union"),
+    *("allow_cross_join", "merge_equal_rows", "validation_fraction", "class_weight", "device"),
+    *("threshold", "quantile"),  # what is minimised, and so what losses are of
+)
+"""Options that all fits have in common: what is prepared once depends on them."""
+REFUSED = {
+    "patience": "it would stop by the rows that candidates are compared on: tune epochs",
+    "warm_start": "the model that training starts from may know the rows that are held out",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """How candidates are made and compared."""
+
+    # fmt: off
+    folds: int = option(integer(2, 50), 5,
+        "parts into which the label's rows are drawn; each candidate is trained without each part "
+        "once, and measured on it", default_text="5; one part with validation_fraction")
+    groups: str | None = option(ALIAS, None,
+        "folds are drawn of the rows of this table position, so that all joined rows of one of "
+        "them, such as a patient's, are in one fold; the coordinator draws them",
+        default_text="rows of the label's table, which its owner draws")
+    metric: str = option(
+        choice("loss", "accuracy", "auc", "log_loss", "rmse", "mae", "r2"), "loss",
+        "what candidates are compared by, on the rows that were held out; of the loss, distances "
+        "and 'log_loss' less is better")
+    search: str = option(choice("grid", "random"), "grid",
+        "'grid': all combinations of the candidates; 'random': some of them")
+    trials: int = option(integer(1, MOST), 20,
+        "combinations that are drawn with search = 'random', by `seed` or else the same ones each "
+        "time")
+    # fmt: on
+
+
+TUNING = {entry.name: entry for entry in entries_of(TuneOptions)}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One combination."""
+
+    values: Mapping[str, object]
+    """Of the options that are tuned, in JSON's types."""
+    options: TrainingOptions
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is compared, and how."""
+
+    candidates: tuple[Candidate, ...]
+    tuned: tuple[str, ...]
+    """Options that have candidates, in the order written; none where there is one combination."""
+    combinations: int
+    """Of which the candidates are all, or drawn."""
+    splits: int
+    """How often each candidate is trained on some rows and measured on the others."""
+    share: float
+    """Of the label's rows, which each of them holds out."""
+    metric: str
+    groups: str | None = None
+    """Table position whose rows are drawn; None for the label's."""
+
+    @property
+    def greater(self) -> bool:
+        """Of the metric more is better."""
+        return self.metric in GREATER
+
+    @property
+    def fits(self) -> int:
+        """With the last one, of the candidate that is chosen, on all rows."""
+        return len(self.candidates) * self.splits + 1
+
+    @property
+    def words(self) -> str:
+        """How the candidates come to be and are compared."""
+        number = len(self.candidates)
+        of = f" of {self.combinations:,} combinations" if number < self.combinations else ""
+        tuned = f" of {', '.join(self.tuned)}" if self.tuned else ""
+        parts = f"{self.splits} folds"
+        if self.splits == 1:
+            parts = f"{self.share:g} of the rows"
+        parts += f" of {self.groups}" if self.groups else ""
+        return f"{number} candidate{'s' * (number != 1)}{of}{tuned}, by {self.metric} on {parts}"
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """An option with one of its candidates."""
+
+    name: str
+    value: object
+    span: tuple[int, int]
+
+
+def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) -> Tuning:
+    """What the WITH clause of TUNE asks for, of a model of this kind.
+
+    A list is one of candidates where training takes no list, and where it does, a list of lists.
+    Raises OptionError as `resolve_training` does, and for options that cannot be tuned.
+    """
+    check_kind(kind, sql=sql, span=getattr(kind, "span", None))
+    every = tuple(given)
+    own = [o for o in every if o.name in TUNING]
+    others = [o for o in every if o.name not in TUNING]
+    table = Table("option", {**with_options().entries, **TUNING}, with_options().elsewhere)
+    table.read([o for o in every if _candidates(o) is None], sql)
+    _check_refused(others, sql)
+    lists = {str(o.name): found for o in others if (found := _candidates(o)) is not None}
+    for option_ in others:
+        if str(option_.name) in lists:
+            _check_candidates(table, option_, lists[str(option_.name)], sql)
+    written = table.read(own, sql)
+    settings = TuneOptions(**resolved(TuneOptions, Setting(kind, values=written.values)))
+    _check_settings(kind, settings, written.places, others, sql)
+    combinations = prod(len(own) for own in lists.values())
+    numbers = _numbers(settings, combinations, _seed(others), written.places, others, sql)
+    candidates = tuple(_candidate(kind, others, lists, number, sql) for number in numbers)
+    first = candidates[0].options
+    _check_method(first, others, sql)
+    single = first.validation_fraction > 0.0
+    return Tuning(
+        candidates=tuple(
+            replace(c, options=replace(c.options, validation_fraction=0.0)) for c in candidates
+        ),
+        tuned=tuple(lists),
+        combinations=combinations,
+        splits=1 if single else settings.folds,
+        share=first.validation_fraction if single else 1.0 / settings.folds,
+        metric=settings.metric,
+        groups=settings.groups,
+    )
+
+
+def _candidates(given: Given) -> tuple[object, ...] | None:
+    """None where the option has one value, or a fault that reading it tells."""
+    entry = with_options().entries.get(given.name)
+    if entry is None or not isinstance(given.value, tuple) or entry.read(given.value) is not None:
+        return None
+    if not given.value or (_takes_lists(entry) and not isinstance(given.value[0], tuple)):
+        return None
+    return given.value
+
+
+def _takes_lists(entry: Entry) -> bool:
+    return entry.read((1,)) is not None
+
+
+def _check_candidates(
+    table: Table, given: Given, values: Sequence[object], sql: str | None
+) -> None:
+    if given.name in SHARED:
+        message = f"option {given.name} is the same in all fits of TUNE, and was given a list"
+        raise error(message, given, sql, hint="give one value")
+    table_of_one = [_Chosen(str(given.name), value, given.span) for value in values]
+    for chosen in table_of_one:
+        table.read([chosen], sql)
+    found = [table.entries[given.name].read(value) for value in values]
+    if any(value in found[:place] for place, value in enumerate(found)):
+        raise error(f"option {given.name} has a candidate twice: {shown(values)}", given, sql)
+
+
+def _check_refused(given: Iterable[Given], sql: str | None) -> None:
+    for option_ in given:
+        why = REFUSED.get(option_.name)
+        if why is not None:
+            message = f"option {option_.name} does not go with TUNE: {why}"
+            raise error(message, option_, sql, hint=f"leave {option_.name} out", name=True)
+
+
+def _check_settings(
+    kind: str,
+    settings: TuneOptions,
+    written: Mapping[str, Given],
+    others: Iterable[Given],
+    sql: str | None,
+) -> None:
+    if any(o.name == "validation_fraction" for o in others) and "folds" in written:
+        message = "options folds and validation_fraction exclude each other"
+        hint = "folds hold out each row once; validation_fraction holds out some rows, once"
+        raise error(message, written["folds"], sql, hint=hint, name=True)
+    if "trials" in written and settings.search != "random":
+        message = "option trials applies only with search = 'random'"
+        raise error(message, written["trials"], sql, name=True)
+    fault = Importance(metric=settings.metric).fault(kind)
+    if fault is not None:
+        _, why, hint = fault
+        raise error(f"option metric: {why}", written["metric"], sql, hint=hint)
+
+
+def _seed(given: Iterable[Given]) -> int:
+    value = next((o.value for o in given if o.name == "seed"), 0)
+    return value if isinstance(value, int) else 0
+
+
+def _numbers(
+    settings: TuneOptions,
+    combinations: int,
+    seed: int,
+    written: Mapping[str, Given],
+    others: Sequence[Given],
+    sql: str | None,
+) -> Sequence[int]:
+    """Those of the combinations that are tried, ascending."""
+    if settings.search == "random" and settings.trials < combinations:
+        return sorted(random.Random(seed).sample(range(combinations), settings.trials))
+    if combinations > MOST:
+        message = f"there are {combinations:,} combinations of candidates, and TUNE takes {MOST:,}"
+        hint = "search = 'random', trials = 20 tries some of them"
+        place = next(o for o in others if _candidates(o) is not None)
+        raise error(message, place, sql, hint=hint)
+    return range(combinations)
+
+
+def _candidate(
+    kind: str,
+    given: Sequence[Given],
+    lists: Mapping[str, Sequence[object]],
+    number: int,
+    sql: str | None,
+) -> Candidate:
+    """The combination of that number: the last of the options changes fastest."""
+    places: dict[str, int] = {}
+    for name, values in reversed(list(lists.items())):
+        number, places[name] = divmod(number, len(values))
+    chosen = [
+        _Chosen(o.name, lists[o.name][places[o.name]], o.span) if o.name in places else o
+        for o in given
+    ]
+    options = resolve_training(kind, chosen, sql)
+    listed = options.listed()
+    return Candidate(MappingProxyType({name: listed.get(name) for name in lists}), options)
+
+
+def _check_method(options: TrainingOptions, given: Iterable[Given], sql: str | None) -> None:
+    """Fits that can be made one after the other, of which the coordinator knows predictions."""
+    place = next((o for o in given if o.name in ("algorithm", "union", "sketch")), None)
+    why = ""
+    if options.method.secure:
+        why = "union = 'secure', whose masks are of one fit"
+    elif options.algorithm == "pbm" or getattr(options.method, "sketch", None) is not None:
+        why = f"algorithm '{options.algorithm}' without exact predictions of rows"
+    if why:
+        raise OptionError(
+            f"TUNE is not built for {why}",
+            hint="TRAIN models one by one, with validation_fraction",
+            sql=sql,
+            span=None if place is None else place.span,
+        )
+
+
+def tuning_markdown() -> str:
+    """The table as Markdown, for the documentation."""
+    return markdown(
+        ("option", "must be", "default", "meaning"),
+        ((e.name, e.type.text, e.usually, e.doc) for e in TUNING.values()),
+    )
