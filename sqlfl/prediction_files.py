@@ -83,7 +83,7 @@ def _scores(model: Model) -> exp.Expr:
 
 def _link(model: Model, score: exp.Expr) -> exp.Expr:
     match kind_of(model.kind).loss:
-        case "squared":
+        case "squared" | "huber" | "quantile":
             return score
         case "poisson" | "gamma":
             return sql.call("exp", score)

@@ -135,6 +135,7 @@ def test_files_predict_what_parties_do(
     [
         ("gamma_regression", "cost", ""),
         ("lasso", "cost", "WITH (radius = 0.5, epochs = 50)"),
+        ("quantile_regression", "cost", "WITH (quantile = 0.7)"),
         ("linear_regression", "cost", "PRIVACY (noise_multiplier = 0.1, clip = 1, delta = 1e-5, "
          "feature_bounds = {'age': [0, 3], 'size': [0, 20], 'id': [0, 200], 'scan': [0, 4], "
          "'old': [0, 1], 'beds': [0, 6], 'ward': ['u', 'v'], 'day': ['2020-01-01'], "
@@ -144,7 +145,7 @@ def test_files_predict_what_parties_do(
         ("mlp_classifier", "ill", "WITH (hidden = [4], epochs = 2, activation = 'tanh', "
          "head = 'linear', embedding = 3)"),
     ],
-    ids=["gamma", "lasso", "limits", "relu", "tanh", "head"],
+    ids=["gamma", "lasso", "quantile", "limits", "relu", "tanh", "head"],
 )  # fmt: skip
 def test_other_kinds_do_too(
     fed: sqlfl.Federation, tmp_path: Path, kind: str, target: str, clauses: str

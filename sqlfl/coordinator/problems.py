@@ -226,7 +226,7 @@ def _seed(option: int | None) -> int:
 
 def _loss(plan: FederatedPlan, target: Targets) -> Loss:
     if target.classes is None:
-        return loss_of(plan.kind, 1)
+        return loss_of(plan.kind, 1, plan.training.listed())
     if len(target.classes) < 2:
         raise ModelError(
             f"target {plan.ucq.target} has one class only ({listed(target.classes)})",

@@ -120,7 +120,7 @@ def _rounds(
     often: int,
     summed: int,
 ) -> PlannedReleases:
-    scores = loss_of(plan.kind, len(target.classes or ())).outputs
+    scores = loss_of(plan.kind, len(target.classes or ()), plan.training.listed()).outputs
     outputs = None if plan.tower is None else plan.tower.outputs
     asked = None if plan.privacy is None else plan.privacy.honest_parties
     return planned_releases(

@@ -22,6 +22,7 @@ from sqlfl.messages import Message, Score, SendIdentifiers
 from sqlfl.messages.replies import Channel, ask, refused
 from sqlfl.models.head import Head
 from sqlfl.models.losses import Loss, loss_of
+from sqlfl.options.resolve import kept_options
 from sqlfl.planner.federated.into import class_type
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import line, listed
@@ -171,7 +172,8 @@ def _outcome(
 
 
 def loss_of_model(model: Model) -> Loss:
-    return loss_of(model.kind, 1 if model.classes is None else len(model.classes))
+    options = kept_options(model.options, ("threshold", "quantile"))
+    return loss_of(model.kind, 1 if model.classes is None else len(model.classes), options)
 
 
 def _known(model: Model, target: Targets) -> Array:

@@ -75,7 +75,9 @@ class Gamma(OfNumbers):
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         return np.array([np.log(mean_of(targets, weights))])
 
-    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+    def mean_curvature(
+        self, scores: Array, weights: Array | None = None, targets: Array | None = None
+    ) -> float:
         """Of targets that are what the scores say."""
         return 1.0
 

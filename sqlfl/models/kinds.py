@@ -30,6 +30,8 @@ class Kind:
     """The smallest target that there may be."""
     above: bool = False
     """It is not that itself, but above it."""
+    metrics: tuple[str, ...] = ("rmse", "mae", "r2")
+    """Of these distances those that are told of it, where it is of numbers."""
     no_label_noise: str = ""
     """Why PRIVACY does not noise its labels; empty where it does."""
     no_feature_noise: str = ""
@@ -41,6 +43,7 @@ class Kind:
 
 
 _SQUARED = ("squared", "½ squared error, {unit}²", "RMSE ({unit})")
+_UNREASONED = "what noise in predictions does to a loss with bends has not been reckoned"
 _CLASSES = ("log-loss, nats per row", "accuracy (share of rows)")
 
 _KINDS = (
@@ -54,6 +57,7 @@ _KINDS = (
         "Poisson loss, nats per row",
         "RMSE ({unit})",
         least=0.0,
+        metrics=("rmse", "mae"),
         no_label_noise="noised counts may be below 0, of which the loss has no minimum, and cut "
         "off at 0 they would be too large on average",
         no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
@@ -66,10 +70,31 @@ _KINDS = (
         "Gamma loss, per row",
         "RMSE ({unit})",
         least=0.0,
+        metrics=("rmse", "mae"),
         above=True,
         no_label_noise="noised targets may be 0 or below, of which there is no logarithm",
         no_feature_noise="its residuals are exponentials of scores: noise in these makes them too "
         "large on average, and no public bound of them says how long steps may be",
+    ),
+    Kind(
+        "huber_regression",
+        NUMBER,
+        "huber",
+        "Huber loss, {unit}²",
+        "RMSE ({unit})",
+        no_label_noise="of targets far from what is predicted, as noised ones mostly are, the loss "
+        "hardly tells how far",
+        no_feature_noise=_UNREASONED,
+    ),
+    Kind(
+        "quantile_regression",
+        NUMBER,
+        "quantile",
+        "pinball loss, {unit}",
+        "pinball loss ({unit})",
+        metrics=("mae",),
+        no_label_noise="a quantile of noised targets is none of the targets",
+        no_feature_noise=_UNREASONED,
     ),
     Kind("lasso", NUMBER, *_SQUARED, algorithm="frank_wolfe"),
     Kind("mlp_regressor", NUMBER, *_SQUARED, towers=True),

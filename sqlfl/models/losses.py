@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
 from sqlfl.arrays import Array
 from sqlfl.compiled import library
+from sqlfl.errors import ModelError
+from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.gamma import Gamma
 from sqlfl.models.kinds import kind_of
 from sqlfl.models.metrics import ClassMeter, Mean, Meter, Metrics
@@ -36,6 +39,8 @@ from sqlfl.models.weighted import (
     times,
     total_of,
 )
+
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Loss(Protocol):
@@ -98,9 +103,11 @@ class Loss(Protocol):
         """The best constant score: (d_c,); of a class that weighs nothing, a finite one."""
         ...
 
-    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+    def mean_curvature(
+        self, scores: Array, weights: Array | None = None, targets: Array | None = None
+    ) -> float:
         """Mean over rows of the mean non-zero eigenvalue of ∂²ℓ/∂H²; at most `curvature` where that
-        is a bound."""
+        is a bound. Without targets, where it depends on them, of some that the scores fit."""
         ...
 
     def flatness(self, scores: Array, targets: Array, weights: Array | None) -> float:
@@ -202,7 +209,9 @@ class Squared(OfNumbers):
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         return np.array([mean_of(targets, weights)])
 
-    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+    def mean_curvature(
+        self, scores: Array, weights: Array | None = None, targets: Array | None = None
+    ) -> float:
         return 1.0
 
     def predict(self, scores: Array) -> Array:
@@ -277,7 +286,9 @@ class Logistic(OfClasses):
         p = float(np.clip(np.mean(targets), 0.5 / n, 1.0 - 0.5 / n))
         return np.array([np.log(p / (1.0 - p))])
 
-    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+    def mean_curvature(
+        self, scores: Array, weights: Array | None = None, targets: Array | None = None
+    ) -> float:
         p = sigmoid(scores[:, 0])
         return float(times(p, weights) @ (1.0 - p)) / total_of(p, weights)
 
@@ -351,7 +362,9 @@ class Softmax(OfClasses):
         centred: Array = logarithm - logarithm.mean()
         return centred
 
-    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+    def mean_curvature(
+        self, scores: Array, weights: Array | None = None, targets: Array | None = None
+    ) -> float:
         _, p = log_sum(scores.T)
         square = np.vdot(p, times(p, weights)) / total_of(scores, weights)
         return float(1.0 - square) / max(self.outputs - 1, 1)
@@ -383,16 +396,26 @@ def _sigmoids(h: Array) -> tuple[Array, Array]:
     return np.where(positive, small, large), np.where(positive, large, small)
 
 
-def loss_of(kind: str, classes: int) -> Loss:
-    """The loss of a kind of model; `classes` counts only for a softmax."""
-    return LOSSES[kind_of(kind).loss](classes)
+def loss_of(kind: str, classes: int, options: Mapping[str, Any] = NONE) -> Loss:
+    """The loss of a kind of model, which some options are of; `classes` counts only for a
+    softmax."""
+    return LOSSES[kind_of(kind).loss](classes, options)
 
 
-LOSSES: Mapping[str, Callable[[int], Loss]] = {
-    "squared": lambda classes: Squared(),
-    "poisson": lambda classes: Poisson(),
-    "gamma": lambda classes: Gamma(),
-    "logistic": lambda classes: Logistic(),
-    "softmax": Softmax,
+def _option(name: str, options: Mapping[str, Any]) -> float:
+    found = options.get(name)
+    if not isinstance(found, float):
+        raise ModelError(f"the options of the model are damaged: {name} is {found!r:.40}")
+    return found
+
+
+LOSSES: Mapping[str, Callable[[int, Mapping[str, Any]], Loss]] = {
+    "squared": lambda classes, options: Squared(),
+    "poisson": lambda classes, options: Poisson(),
+    "gamma": lambda classes, options: Gamma(),
+    "huber": lambda classes, options: Huber(_option("threshold", options)),
+    "quantile": lambda classes, options: Quantile(_option("quantile", options)),
+    "logistic": lambda classes, options: Logistic(),
+    "softmax": lambda classes, options: Softmax(classes),
 }
-"""By name, from the number of classes."""
+"""By name, from the number of classes and the options by name."""

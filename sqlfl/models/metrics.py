@@ -187,6 +187,46 @@ class GammaMeter(CountMeter):
         return np.asarray(2.0 * (ratio - 1.0 - np.log(ratio)))
 
 
+def pinball(prediction: Array, y: Array, quantile: float) -> Array:
+    """The loss of each row's predicted quantile: (n,)"""
+    above = y - prediction
+    return np.asarray(np.where(above > 0.0, quantile, quantile - 1.0) * above)
+
+
+class QuantileMeter:
+    """pinball, coverage (the share of rows that are at most what is predicted) and mae."""
+
+    def __init__(self, quantile: float = 0.5) -> None:
+        self._quantile = quantile
+        self._pinball, self._covered, self._sizes = Mean(), Mean(), Mean()
+
+    def add(self, prediction: Array, y: Array, weights: Array | None = None) -> None:
+        predicted = prediction[:, 0]
+        self._pinball.add(pinball(predicted, y, self._quantile), weights)
+        self._covered.add(y <= predicted, weights)
+        self._sizes.add(np.abs(predicted - y), weights)
+
+    def merge(self, other: QuantileMeter) -> None:
+        self._pinball.merge(other._pinball)
+        self._covered.merge(other._covered)
+        self._sizes.merge(other._sizes)
+
+    def arrays(self) -> list[Array]:
+        own = np.array([self._quantile])
+        return [own, *_numbers(self._pinball, self._covered, self._sizes)]
+
+    def restore(self, arrays: Sequence[Array]) -> None:
+        self._quantile = float(arrays[0][0])
+        _restore(arrays[1], self._pinball, self._covered, self._sizes)
+
+    def metrics(self) -> Metrics:
+        return {
+            "pinball": self._pinball.value,
+            "coverage": self._covered.value,
+            "mae": self._sizes.value,
+        }
+
+
 class ClassMeter:
     """accuracy, auc (two classes; None otherwise or where one is absent) and log_loss.
 

@@ -84,7 +84,9 @@ class Poisson(OfNumbers):
     def initial_intercept(self, targets: Array, weights: Array | None = None) -> Array:
         return np.array([np.log(mean_of(targets, weights))])
 
-    def mean_curvature(self, scores: Array, weights: Array | None = None) -> float:
+    def mean_curvature(
+        self, scores: Array, weights: Array | None = None, targets: Array | None = None
+    ) -> float:
         with np.errstate(over="ignore"):
             return mean_of(np.exp(scores[:, 0]), weights)
 

@@ -101,6 +101,11 @@ class Binned(Cells):
 class Calibration(Binned):
     word = "calibration"
     of = ANY
+    kinds = tuple(kind for kind in KINDS if kind != "quantile_regression")
+    refusal = (
+        "CALIBRATION compares means, of predictions and of what is true",
+        "EVALUATE MODEL shows its coverage: the share of rows that are at most what is predicted",
+    )
     words = "of bins of the predictions, how they compare with what was true"
 
 
@@ -164,11 +169,11 @@ class Importance(Look):
     )
 
     def fault(self, kind: str) -> tuple[str, str, str] | None:
-        target = kind_of(kind).target
-        other = _DISTANCES if kind_of(kind).classifies else _SHARES
-        many = _AREA if target == ANY_CLASSES else ()
-        least = ("r2",) if kind_of(kind).least is not None else ()
-        if self.metric not in (*other, *many, *least):
+        found = kind_of(kind)
+        own = found.metrics
+        if found.classifies:
+            own = tuple(n for n in _SHARES if n not in _AREA or found.target != ANY_CLASSES)
+        if self.metric in ("loss", *own):
             return None
         return "metric", f"models of kind {kind} have no {self.metric}", "metric = 'loss'"
 

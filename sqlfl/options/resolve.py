@@ -76,6 +76,14 @@ def resolve_training(
         ),
         lambda algorithm: _check_method(kind, algorithm, written, sql),
     )
+    if kind == "huber_regression" and options.threshold is None:
+        raise OptionError(
+            "huber_regression needs the option threshold",
+            hint="WITH (threshold = ...), in the target's unit: errors beyond it count less than "
+            "their squares; about 1.35 standard deviations of what is no outlier is usual",
+            sql=sql,
+            span=getattr(kind, "span", None),
+        )
     conflict = options.method.conflict(kind)
     if conflict is not None:
         name, must, hint = conflict
@@ -173,7 +181,7 @@ def resolve_scoring(
             message = f"option {name} is of TRAIN; EVALUATE and PREDICT take {', '.join(SCORING)}"
             raise error(message, option, sql, name=True)
     usual = {name: table.entries[name].default for name in SCORING}
-    kept = {name: value for name in SCORING if (value := _kept(name, model)) is not None}
+    kept = kept_options(model, SCORING)
     values: dict[str, Any] = usual | kept | written.values
     return ScoringOptions(tower=tower_of(kind, model), **values)
 
@@ -183,8 +191,13 @@ def tower_of(kind: str, model: Mapping[str, object]) -> TowerOptions | None:
     if kind not in NEURAL:
         return None
     names = [spec.name for spec in fields(TowerOptions)]
-    kept = {name: value for name in names if (value := _kept(name, model)) is not None}
-    return TowerOptions(**kept)
+    return TowerOptions(**kept_options(model, names))
+
+
+def kept_options(model: Mapping[str, object], names: Iterable[str]) -> dict[str, Any]:
+    """Those of these that a model has, of the options that it keeps. Raises ModelError where they
+    are damaged."""
+    return {name: value for name in names if (value := _kept(name, model)) is not None}
 
 
 def _kept(name: str, model: Mapping[str, object]) -> Any:

@@ -106,6 +106,10 @@ def _epochs(setting: Setting) -> int:
     return (usual.noised_epochs if setting.noised else None) or usual.epochs
 
 
+def _l2(setting: Setting) -> float:
+    return 1e-4 if setting.kind in USUAL and setting.kind != "quantile_regression" else 0.0
+
+
 def _tolerance(setting: Setting) -> float:
     return 0.0 if setting.private else _usual(setting).tolerance
 
@@ -145,7 +149,15 @@ class TrainingOptions:
     l2: float = option(number(0), 1e-4,
         "weight of half the squared norm of the weights of the encoded columns; of mlp_*, of all "
         "weights of towers and head but biases", kinds=USUAL,
-        chosen=lambda setting: 1e-4 if setting.kind in USUAL else 0.0, default_text="0.0001")
+        chosen=_l2, default_text="0.0001; 0 of quantile_regression, whose loss grows with the "
+        "target's unit as the weights do, and not as their squares")
+    threshold: float | None = option(number(0, above=True), None,
+        "where Huber's loss turns from ½ r² to a straight line: so far, in the target's own unit, "
+        "may a target be from its prediction and still count in full",
+        default_text="none: it must be given", kinds=("huber_regression",))
+    quantile: float = option(number(0, above=True, most=0.999), 0.5,
+        "which quantile of the target is predicted: 0.5 is the median",
+        kinds=("quantile_regression",))
     tolerance: float = option(number(0), DEPENDS,
         "training ends where the objective changes by less than this, relatively; of frank_wolfe, "
         "where the duality gap is less",

@@ -22,18 +22,27 @@ from sqlfl.coordinator.rounds.measured import Measured
 from sqlfl.coordinator.rounds.pieces import FoundPieces, Pieces, ProductPieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
 from sqlfl.errors import Error, InternalError
+from sqlfl.models.clipped import Huber, Quantile
 from sqlfl.models.gamma import Gamma
 from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
-from sqlfl.models.metrics import ClassMeter, CountMeter, GammaMeter, Meter, NumberMeter
+from sqlfl.models.metrics import (
+    ClassMeter,
+    CountMeter,
+    GammaMeter,
+    Meter,
+    NumberMeter,
+    QuantileMeter,
+)
 from sqlfl.models.poisson import Poisson
 
-LOSSES: Mapping[str, Any] = {kind.name: kind for kind in (Squared, Logistic, Poisson, Gamma)} | {
-    "softmax": Softmax
-}
+LOSSES: Mapping[str, Any] = {
+    kind.name: kind for kind in (Squared, Logistic, Poisson, Gamma, Huber, Quantile)
+} | {"softmax": Softmax}
 KINDS: Mapping[str, Callable[[], Meter]] = {
     "number": NumberMeter,
     "count": CountMeter,
     "gamma": GammaMeter,
+    "quantile": QuantileMeter,
     "class": ClassMeter,
 }
 METERS = {kind: name for name, kind in KINDS.items()}

@@ -172,7 +172,7 @@ class Piece:
         counted = self.counted
         if not counted > 0.0:
             return 0.0
-        return counted * loss.mean_curvature(self.scores(scores).T, self.shares)
+        return counted * loss.mean_curvature(self.scores(scores).T, self.shares, self.targets)
 
     def square(self, scores: Scores) -> float:
         """Σ share ‖H_j‖²."""

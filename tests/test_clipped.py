@@ -1,0 +1,197 @@
+"""huber_regression and quantile_regression beside scipy and scikit-learn, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import QuantileRegressor
+
+import sqlfl
+from tests.clinic import QUERY, central, clinics, predicted
+from tests.conftest import Open
+from tests.federations import federation
+
+pytestmark = pytest.mark.thinned(2)
+
+L2 = 1e-3
+NUMBERS = QUERY.format(
+    target="v.n + 3 * v.age + (v.id * 53 % 17) / 5.0 + 40 * (v.id % 19 = 0)::INT AS n", more=""
+)
+JOINED = f"{NUMBERS} WHERE p.size IS NOT NULL"
+
+
+@pytest.fixture
+def parties(database: Open) -> dict[str, list[duckdb.DuckDBPyConnection]]:
+    return clinics(database)
+
+
+@pytest.fixture
+def fed(parties: dict[str, list[duckdb.DuckDBPyConnection]]) -> Iterator[sqlfl.Federation]:
+    with federation(parties) as made:
+        yield made
+
+
+def train(
+    fed: sqlfl.Federation, kind: str, query: str = JOINED, clause: str = "", **options: object
+) -> None:
+    written = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+    fed.sql(f"TRAIN MODEL m USING {kind} TARGET n {clause} WITH ({written}) FROM ({query})")
+
+
+def huber(error: np.ndarray, delta: float) -> np.ndarray:
+    size = np.abs(error)
+    return np.where(size <= delta, 0.5 * error**2, delta * size - 0.5 * delta**2)
+
+
+def best_huber(x: np.ndarray, y: np.ndarray, delta: float, w: np.ndarray, l2: float) -> np.ndarray:
+    """What the best coefficients predict."""
+
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        error = theta[0] + x @ theta[1:] - y
+        slope = w * np.clip(error, -delta, delta) / w.sum()
+        own = np.concatenate([[slope.sum()], x.T @ slope + l2 * theta[1:]])
+        return np.average(huber(error, delta), weights=w) + l2 / 2 * theta[1:] @ theta[1:], own
+
+    found = minimize(
+        objective, np.zeros(x.shape[1] + 1), jac=True, options={"gtol": 1e-10, "maxiter": 5000}
+    ).x
+    expected: np.ndarray = found[0] + x @ found[1:]
+    return expected
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("delta", [0.3, 2.0, 1e3])
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({}, 1e-5),
+        ({"engine": "sql"}, 1e-5),
+        ({"algorithm": "admm", "epochs": 300}, 1e-3),
+        ({"algorithm": "admm", "union": "consensus", "epochs": 300}, 1e-3),
+        ({"algorithm": "sgd", "epochs": 300}, 1e-2),
+        ({"union": "secure"}, 1e-4),
+    ],
+    ids=str,
+)
+def test_huber_is_what_scipy_minimises(
+    fed: sqlfl.Federation, options: dict[str, object], near: float, delta: float
+) -> None:
+    train(fed, "huber_regression", threshold=delta, l2=L2, **options)
+    x, y, _ = central(JOINED)
+    expected = best_huber(x, y, delta, np.ones(len(y)), L2)
+    np.testing.assert_allclose(predicted(fed, JOINED), expected, atol=near * np.abs(y).max())
+    row = fed.sql(f"EVALUATE MODEL m FROM ({JOINED})").arrow().to_pylist()[0]
+    assert list(row) == ["rows", "loss", "rmse", "mae", "r2"]
+    assert row["loss"] == pytest.approx(np.mean(huber(expected - y, delta)), rel=10 * near)
+    assert fed.model("m").metrics["loss"] == pytest.approx(row["loss"], rel=1e-5)
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.05])
+@pytest.mark.parametrize(
+    ("options", "near"),
+    [
+        ({}, 1e-3),
+        ({"engine": "sql"}, 1e-3),
+        ({"algorithm": "admm", "epochs": 1000}, 1e-2),
+        ({"union": "secure"}, 1e-3),
+    ],
+    ids=str,
+)
+def test_the_quantile_is_as_good_as_that_of_scikit_learn(
+    fed: sqlfl.Federation, options: dict[str, object], near: float, quantile: float
+) -> None:
+    train(fed, "quantile_regression", quantile=quantile, **options)
+    x, y, _ = central(JOINED)
+    known = QuantileRegressor(quantile=quantile, alpha=0.0, solver="highs").fit(x, y).predict(x)
+    best = np.mean(np.where(y > known, quantile, quantile - 1) * (y - known))
+    row = fed.sql(f"EVALUATE MODEL m FROM ({JOINED})").arrow().to_pylist()[0]
+    assert list(row) == ["rows", "loss", "pinball", "coverage", "mae"]
+    found = predicted(fed, JOINED)
+    truth = np.mean(np.where(y > found, quantile, quantile - 1) * (y - found))
+    assert row["loss"] == row["pinball"] == pytest.approx(truth)
+    assert best * (1 - 1e-9) <= truth <= best * (1 + near)
+    assert row["coverage"] == pytest.approx(np.mean(y <= found))
+    assert row["coverage"] == pytest.approx(quantile, abs=0.05)
+    model = fed.model("m")
+    assert model.metrics["pinball"] == pytest.approx(truth, rel=1e-5)
+    assert model.metrics["loss"] == pytest.approx(truth, rel=5e-3)
+
+
+def test_weights_are_so_many_rows(fed: sqlfl.Federation) -> None:
+    weighted = JOINED.replace(" FROM", ", v.id % 4 AS w FROM", 1)
+    copies = (
+        f"{JOINED.split(' WHERE')[0]}, LATERAL (SELECT unnest(range(v.id % 4))) WHERE p.size > -1"
+    )
+    for kind, options in (("huber_regression", {"threshold": 2.0}), ("quantile_regression", {})):
+        text = ", ".join(f"{n} = {v}" for n, v in ({"l2": L2} | options).items())
+        fed.sql(
+            f"TRAIN OR REPLACE MODEL m USING {kind} TARGET n WEIGHT w WITH ({text}) "
+            f"FROM ({weighted})"
+        )
+        known = fed.model("m").metrics
+        x, y, _ = central(copies)
+        assert len(y) > 200
+        if kind == "huber_regression":
+            best = best_huber(x, y, 2.0, np.ones(len(y)), L2)
+            assert known["loss"] == pytest.approx(np.mean(huber(best - y, 2.0)), rel=1e-3)
+        else:
+            fitted = QuantileRegressor(quantile=0.5, alpha=0.0, solver="highs").fit(x, y)
+            best = np.abs(y - fitted.predict(x)).mean() / 2
+            assert best <= known["pinball"] <= best * 1.02
+
+
+def test_another_unit_of_the_target_makes_the_same_quantiles(fed: sqlfl.Federation) -> None:
+    found = []
+    for unit in (1.0, 1e6, 1e-6):
+        query = NUMBERS.replace("v.n +", f"{unit} * (v.n +", 1).replace("::INT AS n", "::INT) AS n")
+        fed.sql(
+            "TRAIN OR REPLACE MODEL m USING quantile_regression TARGET n WITH (quantile = 0.8) "
+            f"FROM ({query} WHERE p.size IS NOT NULL)"
+        )
+        found.append(predicted(fed, query + " WHERE p.size IS NOT NULL") / unit)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-3)
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-3)
+
+
+def test_other_options_can_be_tuned(fed: sqlfl.Federation) -> None:
+    text = (
+        "TUNE MODEL m USING huber_regression TARGET n "
+        "WITH (threshold = {}, l2 = [1e-3, 10], metric = 'mae', folds = 3) FROM ({})"
+    )
+    table = fed.sql(text.format(2, JOINED)).arrow()
+    assert table.column("l2").to_pylist() == [1e-3, 10]
+    assert fed.model("m").options["threshold"] == 2.0
+    with pytest.raises(sqlfl.OptionError, match="threshold is the same in all fits"):
+        fed.sql(text.format("[1, 2]", JOINED))
+
+
+@pytest.mark.parametrize(
+    ("kind", "clauses", "words"),
+    [
+        ("huber_regression", "", "needs the option threshold"),
+        ("huber_regression", "WITH (threshold = 0)", "option threshold must be"),
+        ("quantile_regression", "WITH (quantile = 1)", "option quantile must be"),
+        ("linear_regression", "WITH (threshold = 1)", "option threshold"),
+        ("quantile_regression", "PRIVACY (label_epsilon = 1, label_bounds = [0, 9])", "quantile"),
+        ("huber_regression", "WITH (threshold = 1) PRIVACY (epsilon = 1, delta = 1e-5)", "bends"),
+    ],
+)
+def test_what_they_refuse(fed: sqlfl.Federation, kind: str, clauses: str, words: str) -> None:
+    with pytest.raises(sqlfl.Error, match=words):
+        fed.sql(f"TRAIN MODEL m USING {kind} TARGET n {clauses} FROM ({JOINED})")
+
+
+def test_what_looks_into_them(fed: sqlfl.Federation, tmp_path: object) -> None:
+    train(fed, "quantile_regression", quantile=0.75)
+    assert fed.sql("WEIGHTS OF MODEL m").arrow().num_rows > 4
+    with pytest.raises(sqlfl.Error, match="compares means"):
+        fed.sql(f"CALIBRATION OF MODEL m FROM ({JOINED})")
+    with pytest.raises(sqlfl.Error, match="standard errors are of"):
+        fed.sql(f"INFERENCE OF MODEL m FROM ({JOINED})")
+    assert fed.sql(f"IMPORTANCE OF MODEL m FROM ({JOINED})").arrow().num_rows >= 4
+    assert fed.sql(f"RESIDUALS OF MODEL m FROM ({JOINED})").arrow().num_rows > 1
