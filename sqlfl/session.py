@@ -178,7 +178,7 @@ class Federation(Face):
             case st.ExportModel():
                 return exported(statement, self._saving, self._servers)
             case st.ImportModel():
-                self._registry.check_free(statement.name, replace=statement.replace)
+                self._registry.check_free(statement.name, replace=statement.replace, verb="IMPORT")
                 return imported(statement, self._saving, self._servers)
             case st.DropModel():
                 return self._drop(statement)
@@ -329,7 +329,8 @@ class Federation(Face):
     def _train(self, statement: st.TrainModel) -> Result:
         if statement.if_not_exists and statement.name in self._registry:
             return card(self._registry.get(statement.name).facts())
-        self._registry.check_free(statement.name, replace=statement.replace)
+        verb = "TUNE" if isinstance(statement, st.TuneModel) else "TRAIN"
+        self._registry.check_free(statement.name, replace=statement.replace, verb=verb)
         with ExitStack() as stack:
             warm: list[Model] = []
 

@@ -65,6 +65,11 @@ def fed() -> Iterator[sqlfl.Federation]:
         (train(source="FROM clinic.patients a JOIN insurer.contracts b"), "JOIN ... ON a.x = b.y"),
         (train(source="FROM clinic.patients a LEFT JOIN insurer.contracts b WHERE a.id = b.id"),
          "JOIN ... ON a.x = b.y"),
+        ("SHOW TABELS", "did you mean TABLES?"),
+        ("SHOW MODEL m", "DESCRIBE MODEL name shows one"),
+        ("DROP m", "DROP MODEL [IF EXISTS] name"),
+        (train(more="WITH (cv = 5)").replace("TRAIN", "TUNE"), "it is called folds here"),
+        (train(more="WITH (scoring = 'r2')").replace("TRAIN", "TUNE"), "it is called metric here"),
         (f"PREDICT MODEL m ID (id) FROM (SELECT a.age {JOIN})", "write alias.id"),
     ],
 )  # fmt: skip

@@ -363,6 +363,6 @@ class _Reader(Listings):
         return str(token.text)
 
     def _drop(self) -> DropModel:
-        self.expect("MODEL", "after DROP")
+        self.expect("MODEL", "after DROP", "DROP MODEL [IF EXISTS] name")
         if_exists = self.accept("IF", "EXISTS")
         return DropModel(self.name("the name of the model"), if_exists, self.sql)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlfl.errors import nearest
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.statements import (
     DescribeModel,
@@ -28,7 +29,13 @@ class Listings(Clauses):
         }
         made = listed.get(self.word())
         if made is None:
-            raise self.fail(f"expected MODELS, TABLES or PARTIES after SHOW, got {self.got()}")
+            close = nearest(self.word(), listed) if self.word() else None
+            hint = f"did you mean {close}?" if close else None
+            if self.word() == "MODEL":
+                hint = "DESCRIBE MODEL name shows one; SHOW MODELS all"
+            raise self.fail(
+                f"expected MODELS, TABLES or PARTIES after SHOW, got {self.got()}", hint=hint
+            )
         self.at += 1
         return made(self.sql)
 

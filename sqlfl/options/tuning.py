@@ -56,6 +56,18 @@ class TuneOptions:
     # fmt: on
 
 
+CALLED = {
+    name: f"it is called {here} here"
+    for name, here in {
+        "cv": "folds",
+        "n_splits": "folds",
+        "scoring": "metric",
+        "n_iter": "trials",
+        "n_trials": "trials",
+        "group": "groups",
+    }.items()
+}
+"""What scikit-learn and others call them."""
 TUNING = {entry.name: entry for entry in entries_of(TuneOptions)}
 
 
@@ -127,7 +139,8 @@ def resolve_tuning(kind: str, given: Iterable[Given], sql: str | None = None) ->
     every = tuple(given)
     own = [o for o in every if o.name in TUNING]
     others = [o for o in every if o.name not in TUNING]
-    table = Table("option", {**with_options().entries, **TUNING}, with_options().elsewhere)
+    elsewhere = {**with_options().elsewhere, **CALLED}
+    table = Table("option", {**with_options().entries, **TUNING}, elsewhere)
     table.read([o for o in every if _candidates(o) is None], sql)
     _check_refused(others, sql)
     lists = {str(o.name): found for o in others if (found := _candidates(o)) is not None}

@@ -296,9 +296,16 @@ class Registry:
             return previous
 
     def check_free(
-        self, name: str, *, replace: bool, lasting: bool = True, reason: str = ""
+        self,
+        name: str,
+        *,
+        replace: bool,
+        lasting: bool = True,
+        reason: str = "",
+        verb: str = "TRAIN",
     ) -> None:
-        """Raises ModelError where the name is taken and may not be `replace`d.
+        """Raises ModelError where the name is taken and may not be `replace`d; `verb` is of the
+        statement.
 
         lasting : whether the model that is to have it lasts; if not, `reason` may say why.
         """
@@ -306,7 +313,7 @@ class Registry:
         if previous is not None and not replace:
             raise ModelError(
                 f"there is a model {name} already",
-                hint=f"TRAIN OR REPLACE MODEL {name}, or choose another name",
+                hint=f"{verb} OR REPLACE MODEL {name}, or choose another name",
             )
         if previous is not None and previous.lasting and not lasting:
             raise ModelError(
