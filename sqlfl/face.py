@@ -153,13 +153,16 @@ class Face(ABC):
 
 def figure_of(plan: FederatedPlan) -> Callable[[pa.Table], Figure] | None:
     """What draws the rows that the plan's look shows; None where it has none."""
-    if plan.look is None:
-        return None
-    look, name = plan.look.word, plan.name
+    return None if plan.look is None else picture(plan.look.word, plan.name)
+
+
+def picture(look: str, model: str) -> Callable[[pa.Table], Figure]:
+    """What draws the rows of `look` OF MODEL `model`, or of TUNE."""
 
     def draw(table: pa.Table) -> Figure:
+        from sqlfl.model_plots import PICTURES, model_figure
         from sqlfl.quality_plots import quality_figure
 
-        return quality_figure(look, name, table)
+        return (model_figure if look in PICTURES else quality_figure)(look, model, table)
 
     return draw

@@ -102,8 +102,8 @@ class Result:
         if self._figure is None:
             raise Error(
                 "this result has no picture",
-                hint="CHECK, and ROC, CONFUSION, CALIBRATION and RESIDUALS OF MODEL have; of "
-                "a model's training: fed.model(name).plot()",
+                hint="CHECK, TUNE, and ROC, CONFUSION, CALIBRATION, RESIDUALS, WEIGHTS, INFERENCE "
+                "and IMPORTANCE OF MODEL have; of a model's training: fed.model(name).plot()",
             )
         return self._figure(self._table)
 
@@ -150,6 +150,9 @@ def _short(table: pa.Table) -> pa.Table:
             values = table.column(place).to_pylist()
             short = [None if value is None else float(_text(value)) for value in values]
             table = table.set_column(place, field, pa.array(short, pa.float64()))
+        elif field.type == pa.list_(pa.float64()):
+            texts = [None if v is None else _text(v) for v in table.column(place).to_pylist()]
+            table = table.set_column(place, field.name, pa.array(texts, pa.string()))
     return table
 
 
@@ -233,4 +236,6 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
+    if isinstance(value, list):
+        return f"[{', '.join('NULL' if v is None else _text(v) for v in value)}]"
     return str(value)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sqlfl.coordinator.training import Trained
 from sqlfl.coordinator.tuning import Tuned
+from sqlfl.face import picture
 from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
 from sqlfl.result import Result, table_to_html
@@ -24,7 +25,7 @@ def with_comparison(tuned: Tuned, tuning: Tuning) -> Trained:
 
 def tuned_result(model: Model, tuned: Tuned, tuning: Tuning) -> Result:
     """A row for each candidate, best ones first: its options, the mean of the metric over the
-    folds, its standard deviation, each fold's, epochs and seconds of all its fits."""
+    folds, its standard deviation, epochs and seconds of all its fits, each fold's value."""
     sign = -1.0 if tuning.greater else 1.0
     order = sorted(tuned.scores, key=lambda score: (score.mean is None, sign * (score.mean or 0.0)))
     columns: dict[str, pa.Array] = {
@@ -32,9 +33,9 @@ def tuned_result(model: Model, tuned: Tuned, tuning: Tuning) -> Result:
     }
     columns[tuning.metric] = pa.array([score.mean for score in order], pa.float64())
     columns["deviation"] = pa.array([score.deviation for score in order], pa.float64())
-    columns["folds"] = pa.array([list(score.folds) for score in order], pa.list_(pa.float64()))
     columns["epochs"] = pa.array([score.epochs for score in order], pa.int64())
     columns["seconds"] = pa.array([score.seconds for score in order], pa.float64())
+    columns["folds"] = pa.array([list(score.folds) for score in order], pa.list_(pa.float64()))
     table = pa.table(columns)
     chosen = ", ".join(f"{n} = {shown(v)}" for n, v in tuned.best.values.items())
     said = (
@@ -45,7 +46,12 @@ def tuned_result(model: Model, tuned: Tuned, tuning: Tuning) -> Result:
     def markup() -> str:
         return f"{table_to_html(table)}<p>{html.escape(said)}</p>"
 
-    return Result(table, text=f"{Result(table)!r}\n{said}", markup=markup)
+    return Result(
+        table,
+        text=f"{Result(table)!r}\n{said}",
+        markup=markup,
+        figure=picture("tune", model.name),
+    )
 
 
 def _column(values: list[object]) -> pa.Array:
