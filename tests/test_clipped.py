@@ -160,7 +160,7 @@ def test_another_unit_of_the_target_makes_the_same_quantiles(fed: sqlfl.Federati
 
 def test_other_options_can_be_tuned(fed: sqlfl.Federation) -> None:
     text = (
-        "TUNE MODEL m USING huber_regression TARGET n "
+        "TUNE OR REPLACE MODEL m USING huber_regression TARGET n "
         "WITH (threshold = {}, l2 = [1e-3, 10], metric = 'mae', folds = 3) FROM ({})"
     )
     table = fed.sql(text.format(2, JOINED)).arrow()

@@ -272,7 +272,7 @@ def test_a_candidate_that_diverges_is_told_and_loses(fed: sqlfl.Federation) -> N
     assert table.column("learning_rate").to_pylist() == [0.1, 1e9]
     assert table.column("loss")[1].as_py() is None
     fed.sql("DROP MODEL m")
-    with pytest.raises(sqlfl.ModelError, match="no candidate has a loss"):
+    with pytest.raises(sqlfl.ModelError, match="no candidate has the metric loss"):
         fed.sql(tune(NUMBERS, "algorithm = 'sgd', learning_rate = [1e8, 1e9], folds = 2"))
     assert fed.sql("SHOW MODELS").arrow().num_rows == 0
 
@@ -320,6 +320,15 @@ def test_shapes_that_change_messages_and_privacy_are_refused(fed: sqlfl.Federati
 
 def test_one_candidate_is_measured_too(fed: sqlfl.Federation) -> None:
     result = fed.sql(tune(NUMBERS, "folds = 4"))
-    assert result.columns == ["loss", "deviation", "folds", "epochs", "seconds"]
+    assert result.columns == ["loss", "deviation", "epochs", "seconds", "folds"]
     assert "was trained on all rows; compared: 1 candidate, by loss on 4 folds" in str(result)
     assert "<table" in result._repr_html_()
+
+
+def test_auc_is_of_two_classes(fed: sqlfl.Federation) -> None:
+    two = QUERY.format(target="v.n > 4 AS n", more="")
+    table = fed.sql(tune(two, "l2 = [1e-3], metric = 'auc'", "softmax_regression")).arrow()
+    assert 0.5 < table.column("auc")[0].as_py() < 1.0
+    three = QUERY.format(target="v.n // 2 AS n", more="")
+    with pytest.raises(sqlfl.ModelError, match="no candidate has the metric auc"):
+        fed.sql(tune(three, "l2 = [1e-3], metric = 'auc'", "softmax_regression"))

@@ -381,7 +381,7 @@ def _best(tuning: Tuning, scores: Sequence[Score]) -> Candidate:
     if not known:
         why = next((score.fault for score in scores if score.fault), "")
         raise ModelError(
-            f"no candidate has a {tuning.metric} on all rows that were held out"
+            f"no candidate has the metric {tuning.metric} on all rows that were held out"
             + (f": {why}" if why else ""),
             hint="take more rows, fewer folds, or another metric",
         )

@@ -9,6 +9,7 @@ from math import prod
 from types import MappingProxyType
 
 from sqlfl.errors import OptionError
+from sqlfl.models.kinds import kind_of
 from sqlfl.options.entries import Entry, Given, Table, entries_of, error, markdown, option, resolved
 from sqlfl.options.entries import Setting as Setting
 from sqlfl.options.looks import Importance
@@ -220,7 +221,8 @@ def _check_settings(
         message = "option trials applies only with search = 'random'"
         raise error(message, written["trials"], sql, name=True)
     fault = Importance(metric=settings.metric).fault(kind)
-    if fault is not None:
+    # how many classes there are is not known yet: of more than two, no candidate has an auc
+    if fault is not None and not (settings.metric == "auc" and kind_of(kind).classifies):
         _, why, hint = fault
         raise error(f"option metric: {why}", written["metric"], sql, hint=hint)
 

@@ -17,8 +17,9 @@ LESS = ROOT / "examples" / "06_less_leaves.ipynb"
 HOSPITAL = ROOT / "examples" / "02_hospital.ipynb"
 BUDGET = ROOT / "examples" / "03_privacy_budget.ipynb"
 OWN = ROOT / "examples" / "04_your_own_database.ipynb"
+COMPARE = ROOT / "examples" / "05_compare_models.ipynb"
 NOTEBOOKS = pytest.mark.parametrize(
-    "path", [QUICKSTART, HOSPITAL, BUDGET, OWN, LESS], ids=lambda path: path.stem
+    "path", [QUICKSTART, HOSPITAL, BUDGET, OWN, COMPARE, LESS], ids=lambda path: path.stem
 )
 
 
@@ -169,3 +170,24 @@ def test_your_own_database_runs_from_top_to_bottom(
     assert "no row has a partner by" in html(outputs, "keys")
     assert "nothing looks like a mistake" in html(outputs, "keys-mended")
     assert "gamma_regression" in html(outputs, "later")
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+def test_models_are_compared_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = run(COMPARE, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    assert not [cell for cell, output in every if output.output_type == "error"]
+    assert not [cell for cell, output in every if output.get("name") == "stderr"]
+    for cell in ("tune", "groups", "towers"):
+        assert "was trained on all rows" in html(outputs, cell)
+    for cell in ("picture", "roc", "weights"):
+        assert outputs[cell][0].data["image/png"]
+    (scores,) = results(outputs, "last")
+    found = [float(v) for v in re.findall(r"0\.\d+", scores.data["text/plain"])]
+    assert len(found) == 3
+    assert all(0.6 < auc < 0.75 for auc in found)
+    assert "f.sql" in html(outputs, "export")
+    assert "part" in str(outputs["part"])
