@@ -273,7 +273,8 @@ def place(
             hint="attach the parties first, under these names and with as many databases",
         )
     lasting, kept = saving.fate(model.clients)
-    model = replace(model, lasting=lasting, kept=kept)
+    version = saving.next_version(model.name)
+    model = replace(model, lasting=lasting, kept=kept, version=version)
     try:
         for (client, slot), block in imported.blocks.items():
             holders[client].accept(model.run, slot, model.name, block)

@@ -132,6 +132,9 @@ class Face(ABC):
         match statement:
             case st.ShowModels():
                 return Result(self._registry.table())
+            case st.CommentOnModel():
+                commented = self._registry.comment(statement.name, statement.text)
+                return card(commented.facts())
             case st.DescribeModel():
                 model = self.model(statement.name)
                 return card([*model.facts(), ("statement", model.sql.strip())])

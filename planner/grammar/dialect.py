@@ -12,6 +12,7 @@ from sqlfl.planner.grammar.listings import Listings
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
+    CommentOnModel,
     DropModel,
     EvaluateModel,
     ExplainStatement,
@@ -45,7 +46,7 @@ STATEMENTS = (
         "FEATURES",
     ),
     *_QUALITY,
-    *("CONTRIBUTIONS", "WEIGHTS", "EXPORT", "IMPORT"),
+    *("CONTRIBUTIONS", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
 )
 _RESERVED = ("RESUME", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
@@ -119,6 +120,7 @@ class _Reader(Listings):
             "WEIGHTS": self._weights,
             "EXPORT": self._export,
             "IMPORT": self._import,
+            "COMMENT": self._comment,
         }
         if first in readers:
             self.at += 1
@@ -354,6 +356,20 @@ class _Reader(Listings):
         name = self.name("the name of the model")
         self.expect("FROM", "after the name of the model", form)
         return ImportModel(name, self._folder(form), replace, self.sql)
+
+    def _comment(self) -> CommentOnModel:
+        form = "COMMENT ON MODEL name IS 'text'"
+        self.expect("ON", "after COMMENT", form)
+        self.expect("MODEL", "after COMMENT ON", form)
+        name = self.name("the name of the model")
+        self.expect("IS", "after the name of the model", form)
+        if self.accept("NULL"):
+            return CommentOnModel(name, "", self.sql)
+        token = self.token
+        if token is None or token.token_type is not TokenType.STRING:
+            raise self.fail(f"expected a text in single quotes, got {self.got()}", hint=form)
+        self.at += 1
+        return CommentOnModel(name, str(token.text), self.sql)
 
     def _folder(self, form: str) -> str:
         token = self.token

@@ -184,6 +184,16 @@ class ImportModel:
 
 
 @dataclass(frozen=True)
+class CommentOnModel:
+    """`COMMENT ON MODEL name IS 'text'`"""
+
+    name: Word
+    text: str
+    """Empty for NULL."""
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class ShowModels:
     sql: str = field(repr=False)
 
@@ -243,6 +253,7 @@ Statement: TypeAlias = (
     | WeightsOfModel
     | ExportModel
     | ImportModel
+    | CommentOnModel
     | ShowModels
     | DescribeModel
     | DropModel

@@ -71,7 +71,7 @@ def begin(
         raise ModelError(
             "the join has no rows, so there is nothing to train on",
             hint="check the WHERE conditions, that the join keys of the tables do match, and that "
-            "the target is not NULL in all rows",
+            "the target is not NULL in all rows: CHECK FROM ( query ) tells what does not match",
         )
     remark_on_join(plan, joined, remark)
     target = labels(plan, joined, channel, run)

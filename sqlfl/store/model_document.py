@@ -69,6 +69,8 @@ class _Document:
     databases: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     transforms: tuple[Transform, ...] = ()
+    version: int = 1
+    comment: str = ""
 
 
 _SAME = {spec.name for spec in fields(_Document)} - {"privacy", "privacy_report", "converged"}

@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -106,6 +107,10 @@ class Model:
     transforms: tuple[Transform, ...] = ()
     """What TRANSFORM makes of the query's columns before they are features; each party does it with
     its own, and keeps what is fitted."""
+    version: int = 1
+    """1 more than that of the model whose name it has taken."""
+    comment: str = ""
+    """What COMMENT ON MODEL has said of it."""
     ask: Callable[[], Result] | None = field(default=None, repr=False)
     """Asks the parties for the weights of their parts; None where no federation is at hand."""
 
@@ -144,6 +149,8 @@ class Model:
     def _facts(self) -> list[tuple[str, str]]:
         return [
             ("name", self.name),
+            *([("comment", self.comment)] if self.comment else []),
+            *([("version", str(self.version))] if self.version > 1 else []),
             ("kind", self.kind),
             ("target", self.target),
             *([("weight", self.weight)] if self.weight else []),
@@ -295,6 +302,25 @@ class Registry:
             self._models = {**others, key: model}
             return previous
 
+    def next_version(self, name: str) -> int:
+        """Of a model that takes this name."""
+        previous = self._models.get(name.lower())
+        return 1 if previous is None else previous.version + 1
+
+    def comment(self, name: str, text: str) -> Model:
+        """The model of that name, with this comment from now on; ModelError where there is none."""
+        with self._lock:
+            before = self.get(name)
+            model = dataclass_replace(before, comment=text)
+            if self._shelf is not None and model.lasting:
+                try:
+                    self._shelf.put(model, before)
+                except BaseException:
+                    self._reload()
+                    raise
+            self._models = {**self._models, name.lower(): model}
+            return model
+
     def check_free(
         self,
         name: str,
@@ -356,6 +382,8 @@ class Registry:
                     pa.timestamp("s", tz="UTC"),
                 ),
                 "kept": pa.array([m.kept.partition(":")[0] for m in models], pa.string()),
+                "version": pa.array([m.version for m in models], pa.int64()),
+                "comment": pa.array([m.comment or None for m in models], pa.string()),
             }
         )
 

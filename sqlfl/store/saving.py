@@ -98,6 +98,9 @@ class Saving:
         reasons = {client: self._reasons[client] for client in clients if self._reasons[client]}
         return ", ".join(f"{client} {reason}" for client, reason in reasons.items())
 
+    def next_version(self, name: str) -> int:
+        return self._registry.next_version(name)
+
     def check_name(self, statement: TrainModel, plan: FederatedPlan) -> None:
         """Raise ModelError where the model of the statement could not have its name in the end."""
         clients = dict.fromkeys(c for s in plan.ucq.slots if s.features for c in s.databases)
@@ -265,4 +268,5 @@ def model_of(
         versions={"sqlfl": __version__, "duckdb": duckdb.__version__},
         lasting=lasting,
         kept=kept,
+        version=saving.next_version(str(statement.name)),
     )
