@@ -92,6 +92,7 @@ def plan_training(
     if tuning is not None and tuning.groups is not None:
         ucq = with_units(ucq, tuning.groups, "groups")
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
+    _check_mentioned(ucq, statement)
     _check_fitted(ucq, transforms, privacy, options, statement.sql)
     told = None
     if privacy is not None:
@@ -314,6 +315,19 @@ def _check_shape(model: Model, options: TrainingOptions) -> None:
                 if name in model.options
                 else "leave warm_start out",
             )
+
+
+def _check_mentioned(ucq: Ucq, statement: TrainModel) -> None:
+    made = {item.name for item in ucq.transforms}
+    rest = [feature.name for slot in ucq.slots for feature in slot.features if feature.name not in made]
+    if statement.transforms_only and rest:
+        raise PlanError(
+            f"TRANSFORM ONLY: the query has column{'s' * (len(rest) > 1)} {', '.join(rest)}, which "
+            "no item mentions",
+            hint="leave what is no feature out of the query, or write it as an item",
+            sql=statement.sql,
+            span=statement.transforms[0].span,
+        )
 
 
 def _check_fitted(

@@ -23,6 +23,7 @@ from sqlfl.planner.grammar.statements import (
     Span,
     Statement,
     TrainModel,
+    TransformItem,
     TuneModel,
     WeightsOfModel,
     Word,
@@ -53,7 +54,7 @@ _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREAT
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
     "TRAIN MODEL name USING kind TARGET column "
-    "[WEIGHT column] [TRANSFORM (function(column), ...)] [WITH (option = value, ...)] "
+    "[WEIGHT column] [TRANSFORM [ONLY] (function(column), ...)] [WITH (option = value, ...)] "
     "[PRIVACY (option = value, ...)] FROM ( query )"
 )
 
@@ -150,7 +151,11 @@ class _Reader(Listings):
         self._clause("TARGET", "after the kind of model", ("USING",))
         target = self._output("TARGET")
         weight = self._output("WEIGHT") if self.accept("WEIGHT") else None
-        transforms = read_items(self, self.value) if self.accept("TRANSFORM") else ()
+        transforms: tuple[TransformItem, ...] = ()
+        only = False
+        if self.accept("TRANSFORM"):
+            only = self.accept("ONLY")
+            transforms = read_items(self, self.value)
         options = self.options("WITH") if self.accept("WITH") else ()
         privacy = self.options("PRIVACY") if self.accept("PRIVACY") else None
         done = ["USING", "TARGET"]
@@ -181,6 +186,7 @@ class _Reader(Listings):
             self.sql,
             place,
             transforms,
+            only,
         )
 
     def _output(self, clause: str) -> Word:

@@ -13,11 +13,12 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError, nearest
 from sqlfl.planner.grammar.spelled_options import SpelledOption, spelled_options
+from sqlfl.planner.grammar.spelled_transforms import read_spelled
 from sqlfl.planner.grammar.statements import Word
 from sqlfl.planner.grammar.tokens import Tokens, at_place, made
 
 _CREATE_FORM = (
-    "CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name "
+    "CREATE [OR REPLACE] MODEL [IF NOT EXISTS] name [TRANSFORM (...)] "
     "OPTIONS (model_type = '...', input_label_cols = ['column'], ...) AS SELECT ..."
 )
 _AROUND = (
@@ -58,11 +59,7 @@ class _Spelling(Tokens):
         first = self.tokens[self.at - 1]
         head = [*replace, "MODEL", *(("IF", "NOT", "EXISTS") * self.accept("IF", "NOT", "EXISTS"))]
         name = self._model_name()
-        if self.word() == "TRANSFORM":
-            raise self.fail(
-                "TRANSFORM is not built yet",
-                hint="write its expressions in the SELECT list: AS SELECT ln(x) AS x, ...",
-            )
+        transforms = read_spelled(self) if self.accept("TRANSFORM") else None
         if self.word() == "AS":
             raise self.fail(
                 "expected OPTIONS after the name of the model, got AS", hint=_CREATE_FORM
@@ -84,6 +81,7 @@ class _Spelling(Tokens):
             *(made(word, first) for word in head),
             name,
             *(made("USING", kind), kind, made("TARGET", target), target),
+            *(transforms.written(target, self.fail) if transforms is not None else ()),
             *((made("WITH", clause), made("(", clause)) if written else ()),
             *written[1:],
             *((made(")", clause),) if written else ()),

@@ -97,6 +97,8 @@ class TrainModel:
     place: Span = field(default=(0, 0), repr=False)
     """Of the query, without its parentheses."""
     transforms: tuple[TransformItem, ...] = ()
+    transforms_only: bool = False
+    """Each column of the query that is a feature is to stand in an item."""
 
 
 @dataclass(frozen=True)
