@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
+from sqlfl.completion import Names, completions
 from sqlfl.errors import Error, nearest
 from sqlfl.result import Result
 from sqlfl.session import Federation
@@ -63,12 +65,62 @@ def register(shell: Any) -> None:
 
     # IPython would else put values of variables into {name} and $name: SQL takes none from outside
     shell.register_magic_function(no_var_expand(sqlfl), "line_cell", MAGIC)
+    completer = getattr(shell, "Completer", None)
+    if completer is not None:
+        completer.custom_matchers.append(_matcher(shell))
     lexers = _lexers(shell)
     if lexers is not None:
         from prompt_toolkit.lexers import PygmentsLexer
         from pygments.lexers.sql import SqlLexer
 
         lexers[MAGIC] = PygmentsLexer(SqlLexer)
+
+
+def _matcher(shell: Any) -> Any:
+    """What completes statements behind the magic, for IPython's completer."""
+    from IPython.core.completer import SimpleCompletion, context_matcher
+
+    def matcher(context: Any) -> dict[str, Any]:
+        lines = context.full_text.split("\n")
+        at = sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
+        start, found = completed(context.full_text, at, shell.user_ns)
+        return {
+            "completions": [SimpleCompletion(text=text, type="keyword") for text in found],
+            "matched_fragment": context.full_text[start:at],
+            "suppress": bool(found),
+            "ordered": True,
+        }
+
+    return context_matcher(identifier=MAGIC)(matcher)
+
+
+def completed(text: str, at: int, namespace: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """Of a cell, as `completions` has it: nothing where the place is not behind the magic."""
+    cell = _CELL.match(text)
+    line = _LINE.match(text, text.rfind("\n", 0, at) + 1)
+    start = at + 1 if cell is None else cell.end()
+    name = None
+    if cell is not None and start <= at:
+        with suppress(Error):
+            name = read(cell[1], "", namespace).fed
+    elif line is not None and line.end() <= at:
+        start = line.end()
+        word = _WORD.match(text, start)
+        if word is not None and isinstance(namespace.get(word[1]), Federation) and word.end() < at:
+            name, start = word[1], word.end()
+    else:
+        return at, ()
+    end = len(text) if cell is not None else len(text[:at]) + len(text[at:].partition("\n")[0])
+    try:
+        names = Names.of(federation(name, namespace))
+    except Error:
+        names = Names()
+    begins, found = completions(text[start:end], at - start, names)
+    return start + begins, found
+
+
+_CELL = re.compile(rf"\s*%%{MAGIC}\b([^\n]*)\n")
+_LINE = re.compile(rf"[ \t]*(?:\w+\s*=\s*)?%{MAGIC}[ \t]+")
 
 
 def _lexers(shell: Any) -> dict[str, Any] | None:
@@ -80,6 +132,8 @@ def _lexers(shell: Any) -> dict[str, Any] | None:
 
 def unregister(shell: Any) -> None:
     (_lexers(shell) or {}).pop(MAGIC, None)
+    matchers = getattr(getattr(shell, "Completer", None), "custom_matchers", [])
+    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != MAGIC]
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop(MAGIC, None)
 

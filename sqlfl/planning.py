@@ -319,7 +319,9 @@ def _check_shape(model: Model, options: TrainingOptions) -> None:
 
 def _check_mentioned(ucq: Ucq, statement: TrainModel) -> None:
     made = {item.name for item in ucq.transforms}
-    rest = [feature.name for slot in ucq.slots for feature in slot.features if feature.name not in made]
+    rest = [
+        feature.name for slot in ucq.slots for feature in slot.features if feature.name not in made
+    ]
     if statement.transforms_only and rest:
         raise PlanError(
             f"TRANSFORM ONLY: the query has column{'s' * (len(rest) > 1)} {', '.join(rest)}, which "

@@ -6,7 +6,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -31,7 +31,7 @@ class Progress:
 
     The rest is reckoned against the epochs that are likely: `epochs` at most, and with a
     `tolerance` those after which the objective changes by less, relatively, if it goes on settling
-    as it does.
+    as it does. `sent` tells the bytes that have crossed borders so far.
     """
 
     def __init__(
@@ -40,10 +40,12 @@ class Progress:
         epochs: int | None,
         enabled: bool | None = None,
         tolerance: float = 0.0,
+        sent: Callable[[], int] | None = None,
     ) -> None:
         self._name = printing.line(name)
         self._epochs = epochs
         self._tolerance = tolerance
+        self._sent = sent
         self._objectives: list[float] = []
         self._started = time.time()
         self._epoch = 0
@@ -75,6 +77,12 @@ class Progress:
         rest = _rest(self._objectives, self._tolerance)
         return self._epochs if rest is None else min(self._epochs, self._epoch + rest)
 
+    @property
+    def _words(self) -> str:
+        sent = 0 if self._sent is None else self._sent()
+        size = f"{tqdm.format_sizeof(sent, 'B')} sent" if sent else ""
+        return ", ".join(text for text in (self._note, size) if text)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -89,7 +97,7 @@ class Progress:
             self._epoch, self._note = epoch, note
             if self._bar is not None:
                 _set_total(self._bar, self.likely)
-                self._bar.set_postfix_str(note, refresh=False)
+                self._bar.set_postfix_str(self._words, refresh=False)
                 if epoch == self._bar.n:
                     self._bar.refresh()
                 else:
@@ -103,7 +111,7 @@ class Progress:
             bar = _kind()(total=self.likely, desc=self._name, unit="epoch", leave=False, **shape)
             bar.start_t = self._started
             bar.n = self._epoch
-            bar.set_postfix_str(self._note)
+            bar.set_postfix_str(self._words)
             self._bar = bar
 
 

@@ -361,12 +361,8 @@ class Federation(Face):
     ) -> Result:
         run = secrets.token_hex(8)
         channel = self._channel(plan.training.network)
-        progress = Progress(
-            statement.name,
-            plan.training.epochs,
-            self._progress,
-            plan.training.tolerance,
-        )
+        epochs, tolerance = plan.training.epochs, plan.training.tolerance
+        progress = Progress(statement.name, epochs, self._progress, tolerance, channel.sent)
         try:
             with self._running(plan, run):
                 try:
@@ -402,12 +398,13 @@ class Federation(Face):
             remarks = Remarks()
             plan = self._plan(statement, lambda _: model, remarks.add)
             self._remark(plan, remarks, model)
-            progress = Progress(statement.name, None, self._progress)
+            channel = self._channel()
+            progress = Progress(statement.name, None, self._progress, sent=channel.sent)
             try:
                 with self._running(plan, run):
                     notes = list(plan.notes)
                     said = Scoring(progress.stage, remarks.add, notes.append)
-                    table = work(plan, model, self._channel(), run, said)
+                    table = work(plan, model, channel, run, said)
                     return Result(table, notes=notes, figure=figure_of(plan))
             finally:
                 progress.close()
@@ -416,10 +413,11 @@ class Federation(Face):
         run, remarks = secrets.token_hex(8), Remarks()
         plan = self._plan(statement)
         self._remark(plan, remarks)
-        progress = Progress("CHECK", None, self._progress)
+        channel = self._channel()
+        progress = Progress("CHECK", None, self._progress, sent=channel.sent)
         try:
             with self._running(plan, run):
-                return checked(check(plan, self._channel(), run, Scoring(progress.stage)))
+                return checked(check(plan, channel, run, Scoring(progress.stage)))
         finally:
             progress.close()
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import duckdb
 import pytest
+from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
 import sqlfl
-from sqlfl.magics import Request, read
+from sqlfl.magics import Request, completed, read
 from sqlfl.planner.grammar.dialect import split
 
 pytestmark = pytest.mark.thinned(2)
@@ -283,3 +284,36 @@ def test_ipython_is_not_loaded_before_it_is_needed() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("%sqlfl SHO", ["SHOW"]),
+        ("x = %sqlfl fed EVALUATE MODEL m FROM (SELECT * FROM a.", ["t"]),
+        ("%%sqlfl\nTRAIN MODEL m\nUSING linear", ["linear_regression"]),
+        ("%%sqlfl fed\nTRAIN MODEL m USING lasso TARGET y FROM (SELECT u.z FROM b", ["b.u"]),
+        ("%%sqlfl fed\nSELECT x.i FROM b.u x WHERE x.", ["id", "z"]),
+    ],
+)
+def test_the_cell_is_completed(
+    shell: InteractiveShell, fed: sqlfl.Federation, cell: str, expected: list[str]
+) -> None:
+    with provisionalcompleter():
+        found = [c.text for c in shell.Completer.completions(cell, len(cell))]
+    assert [text for text in found if text in expected] == expected
+
+
+def test_nothing_is_offered_in_other_cells(shell: InteractiveShell, fed: sqlfl.Federation) -> None:
+    assert completed("TRAIN MOD", 9, shell.user_ns) == (9, ())
+    assert completed("%%sqlfl\nTRAIN ", 3, shell.user_ns) == (3, ())
+    fed.close()
+    assert completed("%sqlfl SHO", 10, shell.user_ns) == (7, ("SHOW",))
+
+
+def test_completion_goes_with_the_extension(shell: InteractiveShell) -> None:
+    before = len(shell.Completer.custom_matchers)
+    shell.run_cell("%reload_ext sqlfl").raise_error()
+    assert len(shell.Completer.custom_matchers) == before
+    shell.run_cell("%unload_ext sqlfl").raise_error()
+    assert len(shell.Completer.custom_matchers) == before - 1

@@ -218,3 +218,15 @@ def test_a_statement_without_epochs_shows_its_stages(screen: Callable[[bool], Sc
     bar.close()
     assert "m [00:00, joining keys: 2,000 rows]" in shown.getvalue()
     assert "epoch" not in shown.getvalue()
+
+
+def test_what_has_crossed_borders_is_counted(screen: Callable[[bool], Screen]) -> None:
+    shown, sent = screen(True), 0
+    bar = Progress("m", 10, True, sent=lambda: sent)
+    bar.stage("saving")
+    assert "saving" in shown.getvalue()
+    assert "sent" not in shown.getvalue()
+    sent = 2_500_000
+    bar.epoch(3, 0.25)
+    bar.close()
+    assert "objective 0.25, 2.50MB sent" in shown.getvalue()

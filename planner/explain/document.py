@@ -11,6 +11,7 @@ from sqlfl.planner.explain.caveats import caveats, protects
 from sqlfl.planner.explain.joins import join, joins, slots, transforms
 from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
+from sqlfl.planner.explain.picture import picture
 from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
 from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan, evaluated
@@ -69,11 +70,13 @@ def details(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
 
 
 def page(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
-    """For notebooks: in short, and the details folded below."""
+    """For notebooks: a picture, in short, and the details folded below."""
     short, full = summary(plan, report), details(plan, report)
     titles = {section.title for section in short.sections}
     folded = [replace(s, folded=True) for s in full.sections if s.title not in titles]
-    return replace(short, sections=(*short.sections, *folded))
+    drawn = picture(plan)
+    first = [] if drawn is None else [Section("The plan", (drawn,))]
+    return replace(short, sections=(*first, *short.sections, *folded))
 
 
 def _title(plan: FederatedPlan) -> str:

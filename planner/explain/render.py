@@ -39,7 +39,15 @@ class Notes:
     items: tuple[str, ...]
 
 
-Part: TypeAlias = Table | Code | Notes
+@dataclass(frozen=True)
+class Picture:
+    """HTML shows it, and text has nothing of it."""
+
+    svg: str
+    """Markup, in which all that comes from outside is escaped."""
+
+
+Part: TypeAlias = Table | Code | Notes | Picture
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,8 @@ def _printable_part(part: Part) -> Part:
             return Code(line(caption), lines(text))
         case Notes(items):
             return Notes(tuple(map(line, items)))
+        case Picture():
+            return part
 
 
 def _part(part: Part) -> list[str]:
@@ -118,6 +128,8 @@ def _part(part: Part) -> list[str]:
         return _items(part.sentences) if part.sentences else _table(part)
     if isinstance(part, Notes):
         return _items(part.items)
+    if isinstance(part, Picture):
+        return []
     caption = [f"  {text}" for text in _wrap(part.caption, WIDTH - 2)] if part.caption else []
     return [*caption, *textwrap.indent(part.text, "    ").splitlines()]
 
@@ -210,6 +222,8 @@ def _part_html(part: Part) -> str:
         )
     if isinstance(part, Notes):
         return "<ul>" + "".join(f"<li>{_escape(item)}</li>" for item in part.items) + "</ul>"
+    if isinstance(part, Picture):
+        return f'<div style="overflow-x:auto;margin:.4em 0">{part.svg}</div>'
     caption = f'<p style="margin:.4em 0 0">{_escape(part.caption)}</p>' if part.caption else ""
     return f'{caption}<pre style="{_SQL}">{_escape(part.text)}</pre>'
 

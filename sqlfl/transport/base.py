@@ -194,6 +194,10 @@ class Channel:
         self.bytes_down = 0
         self.comm_seconds = None if network is None else 0.0
 
+    def sent(self) -> int:
+        """Bytes of values that have crossed a border so far, in both directions."""
+        return self.bytes_up + self.bytes_down
+
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
         """One round. Raises PartyError for the first client, in order, that failed, or whose reply
         is no message or none to this request. All that came is in the audit then, too."""
