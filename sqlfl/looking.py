@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlfl.errors import ModelError, OptionError, nearest
+from sqlfl.errors import ModelError, OptionError, PlanError, nearest
 from sqlfl.models.kinds import kind_of
-from sqlfl.options.looks import Contributions, Importance, Inference, Look
+from sqlfl.options.looks import Contributions, Importance, Inference, Look, Skew
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import TrainModel
 from sqlfl.planner.query.ucq import Ucq
+from sqlfl.printing import listed
 from sqlfl.schema import folded
 from sqlfl.store.registry import Model
 
@@ -20,6 +21,11 @@ PROTECTING = ("epsilon", "noise_multiplier", "bins", "theta")
 def check_look(look: Look, model: Model) -> None:
     """ModelError for what would lay open features that PRIVACY protected when the model was
     trained: of rows, mixed or times a weight."""
+    if isinstance(look, Skew) and _protects_features(model):
+        raise ModelError(
+            f"model {model.name} was trained with PRIVACY of features: its parties keep bounds, or "
+            "numbers with noise, and not what the rows of training were like"
+        )
     each = isinstance(look, Contributions) and look.features
     if (each or isinstance(look, Inference | Importance)) and _protects_features(model):
         what = f"{look.word.upper()}{' with features = true' * each}"
@@ -28,6 +34,16 @@ def check_look(look: Look, model: Model) -> None:
             f"model {model.name} was trained with PRIVACY of features, and for {what} its parties "
             "would tell of every row what its features come to",
             hint=None if towers else f"WEIGHTS OF MODEL {model.name} shows what PRIVACY covers",
+        )
+
+
+def check_combined(look: Look | None, ucq: Ucq) -> None:
+    """PlanError where a party combines its databases, and SKEW is asked for."""
+    found = [s.name for s in ucq.slots if s.features and any(f.parts for f in s.fragments)]
+    if isinstance(look, Skew) and found:
+        raise PlanError(
+            f"SKEW is not built for databases that a party combines, as those of {listed(found)}",
+            hint="the party's own connections show what its rows are like",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sqlfl.errors import ModelError, OptionError, PlanError, nearest
-from sqlfl.looking import check_look, with_units
+from sqlfl.looking import check_combined, check_look, with_units
 from sqlfl.matching import drifted, matched_with, without
 from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
 from sqlfl.options.looks import Inference, Look, resolve_check, resolve_look
@@ -206,6 +206,7 @@ def plan_scoring(
     if isinstance(look, Inference) and look.cluster is not None:
         ucq = with_units(ucq, look.cluster, "cluster")
     ucq, model_slots = matched_with(ucq, model, SURPLUS)
+    check_combined(look, ucq)
     for text in drifted(ucq, model):
         remark(text)
     into = None

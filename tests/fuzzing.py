@@ -270,7 +270,8 @@ PREPARATION = (
     ),
 )  # fmt: skip
 """The run in which a client is asked."""
-LOOKS = ("send_block", "send_rotated", "send_errors", "score_permuted", "send_contributions")
+LOOKS = ("send_block", "send_rotated", "send_errors", "score_permuted", "send_contributions",
+         "send_skew")  # fmt: skip
 """Asked of a saved block, before training."""
 BEGINNING = tuple(message.kind for message in PREPARATION)
 ONES = np.ones((9, 1), np.float32)
@@ -300,6 +301,7 @@ FITTING = (
     ms.ScorePermuted("run", 0, "m", 0, 1, 0, 3),
     ms.ScorePermuted("run", 0, "m", 0, 0, 0, -1),
     ms.SendContributions("run", 0, "m", 0),
+    ms.SendSkew("run", 0, "m", 0, 1),
 )  # fmt: skip
 """What it would answer, but for what comes in between."""
 OUTCOMES = ("received", "WireError", "answered", "Failure")

@@ -75,6 +75,7 @@ STATEMENTS = {
     "inference": f"INFERENCE OF MODEL m {LINEAR}",
     "importance": f"IMPORTANCE OF MODEL m {LINEAR}",
     "contributions": f"CONTRIBUTIONS OF MODEL m WITH (features = true) {LINEAR}",
+    "skew": f"SKEW OF MODEL m {LINEAR}",
     "drop": "DROP MODEL n",
 }  # fmt: skip
 MODEL = train(LINEAR).replace("MODEL n", "MODEL m")
@@ -446,6 +447,9 @@ CASES: dict[str, Case] = {
         "importance", "predictions", but(values=at((0, 0), NAN)), at=5),
     "parts of other features": Case(
         "contributions", "contributions", but(values=lambda v: v[:, :1])),
+    "skew of other features": Case("skew", "skew", but(means=lambda v: v[:1])),
+    "more than all is NULL": Case("skew", "skew", but(missing=at(0, 1.5))),
+    "a negative distance": Case("skew", "skew", but(distances=at(0, -1.0))),
     "parts of fewer rows": Case("contributions", "contributions", but(values=shorter)),
     "fewer identifiers": Case("predict", "identifiers", but(columns=lambda c: (c[0][:-1],))),
     "no identifiers": Case("predict", "identifiers", but(columns=())),

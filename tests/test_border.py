@@ -339,7 +339,9 @@ CLIENTS, METHODS = st.integers(1, 3), st.sampled_from(ALGORITHMS)
 ENGINES = st.sampled_from(("sql", "arrays"))
 NEXT = st.sampled_from(("warm", "predict", "evaluate"))
 """What comes after a TRAIN: another that starts from it, a PREDICT, or an EVALUATE."""
-LOOKED = st.sampled_from(("inference", "importance", "contributions", "parts", "check", "checked"))
+LOOKED = st.sampled_from(
+    ("inference", "importance", "contributions", "parts", "skew", "check", "checked")
+)
 """Or what looks into the model; 'parts': contributions of features; 'check': the query alone,
 'checked' with its target."""
 
@@ -535,6 +537,7 @@ def compare_traffic(
             "inference": f"INFERENCE OF MODEL m WITH (robust = true) FROM ({case.query})",
             "importance": f"IMPORTANCE OF MODEL m WITH (repeats = 2) FROM ({case.query})",
             "contributions": f"CONTRIBUTIONS OF MODEL m {ids} FROM ({case.query})",
+            "skew": f"SKEW OF MODEL m FROM ({case.query})",
             "check": f"CHECK FROM ({case.query})",
             "checked": f"CHECK USING {kind or case.kind} TARGET {case.target} FROM ({case.query})",
             "parts": f"CONTRIBUTIONS OF MODEL m WITH (features = true) FROM ({case.query})",

@@ -13,7 +13,15 @@ import pytest
 
 import sqlfl
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.looks import QUALITY, Check, Contributions, Importance, Inference, looks_markdown
+from sqlfl.options.looks import (
+    QUALITY,
+    Check,
+    Contributions,
+    Importance,
+    Inference,
+    Skew,
+    looks_markdown,
+)
 from sqlfl.options.training import options_markdown
 from sqlfl.options.tuning import tuning_markdown
 from sqlfl.planner.grammar.dialect import STATEMENTS
@@ -126,7 +134,7 @@ def test_the_page_on_looking_into_models_runs() -> None:
     namespace: dict[str, Any] = {}
     exec(compile(block, "docs/understand.md", "exec"), namespace)
     namespace["fed"].close()
-    assert page.endswith(looks_markdown((Inference, Importance, Contributions)))
+    assert page.endswith(looks_markdown((Inference, Importance, Contributions, Skew)))
 
 
 def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:

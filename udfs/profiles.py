@@ -9,10 +9,9 @@ import numpy as np
 from sqlfl.arrays import Array, Float
 from sqlfl.messages import Profile, SendExplained, SendProfile
 from sqlfl.schema import FeatureSpecification
-from sqlfl.udfs import sql
 from sqlfl.udfs.fitting import NULL, Categories, Values
 from sqlfl.udfs.rows import Snapshot
-from sqlfl.udfs.transforming import column_of, counts_of
+from sqlfl.udfs.transforming import absent, column_of, counts_of
 
 GROUPS = 20
 """Of the values of a number, at most."""
@@ -82,7 +81,7 @@ def _of_feature(
 ) -> list[float]:
     """missing, distinct, low, high, mean, explained, groups"""
     if feature.kind == "array":
-        return [float(counts @ _absent(snapshot, place)), 0, np.nan, np.nan, np.nan, np.nan, 0]
+        return [float(counts @ absent(snapshot, place)), 0, np.nan, np.nan, np.nan, np.nan, 0]
     values = column_of(snapshot, feature, place)
     if isinstance(values, Categories):
         found = [*_categories(values, counts), np.nan, np.nan, np.nan]
@@ -92,14 +91,6 @@ def _of_feature(
         return [*found, np.nan, 0]
     groups = groups_of(values, counts)
     return [*found, targets.explained(groups), float(len(np.unique(groups)))]
-
-
-def _absent(snapshot: Snapshot, place: int) -> Array:
-    """(a,): the array is NULL."""
-    if snapshot.held is None:
-        return snapshot.of_active_rows(sql.column(f"m{place}"), None, np.float64)
-    gone: Array = snapshot.held.columns[f"f{place}"].is_null().to_numpy(zero_copy_only=False)
-    return gone.astype(np.float64)
 
 
 def _categories(values: Categories, counts: Float) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from sqlfl.arrays import Float
+from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import Ranges
 from sqlfl.schema import FeatureSpecification
@@ -114,6 +114,14 @@ def counts_of(snapshot: Snapshot) -> Float:
     if snapshot.held is not None:
         return snapshot.held.weights
     return snapshot.of_active_rows(sql.column("cnt"), None, np.float64)
+
+
+def absent(snapshot: Snapshot, place: int) -> Array:
+    """(a,): the array is NULL."""
+    if snapshot.held is None:
+        return snapshot.of_active_rows(sql.column(f"m{place}"), None, np.float64)
+    gone: Array = snapshot.held.columns[f"f{place}"].is_null().to_numpy(zero_copy_only=False)
+    return gone.astype(np.float64)
 
 
 def column_of(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> Values:

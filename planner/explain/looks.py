@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlfl.options.looks import Check, Contributions, Importance, Inference
+from sqlfl.options.looks import Check, Contributions, Importance, Inference, Skew
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import listed
 
@@ -40,6 +40,11 @@ CONTRIBUTED = (
 )
 
 
+SKEWED = (
+    "Not protected: of each feature the coordinator learns the mean and the share of NULL, of the "
+    "rows of training and of these, how far these are apart, and the share of categories that "
+    "training did not have."
+)
 PROFILED = (
     "Not protected: of each feature the coordinator learns in how many joined rows it is NULL, how "
     "many values it has, and of numbers the mean and a range, whose ends {least:,} rows or more "
@@ -58,6 +63,7 @@ def looked(plan: FederatedPlan) -> list[str]:
     notes += [NAMED] if "errors" in kinds else []
     if isinstance(plan.look, Importance) and "predictions" in kinds:
         notes.append(PERMUTED + (UNSEEDED if plan.look.seed is None else SEEDED))
+    notes += [SKEWED] if "skew" in kinds else []
     notes += [CONTRIBUTED] if "contributions" in kinds else []
     if isinstance(plan.look, Check) and "profile" in kinds:
         notes.append(PROFILED.format(least=plan.look.min_cell))
@@ -85,6 +91,8 @@ def sent_of_features(plan: FederatedPlan) -> str | None:
 
 def join_words(plan: FederatedPlan) -> str | None:
     """What the coordinator gathers, where that is not scores alone."""
+    if isinstance(plan.look, Skew):
+        return "the mapping alone"
     if isinstance(plan.look, Check):
         return "counts of join keys and of the mapping"
     if isinstance(plan.look, Inference):
@@ -101,6 +109,8 @@ def client_words(plan: FederatedPlan) -> str | None:
             return "h of the saved block, and with each feature permuted"
         case Check():
             return "of each feature NULLs, values, range, mean and what it explains of the target"
+        case Skew():
+            return "of each feature how it differs from the rows of training, as the block has them"
         case Contributions() if plan.look.features:
             return "h of the saved block, and of each feature"
     return None

@@ -47,7 +47,7 @@ STATEMENTS = (
         "FEATURES",
     ),
     *_QUALITY,
-    *("CONTRIBUTIONS", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
+    *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
 )
 _RESERVED = ("RESUME", "GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
@@ -99,7 +99,10 @@ class _Reader(Listings):
             if verbose:
                 self.expect("VERBOSE", "after EXPLAIN (")
                 self.expect(")", "after EXPLAIN (VERBOSE")
-            planned = ("CHECK", "TRAIN", "TUNE", "EVALUATE", "PREDICT", *_QUALITY, "CONTRIBUTIONS")
+            planned = (
+                *("CHECK", "TRAIN", "TUNE", "EVALUATE", "PREDICT"),
+                *(*_QUALITY, "CONTRIBUTIONS", "SKEW", "VALIDATE"),
+            )
             if self.word() not in planned:
                 raise self.fail(
                     f"expected one of {', '.join(planned)} after EXPLAIN, got {self.got()}"
@@ -118,6 +121,8 @@ class _Reader(Listings):
             **dict.fromkeys(("HISTORY", "FEATURES"), self._part_of_model),
             **dict.fromkeys(_QUALITY, self._quality),
             "CONTRIBUTIONS": self._contributions,
+            "SKEW": self._skew,
+            "VALIDATE": self._skew,
             "WEIGHTS": self._weights,
             "EXPORT": self._export,
             "IMPORT": self._import,
@@ -329,6 +334,17 @@ class _Reader(Listings):
         return PredictModel(
             name, identifiers, query, None, self.sql, options, place=place, look=look.lower()
         )
+
+    def _skew(self) -> PredictModel:
+        """VALIDATE may stand before SKEW."""
+        if self.word(-1) == "VALIDATE":
+            self.expect("SKEW", "after VALIDATE", "VALIDATE SKEW OF MODEL name FROM ( query )")
+        form = "SKEW OF MODEL name [WITH (option = value, ...)] FROM ( query )"
+        name = self._of_model("SKEW", form)
+        options = self.options("WITH") if self.accept("WITH") else ()
+        self.expect("FROM", "before the query", form)
+        query, place = self.query()
+        return PredictModel(name, (), query, None, self.sql, options, place=place, look="skew")
 
     def _identifiers(self, form: str) -> tuple[Path, ...]:
         found: list[Path] = []

@@ -282,6 +282,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], bool]] = {
     "EXPLAIN_PREDICT": (("CONTRIBUTIONS", *_OF), True),
     "ROC_CURVE": (("ROC", *_OF), True),
     "CONFUSION_MATRIX": (("CONFUSION", *_OF), True),
+    "VALIDATE_DATA_SKEW": (("SKEW", *_OF), True),
     "WEIGHTS": (("WEIGHTS", *_OF), False),
     "TRAINING_INFO": (("HISTORY", *_OF), False),
     "FEATURE_INFO": (("FEATURES", *_OF), False),

@@ -42,6 +42,10 @@ def permuted(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
     return content(ms.ScorePermuted, model=sym.RUN), reply
 
 
+def skew(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
+    return content(ms.SendSkew, model=sym.RUN), content(ms.Skew, features=len(slot.features))
+
+
 def contributions(run: Run, slot: Slot, client: Client) -> tuple[Content, Content]:
     reply = content(
         ms.Contributions,

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.methods.spec import spec_of
-from sqlfl.options.looks import Contributions, Importance, Inference
+from sqlfl.options.looks import Contributions, Importance, Inference, Skew
 from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.checks import profile
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
-from sqlfl.planner.protocol.looks import contributions, errors, permuted, rotated
+from sqlfl.planner.protocol.looks import contributions, errors, permuted, rotated, skew
 from sqlfl.planner.protocol.rounds import ENCODED, trained
 from sqlfl.planner.protocol.rounds import active as active_rows
 from sqlfl.planner.protocol.sizes import Size
@@ -92,6 +92,8 @@ def checking(run: Run) -> list[Exchange]:
 
 
 def prediction(run: Run) -> list[Exchange]:
+    if isinstance(run.look, Skew):
+        return [*preparation(run), over(run, "skew", run.towers, skew), finish(run)]
     found = [*preparation(run), *scoring(run)]
     if isinstance(run.look, Contributions) and run.look.features:
         found.append(over(run, "contributions", run.towers, contributions))

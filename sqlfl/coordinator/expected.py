@@ -29,6 +29,7 @@ from sqlfl.messages import (
     Rotated,
     Saved,
     SetEncoding,
+    Skew,
     Statistics,
     Written,
 )
@@ -191,6 +192,18 @@ def rotated(active: int) -> Expected[Rotated]:
 
 def errors(columns: int) -> Expected[Errors]:
     return Expected(Errors, {"columns": columns})
+
+
+def skew(features: int) -> Expected[Skew]:
+    """Means may be of any size; shares are such."""
+
+    def fault(reply: Skew) -> str | None:
+        for shares in (reply.trained_missing, reply.missing, reply.unseen):
+            if not (np.isnan(shares) | ((shares >= 0) & (shares <= 1 + ROUNDING))).all():
+                return "has shares beyond 0 and 1"
+        return "has a negative distance" if (reply.distances < 0).any() else None
+
+    return Expected(Skew, {"features": features}, fault)
 
 
 def contributions(active: int, parts: int) -> Expected[Contributions]:

@@ -9,8 +9,9 @@ from sqlfl.coordinator.contributions import contributions
 from sqlfl.coordinator.importance import importance
 from sqlfl.coordinator.inference import infer
 from sqlfl.coordinator.scoring import Scoring
+from sqlfl.coordinator.skew import skew
 from sqlfl.messages.replies import Channel
-from sqlfl.options.looks import Contributions, Importance, Inference
+from sqlfl.options.looks import Contributions, Importance, Inference, Skew
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.store.registry import Model
 
@@ -33,4 +34,6 @@ def predict(
     """What the plan's look shows, or else the predictions."""
     if isinstance(plan.look, Contributions):
         return contributions(plan, plan.look, model, channel, run, said)
+    if isinstance(plan.look, Skew):
+        return skew(plan, plan.look, model, channel, run, said)
     return scoring.predict(plan, model, channel, run, said)

@@ -132,6 +132,40 @@ class SendContributions(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class SendSkew(Message):
+    """Coordinator to client: how do your features differ from those that the block was trained
+    on?"""
+
+    kind = "send_skew"
+    words = "name of the block; how many rows a mean is of"
+    model: str = field(metadata=text())
+    block: int = field(metadata=integer())
+    least: int = field(metadata=integer(least=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Skew(Message):
+    """Client to coordinator: each feature in training, and in the active rows as often as they are
+    joined. NaN where there is no such number, or where it is of fewer than `least` rows."""
+
+    kind = "skew"
+    words = (
+        "of each feature the mean and share of NULL in training and now, how far apart, and the "
+        "share of new categories"
+    )
+    trained_means: Array = field(metadata=array("float64", "features", finite=False))
+    means: Array = field(metadata=array("float64", "features", finite=False))
+    """Of numbers and booleans that are not NULL."""
+    trained_missing: Array = field(metadata=array("float64", "features", finite=False))
+    missing: Array = field(metadata=array("float64", "features", finite=False))
+    distances: Array = field(metadata=array("float64", "features", finite=False))
+    """Of numbers |mean − trained mean| over what they were divided by in training, of an array the
+    greatest of its elements; of categories half the sum of |share − trained share|."""
+    unseen: Array = field(metadata=array("float64", "features", finite=False))
+    """The share of rows whose category training did not have."""
+
+
+@dataclass(frozen=True, eq=False)
 class Contributions(Message):
     """Client to coordinator: what each feature adds to the score of each active row."""
 

@@ -14,7 +14,7 @@ from sqlfl.errors import OptionError
 from sqlfl.models.kinds import ANY_CLASSES, KINDS, kind_of
 from sqlfl.options.entries import Given, Table, Written, entries_of, error, markdown, option
 from sqlfl.options.training import SCORING, with_options
-from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer, meant
+from sqlfl.options.types import ALIAS, BOOLEAN, CONFIDENCE, choice, integer, meant, number
 
 G = TypeVar("G", bound=Given)
 ANY, CLASSES, NUMBERS = "any target", "classes", "numbers"
@@ -203,6 +203,15 @@ class Contributions(Look):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Skew(Look):
+    word = "skew"
+    of = ANY
+    words = "how features differ from those of the rows that the model was trained on"
+    threshold: float = option(number(0), 0.3, "of `distance`, above which a feature has `drifted`")
+    min_cell: int = option(integer(1), 5, "active rows that a mean must be of")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check(Look):
     """Of no model: of a query that one may be trained on."""
 
@@ -227,7 +236,9 @@ LOOKS: Mapping[str, type[Look]] = MappingProxyType(
     {look.word: look for look in (*QUALITY, Inference, Importance)}
 )
 """Of rows that have a target."""
-ALL: Mapping[str, type[Look]] = MappingProxyType({**LOOKS, Contributions.word: Contributions})
+ALL: Mapping[str, type[Look]] = MappingProxyType(
+    {**LOOKS, Contributions.word: Contributions, Skew.word: Skew}
+)
 
 
 def resolve_look(

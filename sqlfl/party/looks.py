@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import ndtri
@@ -16,6 +17,8 @@ from sqlfl.udfs.naming import bases_of, centres_of, columns_of, own_texts, scale
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
 
+Look: TypeAlias = ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions
+"""Asked of a saved block, over the rows of a run."""
 MOST = 1 << 28
 """Numbers of a block's encoded rows, or of a matrix of its columns, that are sent at once."""
 _UNTOLD = 1e-6

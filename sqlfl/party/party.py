@@ -37,6 +37,7 @@ from sqlfl.udfs.drawing import folds_of, split_of
 from sqlfl.udfs.label_secret import Holders, LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
+from sqlfl.udfs.skew import skew
 from sqlfl.udfs.transforming import raw
 from sqlfl.udfs.update import Engine
 from sqlfl.udfs.write import write
@@ -191,6 +192,10 @@ class PartyClient(Server):
                 return self._score(request, state)
             case ms.SendRotated() | ms.SendErrors() | ms.ScorePermuted() | ms.SendContributions():
                 return self._look(request, state)
+            case ms.SendSkew():
+                block = self.block(request.model, request.block)
+                engine = self._scoring_engine(request, state, block)
+                return skew(state.snapshot, block.encoding, engine, request)
         if state.operator is None:
             raise InternalError(f"{request.kind} before start")
         return state.operator.handle(request)
@@ -407,7 +412,7 @@ class PartyClient(Server):
 
     def _look(
         self,
-        request: ms.SendRotated | ms.SendErrors | ms.ScorePermuted | ms.SendContributions,
+        request: looks.Look,
         state: SlotState,
     ) -> ms.Message:
         """Over the rows of a run that scores; their encoded columns stay until it ends."""
@@ -415,8 +420,7 @@ class PartyClient(Server):
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
             return looks.errors(block, state.snapshot, self._rotation_key(run, state), request)
-        of = request.model, request.block
-        engine = state.scoring_engine(self._runs[run].cursor, block, of)
+        engine = self._scoring_engine(request, state, block)
         match request:
             case ms.SendRotated():
                 return looks.rotated(block, engine, self._rotation_key(run, state), request)
@@ -427,6 +431,12 @@ class PartyClient(Server):
                 return ms.Contributions(
                     run, slot, predictions_of(looks.contributions(block, engine))
                 )
+
+    def _scoring_engine(
+        self, request: ms.SendSkew | looks.Look, state: SlotState, block: SavedBlock
+    ) -> Engine:
+        of = request.model, request.block
+        return state.scoring_engine(self._runs[request.run].cursor, block, of)
 
     def _rotation_key(self, run: str, state: SlotState) -> bytes:
         """The same for all clients of a slot."""

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import sqlfl
-from sqlfl.options.looks import Contributions, Importance, Inference
+from sqlfl.options.looks import Contributions, Importance, Inference, Skew
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.explain.document import details, summary
@@ -174,6 +174,7 @@ PLANS: dict[str, Callable[[], FederatedPlan]] = {
     "importance": lambda: plans.score("evaluate", look=Importance(repeats=3)),
     "importance_seeded": lambda: plans.score("evaluate", look=Importance(seed=1)),
     "contributions": lambda: plans.score("predict", look=Contributions(features=True)),
+    "skew": lambda: plans.score("predict", look=Skew()),
     "evaluate_private": lambda: plans.evaluated(
         Privacy(label_epsilon=2.0, label_mechanism="laplace", label_bounds=(0.0, 500.0))
     ),
@@ -187,7 +188,7 @@ ALGORITHMS = (
     "train_sgd", "train_mlp_sgd", "train_mlp_admm", "train_mlp_dropout", PRIVATE,
     "train_private_sgd", "train_private_flights",
 )  # fmt: skip
-LOOKS = ("inference", "importance", "contributions")
+LOOKS = ("inference", "importance", "contributions", "skew")
 SCORED = ("predict", "predict_into", "evaluate", *LOOKS)
 SECTIONS: dict[str, tuple[str, ...]] = {
     "What leaves each party, to the coordinator": (UNION, "train_mlp_dropout", *SCORED),

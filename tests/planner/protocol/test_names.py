@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlfl.messages import KINDS
-from sqlfl.options.looks import Check, Contributions, Importance, Inference
+from sqlfl.options.looks import Check, Contributions, Importance, Inference, Skew
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import training_options
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -57,6 +57,7 @@ PLANS = {
     "inference": plans.score("evaluate", look=Inference()),
     "importance": plans.score("evaluate", look=Importance()),
     "contributions": plans.score("predict", look=Contributions(features=True)),
+    "skew": plans.score("predict", look=Skew()),
     "check": plans.score("check", look=Check()),
     "check alone": plans.score("check", look=Check(explains=False)),
 }

@@ -1,0 +1,80 @@
+"""SKEW OF MODEL: how features differ from those of the rows that a model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from sqlfl.coordinator import expected
+from sqlfl.coordinator.findings import remark_on_join
+from sqlfl.coordinator.preparation import prepare
+from sqlfl.coordinator.scoring import Scoring
+from sqlfl.errors import ModelError
+from sqlfl.messages import SendSkew
+from sqlfl.messages import Skew as Reply
+from sqlfl.messages.replies import Channel, ask
+from sqlfl.options.looks import Skew
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.schema import Address
+from sqlfl.store.registry import Model
+
+SCHEMA = pa.schema(
+    [
+        ("client", pa.string()),
+        ("feature", pa.string()),
+        ("trained_mean", pa.float64()),
+        ("mean", pa.float64()),
+        ("trained_missing", pa.float64()),
+        ("missing", pa.float64()),
+        ("unseen", pa.float64()),
+        ("distance", pa.float64()),
+        ("drifted", pa.bool_()),
+    ]
+)
+
+
+def skew(
+    plan: FederatedPlan, asked: Skew, model: Model, channel: Channel, run: str, said: Scoring
+) -> pa.Table:
+    """A row for each feature of each database; numbers that there are not, or that are of too few
+    rows, are NULL. Raises ModelError for an empty join."""
+    joined = prepare(plan, channel, run, said.tell)
+    remark_on_join(plan, joined, said.remark)
+    if not joined.total:
+        raise ModelError("the join is empty: there are no rows to compare with those of training")
+    said.tell("comparing features")
+    rows: list[dict[str, object]] = []
+    for slot in (slot for slot in plan.ucq.slots if slot.features):
+        own = joined.slots[slot.index]
+        request = SendSkew(run, slot.index, model.run, plan.blocks[slot.index], asked.min_cell)
+        requests = dict.fromkeys((a for a in own.addresses if own.active[a]), request)
+        replies = _asked(channel, requests, len(slot.features))
+        for (client, _), reply in replies.items():
+            for place, feature in enumerate(slot.features):
+                distance = _told(reply.distances[place])
+                rows.append(
+                    {
+                        "client": str(client),
+                        "feature": feature.name,
+                        "trained_mean": _told(reply.trained_means[place]),
+                        "mean": _told(reply.means[place]),
+                        "trained_missing": _told(reply.trained_missing[place]),
+                        "missing": _told(reply.missing[place]),
+                        "unseen": _told(reply.unseen[place]),
+                        "distance": distance,
+                        "drifted": None if distance is None else distance > asked.threshold,
+                    }
+                )
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _asked(
+    channel: Channel, requests: Mapping[Address, SendSkew], features: int
+) -> dict[Address, Reply]:
+    return ask(channel, requests, lambda _: expected.skew(features))
+
+
+def _told(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
