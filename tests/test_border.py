@@ -542,6 +542,8 @@ def compare_traffic(
             "checked": f"CHECK USING {kind or case.kind} TARGET {case.target} FROM ({case.query})",
             "parts": f"CONTRIBUTIONS OF MODEL m WITH (features = true) FROM ({case.query})",
         }
+        if combine and then == "skew":
+            then = "importance"  # it is refused
         if then in looks:
             texts = {then: looks[then]}
         if kind == "lasso":

@@ -227,6 +227,6 @@ def test_what_has_crossed_borders_is_counted(screen: Callable[[bool], Screen]) -
     assert "saving" in shown.getvalue()
     assert "sent" not in shown.getvalue()
     sent = 2_500_000
-    bar.epoch(3, 0.25)
+    bar.stage("objective 0.25")
     bar.close()
     assert "objective 0.25, 2.50MB sent" in shown.getvalue()

@@ -23,6 +23,9 @@ _NAN = float("nan")
 def skew(snapshot: Snapshot, encoding: Encoding, engine: Engine, request: SendSkew) -> Skew:
     """`engine` is of the active rows as `encoding` encodes them."""
     counts = counts_of(snapshot)
+    if not snapshot.active:
+        none = np.full((6, len(encoding.features)), _NAN)
+        return Skew(request.run, request.slot, *none)
     shifts = _sums(engine, counts, len(encoding.mean))
     found, number, category, start = [], 0, 0, 0
     for place, feature in enumerate(encoding.features):

@@ -49,9 +49,9 @@ def skew(
     for slot in (slot for slot in plan.ucq.slots if slot.features):
         own = joined.slots[slot.index]
         request = SendSkew(run, slot.index, model.run, plan.blocks[slot.index], asked.min_cell)
-        requests = dict.fromkeys((a for a in own.addresses if own.active[a]), request)
+        requests = dict.fromkeys(own.addresses, request)
         replies = _asked(channel, requests, len(slot.features))
-        for (client, _), reply in replies.items():
+        for (client, _), reply in ((a, r) for a, r in replies.items() if own.active[a]):
             for place, feature in enumerate(slot.features):
                 distance = _told(reply.distances[place])
                 rows.append(

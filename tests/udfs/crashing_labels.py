@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -157,7 +158,8 @@ def count(folder: Path, way: str) -> tuple[int, int]:
     found = told(text)
     for module in found["modules"]:  # type: ignore[attr-defined]
         if module != "__main__":  # the children find loaded what each would have to load
-            importlib.import_module(module)
+            with suppress(ModuleNotFoundError):  # a part of a compiled one
+                importlib.import_module(module)
     return int(str(found[ASKED])), int(str(found[KEPT]))
 
 
