@@ -24,6 +24,7 @@ from sqlfl.errors import (
 from sqlfl.version import __version__
 
 if TYPE_CHECKING:
+    from sqlfl.ownership.owner import owner
     from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.relation import Relation
     from sqlfl.result import Result
@@ -50,6 +51,7 @@ __all__ = [
     "Warning",
     "__version__",
     "connect",
+    "owner",
 ]
 
 _HOMES = {
@@ -60,6 +62,7 @@ _HOMES = {
     "Result": "sqlfl.result",
     "Trace": "sqlfl.trace",
     "connect": "sqlfl.session",
+    "owner": "sqlfl.ownership.owner",
 }
 
 

@@ -29,6 +29,7 @@ class Parties:
     """Attaches and detaches; safe to use from several threads.
 
     file : the coordinator's; None where no model lasts.
+    analyst : who uses the coordinator, as parties are told.
 
     Attributes
     ----------
@@ -39,8 +40,8 @@ class Parties:
     observers : who is told of what the clients run.
     """
 
-    def __init__(self, file: CoordinatorFile | None) -> None:
-        self._file = file
+    def __init__(self, file: CoordinatorFile | None, analyst: str = "") -> None:
+        self._file, self._analyst = file, analyst
         self._secret = secrets.token_bytes(32)
         self._holders = Holders()
         self._lock = threading.Lock()
@@ -96,6 +97,7 @@ class Parties:
                     place.labels,
                     place.instance,
                     self.observers,
+                    self._analyst,
                 )
                 for client, place in places.items()
             }

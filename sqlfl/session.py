@@ -69,6 +69,7 @@ class Federation(Face):
     transport : what carries messages: 'local', all parties being in this process, or one that
         another package offers (`sqlfl.transport.named` says how).
     executor : as in `connect`; an object stays the caller's.
+    analyst : as in `connect`.
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
@@ -83,6 +84,7 @@ class Federation(Face):
         at: str | None = None,
         transport: str = LOCAL,
         executor: str | Executor = THREADS,
+        analyst: str | None = None,
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
         if at is not None:
@@ -98,7 +100,7 @@ class Federation(Face):
         self._closed = False
         self._released = False
         self._file = None if path is None else CoordinatorFile(path, __version__)
-        self._parties = Parties(self._file)
+        self._parties = Parties(self._file, analyst or "")
         self._carrier = carrier(self._parties.handlers, self._parties.interrupts)
         self._transport: Transport = self._carrier if wrap is None else wrap(self._carrier)
         try:
@@ -473,6 +475,7 @@ def connect(
     at: str | None = None,
     transport: str = LOCAL,
     executor: str | Executor = THREADS,
+    analyst: str | None = None,
 ) -> Federation:
     """A federation whose coordinator lives in this process.
 
@@ -485,10 +488,12 @@ def connect(
     transport : what carries messages: 'local', or a transport that another package offers.
     executor : what computes on the joined rows at the coordinator: 'threads' of this process, other
         'processes' of this machine, 'ray', or an object (docs/executors.md).
+    analyst : your name, by which owners grant what may be done with their tables (docs/owner.md).
 
     >>> import sqlfl
     >>> with sqlfl.connect(at="clinic") as fed:
     ...     print(fed)
     <sqlfl federation at clinic: parties: none; models: none>
     """
-    return Federation(path, progress=progress, at=at, transport=transport, executor=executor)
+    given = {"progress": progress, "at": at, "transport": transport, "executor": executor}
+    return Federation(path, analyst=analyst, **given)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from sqlfl.options.looks import (
     Skew,
     looks_markdown,
 )
+from sqlfl.options.policies import LATER, policies_markdown
 from sqlfl.options.training import options_markdown
 from sqlfl.options.tuning import tuning_markdown
 from sqlfl.planner.grammar.dialect import STATEMENTS
@@ -135,6 +136,18 @@ def test_the_page_on_looking_into_models_runs() -> None:
     exec(compile(block, "docs/understand.md", "exec"), namespace)
     namespace["fed"].close()
     assert page.endswith(looks_markdown((Inference, Importance, Contributions, Skew)))
+
+
+def test_the_page_on_owners_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/owner.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "docs/owner.md", "exec"), namespace)
+    assert "is not granted to acme for TRAIN" in capsys.readouterr().out
+    for name in ("fed", "owner", "clinic", "lab"):
+        namespace[name].close()
+    assert policies_markdown() in page
+    assert all(f"`{name}`" in page for name in LATER)
 
 
 def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,9 @@ ROOMS = {
         "planner.grammar", "planner.query", "planner.federated", "messages", "methods", "models",
         "options", "privacy", "progress", "report", "secure", "store", "transport",
     ),
-    "party": ("udfs", "messages", "methods", "models", "privacy", "secure"),
+    "party": ("guard", "udfs", "messages", "methods", "models", "privacy", "secure"),
+    "guard": ("udfs", "messages", "options"),
+    "ownership": ("guard", "udfs", "options", "planner.grammar", "result", "sources"),
     "secure": ("messages", "privacy"),
     "udfs": ("messages", "models", "privacy", "store"),
     "privacy": (

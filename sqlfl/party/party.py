@@ -11,6 +11,7 @@ import numpy as np
 from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
+from sqlfl.guard.guard import Guard
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import looks
@@ -83,6 +84,7 @@ class PartyClient(Server):
         labels: LabelSecret | None = None,
         instance: str | None = None,
         observers: Observers | None = None,
+        analyst: str = "",
     ) -> None:
         super().__init__(client, secrets.federation, observers)
         self._secrets = secrets
@@ -93,6 +95,7 @@ class PartyClient(Server):
         self._listings = Listings()
         try:
             self._cursors = Cursors(con)
+            self._guard = Guard(con, analyst, self._end, self._largest)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
 
@@ -126,6 +129,9 @@ class PartyClient(Server):
         return self._answer(request)
 
     def _answer(self, request: ms.Message) -> ms.Message:
+        return self._guard.serve(request, self._served, combined=self.client.combined)
+
+    def _served(self, request: ms.Message) -> ms.Message:
         match request:
             case ms.ListTables():
                 return self._list_tables(request)
@@ -295,12 +301,8 @@ class PartyClient(Server):
             rows += snapshot.rows
             null_targets += snapshot.null_targets
         run.cursor.commit()
-        return ms.Prepared(
-            request.run,
-            request.slot,
-            np.array(rows, dtype=np.int64),
-            np.array(null_targets, dtype=np.int64),
-        )
+        counts = np.array(rows, np.int64), np.array(null_targets, np.int64)
+        return ms.Prepared(request.run, request.slot, *counts)
 
     def _draws(self, item: SlotSpecification) -> bytes:
         """The key of what is drawn by a row's content; before labels are noised, it is on disk."""
@@ -399,13 +401,8 @@ class PartyClient(Server):
 
     def _score(self, request: ms.Score, state: SlotState) -> ms.Predictions:
         block = self.block(request.model, request.block)
-        values = score(
-            self._runs[request.run].cursor,
-            state.snapshot,
-            block.encoding,
-            block.theta,
-            state.specification.engine,
-        )
+        cursor, engine = self._runs[request.run].cursor, state.specification.engine
+        values = score(cursor, state.snapshot, block.encoding, block.theta, engine)
         values = predictions_of(block.finish(values))
         state.scored = block.encoding
         return ms.Predictions(request.run, request.slot, values, np.zeros(0, np.float64))
@@ -481,6 +478,11 @@ class PartyClient(Server):
         if request.slot not in run.slots:
             raise InternalError(f"{request.kind} for a slot that was not prepared")
         return run.slots[request.slot]
+
+    def _largest(self, run: str, slot: int) -> int:
+        """Categories of one feature of the slot, at most."""
+        found = self._runs[run].slots[slot].encoded().vocabularies
+        return max(map(len, found), default=0)
 
     def _end(self, name: str) -> None:
         run = self._runs.pop(name, None)

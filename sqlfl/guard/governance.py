@@ -1,0 +1,377 @@
+"""Policies and grants, in the schema `sqlfl` of the party's own database.
+
+Rows are never changed but for the time at which they end, so that what held when can be read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import duckdb
+from sqlglot import exp, parse_one
+
+from sqlfl.codec import from_json, to_json
+from sqlfl.errors import Error
+from sqlfl.guard.scopes import Column, Table
+from sqlfl.options.policies import TrainingPolicy
+from sqlfl.schema import folded
+from sqlfl.udfs import sql
+
+TRAIN, JOIN, LABEL, IDENTIFY, PREDICT = "train", "join", "label", "identify", "predict"
+COLUMN_ROLES = (TRAIN, JOIN, LABEL, IDENTIFY)
+"""What columns are granted for; PREDICT is of the whole table."""
+POLICIES = {
+    "name": "VARCHAR",
+    "version": "INTEGER",
+    "rules": "VARCHAR",
+    "made_at": "TIMESTAMPTZ",
+    "dropped_at": "TIMESTAMPTZ",
+}
+GRANTS = {
+    "number": "INTEGER",
+    "analyst": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "roles": "VARCHAR",
+    "policy": "VARCHAR",
+    "until": "TIMESTAMPTZ",
+    "definition": "VARCHAR",
+    "granted_at": "TIMESTAMPTZ",
+    "revoked_at": "TIMESTAMPTZ",
+}
+TABLES = {"policies": POLICIES, "grants": GRANTS}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What is granted on a table: columns by role, as they are in the table."""
+
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    predict: bool = False
+
+    def to_json(self) -> str:
+        return to_json({"columns": dict(self.columns), "predict": self.predict})
+
+    @classmethod
+    def from_json(cls, text: str) -> Roles:
+        found = json.loads(text)
+        columns = {role: tuple(names) for role, names in found["columns"].items()}
+        return cls(MappingProxyType(columns), bool(found["predict"]))
+
+    def __str__(self) -> str:
+        told = [f"{role.upper()} ({', '.join(names)})" for role, names in self.columns.items()]
+        return ", ".join([*told, *(["PREDICT"] if self.predict else [])])
+
+
+@dataclass(frozen=True)
+class Grant:
+    number: int
+    analyst: str
+    table: Table
+    roles: Roles
+    policy: str
+    until: dt.datetime | None
+    definition: str
+    """Of a view, and of all that it reads: a digest of their texts; empty of a table."""
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What holds for one analyst now."""
+
+    analyst: str
+    grants: tuple[Grant, ...]
+    policies: Mapping[str, TrainingPolicy]
+
+    def of(self, table: Table) -> tuple[Grant, ...]:
+        return tuple(grant for grant in self.grants if _key(grant.table) == _key(table))
+
+    def may(self, role: str, column: Column) -> bool:
+        return any(
+            column.name in grant.roles.columns.get(role, ()) for grant in self.of(column.table)
+        )
+
+    def may_any(self, column: Column) -> bool:
+        return any(self.may(role, column) for role in COLUMN_ROLES)
+
+    def columns(self, table: Table) -> frozenset[str]:
+        """Those that are granted for anything."""
+        grants = self.of(table)
+        return frozenset(n for g in grants for names in g.roles.columns.values() for n in names)
+
+    def rules(self, tables: Iterable[Table]) -> list[TrainingPolicy]:
+        """The policies under which these tables are granted."""
+        names = {grant.policy for table in tables for grant in self.of(table)}
+        return [self.policies[name] for name in sorted(names)]
+
+
+def _key(table: Table) -> tuple[str, ...]:
+    return tuple(folded(part) for part in table)
+
+
+class Governance:
+    """Of the database `catalog` of `con`, which is worked on by cursors only."""
+
+    def __init__(self, con: sql.Connection, catalog: str) -> None:
+        self._con, self._catalog = con, catalog
+
+    def ruling(self, analyst: str, now: dt.datetime | None = None) -> Ruling | None:
+        """What holds for the analyst; None where the owner has made no policy: all is allowed."""
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            policies = self._policies(cursor)
+            if not policies:
+                return None
+            grants = self._grants(cursor)
+        now = now or dt.datetime.now(dt.UTC)
+        own = (
+            grant
+            for grant in grants
+            if grant.analyst == analyst and (grant.until is None or now < grant.until)
+        )
+        rules = {name: policy for name, (_, policy) in policies.items()}
+        return Ruling(analyst, tuple(own), MappingProxyType(rules))
+
+    def policies(self) -> dict[str, tuple[int, TrainingPolicy]]:
+        """By name, folded: version and rules."""
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            return self._policies(cursor)
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Those that were not revoked, in their order."""
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            return self._grants(cursor)
+
+    # -- the owner's ------------------------------------------------------------------------------
+
+    def put_policy(self, name: str, policy: TrainingPolicy, *, replace: bool) -> int:
+        """The version that it has now. Raises Error where the name is taken."""
+        with self._writing() as cursor:
+            found = self._policies(cursor).get(folded(name))
+            if found is not None and not replace:
+                raise Error(
+                    f"there is a training policy {name} already",
+                    hint=f"CREATE OR REPLACE TRAINING POLICY {name}, or choose another name",
+                )
+            versions = self._rows(cursor, "SELECT max(version) FROM t WHERE lower(name) = $name",
+                                  "policies", {"name": folded(name)})  # fmt: skip
+            version = (versions[0][0] or 0) + 1
+            self._end_policy(cursor, name)
+            row = (folded(name), version, to_json(policy), dt.datetime.now(dt.UTC), None)
+            self._insert(cursor, "policies", row)
+            return version
+
+    def drop_policy(self, name: str, *, if_exists: bool) -> bool:
+        """Whether there was one. Raises Error where grants are made under it."""
+        with self._writing() as cursor:
+            if folded(name) not in self._policies(cursor):
+                if if_exists:
+                    return False
+                raise _no_policy(name, self._policies(cursor))
+            used = [g for g in self._grants(cursor) if g.policy == folded(name)]
+            if used:
+                tables = sorted({".".join(grant.table[1:]) for grant in used})
+                raise Error(
+                    f"policy {name} has grants on {', '.join(tables)}",
+                    hint=f"REVOKE ALL ON {tables[0]} FROM '{used[0].analyst}' first",
+                )
+            self._end_policy(cursor, name)
+            return True
+
+    def grant(
+        self, analyst: str, table: Table, roles: Roles, policy: str, until: dt.datetime | None
+    ) -> int:
+        """The number of the grant. Raises Error where there is no such policy."""
+        with self._writing() as cursor:
+            if folded(policy) not in self._policies(cursor):
+                raise _no_policy(policy, self._policies(cursor))
+            ((last,),) = self._rows(cursor, "SELECT max(number) FROM t", "grants")
+            number = (last or 0) + 1
+            row = (
+                number, analyst, *table, roles.to_json(), folded(policy), until,
+                definition_of(cursor, table), dt.datetime.now(dt.UTC), None,
+            )  # fmt: skip
+            self._insert(cursor, "grants", row)
+            return number
+
+    def revoke(self, analyst: str, table: Table, roles: Iterable[str] | None) -> int:
+        """How many grants are less than they were; `roles`: those that end, None for all."""
+        with self._writing() as cursor:
+            changed = 0
+            ending = None if roles is None else set(roles)
+            for grant in self._grants(cursor):
+                if grant.analyst != analyst or _key(grant.table) != _key(table):
+                    continue
+                own = grant.roles
+                left = (
+                    {}
+                    if ending is None
+                    else {role: names for role, names in own.columns.items() if role not in ending}
+                )
+                predict = own.predict and ending is not None and PREDICT not in ending
+                rest = Roles(MappingProxyType(left), predict)
+                if rest == own:
+                    continue
+                changed += 1
+                now = dt.datetime.now(dt.UTC)
+                self._rows(
+                    cursor,
+                    "UPDATE t SET revoked_at = $now WHERE number = $number",
+                    "grants",
+                    {"now": now, "number": grant.number},
+                )
+                if left or predict:
+                    ((last,),) = self._rows(cursor, "SELECT max(number) FROM t", "grants")
+                    row = (
+                        last + 1, analyst, *grant.table, rest.to_json(), grant.policy, grant.until,
+                        grant.definition, now, None,
+                    )  # fmt: skip
+                    self._insert(cursor, "grants", row)
+            return changed
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def _policies(self, cursor: sql.Connection) -> dict[str, tuple[int, TrainingPolicy]]:
+        rows = self._rows(
+            cursor, "SELECT name, version, rules FROM t WHERE dropped_at IS NULL", "policies"
+        )
+        return {name: (version, _policy(name, rules)) for name, version, rules in rows}
+
+    def _grants(self, cursor: sql.Connection) -> tuple[Grant, ...]:
+        rows = self._rows(
+            cursor,
+            'SELECT number, analyst, "database", "schema", name, roles, policy, epoch_us(until), '
+            "definition FROM t WHERE revoked_at IS NULL ORDER BY number",
+            "grants",
+        )
+        return tuple(
+            Grant(
+                number, analyst, (a, b, c), Roles.from_json(roles), policy, _time(until), definition
+            )
+            for number, analyst, a, b, c, roles, policy, until, definition in rows
+        )
+
+    def _end_policy(self, cursor: sql.Connection, name: str) -> None:
+        self._rows(
+            cursor,
+            "UPDATE t SET dropped_at = $now WHERE name = $name AND dropped_at IS NULL",
+            "policies",
+            {"now": dt.datetime.now(dt.UTC), "name": folded(name)},
+        )
+
+    def _rows(
+        self,
+        cursor: sql.Connection,
+        text: str,
+        table: str,
+        parameters: dict[str, object] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """None where the table is not there."""
+        query = _of_table(text, self._catalog, table)
+        try:
+            return cursor.execute(query, parameters or {}).fetchall()
+        except duckdb.CatalogException:
+            return []
+
+    def _insert(self, cursor: sql.Connection, table: str, row: tuple[object, ...]) -> None:
+        places = ", ".join("?" * len(row))
+        query = _of_table(f"INSERT INTO t VALUES ({places})", self._catalog, table)
+        cursor.execute(query, list(row)).fetchall()
+
+    def _writing(self) -> _Writing:
+        return _Writing(self._con, self._catalog)
+
+
+class _Writing:
+    """A cursor in a transaction, in which the tables are there."""
+
+    def __init__(self, con: sql.Connection, catalog: str) -> None:
+        self._cursor = sql.waiting(con.cursor)
+        self._catalog = catalog
+
+    def __enter__(self) -> sql.Connection:
+        self._cursor.begin()
+        schema = exp.Create(
+            kind="SCHEMA", this=exp.table_(SCHEMA, db=self._catalog, quoted=True), exists=True
+        )
+        self._cursor.execute(sql.to_sql(schema)).fetchall()
+        for name, columns in TABLES.items():
+            told = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
+            text = f"CREATE TABLE IF NOT EXISTS t ({told})"
+            self._cursor.execute(_of_table(text, self._catalog, name)).fetchall()
+        return self._cursor
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._cursor.commit()
+            else:
+                self._cursor.rollback()
+        finally:
+            self._cursor.close()
+
+
+SCHEMA = "sqlfl"
+
+
+@lru_cache(maxsize=64)
+def _of_table(text: str, catalog: str, table: str) -> str:
+    """The statement, with this table of the schema for `t`."""
+    tree = parse_one(text, dialect="duckdb")
+    named = exp.table_(table, db=SCHEMA, catalog=catalog, quoted=True)
+    for place in list(tree.find_all(exp.Table)):
+        place.replace(named.copy())
+    return sql.to_sql(tree)
+
+
+def _policy(name: str, rules: str) -> TrainingPolicy:
+    try:
+        return from_json(TrainingPolicy, rules)
+    except ValueError as error:
+        raise Error(
+            f"policy {name} in {SCHEMA}.policies is damaged, or of a newer sqlfl: {error}",
+            hint="nothing is allowed until the owner makes it anew: CREATE OR REPLACE TRAINING "
+            f"POLICY {name}",
+        ) from None
+
+
+def _time(microseconds: int | None) -> dt.datetime | None:
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return None if microseconds is None else epoch + dt.timedelta(microseconds=microseconds)
+
+
+def _no_policy(name: str, known: Iterable[str]) -> Error:
+    listed = ", ".join(known)
+    return Error(
+        f"there is no training policy {name}",
+        hint=f"the policies are: {listed}" if listed else "CREATE TRAINING POLICY first",
+    )
+
+
+def definition_of(cursor: sql.Connection, table: Table) -> str:
+    """A digest of the text of the view, and of those of all views and macros of its database: what
+    it reads may have changed where one of them has. Empty of a table."""
+    rows = sql.fetch(cursor, _VIEWS)
+    own = [row for row in rows if _key(row[:3]) == _key(table)]
+    if not own:
+        return ""
+    text = json.dumps([own, rows, sql.fetch(cursor, _MACROS)], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_VIEWS = sql.query(
+    """SELECT database_name, schema_name, view_name, sql FROM duckdb_views()
+    WHERE NOT internal AND NOT temporary ORDER BY ALL"""
+)
+_MACROS = sql.query(
+    """SELECT database_name, schema_name, function_name, macro_definition FROM duckdb_functions()
+    WHERE NOT internal ORDER BY ALL"""
+)

@@ -1,0 +1,129 @@
+"""What names mean in a SELECT, and which columns of tables are behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sqlfl.errors import PolicyError
+from sqlfl.schema import folded
+
+Table: TypeAlias = "tuple[str, str, str]"
+"""Database, schema and name, as they are in the catalog."""
+
+
+ASK = "ask its owner; or leave out what is not granted"
+
+
+def unknown(name: str) -> PolicyError:
+    """Of a column that is granted for nothing, and of one that there is not: in the same words."""
+    return PolicyError(f"column {folded(name)} is not granted", hint=ASK)
+
+
+@dataclass(frozen=True, order=True)
+class Column:
+    table: Table
+    name: str
+    """As it is in the table."""
+
+
+Reads: TypeAlias = "frozenset[Column]"
+NONE: Reads = frozenset()
+
+
+@dataclass(frozen=True)
+class Output:
+    """Of a SELECT."""
+
+    name: str
+    """Folded; empty where it has none that is written."""
+    reads: Reads = NONE
+    """What its value is made of."""
+    same: Column | None = None
+    """The column that it is, but for its type or its case."""
+    constant: str | None = None
+    """The text of what it is in every row."""
+    whole: Table | None = None
+    """The table whose whole row it is."""
+
+
+@dataclass(frozen=True)
+class Source:
+    outputs: tuple[Output, ...]
+    table: Table | None = None
+
+
+@dataclass
+class Scope:
+    outer: Scope | None = None
+    sources: dict[str, Source] = field(default_factory=dict)
+    aliases: dict[str, Output] = field(default_factory=dict)
+    """Of outputs of the same SELECT."""
+    names: frozenset[str] = frozenset()
+    """Parameters of lambdas."""
+    common: Mapping[str, Source] = field(default_factory=dict)
+    """WITH."""
+
+    def chain(self) -> Iterator[Scope]:
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+
+def meanings(names: Sequence[str], scope: Scope) -> Iterator[Output]:
+    """All that a name may be: DuckDB takes one of them.
+
+    A name alone that a table of FROM has as a column is that, or an alias of the same SELECT;
+    nothing farther out is meant then. Of all else everything that is in sight is taken.
+    """
+    first = folded(str(names[0]))
+    for own in scope.chain():
+        source = own.sources.get(first)
+        if source is not None and len(names) > 1:
+            yield from named(source.outputs, str(names[1]))
+        elif source is not None:
+            yield Output("", frozenset().union(*(o.reads for o in source.outputs)))
+        for other in own.sources.values():
+            yield from named(other.outputs, first)
+        if first in own.aliases:
+            yield own.aliases[first]
+        every = (output for other in own.sources.values() for output in other.outputs)
+        if len(names) == 1 and any(output.name == first for output in every):
+            return
+
+
+def named(outputs: Iterable[Output], name: str) -> list[Output]:
+    """Those of that name; where there is none, those of which no name is known."""
+    own = list(outputs)
+    return [o for o in own if o.name == folded(name)] or [o for o in own if not o.name]
+
+
+def by_name(scope: Scope, name: str) -> Reads:
+    found = (o for source in scope.sources.values() for o in named(source.outputs, str(name)))
+    return frozenset().union(*(output.reads for output in found))
+
+
+def renamed(outputs: tuple[Output, ...], names: Sequence[str]) -> tuple[Output, ...]:
+    if len(names) > len(outputs):
+        raise PolicyError(f"{len(names)} names for {len(outputs)} columns")
+    first = (
+        Output(folded(str(name)), o.reads, o.same, o.constant)
+        for name, o in zip(names, outputs, strict=False)
+    )
+    return (*first, *outputs[len(names) :])
+
+
+def merged(parts: tuple[Output, ...]) -> Output:
+    """Of a union's parts."""
+    same = {part.same for part in parts}
+    reads: Reads = frozenset().union(*(part.reads for part in parts))
+    return Output(parts[0].name, reads, same.pop() if len(same) == 1 else None)
+
+
+def all_common(scope: Scope) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for own in scope.chain():
+        found = {**own.common, **found}
+    return found

@@ -1,0 +1,143 @@
+"""What `CREATE TRAINING POLICY ... WITH (...)` may say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlfl.errors import OptionError
+from sqlfl.methods import methods
+from sqlfl.options.entries import Given, Table, entries_of, error, markdown, option
+from sqlfl.options.types import OptionType, choice, integer, meant, number
+
+N = TypeVar("N", int, float)
+EXACT, NEVER = "exact", "never"
+LATER = (
+    "min_cell", "min_difference", "kinds", "predictions", "metrics", "epsilon", "delta", "per",
+    "approval", "rounds", "runs_per_day", "hours",
+)  # fmt: skip
+"""Rules that are not built yet."""
+
+
+def _listed(choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
+    def read(value: object) -> tuple[str, ...] | None:
+        given = (value,) if isinstance(value, str) else value
+        if not isinstance(given, tuple) or not given:
+            return None
+        found = tuple(str(item).lower() for item in given)
+        return found if set(found) <= set(choices()) else None
+
+    def advise(value: object) -> str | None:
+        given = (value,) if isinstance(value, str) else value
+        wrong = [v for v in given if v not in choices()] if isinstance(given, tuple) else []
+        return meant(wrong[0], choices()) if wrong else None
+
+    return OptionType("a list of names of algorithms", read, advise, list)
+
+
+def _read_schema(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPolicy:
+    """The rules of one policy."""
+
+    min_rows: int = option(
+        integer(1),
+        5,
+        "rows that a table of a query must have for the analyst, before it is joined and after; "
+        "counted where it has columns that leave in any form",
+    )
+    max_categories: int = option(
+        integer(1), 40, "distinct values of a feature that is encoded by categories"
+    )
+    max_parameter_ratio: float | None = option(
+        number(0, above=True),
+        None,
+        "encoded columns of a table's features to its joined rows",
+        default_text="no limit",
+    )
+    max_fan_out: int | None = option(
+        integer(1),
+        None,
+        "joined rows that one row of the table may be in, as the coordinator tells it",
+        default_text="no limit",
+    )
+    algorithms: tuple[str, ...] | None = option(
+        _listed(lambda: tuple(methods())), None, "methods of training", default_text="all"
+    )
+    labels: str = option(
+        choice(EXACT, NEVER), EXACT, "targets and weights, which leave as they are, or not at all"
+    )
+    identifiers: str = option(
+        choice(EXACT, NEVER), EXACT, "columns of ID, which leave as they are, or not at all"
+    )
+    moments: str = option(
+        choice(EXACT, NEVER),
+        EXACT,
+        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, statistics and "
+        "products of columns of a table in several databases",
+    )
+    weights: str = option(
+        choice(EXACT, NEVER), EXACT, "the weights of its blocks, for WEIGHTS OF MODEL"
+    )
+    into: str | None = option(
+        OptionType("the name of a schema of the database", _read_schema),
+        None,
+        "the schema that PREDICT ... INTO may write to",
+        default_text="none",
+    )
+
+
+TABLE = Table("rule", {entry.name: entry for entry in entries_of(TrainingPolicy)}, {})
+
+
+def resolve_policy(given: Iterable[Given], sql: str | None = None) -> TrainingPolicy:
+    """Raises OptionError for what is no rule, and for rules that are not built yet."""
+    written = tuple(given)
+    for item in written:
+        if item.name in LATER:
+            raise error(
+                f"rule {item.name} is not built yet",
+                item,
+                sql,
+                hint=f"the rules are {', '.join(TABLE.entries)}",
+                name=True,
+            )
+    return TrainingPolicy(**TABLE.read(written, sql).values)
+
+
+def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
+    """Of each rule the strictest of all, as rules of clean rooms are put together."""
+    found = list(policies)
+    if not found:
+        raise OptionError("there is no policy to apply")
+    return TrainingPolicy(
+        min_rows=max(p.min_rows for p in found),
+        max_categories=min(p.max_categories for p in found),
+        max_parameter_ratio=_least(p.max_parameter_ratio for p in found),
+        max_fan_out=_least(p.max_fan_out for p in found),
+        algorithms=_common([p.algorithms for p in found]),
+        **{name: NEVER if any(getattr(p, name) == NEVER for p in found) else EXACT
+           for name in ("labels", "identifiers", "moments", "weights")},
+        into=found[0].into if len({p.into for p in found}) == 1 else None,
+    )  # fmt: skip
+
+
+def _least(values: Iterable[N | None]) -> N | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _common(given: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    limits = [set(item) for item in given if item is not None]
+    return tuple(sorted(set.intersection(*limits))) if limits else None
+
+
+def policies_markdown() -> str:
+    """The rules as Markdown, for the documentation."""
+    return markdown(
+        ("rule", "must be", "default", "meaning"),
+        ((e.name, e.type.text, e.usually, e.doc) for e in TABLE.entries.values()),
+    )

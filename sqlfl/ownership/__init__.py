@@ -1,0 +1,1 @@
+"""The owner's own statements: who may train what on its tables."""

@@ -1,0 +1,193 @@
+"""The party's own view: its policies, and what it grants."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from types import MappingProxyType, TracebackType
+
+import duckdb
+import pyarrow as pa
+
+from sqlfl.errors import Error, StatementError, nearest
+from sqlfl.files import Connection, open_source
+from sqlfl.guard.governance import PREDICT, Governance, Roles
+from sqlfl.guard.names import Names
+from sqlfl.guard.scopes import Table
+from sqlfl.options.entries import entries_of
+from sqlfl.options.policies import TrainingPolicy, resolve_policy
+from sqlfl.options.types import shown
+from sqlfl.ownership import statements as st
+from sqlfl.planner.grammar.dialect import split
+from sqlfl.planner.grammar.statements import Path as Named
+from sqlfl.planner.grammar.statements import Word
+from sqlfl.result import Result
+from sqlfl.schema import folded
+from sqlfl.sources import database_path
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place
+
+
+class Owner:
+    """Of the database of a connection, or of a file, which is closed with this.
+
+    Policies and grants are kept in its schema `sqlfl`. Use `sqlfl.owner()`; also a context manager.
+    """
+
+    def __init__(self, source: duckdb.DuckDBPyConnection | str | os.PathLike[str]) -> None:
+        self._opened: Connection | None = None
+        if isinstance(source, duckdb.DuckDBPyConnection):
+            self._con = source
+        else:
+            self._opened = self._con = open_source(database_path(source, "owner"))
+        self._place = current_place(self._con)
+        self._governance = Governance(self._con, self._place[0])
+
+    def sql(self, text: str) -> Result:
+        """Run statements of the owner's; the result of the last one.
+
+        Raises ParseError and OptionError with the place in the text, and Error for what is not
+        there or there already; what came before a statement that fails holds.
+        """
+        found = Result(pa.table({}))
+        for start, end in split(text):
+            found = self._run(st.parse_owners(text[start:end]))
+        return found
+
+    def close(self) -> None:
+        """Close the file, where one was opened."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def __enter__(self) -> Owner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, statement: st.OwnersStatement) -> Result:
+        match statement:
+            case st.CreatePolicy(name, rules, replace, text):
+                self._governance.put_policy(name, resolve_policy(rules, text), replace=replace)
+                return self._policies()
+            case st.DropPolicy(name, if_exists):
+                self._governance.drop_policy(name, if_exists=if_exists)
+                return self._policies()
+            case st.GrantOn():
+                self._grant(statement)
+                return self._grants()
+            case st.RevokeOn(roles, path, analyst, text):
+                table, _ = self._table(path, text)
+                if not self._governance.revoke(analyst, table, roles):
+                    raise Error(
+                        f"nothing of that is granted on {'.'.join(path.parts)} to {analyst}",
+                        hint="SHOW GRANTS lists what is",
+                    )
+                return self._grants()
+            case st.Show(what):
+                return self._policies() if what == "policies" else self._grants()
+
+    def _grant(self, statement: st.GrantOn) -> None:
+        table, columns = self._table(statement.table, statement.sql)
+        if table[1].lower() == "sqlfl" or table[2].lower().startswith("sqlfl_"):
+            raise Error(f"{'.'.join(table[1:])} is sqlfl's own, and is not granted")
+        found: dict[str, tuple[str, ...]] = {}
+        for item in statement.roles:
+            if item.role == PREDICT:
+                continue
+            named = columns if item.columns is None else tuple(
+                self._column(word, columns, statement) for word in item.columns
+            )  # fmt: skip
+            found[item.role] = tuple(dict.fromkeys(named))
+        roles = Roles(MappingProxyType(found), any(r.role == PREDICT for r in statement.roles))
+        self._governance.grant(statement.analyst, table, roles, statement.policy, statement.until)
+
+    @staticmethod
+    def _column(word: Word, columns: tuple[str, ...], statement: st.GrantOn) -> str:
+        found = next((name for name in columns if folded(name) == folded(word)), None)
+        if found is None:
+            near = nearest(word, columns)
+            raise StatementError(
+                f"{'.'.join(statement.table.parts)} has no column {word}",
+                hint=f"did you mean {near}?" if near else f"it has {', '.join(columns)}",
+                sql=statement.sql,
+                span=word.span,
+            )
+        return found
+
+    def _table(self, path: Named, text: str) -> tuple[Table, tuple[str, ...]]:
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            found = Names(cursor, self._place).table(path.parts)
+        if found is None:
+            raise StatementError(
+                f"there is no table or view {'.'.join(path.parts)}",
+                hint="write it as on the connection: table, schema.table or database.schema.table",
+                sql=text,
+                span=path.span,
+            )
+        return found
+
+    def _policies(self) -> Result:
+        rows = [
+            {"policy": name, "version": version, "rules": _told(policy)}
+            for name, (version, policy) in self._governance.policies().items()
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_POLICIES))
+
+    def _grants(self) -> Result:
+        rows = [
+            {
+                "grant": grant.number,
+                "analyst": grant.analyst,
+                "table": ".".join(grant.table),
+                "roles": str(grant.roles),
+                "policy": grant.policy,
+                "until": grant.until,
+            }
+            for grant in self._governance.grants()
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
+
+
+_POLICIES = pa.schema([("policy", pa.string()), ("version", pa.int64()), ("rules", pa.string())])
+_GRANTS = pa.schema(
+    [
+        ("grant", pa.int64()),
+        ("analyst", pa.string()),
+        ("table", pa.string()),
+        ("roles", pa.string()),
+        ("policy", pa.string()),
+        ("until", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def _told(policy: TrainingPolicy) -> str:
+    """The rules that have a value."""
+    given = {
+        entry.name: entry.type.written(getattr(policy, entry.name))
+        for entry in entries_of(TrainingPolicy)
+        if getattr(policy, entry.name) is not None
+    }
+    return ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
+
+
+def owner(source: duckdb.DuckDBPyConnection | str | os.PathLike[str]) -> Owner:
+    """The owner's view of a database: a connection to it, or the path of its file.
+
+    >>> import duckdb, sqlfl
+    >>> con = duckdb.connect()
+    >>> _ = con.execute("CREATE TABLE patients (pid INTEGER, age INTEGER)")
+    >>> bank = sqlfl.owner(con)
+    >>> _ = bank.sql("CREATE TRAINING POLICY research WITH (min_rows = 100)")
+    >>> _ = bank.sql("GRANT TRAIN (age), JOIN (pid) ON patients TO 'acme' UNDER research")
+    >>> print(bank.sql("SHOW GRANTS").arrow().column("roles")[0])
+    TRAIN (age), JOIN (pid)
+    """
+    return Owner(source)

@@ -1,0 +1,358 @@
+"""What an analyst gets under a policy: all that is granted, as without one, and nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import sqlfl
+from sqlfl import messages as ms
+from sqlfl.errors import PlanError, PolicyError
+from sqlfl.guard.governance import Governance
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.schema import Client, KeySpecification, SlotSpecification, specifications_to_json
+from sqlfl.wire import encode, received
+from tests.conftest import Open
+
+PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
+  'w' || i % 4 AS ward, i * 7 AS salary, i % 5 = 0 AS ill, i % 3 + sin(i) AS days
+  FROM range(300) AS r(i)"""
+TESTS = "CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp FROM range(300) AS r(i)"
+QUERY = """SELECT p.age, p.bmi, p.ward, t.crp, p.days
+  FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid"""
+TRAIN = f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET days FROM ({QUERY})"
+GRANT = (
+    "GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (days), PREDICT ON patients TO 'acme' UNDER r"
+)
+
+
+@pytest.fixture
+def clinic(database: Open) -> duckdb.DuckDBPyConnection:
+    return database(PATIENTS)
+
+
+@pytest.fixture
+def fed(clinic: duckdb.DuckDBPyConnection, database: Open) -> Iterator[sqlfl.Federation]:
+    with sqlfl.connect(analyst="acme", progress=False) as found:
+        found.attach("clinic", clinic)
+        found.attach("lab", database(TESTS))
+        yield found
+
+
+def ruled(con: duckdb.DuckDBPyConnection, rules: str = "", grant: str = GRANT) -> None:
+    with sqlfl.owner(con) as owner:
+        owner.sql(f"CREATE OR REPLACE TRAINING POLICY r {f'WITH ({rules})' * bool(rules)}")
+        if grant:
+            owner.sql(grant)
+
+
+def test_without_a_policy_all_is_allowed(fed: sqlfl.Federation) -> None:
+    fed.sql(TRAIN)
+    assert "salary" in fed.tables().arrow().column("column").to_pylist()
+
+
+LOOKS = (
+    f"EVALUATE MODEL m FROM ({QUERY})",
+    f"PREDICT MODEL m FROM ({QUERY})",
+    f"METRICS OF MODEL m FROM ({QUERY})",
+    f"CHECK TARGET days FROM ({QUERY})",
+    f"INFERENCE OF MODEL m FROM ({QUERY})",
+    f"IMPORTANCE OF MODEL m WITH (seed = 1) FROM ({QUERY})",
+    f"SKEW OF MODEL m FROM ({QUERY})",
+    "WEIGHTS OF MODEL m",
+)
+
+
+def test_what_is_granted_is_what_it_is_without_a_policy(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    variants = [
+        TRAIN,
+        TRAIN.replace("FROM (", "WITH (validation_fraction = 0.2, seed = 1) FROM (", 1),
+        TRAIN.replace("FROM (", "WITH (algorithm = 'sgd', epochs = 2, seed = 1) FROM (", 1),
+        TRAIN.replace("FROM (", "WITH (algorithm = 'admm', epochs = 3, engine = 'sql') FROM (", 1),
+        TRAIN.replace("FROM (", "TRANSFORM (minmax(age), spline(bmi), one_hot(ward)) FROM (", 1),
+        TRAIN.replace("JOIN lab.tests t", "LEFT JOIN lab.tests t"),
+        TRAIN.replace("clinic.patients p JOIN lab.tests t",
+                      "lab.tests t LEFT JOIN clinic.patients p")
+        .replace("p.days", "t.crp * 2 AS days"),
+        f"{TRAIN[:-1]} WHERE p.age > 30 AND p.bmi IS NOT NULL)",
+        f"{TRAIN[:-1]} UNION ALL {QUERY} WHERE p.ward = 'w1')",
+        TRAIN.replace("clinic.patients p", "(SELECT pid, max(age) AS age, avg(bmi) AS bmi, "
+                      "first(ward) AS ward, avg(days) AS days FROM clinic.patients "
+                      "GROUP BY pid) p"),
+        TRAIN.replace("TRAIN OR REPLACE", "TUNE OR REPLACE").replace(
+            "FROM (", "WITH (l2 = [0.1, 1], folds = 3, seed = 1) FROM (", 1),
+        TRAIN.replace("linear_regression", "quantile_regression"),
+    ]  # fmt: skip
+    before = [np.array(fed.sql(text) and fed.model("m").metrics["loss"]) for text in variants]
+    fed.sql(TRAIN)
+    seen = [fed.sql(text).arrow() for text in LOOKS]
+    ruled(clinic)
+    after = [np.array(fed.sql(text) and fed.model("m").metrics["loss"]) for text in variants]
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+    fed.sql(TRAIN)
+    for text, known in zip(LOOKS, seen, strict=True):
+        found = fed.sql(text).arrow()
+        assert found.schema == known.schema, text
+        assert found.num_rows == known.num_rows, text
+
+
+def test_only_what_is_granted_is_there(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    ruled(clinic)
+    found = fed.tables().df()
+    assert found[found.party == "clinic"].column.tolist() == ["pid", "age", "bmi", "ward", "days"]
+    with pytest.raises(PlanError, match="has no column salary"):
+        fed.sql(TRAIN.replace("p.bmi", "p.salary AS bmi"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("p.bmi", "p.pid AS bmi", "pid of main.patients is not granted to acme for TRAIN"),
+        ("p.days", "p.age AS days", "age of main.patients is not granted to acme for LABEL"),
+        ("p.bmi", "p.days AS bmi", "days of main.patients is not granted to acme for TRAIN"),
+        ("t.pid", "t.pid AND p.pid < 200", "pid of main.patients is not granted to acme for TRAIN"),
+        ("t.pid", "t.pid AND p.days > 1", "days of main.patients is not granted to acme for TRAIN"),
+        ("p.pid = t.pid", "p.pid + 1 = t.pid", "a join key is to be a column that is granted"),
+        ("p.pid = t.pid", "p.age = t.pid", "age of main.patients is not granted to acme for JOIN"),
+        ("p.bmi", "(SELECT max(p2.days) FROM clinic.patients p2) AS bmi", "not granted"),
+        ("clinic.patients p", "(SELECT *, pid % 2 AS odd FROM clinic.patients WHERE pid % 2 = 1) p",
+         "pid of main.patients is not granted to acme for TRAIN"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, old: str, new: str, said: str
+) -> None:
+    ruled(clinic)
+    with pytest.raises(PolicyError, match=said):
+        fed.sql(TRAIN.replace(old, new))
+    assert not fed.models
+
+
+RULES: list[tuple[str, str, str]] = [
+    ("min_rows = 301", TRAIN, "min_rows = 301"),
+    ("min_rows = 200", f"{TRAIN[:-1]} WHERE p.age < 40)", "min_rows = 200"),
+    ("min_rows = 200", f"{TRAIN[:-1]} WHERE t.crp > 0.5)", "min_rows = 200, of rows that are"),
+    ("max_categories = 3", TRAIN, "max_categories = 3"),
+    ("max_parameter_ratio = 0.01", TRAIN, "max_parameter_ratio = 0.01"),
+    ("max_fan_out = 1", TRAIN.replace("p.pid = t.pid", "p.pid = t.pid % 150"), "max_fan_out = 1"),
+    ("algorithms = ['sgd', 'admm']", TRAIN, "algorithms = "),
+    ("labels = 'never'", TRAIN, "labels = 'never'"),
+    ("moments = 'never'", f"CHECK TARGET days FROM ({QUERY})", "moments = 'never'"),
+]
+
+
+@pytest.mark.parametrize(("rules", "text", "said"), RULES, ids=[rule for rule, *_ in RULES])
+def test_the_rules_of_a_policy(
+    fed: sqlfl.Federation,
+    clinic: duckdb.DuckDBPyConnection,
+    rules: str,
+    text: str,
+    said: str,
+) -> None:
+    if "t.pid % 150" in text:
+        text = text.replace("p.pid = t.pid % 150", "p.pid = t.pid - 0 * t.pid")
+        text = text.replace("lab.tests t", "(FROM lab.tests UNION ALL FROM lab.tests) t")
+    ruled(clinic)
+    fed.sql(text)  # under others it is allowed
+    if not text.startswith("CHECK"):
+        fed.sql("DROP MODEL m")
+    ruled(clinic, rules, "")
+    with pytest.raises(
+        PolicyError, match=f"party clinic/0: its owner's policy has {said}"
+    ) as error:
+        fed.sql(text)
+    assert "rows" not in str(error.value).replace("min_rows", "").replace(
+        "of rows that are joined", ""
+    )
+    assert not fed.models
+    left = clinic.sql("SELECT count(*) FROM duckdb_tables() WHERE temporary").fetchall()
+    assert left == [(0,)]
+
+
+def test_what_looks_into_a_model_is_granted_and_ruled(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    fed.sql(TRAIN)
+    ruled(clinic, "weights = 'never', moments = 'never'", GRANT.replace(", PREDICT", ""))
+    for text in LOOKS[:3]:
+        with pytest.raises(PolicyError, match=r"PREDICT on main\.patients is not granted to acme"):
+            fed.sql(text)
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("GRANT PREDICT ON patients TO 'acme' UNDER r")
+    fed.sql(LOOKS[0])
+    for text in ("INFERENCE", "SKEW"):
+        with pytest.raises(PolicyError, match="moments = 'never'"):
+            fed.sql(f"{text} OF MODEL m FROM ({QUERY})")
+    with pytest.raises(PolicyError, match="weights = 'never'"):
+        fed.sql("WEIGHTS OF MODEL m")
+    ids = QUERY.replace("SELECT", "SELECT ")
+    with pytest.raises(PolicyError, match=r"pid of main\.patients is not granted to acme for IDEN"):
+        fed.sql(f"PREDICT MODEL m ID (clinic.patients.pid) FROM ({ids})")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("GRANT IDENTIFY (pid) ON patients TO 'acme' UNDER r")
+    into = f"PREDICT MODEL m ID (clinic.patients.pid) FROM ({QUERY}) INTO clinic.predicted"
+    with pytest.raises(PolicyError, match="into = none"):
+        fed.sql(into)
+    ruled(clinic, "into = 'main'", "")
+    fed.sql(into)
+    assert len(clinic.sql("FROM predicted").fetchall()) == 300
+    ruled(clinic, "identifiers = 'never'", "")
+    with pytest.raises(PolicyError, match="identifiers = 'never'"):
+        fed.sql(f"PREDICT MODEL m ID (clinic.patients.pid) FROM ({QUERY})")
+
+
+def test_the_strictest_of_several_policies_holds(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    ruled(clinic, "max_categories = 50, algorithms = ['lbfgs', 'sgd']")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("CREATE TRAINING POLICY strict WITH (max_categories = 2, algorithms = ['sgd'])")
+        fed.sql(TRAIN)
+        owner.sql("GRANT TRAIN (age) ON patients TO 'acme' UNDER strict")
+        with pytest.raises(PolicyError, match=r"algorithms = \['sgd'\]"):
+            fed.sql(TRAIN)
+        owner.sql("REVOKE TRAIN ON patients FROM 'acme'")
+        with pytest.raises(PlanError, match="p has no column age"):
+            fed.sql(TRAIN)
+        owner.sql("REVOKE ALL ON patients FROM 'acme'")
+        with pytest.raises(PlanError, match="clinic has no table patients"):
+            fed.sql(TRAIN)
+
+
+def test_a_grant_ends(clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(clinic, grant=f"{GRANT} UNTIL DATE '2030-06-30'")
+    governance = Governance(clinic, "memory")
+
+    def granted(*day: int) -> bool:
+        ruling = governance.ruling("acme", dt.datetime(*day).astimezone())  # type: ignore[arg-type,misc]
+        assert ruling is not None
+        return bool(ruling.grants)
+
+    assert granted(2030, 6, 30, 23)
+    assert not granted(2030, 7, 1)
+
+
+def test_a_view_is_granted_as_it_is(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    clinic.execute("CREATE VIEW inner_ AS FROM patients")
+    clinic.execute("CREATE VIEW seen AS SELECT pid, age, bmi, ward, days FROM inner_")
+    ruled(clinic, grant=GRANT.replace("patients", "seen"))
+    text = TRAIN.replace("clinic.patients", "clinic.seen")
+    fed.sql(text)
+    clinic.execute(
+        "CREATE OR REPLACE VIEW inner_ AS SELECT * REPLACE (salary AS age) FROM patients"
+    )
+    with pytest.raises(PolicyError, match=r"view main\.seen, or what it reads, is another one"):
+        fed.sql(text)
+    with pytest.raises(PlanError, match="has no table patients"):
+        fed.sql(TRAIN)
+
+
+def test_another_analyst_and_none(clinic: duckdb.DuckDBPyConnection, database: Open) -> None:
+    ruled(clinic)
+    for analyst, said in (("other", "has no table patients"), (None, "names no analyst")):
+        with sqlfl.connect(analyst=analyst, progress=False) as fed:
+            fed.attach("clinic", clinic)
+            fed.attach("lab", database(TESTS))
+            with pytest.raises((PlanError, PolicyError), match=said):
+                fed.sql(TRAIN)
+
+
+def test_databases_that_a_party_combines_are_refused(database: Open) -> None:
+    parts = [database(PATIENTS), database(PATIENTS)]
+    ruled(parts[1])
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("clinic", parts, combine=True)
+        fed.attach("lab", database(TESTS))
+        with pytest.raises(PolicyError, match="not built for databases that a party combines"):
+            fed.sql(TRAIN)
+
+
+def test_a_damaged_policy_allows_nothing(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    ruled(clinic)
+    clinic.execute("""UPDATE sqlfl.policies SET rules = '{"min_rows":"x"}'""")
+    with pytest.raises(sqlfl.Error, match=r"policy r in sqlfl\.policies is damaged"):
+        fed.sql(TRAIN)
+
+
+# -- by hand ---------------------------------------------------------------------------------------
+
+Ask = Callable[[ms.Message], ms.Message]
+SLOT = SlotSpecification(
+    0, (), False, False, (), (KeySpecification(0, ("BIGINT",)),), (0,), False, "organisation",
+    "arrays",
+)  # fmt: skip
+
+
+@pytest.fixture
+def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
+    """A party that is spoken to without a coordinator's code."""
+    ruled(clinic)
+    secret = b"\x07" * 32
+    client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst="acme")
+    with closing(client):
+        yield lambda message: received(client.handle(pa.py_buffer(encode(message))))
+
+
+def prepared(ask: Ask, select: str, slot: SlotSpecification = SLOT) -> ms.Message:
+    return ask(ms.Prepare("r", -1, specifications_to_json((slot,)), (select,)))
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT i AS sqlfl_key_0_0 FROM range(1000000) AS r(i)",
+        "SELECT pid + 600000000 AS sqlfl_key_0_0 FROM patients",
+        "SELECT CAST(600000123 AS BIGINT) AS sqlfl_key_0_0",
+        "SELECT row_number() OVER () AS sqlfl_key_0_0 FROM patients",
+        "SELECT salary AS sqlfl_key_0_0 FROM patients",
+        "SELECT pid AS sqlfl_key_0_0 FROM patients WHERE salary > 700",
+        "SELECT pid AS sqlfl_key_0_0 FROM patients WHERE pid = 3",
+        "SELECT pid AS sqlfl_key_0_0 FROM patients, sqlfl.grants",
+        "SELECT CAST(length(content) AS BIGINT) AS sqlfl_key_0_0 FROM read_text('/etc/passwd')",
+    ],
+)
+def test_no_dictionary_is_hashed(ask: Ask, select: str) -> None:
+    reply = prepared(ask, select)
+    assert isinstance(reply, ms.Failure)
+    assert reply.error == "PolicyError"
+    assert isinstance(ask(ms.SendKeys("r", 0)), ms.Failure)
+
+
+def test_keys_that_are_granted_are_hashed(ask: Ask) -> None:
+    assert isinstance(prepared(ask, "SELECT pid AS sqlfl_key_0_0 FROM patients"), ms.Prepared)
+    assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
+
+
+@pytest.mark.parametrize(
+    "select",
+    ["SELECT * FROM sqlfl.secrets", "SELECT salary FROM patients", "SELECT nothing FROM patients",
+     "FROM read_text('/etc/passwd')", "SELECT * FROM enable_logging(storage = 'file')"],
+)  # fmt: skip
+def test_nothing_is_told_at_planning(ask: Ask, select: str) -> None:
+    reply = ask(ms.Describe("", -1, select))
+    assert isinstance(reply, ms.Failure)
+    assert reply.error == "PolicyError"
+    same = ask(ms.Describe("", -1, select.replace("salary", "nothing")))
+    assert isinstance(same, ms.Failure)
+    assert same.text.replace("nothing", "salary") == reply.text.replace("nothing", "salary")
+
+
+def test_an_error_of_the_database_names_nothing_else(ask: Ask) -> None:
+    reply = ask(ms.Describe("", -1, "SELECT list_sum(age) AS n FROM patients"))
+    assert isinstance(reply, ms.Failure)
+    assert "cannot bind what it was asked" in reply.text
+    assert "salary" not in reply.text

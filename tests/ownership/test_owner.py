@@ -1,0 +1,123 @@
+"""The owner's statements: what they keep, and what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import sqlfl
+from sqlfl.errors import Error, OptionError, ParseError
+from sqlfl.ownership.owner import Owner
+from tests.conftest import Open
+
+GRANT = "GRANT TRAIN (age), JOIN (pid) ON patients TO 'acme' UNDER research"
+
+
+@pytest.fixture
+def con(database: Open) -> duckdb.DuckDBPyConnection:
+    return database("CREATE TABLE patients (pid INTEGER, age INTEGER, bmi DOUBLE)")
+
+
+@pytest.fixture
+def owner(con: duckdb.DuckDBPyConnection) -> Iterator[Owner]:
+    with sqlfl.owner(con) as found:
+        found.sql("CREATE TRAINING POLICY research WITH (min_rows = 20, algorithms = 'lbfgs')")
+        yield found
+
+
+def roles(owner: Owner) -> list[str]:
+    found: list[str] = owner.sql("SHOW GRANTS").arrow().column("roles").to_pylist()
+    return found
+
+
+def test_policies_have_versions(owner: Owner) -> None:
+    owner.sql("CREATE OR REPLACE TRAINING POLICY Research WITH (min_rows = 30)")
+    found = owner.sql("SHOW POLICIES").arrow().to_pylist()
+    assert [(row["policy"], row["version"]) for row in found] == [("research", 2)]
+    assert found[0]["rules"].startswith("min_rows = 30, max_categories = 40, labels = 'exact'")
+    owner.sql("DROP TRAINING POLICY research; DROP TRAINING POLICY IF EXISTS research")
+    assert len(owner.sql("SHOW POLICIES").arrow()) == 0
+    owner.sql("CREATE TRAINING POLICY research")
+    assert owner.sql("SHOW POLICIES").arrow()["version"].to_pylist() == [3]
+
+
+def test_grants_add_up_and_end(owner: Owner) -> None:
+    owner.sql(GRANT)
+    owner.sql("GRANT TRAIN (*), PREDICT ON main.Patients TO 'acme' UNDER RESEARCH")
+    assert roles(owner) == ["TRAIN (age), JOIN (pid)", "TRAIN (pid, age, bmi), PREDICT"]
+    owner.sql("REVOKE TRAIN ON patients FROM 'acme'")
+    assert roles(owner) == ["JOIN (pid)", "PREDICT"]
+    owner.sql("REVOKE ALL ON patients FROM 'acme'")
+    assert roles(owner) == []
+
+
+def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "clinic.duckdb"
+    with duckdb.connect(path) as con:
+        con.execute("CREATE TABLE patients (pid INTEGER, age INTEGER)")
+    with sqlfl.owner(path) as owner:
+        owner.sql("CREATE TRAINING POLICY research")
+        owner.sql(f"{GRANT} UNTIL DATE '2030-01-31'")
+    with sqlfl.owner(path) as owner:
+        assert roles(owner) == ["TRAIN (age), JOIN (pid)"]
+        ((until,),) = (tuple(r.values()) for r in owner.sql("SHOW GRANTS").arrow()
+                       .select(["until"]).to_pylist())  # fmt: skip
+        assert until.astimezone().strftime("%F %T") == "2030-02-01 00:00:00"
+    with duckdb.connect(path) as con:
+        assert con.sql("SELECT revoked_at FROM sqlfl.grants").fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", None),
+        ("TRAIN MODEL m", "expected a statement of the owner's"),
+        ("GRANTT TRAIN (age)", "did you mean GRANT?"),
+        ("CREATE POLICY p", "expected TRAINING after CREATE"),
+        ("CREATE TRAINING POLICY research", "there is a training policy research already"),
+        ("CREATE TRAINING POLICY p WITH (min_row = 3)", "there is no rule min_row"),
+        ("CREATE TRAINING POLICY p WITH (min_rows = 0)", "a whole number from 1 up, got 0"),
+        ("CREATE TRAINING POLICY p WITH (labels = 'noised')", "'exact' or 'never', got 'noised'"),
+        ("CREATE TRAINING POLICY p WITH (algorithms = ['sdg'])", "did you mean sgd"),
+        ("CREATE TRAINING POLICY p WITH (epsilon = 4)", "rule epsilon is not built yet"),
+        ("DROP TRAINING POLICY p", "there is no training policy p"),
+        (GRANT.replace("UNDER research", "UNDER reserch"), "there is no training policy reserch"),
+        (GRANT.replace("UNDER research", ""), "expected UNDER after the analyst"),
+        (GRANT.replace("'acme'", "acme"), "expected the analyst's name as a text"),
+        (GRANT.replace("(age)", "(agee)"), "patients has no column agee"),
+        (GRANT.replace("(age)", "(age, )"), "expected a column"),
+        (GRANT.replace("patients", "patient"), "there is no table or view patient"),
+        (GRANT.replace("TRAIN (age)", "TRAIN"), "expected \\( after TRAIN"),
+        (GRANT.replace("TRAIN (age)", "PREDICT (age)"), "PREDICT is of the whole table"),
+        (GRANT.replace("JOIN (pid)", "TRAIN (pid)"), "TRAIN is granted twice"),
+        (GRANT.replace("JOIN", "JOINN"), "did you mean JOIN?"),
+        (GRANT + " UNTIL '2030-02-31'", "'2030-02-31' is no date"),
+        (GRANT + " UNTIL tomorrow", "expected DATE '2027-06-30' after UNTIL"),
+        (GRANT.replace("patients", "sqlfl.policies"), "is sqlfl's own"),
+        ("REVOKE ALL ON patients FROM 'acme'", "nothing of that is granted on patients"),
+        ("REVOKE TRAIN (age) ON patients FROM 'acme'", "REVOKE ends a whole role"),
+        ("REVOKE ON patients FROM 'acme'", "expected ALL or what was granted"),
+        ("SHOW BUDGETS", "SHOW BUDGETS is not built yet"),
+        ("SHOW TABLES", "expected POLICIES or GRANTS after SHOW"),
+        ("APPROVE REQUEST 3", "APPROVE is not built yet"),
+    ],
+)
+def test_what_is_wrong(owner: Owner, text: str, said: str | None) -> None:
+    if said is None:
+        assert len(owner.sql(text).arrow()) == 0
+        return
+    with pytest.raises(Error, match=said) as error:
+        owner.sql(text)
+    assert isinstance(error.value, (ParseError, OptionError)) or error.value.hint or "own" in said
+    assert roles(owner) == []
+    assert owner.sql("SHOW POLICIES").arrow()["version"].to_pylist() == [1]
+
+
+def test_a_policy_that_is_used_stays(owner: Owner) -> None:
+    owner.sql(GRANT)
+    with pytest.raises(Error, match=r"policy research has grants on main\.patients"):
+        owner.sql("DROP TRAINING POLICY research")
+    owner.sql("REVOKE ALL ON patients FROM 'acme'; DROP TRAINING POLICY research")
