@@ -5,12 +5,14 @@ Where the owner has made no policy, all is served as it comes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import duckdb
+import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
@@ -49,6 +51,12 @@ SCORES = (
     ms.Score, ms.ScorePermuted, ms.SendContributions, ms.SendRotated, ms.SendErrors, ms.SendSkew,
 )  # fmt: skip
 """Of a saved block over rows: what PREDICT is granted for."""
+ONCE = (
+    ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendSplit, ms.SendFolds,
+    ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile, ms.SendIdentifiers, ms.Score,
+    ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendSkew, ms.Write,
+)  # fmt: skip
+"""Of a slot in a run: what is told a second time, of other rows or models, tells more."""
 MOST_FRAGMENTS = 256
 """Of one run."""
 
@@ -63,6 +71,10 @@ class _Run:
     """For each slot the strictest of its tables' policies."""
     every: TrainingPolicy
     active: dict[int, int] = field(default_factory=dict)
+    folds: bool = False
+    """Training begins several times."""
+    asked: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Requests by kind and slot."""
     single: dict[int, int] = field(default_factory=dict)
     """Fragments of each slot that have one row at most."""
 
@@ -70,8 +82,9 @@ class _Run:
 class Guard:
     """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
-    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run; `largest`
-    is how many categories a feature of a run's slot has at most, once it is encoded.
+    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run; `shape`
+    tells of a run's slot, once it is encoded, how many categories a feature has at most, and how
+    many rows its smallest cell.
     """
 
     def __init__(
@@ -79,13 +92,14 @@ class Guard:
         con: duckdb.DuckDBPyConnection,
         analyst: str,
         ends: Callable[[str], None],
-        largest: Callable[[str, int], int],
+        shape: Callable[[str, int], tuple[int, int | None]],
     ) -> None:
-        self._con, self._analyst, self._ends, self._largest = con, analyst, ends, largest
+        self._con, self._analyst, self._ends, self._shape = con, analyst, ends, shape
         self._place = current_place(con)
         self._governance = Governance(con, self._place[0])
         self._functions: Functions | None = None
         self._runs: dict[str, _Run] = {}
+        self._seen: set[str] = set()
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
         if isinstance(request, ms.Finish):
@@ -160,6 +174,8 @@ class Guard:
 
     def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
         slots = specifications_from_json(request.specification)
+        if request.run in self._seen:
+            raise PolicyError("a run of this name was there before: each has one of its own")
         if len(request.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(request.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
@@ -189,6 +205,8 @@ class Guard:
                 self._ends(request.run)
                 raise self._refusal(f"min_rows = {run.rules[item.slot].min_rows}")
         self._runs[request.run] = run
+        self._seen.add(request.run)
+        run.folds = any(item.folds for item in slots)
         return reply
 
     def _check_fragment(
@@ -232,6 +250,7 @@ class Guard:
 
     def _in_run(self, request: ms.Message, run: _Run, answer: Serve) -> ms.Message:
         rules = run.rules.get(request.slot, run.every)
+        self._count(request, run, rules)
         if isinstance(request, LABELS) and rules.labels == NEVER:
             raise self._refusal("labels = 'never'")
         if isinstance(request, MOMENTS) and rules.moments == NEVER:
@@ -251,7 +270,28 @@ class Guard:
                 return reply
             case ms.Write():
                 self._check_into(request, run)
+            case ms.SendLabels():
+                reply = answer(request)
+                assert isinstance(reply, ms.Labels)
+                self._check_classes(reply, rules)
+                return reply
         return answer(request)
+
+    def _count(self, request: ms.Message, run: _Run, rules: TrainingPolicy) -> None:
+        if isinstance(request, ms.Commit):
+            return
+        run.asked[request.kind, request.slot] += 1
+        once = isinstance(request, ONCE) or (isinstance(request, ms.Start) and not run.folds)
+        if once and run.asked[request.kind, request.slot] > 1:
+            raise PolicyError(f"{request.kind} is answered once in a run")
+        if sum(n for (_, slot), n in run.asked.items() if slot == request.slot) > rules.rounds:
+            raise self._refusal(f"rounds = {rules.rounds}")
+
+    def _check_classes(self, reply: ms.Labels, rules: TrainingPolicy) -> None:
+        if reply.classes:
+            counts = np.bincount(reply.codes)
+            if (counts[counts > 0] < rules.min_cell).any():
+                raise self._refusal(f"min_cell = {rules.min_cell}, of classes of the target")
 
     def _check_active(self, request: ms.Activate, run: _Run, rules: TrainingPolicy) -> None:
         rows = len(request.rows) - run.single.get(request.slot, 0)
@@ -264,7 +304,10 @@ class Guard:
     def _check_encoded(
         self, request: ms.Start, width: int, run: _Run, rules: TrainingPolicy
     ) -> None:
-        if self._largest(request.run, request.slot) > rules.max_categories:
+        largest, cell = self._shape(request.run, request.slot)
+        if cell is not None and cell < rules.min_cell:
+            raise self._refusal(f"min_cell = {rules.min_cell}, of values of features")
+        if largest > rules.max_categories:
             raise self._refusal(f"max_categories = {rules.max_categories}")
         ratio = rules.max_parameter_ratio
         if ratio is not None and width > ratio * run.active.get(request.slot, 0):

@@ -14,8 +14,8 @@ from sqlfl.options.types import OptionType, choice, integer, meant, number
 N = TypeVar("N", int, float)
 EXACT, NEVER = "exact", "never"
 LATER = (
-    "min_cell", "min_difference", "kinds", "predictions", "metrics", "epsilon", "delta", "per",
-    "approval", "rounds", "runs_per_day", "hours",
+    "min_difference", "kinds", "predictions", "metrics", "epsilon", "delta", "per", "approval",
+    "runs_per_day", "hours",
 )  # fmt: skip
 """Rules that are not built yet."""
 
@@ -50,6 +50,12 @@ class TrainingPolicy:
         "rows that a table of a query must have for the analyst, before it is joined and after; "
         "counted where it has columns that leave in any form",
     )
+    min_cell: int = option(
+        integer(1),
+        3,
+        "joined rows of the table that each class of the target must have, each category of a "
+        "feature, each side of a feature of two values, and its NULLs where there are any",
+    )
     max_categories: int = option(
         integer(1), 40, "distinct values of a feature that is encoded by categories"
     )
@@ -67,6 +73,11 @@ class TrainingPolicy:
     )
     algorithms: tuple[str, ...] | None = option(
         _listed(lambda: tuple(methods())), None, "methods of training", default_text="all"
+    )
+    rounds: int = option(
+        integer(1),
+        10_000,
+        "requests of training and scoring that are answered for a table of the query in one run",
     )
     labels: str = option(
         choice(EXACT, NEVER), EXACT, "targets and weights, which leave as they are, or not at all"
@@ -116,9 +127,11 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
         raise OptionError("there is no policy to apply")
     return TrainingPolicy(
         min_rows=max(p.min_rows for p in found),
+        min_cell=max(p.min_cell for p in found),
         max_categories=min(p.max_categories for p in found),
         max_parameter_ratio=_least(p.max_parameter_ratio for p in found),
         max_fan_out=_least(p.max_fan_out for p in found),
+        rounds=min(p.rounds for p in found),
         algorithms=_common([p.algorithms for p in found]),
         **{name: NEVER if any(getattr(p, name) == NEVER for p in found) else EXACT
            for name in ("labels", "identifiers", "moments", "weights")},

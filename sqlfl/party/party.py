@@ -32,6 +32,7 @@ from sqlfl.schema import (
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
+from sqlfl.udfs.cells import smallest
 from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.drawing import folds_of, split_of
@@ -95,7 +96,7 @@ class PartyClient(Server):
         self._listings = Listings()
         try:
             self._cursors = Cursors(con)
-            self._guard = Guard(con, analyst, self._end, self._largest)
+            self._guard = Guard(con, analyst, self._end, self._shape)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
 
@@ -459,8 +460,7 @@ class PartyClient(Server):
     def _write(self, request: ms.Write) -> ms.Written:
         """In a transaction that `Commit` ends, or else the end of the run, which rolls it back."""
         run = self._run(request)
-        unknown = [slot for slot in request.slots.tolist() if slot not in run.slots]
-        if unknown:
+        if unknown := [slot for slot in request.slots.tolist() if slot not in run.slots]:
             raise InternalError(f"write for slots {unknown}, which were not prepared")
         snapshots = [run.slots[slot].snapshot for slot in request.slots.tolist()]
         return ms.Written(request.run, request.slot, write(run.cursor, request, snapshots))
@@ -479,10 +479,11 @@ class PartyClient(Server):
             raise InternalError(f"{request.kind} for a slot that was not prepared")
         return run.slots[request.slot]
 
-    def _largest(self, run: str, slot: int) -> int:
-        """Categories of one feature of the slot, at most."""
-        found = self._runs[run].slots[slot].encoded().vocabularies
-        return max(map(len, found), default=0)
+    def _shape(self, run: str, slot: int) -> tuple[int, int | None]:
+        """Categories of a feature of the slot, at most, and rows of its smallest cell."""
+        state = self._runs[run].slots[slot]
+        largest = max(map(len, state.encoded().vocabularies), default=0)
+        return largest, smallest(state.snapshot)
 
     def _end(self, name: str) -> None:
         run = self._runs.pop(name, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import duckdb
 import numpy as np
@@ -27,9 +28,13 @@ TESTS = "CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp FROM range(300) AS
 QUERY = """SELECT p.age, p.bmi, p.ward, t.crp, p.days
   FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid"""
 TRAIN = f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET days FROM ({QUERY})"
-GRANT = (
-    "GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (days), PREDICT ON patients TO 'acme' UNDER r"
+SICK = (
+    TRAIN.replace("linear", "logistic")
+    .replace("TARGET days", "TARGET ill")
+    .replace("p.ward, t.crp, p.days", "t.crp, p.ill")
 )
+GRANT = """GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (days, ill), PREDICT ON patients
+  TO 'acme' UNDER r"""
 
 
 @pytest.fixture
@@ -109,7 +114,9 @@ def test_only_what_is_granted_is_there(
 ) -> None:
     ruled(clinic)
     found = fed.tables().df()
-    assert found[found.party == "clinic"].column.tolist() == ["pid", "age", "bmi", "ward", "days"]
+    assert found[found.party == "clinic"].column.tolist() == [
+        *("pid", "age", "bmi", "ward", "ill", "days")
+    ]
     with pytest.raises(PlanError, match="has no column salary"):
         fed.sql(TRAIN.replace("p.bmi", "p.salary AS bmi"))
 
@@ -143,6 +150,9 @@ RULES: list[tuple[str, str, str]] = [
     ("min_rows = 200", f"{TRAIN[:-1]} WHERE p.age < 40)", "min_rows = 200"),
     ("min_rows = 200", f"{TRAIN[:-1]} WHERE t.crp > 0.5)", "min_rows = 200, of rows that are"),
     ("max_categories = 3", TRAIN, "max_categories = 3"),
+    ("min_cell = 76", TRAIN, "min_cell = 76, of values of features"),
+    ("min_cell = 61", SICK, "min_cell = 61, of classes of the target"),
+    ("rounds = 6", TRAIN, "rounds = 6"),
     ("max_parameter_ratio = 0.01", TRAIN, "max_parameter_ratio = 0.01"),
     ("max_fan_out = 1", TRAIN.replace("p.pid = t.pid", "p.pid = t.pid % 150"), "max_fan_out = 1"),
     ("algorithms = ['sgd', 'admm']", TRAIN, "algorithms = "),
@@ -246,7 +256,7 @@ def test_a_view_is_granted_as_it_is(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
     clinic.execute("CREATE VIEW inner_ AS FROM patients")
-    clinic.execute("CREATE VIEW seen AS SELECT pid, age, bmi, ward, days FROM inner_")
+    clinic.execute("CREATE VIEW seen AS SELECT pid, age, bmi, ward, days, ill FROM inner_")
     ruled(clinic, grant=GRANT.replace("patients", "seen"))
     text = TRAIN.replace("clinic.patients", "clinic.seen")
     fed.sql(text)
@@ -356,3 +366,27 @@ def test_an_error_of_the_database_names_nothing_else(ask: Ask) -> None:
     assert isinstance(reply, ms.Failure)
     assert "cannot bind what it was asked" in reply.text
     assert "salary" not in reply.text
+
+
+def test_what_is_told_once_is_not_told_again(ask: Ask) -> None:
+    select = "SELECT days AS sqlfl_target, pid AS sqlfl_key_0_0 FROM patients"
+    slot = replace(SLOT, target=True)
+    assert isinstance(prepared(ask, select, slot), ms.Prepared)
+    some, ones = np.arange(100, dtype=np.uint32), np.ones(100, np.uint32)
+    assert isinstance(ask(ms.Activate("r", 0, some, ones, 100)), ms.Ready)
+    assert isinstance(ask(ms.SendLabels("r", 0)), ms.Labels)
+    for again in (ms.Activate("r", 0, some + 100, ones, 100), ms.SendLabels("r", 0)):
+        reply = ask(again)
+        assert isinstance(reply, ms.Failure)
+        assert reply.text == f"{again.kind} is answered once in a run"
+    ask(ms.Finish("r", -1))
+    reply = prepared(ask, select, slot)
+    assert isinstance(reply, ms.Failure)
+    assert reply.text.startswith("a run of this name was there before")
+
+
+def test_rows_of_a_few_are_not_activated(ask: Ask) -> None:
+    prepared(ask, "SELECT pid AS sqlfl_key_0_0 FROM patients")
+    reply = ask(ms.Activate("r", 0, np.array([7], np.uint32), np.array([9], np.uint32), 9))
+    assert isinstance(reply, ms.Failure)
+    assert "min_rows = 5, of rows that are joined" in reply.text

@@ -37,7 +37,7 @@ def test_policies_have_versions(owner: Owner) -> None:
     owner.sql("CREATE OR REPLACE TRAINING POLICY Research WITH (min_rows = 30)")
     found = owner.sql("SHOW POLICIES").arrow().to_pylist()
     assert [(row["policy"], row["version"]) for row in found] == [("research", 2)]
-    assert found[0]["rules"].startswith("min_rows = 30, max_categories = 40, labels = 'exact'")
+    assert found[0]["rules"].startswith("min_rows = 30, min_cell = 3, max_categories = 40")
     owner.sql("DROP TRAINING POLICY research; DROP TRAINING POLICY IF EXISTS research")
     assert len(owner.sql("SHOW POLICIES").arrow()) == 0
     owner.sql("CREATE TRAINING POLICY research")
