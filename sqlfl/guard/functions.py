@@ -54,13 +54,17 @@ def functions_of(con: sql.Connection) -> Functions:
     return Functions(frozenset(plain), frozenset({*types, "array"}))
 
 
-_FUNCTIONS = sql.query(
-    """SELECT lower(function_name) AS name, internal FROM duckdb_functions()
+_FUNCTIONS = sql.constant(
+    sql.query(
+        """SELECT lower(function_name) AS name, internal FROM duckdb_functions()
     WHERE function_type IN ('scalar', 'aggregate') AND (NOT internal OR stability = 'CONSISTENT')
     GROUP BY ALL"""
+    )
 )
-_MACROS = sql.query(
-    """SELECT lower(function_name) AS name, function_type FROM duckdb_functions()
+_MACROS = sql.constant(
+    sql.query(
+        """SELECT lower(function_name) AS name, function_type FROM duckdb_functions()
     WHERE NOT internal AND function_type IN ('macro', 'table_macro') GROUP BY ALL"""
+    )
 )
-_TYPES = sql.query("SELECT type_name FROM duckdb_types() WHERE internal GROUP BY ALL")
+_TYPES = sql.constant(sql.query("SELECT type_name FROM duckdb_types() WHERE internal GROUP BY ALL"))

@@ -62,6 +62,7 @@ class Roles:
         return to_json({"columns": dict(self.columns), "predict": self.predict})
 
     @classmethod
+    @lru_cache(maxsize=256)
     def from_json(cls, text: str) -> Roles:
         found = json.loads(text)
         columns = {role: tuple(names) for role, names in found["columns"].items()}
@@ -249,14 +250,16 @@ class Governance:
         rows = self._rows(
             cursor,
             'SELECT number, analyst, "database", "schema", name, roles, policy, epoch_us(until), '
-            "definition FROM t WHERE revoked_at IS NULL ORDER BY number",
+            "definition FROM t WHERE revoked_at IS NULL",
             "grants",
         )
         return tuple(
             Grant(
                 number, analyst, (a, b, c), Roles.from_json(roles), policy, _time(until), definition
             )
-            for number, analyst, a, b, c, roles, policy, until, definition in rows
+            for number, analyst, a, b, c, roles, policy, until, definition in sorted(
+                rows, key=lambda row: int(row[0])
+            )
         )
 
     def _end_policy(self, cursor: sql.Connection, name: str) -> None:
@@ -332,6 +335,7 @@ def _of_table(text: str, catalog: str, table: str) -> str:
     return sql.to_sql(tree)
 
 
+@lru_cache(maxsize=64)
 def _policy(name: str, rules: str) -> TrainingPolicy:
     try:
         return from_json(TrainingPolicy, rules)
@@ -357,21 +361,31 @@ def _no_policy(name: str, known: Iterable[str]) -> Error:
 
 
 def definition_of(cursor: sql.Connection, table: Table) -> str:
-    """A digest of the text of the view, and of those of all views and macros of its database: what
-    it reads may have changed where one of them has. Empty of a table."""
-    rows = sql.fetch(cursor, _VIEWS)
-    own = [row for row in rows if _key(row[:3]) == _key(table)]
+    """A digest of the texts of the view and of all views and macros: what it reads may have changed
+    where one of them has. Empty of a table."""
+    found = sql.fetch(cursor, _NAMED, {"name": table[2]})
+    own = [row for row in found if _key(row) == _key(table)]
     if not own:
         return ""
-    text = json.dumps([own, rows, sql.fetch(cursor, _MACROS)], default=str)
+    text = json.dumps([own, sql.fetch(cursor, _VIEWS), sql.fetch(cursor, _MACROS)], default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-_VIEWS = sql.query(
-    """SELECT database_name, schema_name, view_name, sql FROM duckdb_views()
-    WHERE NOT internal AND NOT temporary ORDER BY ALL"""
+_NAMED = sql.constant(
+    sql.query(
+        """SELECT database_name, schema_name, view_name FROM duckdb_views()
+        WHERE lower(view_name) = lower($name)"""
+    )
 )
-_MACROS = sql.query(
-    """SELECT database_name, schema_name, function_name, macro_definition FROM duckdb_functions()
-    WHERE NOT internal ORDER BY ALL"""
+_VIEWS = sql.constant(
+    sql.query(
+        """SELECT database_name, schema_name, view_name, sql FROM duckdb_views()
+    WHERE NOT internal AND NOT temporary ORDER BY ALL"""
+    )
+)
+_MACROS = sql.constant(
+    sql.query(
+        """SELECT database_name, schema_name, function_name, macro_definition
+        FROM duckdb_functions() WHERE NOT internal ORDER BY ALL"""
+    )
 )

@@ -65,6 +65,7 @@ MOST_FRAGMENTS = 256
 class _Run:
     """What was checked when a run began."""
 
+    ruling: Ruling
     tables: dict[int, frozenset[Table]]
     """That each slot reads."""
     rules: dict[int, TrainingPolicy]
@@ -152,7 +153,7 @@ class Guard:
             granted = ruling.columns(path)
             columns = tuple(c for c in table.columns if c.name in granted)
             if columns:
-                kept.append(replace(table, columns=columns, rows=None))
+                kept.append(replace(table, columns=columns, rows=_about(table.rows)))
         schemas = {(t.catalog or self._place[0], t.schema or self._place[1]) for t in kept}
         own = tuple(
             place for place in places
@@ -187,7 +188,7 @@ class Guard:
                 read_ = [self._check_fragment(cursor, item, text, ruling) for text in texts]
                 tables[item.slot] = frozenset().union(*(own.tables for own in read_))
         rules = {slot: _strictest(ruling, own) for slot, own in tables.items()}
-        run = _Run(tables, rules, _strictest(ruling, frozenset().union(*tables.values())))
+        run = _Run(ruling, tables, rules, _strictest(ruling, frozenset().union(*tables.values())))
         for item in slots:
             if (item.target or item.weight) and rules[item.slot].labels == NEVER:
                 raise self._refusal("labels = 'never'")
@@ -256,7 +257,7 @@ class Guard:
         if isinstance(request, MOMENTS) and rules.moments == NEVER:
             raise self._refusal("moments = 'never'")
         if isinstance(request, SCORES):
-            self._check_predict(run.tables.get(request.slot, frozenset()))
+            self._check_predict(run.ruling, run.tables.get(request.slot, frozenset()))
         match request:
             case ms.Activate():
                 self._check_active(request, run, rules)
@@ -313,10 +314,9 @@ class Guard:
         if ratio is not None and width > ratio * run.active.get(request.slot, 0):
             raise self._refusal(f"max_parameter_ratio = {ratio:g}")
 
-    def _check_predict(self, tables: Iterable[Table]) -> None:
-        ruling = self._governance.ruling(self._analyst)
+    def _check_predict(self, ruling: Ruling, tables: Iterable[Table]) -> None:
         for table in sorted(tables):
-            if ruling is None or not any(g.roles.predict for g in ruling.of(table)):
+            if not any(g.roles.predict for g in ruling.of(table)):
                 raise PolicyError(
                     f"PREDICT on {'.'.join(table[1:])} is not granted to {self._analyst}",
                     hint=ASK,
@@ -391,6 +391,11 @@ def _role(name: str, features: Iterable[str]) -> str:
     if name.startswith(KEY):
         return JOIN
     return IDENTIFY if name.startswith(IDENTIFIER) else TRAIN
+
+
+def _about(rows: int | None) -> int | None:
+    """To one digit: what the choice of an engine needs."""
+    return None if rows is None else int(float(f"{rows:.0e}"))
 
 
 def _strictest(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:

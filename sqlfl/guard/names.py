@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import duckdb
 from sqlglot import exp
 
 from sqlfl.guard.scopes import Table
@@ -17,17 +18,16 @@ class Names:
     def __init__(self, cursor: sql.Connection, place: tuple[str, str]) -> None:
         self._cursor, self._place = cursor, place
         self._known: dict[Table, tuple[Table, tuple[str, ...]] | None] = {}
-        self._schemas = [(str(a), str(b)) for a, b in sql.fetch(cursor, _SCHEMAS)]
 
     def table(self, parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
-        """The table or view, as it is in the catalog, and its columns; None where there is none,
+        """The table or view, in full, and its columns; None where there is none,
         or where a temporary one has its name."""
         catalog, schema = self._place
         match tuple(parts):
             case (name,):
                 return self._found((catalog, schema, name))
             case (first, name):
-                own = any(folded(b) == folded(first) for a, b in self._schemas if a == catalog)
+                own = self._is_schema(catalog, first)
                 return self._found((catalog, first, name) if own else (first, "main", name))
             case (first, second, name):
                 return self._found((first, second, name))
@@ -39,35 +39,30 @@ class Names:
             self._known[key] = self._looked_up(table)
         return self._known[key]
 
+    def _is_schema(self, catalog: str, name: str) -> bool:
+        rows = sql.fetch(self._cursor, _SCHEMAS, {"catalog": catalog, "name": name})
+        return bool(rows)
+
     def _looked_up(self, table: Table) -> tuple[Table, tuple[str, ...]] | None:
-        given = {"catalog": table[0], "schema": table[1], "name": table[2]}
-        rows = sql.fetch(self._cursor, _TABLE, given)
-        if len(rows) != 1 or sql.fetch(self._cursor, _TEMPORARY, {"name": table[2]}):
+        if self._columns("temp", "main", table[2]) is not None:
             return None
-        ((catalog, schema, name),) = rows
+        columns = self._columns(*table)
+        return None if columns is None else (table, columns)
+
+    def _columns(self, catalog: str, schema: str, name: str) -> tuple[str, ...] | None:
         quoted = sql.to_sql(exp.table_(name, db=schema, catalog=catalog, quoted=True))
-        columns = sql.fetch(self._cursor, _COLUMNS, {"name": quoted})
-        return (catalog, schema, name), tuple(column for (column,) in columns)
+        try:
+            return tuple(
+                column for (column,) in sql.fetch(self._cursor, _COLUMNS, {"name": quoted})
+            )
+        except (duckdb.CatalogException, duckdb.BinderException):
+            return None  # a view of what is gone, too
 
 
-_SCHEMAS = sql.query("SELECT database_name, schema_name FROM duckdb_schemas()")
-_TABLE = sql.query(
-    """SELECT database_name, schema_name, table_name FROM (
-      SELECT database_name, schema_name, table_name FROM duckdb_tables()
-      WHERE NOT internal AND NOT temporary
-      UNION ALL
-      SELECT database_name, schema_name, view_name FROM duckdb_views()
-      WHERE NOT internal AND NOT temporary
-    ) AS t
-    WHERE lower(database_name) = lower($catalog) AND lower(schema_name) = lower($schema)
-      AND lower(table_name) = lower($name)"""
+_SCHEMAS = sql.constant(
+    sql.query(
+        """SELECT 1 AS one FROM duckdb_schemas()
+        WHERE database_name = $catalog AND lower(schema_name) = lower($name)"""
+    )
 )
-_TEMPORARY = sql.query(
-    """SELECT one FROM (
-      SELECT 1 AS one FROM duckdb_tables() WHERE temporary AND lower(table_name) = lower($name)
-      UNION ALL
-      SELECT 1 FROM duckdb_views()
-      WHERE temporary AND NOT internal AND lower(view_name) = lower($name)
-    ) AS t"""
-)
-_COLUMNS = sql.query("SELECT name FROM pragma_table_info($name) ORDER BY cid")
+_COLUMNS = sql.constant(sql.query("SELECT name FROM pragma_table_info($name) ORDER BY cid"))

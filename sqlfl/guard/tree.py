@@ -44,6 +44,7 @@ NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "st
 """Functions of a column alone that a join key may have: they make no value of one's choice."""
 NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
 """Constants that a key may be, or that may stand in place of NULL: one value of each type."""
+_PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
 _EXPRESSIONS = (
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT",
     "FUNCTION", "LAMBDA", "OPERATOR", "STAR", "SUBQUERY", "TYPE", "WINDOW",
@@ -77,7 +78,7 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
-    ((found,),) = sql.fetch(con, sql.query("SELECT json_serialize_sql($text)"), {"text": text})
+    ((found,),) = sql.fetch(con, _PARSE, {"text": text})
     parsed = json.loads(found)
     if parsed.get("error"):
         raise PolicyError(
