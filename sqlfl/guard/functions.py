@@ -13,9 +13,10 @@ from sqlfl.udfs import sql
 
 UNSAFE = (
     "json_serialize_sql", "json_serialize_plan", "json_deserialize_sql", "parse_duckdb_log_message",
-    "version", "hive_partition_component", "to_aggregate_state", "finalize", "combine",
+    "version", "hive_partition_component", "to_aggregate_state", "finalize", "combine", "range",
+    "generate_series", "repeat",
 )  # fmt: skip
-"""Built in and constant, and nothing that a feature needs."""
+"""Built in and constant, and nothing that a feature needs; or what makes much of little."""
 MACROS = (
     "array_append", "array_pop_back", "array_pop_front", "array_prepend", "array_push_back",
     "array_push_front", "array_reverse", "array_to_string", "date_add", "days_in_month", "fdiv",

@@ -220,9 +220,12 @@ class Guard:
             if role == JOIN:
                 self._check_key(output, ruling)
                 continue
-            if role in (BASE, ROW):
-                if role == BASE and output.whole is None and output.reads:
-                    raise PolicyError("rows are drawn by whole rows of a table alone")
+            if role in (BASE, ROW, KEPT):
+                # a row is drawn by all that it has; whether it is kept is a condition
+                others = [] if role != BASE or output.whole is not None else sorted(output.reads)
+                for column in others:
+                    if not ruling.may_any(column):
+                        raise unknown(column.name)
                 continue
             for column in sorted(output.reads):
                 if not ruling.may(role, column):

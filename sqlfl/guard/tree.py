@@ -173,8 +173,7 @@ class _Reader:
                 found += self._star(item, scope)
             elif folded(item.get("alias") or "") == KEPT:
                 # whether a row is kept: a condition
-                self._condition(item, scope)
-                found.append(Output(KEPT))
+                found.append(Output(KEPT, self._condition(item, scope)))
             else:
                 found.append(self.output(item, scope))
                 if found[-1].name:
@@ -260,15 +259,13 @@ class _Reader:
 
     # -- conditions --------------------------------------------------------------------------------
 
-    def _condition(self, node: Node | None, scope: Scope) -> None:
+    def _condition(self, node: Node | None, scope: Scope) -> Reads:
         """A link is an equality of two columns, whether one is among those of a query, or whether
-        one is NULL; all else filters."""
+        one is NULL; all else filters. What it reads."""
         if node is None:
-            return
+            return NONE
         if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
-            for part in node["children"]:
-                self._condition(part, scope)
-            return
+            return frozenset().union(*(self._condition(p, scope) for p in node["children"]))
         inner = node
         while inner.get("type") == "OPERATOR_NOT":
             inner = inner["children"][0]
@@ -289,6 +286,7 @@ class _Reader:
                 sides = inner["children"]
             linked = bool(sides) and all(self._plain(side, scope) for side in sides)
         (self.links if linked else self.filters).update(reads)
+        return reads
 
     def _group(self, node: Node, scope: Scope) -> None:
         reads = self.reads(node, scope)
