@@ -58,7 +58,7 @@ class Source:
 class Scope:
     outer: Scope | None = None
     sources: dict[str, Source] = field(default_factory=dict)
-    aliases: dict[str, Output] = field(default_factory=dict)
+    aliases: dict[str, tuple[Output, ...]] = field(default_factory=dict)
     """Of outputs of the same SELECT."""
     names: frozenset[str] = frozenset()
     """Parameters of lambdas."""
@@ -72,32 +72,47 @@ class Scope:
             scope = scope.outer
 
 
-def meanings(names: Sequence[str], scope: Scope) -> Iterator[Output]:
-    """All that a name may be: DuckDB takes one of them.
+def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Output]]:
+    """All that a name may be, of which DuckDB takes one; and what it may be of outputs whose names
+    are not known, which does not show that there is such a name.
 
     A name alone that a table of FROM has as a column is that, or an alias of the same SELECT;
-    nothing farther out is meant then. Of all else everything that is in sight is taken.
+    nothing farther out is meant then. Of all else everything that is in sight is taken: a name
+    with points is a table's column, with its schema or without, or a field of a column.
     """
-    first = folded(str(names[0]))
+    found: list[Output] = []
+    unsure: list[Output] = []
+    parts = [folded(str(name)) for name in names]
+    first = parts[0]
     for own in scope.chain():
-        source = own.sources.get(first)
-        if source is not None and len(names) > 1:
-            yield from named(source.outputs, str(names[1]))
-        elif source is not None:
-            yield Output("", frozenset().union(*(o.reads for o in source.outputs)))
+        for place, part in enumerate(parts):
+            source = own.sources.get(part)
+            if source is not None and place + 1 < len(parts):
+                found += named(source.outputs, parts[place + 1])
+            elif source is not None and len(parts) == 1:
+                reads = frozenset().union(*(o.reads for o in source.outputs))
+                found.append(Output("", reads))
         for other in own.sources.values():
-            yield from named(other.outputs, first)
-        if first in own.aliases:
-            yield own.aliases[first]
+            found += named(other.outputs, first)
+            unsure += [output for output in other.outputs if not output.name]
+        found += own.aliases.get(first, ())
         every = (output for other in own.sources.values() for output in other.outputs)
-        if len(names) == 1 and any(output.name == first for output in every):
-            return
+        if len(parts) == 1 and any(output.name == first for output in every):
+            break
+    return found, unsure
 
 
 def named(outputs: Iterable[Output], name: str) -> list[Output]:
-    """Those of that name; where there is none, those of which no name is known."""
-    own = list(outputs)
-    return [o for o in own if o.name == folded(name)] or [o for o in own if not o.name]
+    return [output for output in outputs if output.name == folded(name)]
+
+
+def with_aliases(outputs: Iterable[Output]) -> dict[str, tuple[Output, ...]]:
+    """By name; several may have one."""
+    found: dict[str, tuple[Output, ...]] = {}
+    for output in outputs:
+        if output.name:
+            found[output.name] = (*found.get(output.name, ()), output)
+    return found
 
 
 def by_name(scope: Scope, name: str) -> Reads:

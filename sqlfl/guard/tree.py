@@ -30,6 +30,7 @@ from sqlfl.guard.scopes import (
     merged,
     renamed,
     unknown,
+    with_aliases,
 )
 from sqlfl.schema import folded
 from sqlfl.udfs import sql
@@ -128,7 +129,7 @@ class _Reader:
             if len({len(part) for part in parts}) != 1:
                 raise PolicyError("the parts of a union have different numbers of columns")
             found = tuple(merged(own) for own in zip(*parts, strict=True))
-            scope.aliases = {output.name: output for output in found if output.name}
+            scope.aliases = with_aliases(found)
             if node.get("setop_type") not in ("UNION", "EXCEPT", "INTERSECT"):
                 raise _refused(node.get("setop_type"))
             if node["setop_type"] != "UNION" or not node.get("setop_all"):
@@ -139,11 +140,11 @@ class _Reader:
                 raise _refused("TABLESAMPLE")
             self._from(node["from_table"], scope)
             found = self._outputs(node["select_list"], scope)
-            scope.aliases = {output.name: output for output in found if output.name}
+            scope.aliases = with_aliases(found)
             for clause in ("where_clause", "having", "qualify"):
                 self._condition(node.get(clause), scope)
             for group in node.get("group_expressions") or ():
-                self._group(group, scope)
+                self._group(group, scope, found)
             if node.get("aggregate_handling") == "FORCE_AGGREGATES":
                 raise _refused("GROUP BY ALL")
         else:
@@ -152,6 +153,9 @@ class _Reader:
             if modifier.get("type") not in _ORDERS:
                 raise _refused(modifier.get("type"))
             self.filters |= self.reads([v for v in modifier.values() if v], scope)
+            for order in modifier.get("orders") or ():
+                if (output := _placed(order["expression"], found)) is not None:
+                    self.filters |= output.reads
         return found
 
     def _common(self, node: Node, outer: Scope) -> dict[str, Source]:
@@ -176,8 +180,7 @@ class _Reader:
                 found.append(Output(KEPT, self._condition(item, scope)))
             else:
                 found.append(self.output(item, scope))
-                if found[-1].name:
-                    scope.aliases.setdefault(found[-1].name, found[-1])
+                scope.aliases = with_aliases(found)
         return tuple(found)
 
     def _star(self, item: Node, scope: Scope) -> list[Output]:
@@ -288,10 +291,11 @@ class _Reader:
         (self.links if linked else self.filters).update(reads)
         return reads
 
-    def _group(self, node: Node, scope: Scope) -> None:
-        reads = self.reads(node, scope)
-        plain = self._plain(node, scope) is not None or node["class"] == "CONSTANT"
-        (self.links if plain else self.filters).update(reads)
+    def _group(self, node: Node, scope: Scope, outputs: tuple[Output, ...]) -> None:
+        placed = _placed(node, outputs)
+        reads = self.reads(node, scope) if placed is None else placed.reads
+        same = self._plain(node, scope) if placed is None else placed.same
+        (self.filters if same is None else self.links).update(reads)
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -316,7 +320,8 @@ class _Reader:
             if inner is None:
                 return None
             node = inner
-        found = {output.same for output in meanings(node["column_names"], scope)}
+        sure, unsure = meanings(node["column_names"], scope)
+        found = {output.same for output in (*sure, *unsure)}
         return found.pop() if len(found) == 1 else None
 
     def _whole(self, node: Node, scope: Scope) -> Table | None:
@@ -364,10 +369,14 @@ class _Reader:
 
     def _column(self, node: Node, scope: Scope) -> Reads:
         names = node["column_names"]
-        found = list(meanings(names, scope))
-        if not found and not any(folded(names[0]) in s.names for s in scope.chain()):
+        found, unsure = meanings(names, scope)
+        first = folded(str(names[0]))
+        given = any(first in own.names for own in scope.chain())
+        if given and len(names) > 1:  # what a parameter has, and not what a table of its name has
+            given = not any(first in own.sources for own in scope.chain())
+        if not found and not given:
             raise unknown(str(names[min(1, len(names) - 1)]))
-        return frozenset().union(*(output.reads for output in found))
+        return frozenset().union(*(output.reads for output in (*found, *unsure)))
 
     def _subquery(self, node: Node, scope: Scope) -> Reads:
         outputs = self.query(node["subquery"]["node"], scope)
@@ -418,6 +427,14 @@ def _inside(node: Node) -> Node | None:
             never = len(checks) == 1 and _literal(checks[0]["when_expr"]) == "false"
             return checks[0]["then_expr"] if never and empty else None
     return None
+
+
+def _placed(node: Node, outputs: tuple[Output, ...]) -> Output | None:
+    """The output that a number in GROUP BY or ORDER BY stands for."""
+    text = _literal(node)
+    if text is None or not text.isdecimal() or not 1 <= int(text) <= len(outputs):
+        return None
+    return outputs[int(text) - 1]
 
 
 def _literal(node: Node) -> str | None:
