@@ -42,7 +42,6 @@ from sqlfl.udfs.describe import current_place
 
 Serve = Callable[[ms.Message], ms.Message]
 T = TypeVar("T")
-LABELS = (ms.SendLabels, ms.SendWeights)
 MOMENTS = (
     ms.SendGram, ms.SendRotated, ms.SendErrors, ms.SendProfile, ms.SendExplained, ms.SendSkew,
     ms.SendStatistics,
@@ -255,8 +254,6 @@ class Guard:
     def _in_run(self, request: ms.Message, run: _Run, answer: Serve) -> ms.Message:
         rules = run.rules.get(request.slot, run.every)
         self._count(request, run, rules)
-        if isinstance(request, LABELS) and rules.labels == NEVER:
-            raise self._refusal("labels = 'never'")
         if isinstance(request, MOMENTS) and rules.moments == NEVER:
             raise self._refusal("moments = 'never'")
         if isinstance(request, SCORES):

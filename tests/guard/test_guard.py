@@ -330,6 +330,8 @@ def prepared(ask: Ask, select: str, slot: SlotSpecification = SLOT) -> ms.Messag
         "SELECT row_number() OVER () AS sqlfl_key_0_0 FROM patients",
         "SELECT salary AS sqlfl_key_0_0 FROM patients",
         "SELECT pid AS sqlfl_key_0_0 FROM patients WHERE salary > 700",
+        "SELECT pid AS sqlfl_key_0_0 FROM patients WHERE salary IS NOT NULL",
+        "SELECT pid AS sqlfl_key_0_0 FROM patients WHERE salary = age",
         "SELECT pid AS sqlfl_key_0_0 FROM patients WHERE pid = 3",
         "SELECT pid AS sqlfl_key_0_0 FROM patients, sqlfl.grants",
         "SELECT CAST(length(content) AS BIGINT) AS sqlfl_key_0_0 FROM read_text('/etc/passwd')",
@@ -390,3 +392,22 @@ def test_rows_of_a_few_are_not_activated(ask: Ask) -> None:
     reply = ask(ms.Activate("r", 0, np.array([7], np.uint32), np.array([9], np.uint32), 9))
     assert isinstance(reply, ms.Failure)
     assert "min_rows = 5, of rows that are joined" in reply.text
+
+
+def test_rows_are_drawn_by_what_is_granted(ask: Ask) -> None:
+    slot = replace(SLOT, base=True, split=0.5)
+    inner = "(SELECT pid, salary FROM patients) AS q"
+    reply = prepared(ask, f"SELECT q AS sqlfl_base, q.pid AS sqlfl_key_0_0 FROM {inner}", slot)
+    assert isinstance(reply, ms.Failure)
+    assert reply.text.startswith("column salary is not granted")
+    inner = inner.replace("salary", "age")
+    reply = prepared(ask, f"SELECT q AS sqlfl_base, q.pid AS sqlfl_key_0_0 FROM {inner}", slot)
+    assert isinstance(reply, ms.Prepared)
+
+
+def test_a_run_has_not_too_many_fragments(ask: Ask) -> None:
+    slot = replace(SLOT, fragments=tuple(range(257)))
+    texts = ("SELECT pid AS sqlfl_key_0_0 FROM patients",) * 257
+    reply = ask(ms.Prepare("r", -1, specifications_to_json((slot,)), texts))
+    assert isinstance(reply, ms.Failure)
+    assert reply.text == "257 fragments; 256 are taken"

@@ -174,7 +174,10 @@ REFUSED = [
     "SELECT a FROM t LIMIT (SELECT max(z) FROM hr.salaries)",
     "SELECT max(a) FILTER (random() > 0.5) FROM t", "SELECT a FROM t AT (VERSION => 1)",
     f"SELECT {'+'.join(['a'] * 3000)} FROM t",
-    f"SELECT '{'x' * LONGEST}'", "SELECT '\x00'",
+    "SELECT 1 AS k FROM read_csv('x')", "SELECT count(*) AS n FROM range(1000000)",
+    "SELECT k FROM t AS q(k, l, m, n, o, p)",
+    "SELECT a, b FROM t UNION ALL SELECT a FROM t", "SELECT x.* FROM t", "SELECT *",
+    f"SELECT {','.join(['ln(1)'] * 30_000)}", f"SELECT '{'x' * LONGEST}'", "SELECT '\x00'",
 ]  # fmt: skip
 
 
