@@ -277,7 +277,7 @@ class Governance:
         table: str,
         parameters: dict[str, object] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """None where the table is not there."""
+        """No rows where the table is not there: no owner has made a policy, or a grant."""
         query = _of_table(text, self._catalog, table)
         try:
             return cursor.execute(query, parameters or {}).fetchall()

@@ -16,7 +16,7 @@ import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
-from sqlfl.fragment_columns import BASE, IDENTIFIER, KEPT, KEY, ROW, TARGET, WEIGHT
+from sqlfl.fragment_columns import BASE, KEPT, ROW
 from sqlfl.guard.functions import Functions, functions_of
 from sqlfl.guard.governance import (
     IDENTIFY,
@@ -165,9 +165,8 @@ class Guard:
         with closing(sql.waiting(self._con.cursor)) as cursor:
             reading = self._read(cursor, select, ruling)
         every = {c for output in reading.outputs for c in output.reads}
-        whole = {output.whole for output in reading.outputs}
         for column in sorted({*every, *reading.filters, *reading.links}):
-            if column.table not in whole and not ruling.may_any(column):
+            if not ruling.may_any(column):
                 raise unknown(column.name)
 
     # -- a run ------------------------------------------------------------------------------------
@@ -213,9 +212,7 @@ class Guard:
         self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
     ) -> Reading:
         reading = self._read(cursor, text, ruling)
-        features = {feature.name.lower() for feature in item.features}
-        for output in reading.outputs:
-            role = _role(output.name, features)
+        for role, output in zip(_roles(item, reading.outputs), reading.outputs, strict=True):
             if role == JOIN:
                 self._check_key(output, ruling)
                 continue
@@ -381,16 +378,17 @@ _ASKED = (ms.ListTables, ms.Describe, ms.Prepare, ms.SendBlock)
 """Requests for which grants are looked at anew."""
 
 
-def _role(name: str, features: Iterable[str]) -> str:
-    """What an output of a fragment is for."""
-    if name in features:
-        return TRAIN
-    for prefix, role in ((TARGET, LABEL), (WEIGHT, LABEL), (BASE, BASE), (ROW, ROW), (KEPT, KEPT)):
-        if name == prefix:
-            return role
-    if name.startswith(KEY):
-        return JOIN
-    return IDENTIFY if name.startswith(IDENTIFIER) else TRAIN
+def _roles(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
+    """What each output of a fragment is for: by its place, as that is how it is taken."""
+    parts = sum(len(key.types) for key in item.keys)
+    found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight)
+    found += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts
+    if len(outputs) == len(found) + 1 and outputs[-1].name == KEPT:
+        return [*found, KEPT]
+    found = found or [ROW]
+    if len(outputs) != len(found):
+        raise PolicyError(f"a fragment of {len(outputs)} columns, of {len(found)}")
+    return found
 
 
 def _about(rows: int | None) -> int | None:

@@ -17,7 +17,13 @@ from sqlfl import messages as ms
 from sqlfl.errors import PlanError, PolicyError
 from sqlfl.guard.governance import Governance
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.schema import Client, KeySpecification, SlotSpecification, specifications_to_json
+from sqlfl.schema import (
+    Client,
+    FeatureSpecification,
+    KeySpecification,
+    SlotSpecification,
+    specifications_to_json,
+)
 from sqlfl.wire import encode, received
 from tests.conftest import Open
 
@@ -411,3 +417,34 @@ def test_a_run_has_not_too_many_fragments(ask: Ask) -> None:
     reply = ask(ms.Prepare("r", -1, specifications_to_json((slot,)), texts))
     assert isinstance(reply, ms.Failure)
     assert reply.text == "257 fragments; 256 are taken"
+
+
+def feature(name: str) -> FeatureSpecification:
+    return FeatureSpecification(name, "numeric")
+
+
+def test_what_an_output_is_for_follows_from_its_place(ask: Ask) -> None:
+    """Features may be called like what has another role."""
+    named = (feature("sqlfl_key_0_0"), feature("sqlfl_target"), feature("sqlfl_base"))
+    slot = replace(SLOT, features=named, target=True)
+    ends = "pid AS sqlfl_key_0_0 FROM patients"
+    own = "age AS sqlfl_key_0_0, age AS sqlfl_target, bmi AS sqlfl_base"
+    for select, said in (
+        (f"SELECT {own}, age AS sqlfl_target, {ends}", "age of main.patients is not granted to"),
+        (f"SELECT {own}, days AS sqlfl_target, age + 6000 AS {ends[7:]}", "a join key is to be"),
+        (f"SELECT {own}, days AS sqlfl_target, pid AS a, {ends}", "a fragment of 6 columns, of 5"),
+        (f"SELECT {own.replace('bmi', 'pid')}, days AS sqlfl_target, {ends}", "pid of main.patie"),
+    ):
+        reply = prepared(ask, select, slot)
+        assert isinstance(reply, ms.Failure)
+        assert said in reply.text
+    assert isinstance(
+        prepared(ask, f"SELECT {own}, days AS sqlfl_target, {ends}", slot), ms.Prepared
+    )
+
+
+@pytest.mark.parametrize("select", ["SELECT p FROM patients AS p", "SELECT * FROM patients"])
+def test_a_whole_row_is_not_described(ask: Ask, select: str) -> None:
+    reply = ask(ms.Describe("", -1, select))
+    assert isinstance(reply, ms.Failure)
+    assert reply.text.startswith("column salary is not granted")
