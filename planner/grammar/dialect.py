@@ -49,7 +49,8 @@ STATEMENTS = (
     *_QUALITY,
     *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
 )
-_RESERVED = ("RESUME", "GRANT", "REVOKE")
+_RESERVED = ("RESUME",)
+_OWNERS = ("GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
 _TRAIN_FORM = (
@@ -133,6 +134,11 @@ class _Reader(Listings):
             return readers[first]()
         if first in _RESERVED:
             raise self.fail(f"{first} is reserved for later and not built yet")
+        if first in _OWNERS:
+            raise self.fail(
+                f"{first} is a statement of a table's owner, and not of a federation's",
+                hint="the owner runs it: sqlfl.owner(connection_or_path).sql(...)",
+            )
         near = nearest(first, (*STATEMENTS, *_RESERVED))
         hint = f"did you mean {near}?" if near else None
         if first in _SQL:
