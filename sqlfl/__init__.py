@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlfl.errors import (
+    ApprovalError,
     Error,
     InternalError,
     ModelError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from sqlfl.trace import Trace
 
 __all__ = [
+    "ApprovalError",
     "Error",
     "FederatedPlan",
     "Federation",

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from sqlfl.messages import CLIENT, Columns, Describe, ListTables, Tables
 from sqlfl.messages.replies import Expected, ask, refused
-from sqlfl.schema import Client, Column, Place, Table, tables_from_json, told_type
+from sqlfl.schema import Client, Column, Listing, Place, Table, listing_from_json, told_type
 from sqlfl.transport.base import Channel
 
 
@@ -29,7 +29,7 @@ class FederationCatalog:
         named = set() if query is None else _owners(query)
         own = (clients for party, clients in parties.items() if party.lower() in named)
         self._together = tuple(client for clients in own for client in clients)
-        self._listings: dict[Client, tuple[tuple[Place, ...], tuple[Table, ...], str]] = {}
+        self._listings: dict[Client, Listing] = {}
         self._columns: dict[tuple[Client, str], tuple[Column, ...]] = {}
 
     def parties(self) -> tuple[str, ...]:
@@ -39,15 +39,18 @@ class FederationCatalog:
         return self._parties[party]
 
     def tables(self, client: Client) -> tuple[Table, ...]:
-        return self._listing(client)[1]
+        return self._listing(client).tables
 
     def places(self, client: Client) -> tuple[Place, ...]:
-        return self._listing(client)[0]
+        return self._listing(client).places
 
     def fleeting(self, client: Client) -> str:
-        return self._listing(client)[2]
+        return self._listing(client).fleeting
 
-    def _listing(self, client: Client) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
+    def governed(self, client: Client) -> bool:
+        return self._listing(client).governed
+
+    def _listing(self, client: Client) -> Listing:
         if client not in self._listings:
             own = self._parties[client.party]
             clients = self._together if client in self._together else own
@@ -55,7 +58,7 @@ class FederationCatalog:
             replies = ask(self._channel, requests, lambda address: Expected(Tables))
             for address, reply in replies.items():
                 try:
-                    self._listings[address[0]] = tables_from_json(reply.tables)
+                    self._listings[address[0]] = listing_from_json(reply.tables)
                 except ValueError as error:
                     what = f"is no listing of tables: {error}"
                     raise refused(address[0], requests[address], what) from None

@@ -118,6 +118,10 @@ class PolicyError(Error):
     """A party's policy refuses a request."""
 
 
+class ApprovalError(PolicyError):
+    """A run waits for the owner of a party's tables to approve it."""
+
+
 class PrivacyError(StatementError):
     """A privacy demand cannot be met; with its place, where that is known before a run."""
 

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from sqlfl import listing
 from sqlfl.catalog import FederationCatalog
+from sqlfl.coordinator.proposing import verdicts
 from sqlfl.errors import Error
 from sqlfl.parties import Parties
 from sqlfl.planner.explain.explained import ExplainedPlan
@@ -80,7 +81,7 @@ class Face(ABC):
             if isinstance(statement, st.ExplainStatement):
                 statement = statement.statement
             with piece.placed():
-                return explain(self._plan(statement))
+                return self._explained(statement)
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -117,6 +118,10 @@ class Face(ABC):
         statement can have.
         """
         return self._relation(fill(text_of(text, "a query"), parameters))
+
+    def _explained(self, statement: st.Statement) -> ExplainedPlan:
+        plan = self._plan(statement)
+        return explain(plan, verdicts(plan, self._channel()))
 
     def _relation(self, filled: Filled, path: tuple[str, ...] = ()) -> Relation:
         piece = Piece(filled, filled.sql)

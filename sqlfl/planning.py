@@ -42,6 +42,7 @@ from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
+from sqlfl.request import Verdict
 from sqlfl.schema import Catalog, Client
 from sqlfl.store.registry import Model
 from sqlfl.transforms import Transform
@@ -127,13 +128,17 @@ def plan_training(
         privacy=privacy,
         slots=told,
         fleeting=_fleeting(ucq, catalog),
+        governed=_governed(ucq, catalog),
         tuning=tuning,
     )
 
 
-def explain(plan: FederatedPlan) -> ExplainedPlan:
-    """The plan with what is to be expected of its privacy."""
-    return explained(plan, None if plan.privacy is None else expected_report(plan))
+def explain(
+    plan: FederatedPlan, verdicts: Mapping[Client, tuple[Verdict, ...]] | None = None
+) -> ExplainedPlan:
+    """The plan with what is to be expected of its privacy, and what owners say of it."""
+    report = None if plan.privacy is None else expected_report(plan)
+    return explained(plan, report, verdicts)
 
 
 def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
@@ -141,6 +146,12 @@ def _fleeting(ucq: Ucq, catalog: Catalog) -> Mapping[Client, str]:
     clients = [client for slot in ucq.slots if slot.noised for client in slot.databases]
     reasons = {client: catalog.fleeting(client) for client in clients}
     return {client: reason for client, reason in reasons.items() if reason}
+
+
+def _governed(ucq: Ucq, catalog: Catalog) -> frozenset[Client]:
+    """Clients whose owners have made training policies."""
+    clients = {client for slot in ucq.slots for client in slot.databases}
+    return frozenset(client for client in clients if catalog.governed(client))
 
 
 def _asked(statement: TrainModel) -> Privacy | None:
@@ -235,6 +246,7 @@ def plan_scoring(
         slots=None if privacy is None else slots_of(privacy, model.kind, ucq),
         findings=not model.privacy.assumptions,
         fleeting=_fleeting(ucq, catalog),
+        governed=_governed(ucq, catalog),
         notes=notes_of(model, privacy) if purpose == federated.EVALUATE else (),
         look=look,
     )
@@ -259,7 +271,16 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
     if statement.target is not None:
         _check_target(ucq, chosen, statement.sql, statement.target.span)
     return federated.plan(
-        federated.CHECK, "", chosen, ucq, options, statement.sql, at=at, findings=False, look=look
+        federated.CHECK,
+        "",
+        chosen,
+        ucq,
+        options,
+        statement.sql,
+        at=at,
+        findings=False,
+        look=look,
+        governed=_governed(ucq, catalog),
     )
 
 

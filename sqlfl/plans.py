@@ -71,6 +71,9 @@ class _Asked:
     def fleeting(self, client: Client) -> str:
         return self._ask(self.catalog.fleeting, client)
 
+    def governed(self, client: Client) -> bool:
+        return self._ask(self.catalog.governed, client)
+
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         return self._ask(self.catalog.describe, client, select)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
 from sqlfl.errors import InternalError
@@ -106,6 +106,10 @@ class Catalog(Protocol):
     def fleeting(self, client: Client) -> str:
         """Why the client's label noise is drawn anew in each session, to follow its name ('is in
         memory'); empty where it keeps the secret that the noise follows from."""
+        ...
+
+    def governed(self, client: Client) -> bool:
+        """Its owner has made training policies: a run is proposed to it before it begins."""
         ...
 
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
@@ -318,25 +322,34 @@ LARGEST_COUNT = 10_000
 LARGEST_DEGREE = 10
 
 
-def tables_to_json(places: tuple[Place, ...], tables: tuple[Table, ...], fleeting: str = "") -> str:
-    """For the `Tables` message of sqlfl.messages. `fleeting`: see `Catalog.fleeting`."""
+class Listing(NamedTuple):
+    """What a client tells of its database; see `Catalog`."""
+
+    places: tuple[Place, ...]
+    tables: tuple[Table, ...]
+    fleeting: str = ""
+    governed: bool = False
+
+
+def listing_to_json(listing: Listing) -> str:
+    """For the `Tables` message of sqlfl.messages."""
     listed = tuple(
         _ListedTable(t.schema, t.name, [(c.name, c.type) for c in t.columns], t.rows, t.catalog)
-        for t in tables
+        for t in listing.tables
     )
-    open_ = tuple((p.catalog, p.schema, p.writable, p.database) for p in places)
-    return to_json(_Listing(fleeting, open_, listed))
+    open_ = tuple((p.catalog, p.schema, p.writable, p.database) for p in listing.places)
+    return to_json(_Listing(listing.fleeting, open_, listed, listing.governed))
 
 
-def tables_from_json(text: str) -> tuple[tuple[Place, ...], tuple[Table, ...], str]:
-    """What `tables_to_json` wrote. Raises ValueError for anything else."""
+def listing_from_json(text: str) -> Listing:
+    """What `listing_to_json` wrote. Raises ValueError for anything else."""
     listing = from_json(_Listing, text)
     places = tuple(Place(*place) for place in listing.places)
     tables = tuple(
         Table(item.schema, item.name, _columns(item.columns), item.rows, item.catalog)
         for item in listing.tables
     )
-    return places, tables, listing.fleeting
+    return Listing(places, tables, listing.fleeting, listing.governed)
 
 
 @dataclass(frozen=True)
@@ -353,6 +366,7 @@ class _Listing:
     fleeting: str
     places: tuple[tuple[str, str, bool, str], ...]
     tables: tuple[_ListedTable, ...]
+    governed: bool = field(default=False, metadata=LEFT_OUT)
 
 
 def _columns(found: object) -> tuple[Column, ...]:

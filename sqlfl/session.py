@@ -32,7 +32,7 @@ from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
-from sqlfl.planning import explain, plan_check, plan_scoring, plan_training
+from sqlfl.planning import plan_check, plan_scoring, plan_training
 from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
@@ -162,7 +162,7 @@ class Federation(Face):
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
             case st.ExplainStatement():
-                plan = explain(self._plan(statement.statement))
+                plan = self._explained(statement.statement)
                 shown = plan.details if statement.verbose else plan
                 text = str(shown)
                 table = pa.table({"plan": text.splitlines()})

@@ -285,6 +285,7 @@ FITTING = (
     ms.Probe("run", 0, ONES),
     ms.Weigh("run", 0, np.ones(9), 9.0),
     ms.Describe("", -1, "SELECT x, c FROM t"),
+    ms.Propose("run", -1, "{}", "[]", ("SELECT x, c FROM t",)),
     ms.Save("run", 0, "run", "m", 0),
     ms.Score("run", 0, "run", 0),
     ms.Write(

@@ -83,7 +83,14 @@ def members(package: str) -> list[str]:
 
 
 def test_the_planner_is_pure() -> None:
-    allowed = STDLIB | {"sqlglot", "sqlfl", "sqlfl.errors", "sqlfl.methods.spec", "sqlfl.schema"}
+    allowed = STDLIB | {
+        "sqlglot",
+        "sqlfl",
+        "sqlfl.errors",
+        "sqlfl.methods.spec",
+        "sqlfl.request",
+        "sqlfl.schema",
+    }
     allowed |= {"sqlfl.sql_writer", "sqlfl.transforms"}
     specifications = [f"{package}.spec" for package in METHODS.values()]
     for module in (*members("sqlfl.planner"), "sqlfl.methods.spec", *specifications):
@@ -96,8 +103,8 @@ GROUND = frozenset(
     "sqlfl." + name
     for name in (
         "arrays", "codec", "compiled", "endings", "errors", "files", "fragment_columns",
-        "interrupts", "printing", "schema", "sql_writer", "threads", "transforms", "unions",
-        "version", "wire", "wire_columns",
+        "interrupts", "printing", "request", "schema", "sql_writer", "threads", "transforms",
+        "unions", "version", "wire", "wire_columns",
     )
 )  # fmt: skip
 ROOMS = {
@@ -213,6 +220,7 @@ BOTTOM = [
     "sqlfl.models.kinds",
     "sqlfl.printing",
     "sqlfl.privacy.counts",
+    "sqlfl.request",
     "sqlfl.schema",
     "sqlfl.methods",
     "sqlfl.methods.admm.options",

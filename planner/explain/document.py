@@ -11,6 +11,7 @@ from sqlfl.planner.explain.caveats import caveats, protects
 from sqlfl.planner.explain.joins import join, joins, slots, transforms
 from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
+from sqlfl.planner.explain.owners import NO_OWNERS, Verdicts, owners
 from sqlfl.planner.explain.picture import picture
 from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
 from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
@@ -24,12 +25,15 @@ from sqlfl.report.card import PrivacyReport
 WHERE = "in full: EXPLAIN (VERBOSE) ..., plan.details"
 
 
-def summary(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
+def summary(
+    plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
+) -> Document:
     """The plan in short; `report` is what is expected of PRIVACY.
 
     Equal plans give equal documents, as for `details`.
     """
     sections = (
+        *owners(plan, verdicts),
         *_leaving(plan),
         Section("What protects it", (Notes(_protection(plan, report)),)),
         join(plan),
@@ -40,13 +44,16 @@ def summary(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
     return Document(_title(plan), sections)
 
 
-def details(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
+def details(
+    plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
+) -> Document:
     """Every message of each client with its size, and all SQL."""
     privacy = () if report is None else report.sections
     told = "" if report is None else " ".join(report.assumptions)
     rest = tuple(note for note in caveats(plan) if note not in told)
     sections = (
         Section("Statement", (Code("", plan.sql.strip()),)),
+        *owners(plan, verdicts),
         model(plan),
         slots(plan),
         *transforms(plan),
@@ -69,9 +76,11 @@ def details(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
     return Document(_title(plan), sections)
 
 
-def page(plan: FederatedPlan, report: PrivacyReport | None) -> Document:
+def page(
+    plan: FederatedPlan, report: PrivacyReport | None, verdicts: Verdicts = NO_OWNERS
+) -> Document:
     """For notebooks: a picture, in short, and the details folded below."""
-    short, full = summary(plan, report), details(plan, report)
+    short, full = summary(plan, report, verdicts), details(plan, report, verdicts)
     titles = {section.title for section in short.sections}
     folded = [replace(s, folded=True) for s in full.sections if s.title not in titles]
     drawn = picture(plan)

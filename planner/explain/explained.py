@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 from sqlfl.planner.explain import document
 from sqlfl.planner.explain.render import Document, to_html, to_text
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import line
 from sqlfl.report.card import PrivacyReport
+from sqlfl.request import Verdict
+from sqlfl.schema import Client
 
 
 @dataclass(frozen=True)
@@ -17,22 +20,28 @@ class ExplainedPlan(FederatedPlan):
 
     report: PrivacyReport | None = None
     """None without PRIVACY."""
+    verdicts: Mapping[Client, tuple[Verdict, ...]] = field(default_factory=dict)
+    """Of clients whose owners have training policies: what they refuse, or want to look at."""
 
     @property
     def details(self) -> Document:
         """EXPLAIN (VERBOSE): every message of each client with its size, and all SQL."""
-        return document.details(self, self.report)
+        return document.details(self, self.report, self.verdicts)
 
     def __str__(self) -> str:
-        return to_text(document.summary(self, self.report))
+        return to_text(document.summary(self, self.report, self.verdicts))
 
     def __repr__(self) -> str:
         return line(f"<sqlfl plan: {self.purpose} {self.kind} {self.name}; print it for EXPLAIN>")
 
     def _repr_html_(self) -> str:
-        return to_html(document.page(self, self.report))
+        return to_html(document.page(self, self.report, self.verdicts))
 
 
-def explained(plan: FederatedPlan, report: PrivacyReport | None) -> ExplainedPlan:
-    values = {field.name: getattr(plan, field.name) for field in fields(FederatedPlan)}
-    return ExplainedPlan(**values, report=report)
+def explained(
+    plan: FederatedPlan,
+    report: PrivacyReport | None,
+    verdicts: Mapping[Client, tuple[Verdict, ...]] | None = None,
+) -> ExplainedPlan:
+    values = {item.name: getattr(plan, item.name) for item in fields(FederatedPlan)}
+    return ExplainedPlan(**values, report=report, verdicts=verdicts or {})

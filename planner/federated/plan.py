@@ -22,12 +22,14 @@ from sqlfl.planner.federated.into import Into
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol import exchanges as ex
 from sqlfl.planner.protocol.phases import protocol, rounds_of
+from sqlfl.planner.protocol.requests import request_of
 from sqlfl.planner.protocol.secure import secret_kinds, secured
 from sqlfl.planner.protocol.sizes import Size, Symbol
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
 from sqlfl.privacy.specification import SnapshotPrivacy
+from sqlfl.request import Request
 from sqlfl.schema import (
     COMBINED,
     Client,
@@ -90,6 +92,10 @@ class FederatedPlan:
     def fragments_sql(self, client: Client) -> tuple[str, ...]:
         """The SELECTs that `client` evaluates, slot after slot, as the Prepare message has them."""
         return _fragments(self.ucq, client, self.specifications[client])
+
+    def request(self, client: Client) -> Request:
+        """What the client is told of the whole run, where its owner has policies."""
+        return request_of(self.run, self.exchanges, client, self.privacy)
 
     def renamed(self, name: str, sql: str) -> FederatedPlan:
         """The plan of the same statement over a model of another name, which is as long: what was
@@ -215,6 +221,7 @@ def plan(
     notes: tuple[str, ...] = (),
     look: Look | None = None,
     tuning: Tuning | None = None,
+    governed: frozenset[Client] = frozenset(),
 ) -> FederatedPlan:
     """The plan of a statement over model `name`.
 
@@ -224,7 +231,8 @@ def plan(
     PREDICT and a warm start. `at` is the party that the coordinator runs at. `privacy` is settled,
     and `slots` what it means for the clients of the slots where anything is noised; where features
     are protected, or those of the model were, `findings` are not asked for. `fleeting`, `notes`,
-    `look` and `tuning` are as the plan has them. Raises InternalError where these do not hold.
+    `look` and `tuning` are as the plan has them, and `governed` is as the run has it. Raises
+    InternalError where these do not hold.
     """
     if purpose not in (TRAIN, EVALUATE, PREDICT, CHECK):
         raise InternalError(
@@ -291,7 +299,7 @@ def plan(
     merges = all(options is not None and _merges(options, protection) for options in every)
     run = ex.Run(
         purpose, name, kind, ucq, options, scored, specifications, fragments, into, protection,
-        findings, merges, look, tuning,
+        findings, merges, look, tuning, governed,
     )  # fmt: skip
     if tuning is not None:
         _check_candidates(run, tuning)

@@ -105,6 +105,8 @@ class Run:
     """What is shown of rows that are scored."""
     tuning: Tuning | None = None
     """Candidates that are trained over the same rows, one after the other."""
+    governed: frozenset[Client] = frozenset()
+    """Clients whose owners have made training policies."""
 
     @property
     def clients(self) -> tuple[Client, ...]:

@@ -130,7 +130,8 @@ def permuting(run: Run, look: Importance) -> list[Exchange]:
 
 def preparation(run: Run) -> list[Exchange]:
     """Planning, the snapshot, its join keys, and the rows that occur in the join."""
-    return [*planning(run), snapshot(run), keys(run), activation(run)]
+    found = [*planning(run), proposing(run), snapshot(run), keys(run), activation(run)]
+    return [item for item in found if item.sends]
 
 
 def weighted_encoding(run: Run) -> list[Exchange]:
@@ -163,6 +164,22 @@ def describing(client: Client) -> Call:
         content(ms.Describe, select=sym.of_database("select_text", client)),
         content(ms.Columns, names=Amount(columns, text), types=Amount(columns, Size())),
     )
+
+
+def proposing(run: Run) -> Exchange:
+    """The run as a whole is told to clients whose owners have policies."""
+    calls = []
+    for client in run.clients:
+        if client not in run.governed:
+            continue
+        request = content(
+            ms.Propose,
+            request=sym.of_database("request_text", client),
+            specification=specifications_to_json(run.specifications[client]),
+            fragments=run.fragments[client],
+        )
+        calls.append(Call(client, WHOLE, request, content(ms.Proposed, verdicts="[]")))
+    return exchange("proposal", 1, calls)
 
 
 def snapshot(run: Run) -> Exchange:

@@ -125,6 +125,10 @@ ROLES: dict[str, tuple[str, str]] = {
     "probes": ("P", "power rounds of the curvature estimate"),
     "run": ("r", "bytes of the name of a training run, under which its blocks are kept"),
     "schema_text": ("s[client]", "bytes of names of schemas, tables, columns, and types, as JSON"),
+    "request_text": (
+        "q[client]",
+        "bytes of what the run is: its kind, options, and messages, as JSON",
+    ),
     "described": ("D[client]", "SELECTs of which the database was asked the columns"),
     "select_text": ("e[client]", "bytes of such a SELECT, on average"),
     "column_text": ("f[client]", "bytes of the names and types of its columns, on average"),

@@ -15,6 +15,7 @@ from sqlfl.coordinator.join_limits import Place, check_join, check_keys, databas
 from sqlfl.coordinator.join_size import JoinSize, SlotCodes, join_size
 from sqlfl.coordinator.key_trees import factorised
 from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mapping_query
+from sqlfl.coordinator.proposing import propose
 from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.scratch import Scratch
 from sqlfl.errors import ModelError, PartyError, PlanError
@@ -299,6 +300,7 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
         )
         for client, specification in plan.specifications.items()
     }
+    propose(plan, channel, run)
     numbers = {c: sum(len(item.fragments) for item in plan.specifications[c]) for c in fragments}
     try:
         replies = ask(channel, requests, lambda a: expected.prepared(numbers[a[0]]))

@@ -19,7 +19,7 @@ import duckdb
 from sqlglot import exp, parse_one
 
 from sqlfl.codec import from_json, to_json
-from sqlfl.errors import Error
+from sqlfl.errors import Error, PolicyError
 from sqlfl.guard.scopes import Column, Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import folded
@@ -48,7 +48,25 @@ GRANTS = {
     "granted_at": "TIMESTAMPTZ",
     "revoked_at": "TIMESTAMPTZ",
 }
-TABLES = {"policies": POLICIES, "grants": GRANTS}
+REQUESTS = {
+    "number": "INTEGER",
+    "digest": "VARCHAR",
+    "analyst": "VARCHAR",
+    "tables": "VARCHAR",
+    "request": "VARCHAR",
+    "fragments": "VARCHAR",
+    "asked_at": "TIMESTAMPTZ",
+    "state": "VARCHAR",
+    "because": "VARCHAR",
+    "decided_at": "TIMESTAMPTZ",
+}
+RUNS = {
+    "run": "VARCHAR",
+    "analyst": "VARCHAR",
+    "digest": "VARCHAR",
+    "begun_at": "TIMESTAMPTZ",
+}
+TABLES = {"policies": POLICIES, "grants": GRANTS, "requests": REQUESTS, "runs": RUNS}
 
 
 @dataclass(frozen=True)
@@ -151,28 +169,43 @@ class Governance:
         with closing(sql.waiting(self._con.cursor)) as cursor:
             return self._grants(cursor)
 
+    def begin(self, run: str, analyst: str, digest: str, most: int) -> None:
+        """Note that the run begins. Raises PolicyError where that is more than `most` within 24
+        hours."""
+        now = dt.datetime.now(dt.UTC)
+        with self.writing() as cursor:
+            ((count,),) = self.rows(
+                cursor,
+                "SELECT count(*) FROM t WHERE analyst = $analyst AND begun_at > $since",
+                "runs",
+                {"analyst": analyst, "since": now - dt.timedelta(days=1)},
+            )
+            if count >= most:
+                raise PolicyError(f"its owner's policy has runs_per_day = {most}")
+            self.insert(cursor, "runs", (run, analyst, digest, now))
+
     # -- the owner's ------------------------------------------------------------------------------
 
     def put_policy(self, name: str, policy: TrainingPolicy, *, replace: bool) -> int:
         """The version that it has now. Raises Error where the name is taken."""
-        with self._writing() as cursor:
+        with self.writing() as cursor:
             found = self._policies(cursor).get(folded(name))
             if found is not None and not replace:
                 raise Error(
                     f"there is a training policy {name} already",
                     hint=f"CREATE OR REPLACE TRAINING POLICY {name}, or choose another name",
                 )
-            versions = self._rows(cursor, "SELECT max(version) FROM t WHERE lower(name) = $name",
+            versions = self.rows(cursor, "SELECT max(version) FROM t WHERE lower(name) = $name",
                                   "policies", {"name": folded(name)})  # fmt: skip
             version = (versions[0][0] or 0) + 1
             self._end_policy(cursor, name)
             row = (folded(name), version, to_json(policy), dt.datetime.now(dt.UTC), None)
-            self._insert(cursor, "policies", row)
+            self.insert(cursor, "policies", row)
             return version
 
     def drop_policy(self, name: str, *, if_exists: bool) -> bool:
         """Whether there was one. Raises Error where grants are made under it."""
-        with self._writing() as cursor:
+        with self.writing() as cursor:
             if folded(name) not in self._policies(cursor):
                 if if_exists:
                     return False
@@ -191,21 +224,21 @@ class Governance:
         self, analyst: str, table: Table, roles: Roles, policy: str, until: dt.datetime | None
     ) -> int:
         """The number of the grant. Raises Error where there is no such policy."""
-        with self._writing() as cursor:
+        with self.writing() as cursor:
             if folded(policy) not in self._policies(cursor):
                 raise _no_policy(policy, self._policies(cursor))
-            ((last,),) = self._rows(cursor, "SELECT max(number) FROM t", "grants")
+            ((last,),) = self.rows(cursor, "SELECT max(number) FROM t", "grants")
             number = (last or 0) + 1
             row = (
                 number, analyst, *table, roles.to_json(), folded(policy), until,
                 definition_of(cursor, table), dt.datetime.now(dt.UTC), None,
             )  # fmt: skip
-            self._insert(cursor, "grants", row)
+            self.insert(cursor, "grants", row)
             return number
 
     def revoke(self, analyst: str, table: Table, roles: Iterable[str] | None) -> int:
         """How many grants are less than they were; `roles`: those that end, None for all."""
-        with self._writing() as cursor:
+        with self.writing() as cursor:
             changed = 0
             ending = None if roles is None else set(roles)
             for grant in self._grants(cursor):
@@ -223,31 +256,35 @@ class Governance:
                     continue
                 changed += 1
                 now = dt.datetime.now(dt.UTC)
-                self._rows(
+                self.rows(
                     cursor,
                     "UPDATE t SET revoked_at = $now WHERE number = $number",
                     "grants",
                     {"now": now, "number": grant.number},
                 )
                 if left or predict:
-                    ((last,),) = self._rows(cursor, "SELECT max(number) FROM t", "grants")
+                    ((last,),) = self.rows(cursor, "SELECT max(number) FROM t", "grants")
                     row = (
                         last + 1, analyst, *grant.table, rest.to_json(), grant.policy, grant.until,
                         grant.definition, now, None,
                     )  # fmt: skip
-                    self._insert(cursor, "grants", row)
+                    self.insert(cursor, "grants", row)
             return changed
+
+    def cursor(self) -> sql.Connection:
+        """To read with; whoever takes it closes it."""
+        return sql.waiting(self._con.cursor)
 
     # -- rows -------------------------------------------------------------------------------------
 
     def _policies(self, cursor: sql.Connection) -> dict[str, tuple[int, TrainingPolicy]]:
-        rows = self._rows(
+        rows = self.rows(
             cursor, "SELECT name, version, rules FROM t WHERE dropped_at IS NULL", "policies"
         )
         return {name: (version, _policy(name, rules)) for name, version, rules in rows}
 
     def _grants(self, cursor: sql.Connection) -> tuple[Grant, ...]:
-        rows = self._rows(
+        rows = self.rows(
             cursor,
             'SELECT number, analyst, "database", "schema", name, roles, policy, epoch_us(until), '
             "definition FROM t WHERE revoked_at IS NULL",
@@ -255,7 +292,13 @@ class Governance:
         )
         return tuple(
             Grant(
-                number, analyst, (a, b, c), Roles.from_json(roles), policy, _time(until), definition
+                number,
+                analyst,
+                (a, b, c),
+                Roles.from_json(roles),
+                policy,
+                time_of(until),
+                definition,
             )
             for number, analyst, a, b, c, roles, policy, until, definition in sorted(
                 rows, key=lambda row: int(row[0])
@@ -263,14 +306,14 @@ class Governance:
         )
 
     def _end_policy(self, cursor: sql.Connection, name: str) -> None:
-        self._rows(
+        self.rows(
             cursor,
             "UPDATE t SET dropped_at = $now WHERE name = $name AND dropped_at IS NULL",
             "policies",
             {"now": dt.datetime.now(dt.UTC), "name": folded(name)},
         )
 
-    def _rows(
+    def rows(
         self,
         cursor: sql.Connection,
         text: str,
@@ -284,12 +327,12 @@ class Governance:
         except duckdb.CatalogException:
             return []
 
-    def _insert(self, cursor: sql.Connection, table: str, row: tuple[object, ...]) -> None:
+    def insert(self, cursor: sql.Connection, table: str, row: tuple[object, ...]) -> None:
         places = ", ".join("?" * len(row))
         query = _of_table(f"INSERT INTO t VALUES ({places})", self._catalog, table)
         cursor.execute(query, list(row)).fetchall()
 
-    def _writing(self) -> _Writing:
+    def writing(self) -> _Writing:
         return _Writing(self._con, self._catalog)
 
 
@@ -347,7 +390,7 @@ def _policy(name: str, rules: str) -> TrainingPolicy:
         ) from None
 
 
-def _time(microseconds: int | None) -> dt.datetime | None:
+def time_of(microseconds: int | None) -> dt.datetime | None:
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     return None if microseconds is None else epoch + dt.timedelta(microseconds=microseconds)
 

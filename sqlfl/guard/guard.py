@@ -5,18 +5,18 @@ Where the owner has made no policy, all is served as it comes.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import duckdb
-import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.fragment_columns import BASE, KEPT, ROW
+from sqlfl.guard.approvals import Approvals
 from sqlfl.guard.functions import Functions, functions_of
 from sqlfl.guard.governance import (
     IDENTIFY,
@@ -27,56 +27,58 @@ from sqlfl.guard.governance import (
     Ruling,
     definition_of,
 )
+from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.names import Names
+from sqlfl.guard.runs import GovernedRun, Serve, Shape
 from sqlfl.guard.scopes import ASK, Column, Output, Table, unknown
 from sqlfl.guard.tree import NEUTRAL, Reading, read
-from sqlfl.options.policies import NEVER, TrainingPolicy, strictest
+from sqlfl.options.policies import NEVER, TrainingPolicy, strictest, within
+from sqlfl.request import (
+    REFUSED,
+    WAITING,
+    Verdict,
+    digest,
+    request_from_json,
+    verdicts_to_json,
+)
 from sqlfl.schema import (
+    Listing,
     SlotSpecification,
+    listing_from_json,
+    listing_to_json,
     specifications_from_json,
-    tables_from_json,
-    tables_to_json,
 )
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
 
-Serve = Callable[[ms.Message], ms.Message]
 T = TypeVar("T")
-MOMENTS = (
-    ms.SendGram, ms.SendRotated, ms.SendErrors, ms.SendProfile, ms.SendExplained, ms.SendSkew,
-    ms.SendStatistics,
-)  # fmt: skip
-SCORES = (
-    ms.Score, ms.ScorePermuted, ms.SendContributions, ms.SendRotated, ms.SendErrors, ms.SendSkew,
-)  # fmt: skip
-"""Of a saved block over rows: what PREDICT is granted for."""
-ONCE = (
-    ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendSplit, ms.SendFolds,
-    ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile, ms.SendIdentifiers, ms.Score,
-    ms.SendRotated, ms.SendErrors, ms.SendContributions, ms.SendSkew, ms.Write,
-)  # fmt: skip
-"""Of a slot in a run: what is told a second time, of other rows or models, tells more."""
 MOST_FRAGMENTS = 256
 """Of one run."""
+MOST_PROPOSALS = 64
+"""That are kept until their runs begin."""
+OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
+"""Of models, not of a run."""
 
 
-@dataclass
-class _Run:
-    """What was checked when a run began."""
+@dataclass(frozen=True)
+class _Proposal:
+    """A run that was allowed, and has not begun."""
 
     ruling: Ruling
-    tables: dict[int, frozenset[Table]]
-    """That each slot reads."""
-    rules: dict[int, TrainingPolicy]
-    """For each slot the strictest of its tables' policies."""
-    every: TrainingPolicy
-    active: dict[int, int] = field(default_factory=dict)
-    folds: bool = False
-    """Training begins several times."""
-    asked: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Requests by kind and slot."""
-    single: dict[int, int] = field(default_factory=dict)
-    """Fragments of each slot that have one row at most."""
+    run: GovernedRun
+    of: ms.Propose
+    digest: str
+    views: Mapping[Table, str]
+    """What each table's definition is."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the fragments of a request read."""
+
+    slots: tuple[SlotSpecification, ...]
+    tables: Mapping[int, frozenset[Table]]
+    canonical: tuple[str, ...]
 
 
 class Guard:
@@ -92,24 +94,31 @@ class Guard:
         con: duckdb.DuckDBPyConnection,
         analyst: str,
         ends: Callable[[str], None],
-        shape: Callable[[str, int], tuple[int, int | None]],
+        shape: Shape,
     ) -> None:
         self._con, self._analyst, self._ends, self._shape = con, analyst, ends, shape
         self._place = current_place(con)
         self._governance = Governance(con, self._place[0])
         self._functions: Functions | None = None
-        self._runs: dict[str, _Run] = {}
+        self._approvals = Approvals(self._governance)
+        self._runs: dict[str, GovernedRun] = {}
+        self._proposals: dict[str, _Proposal] = {}
         self._seen: set[str] = set()
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
         if isinstance(request, ms.Finish):
+            self._proposals.pop(request.run, None)
             self._runs.pop(request.run, None)
             return answer(request)
         if not isinstance(request, _ASKED):
             run = self._runs.get(request.run)
-            return answer(request) if run is None else self._in_run(request, run, answer)
+            if run is None or isinstance(request, OUTSIDE):
+                return answer(request)
+            return run.serve(request, answer)
         ruling = self._governance.ruling(self._analyst)
         if ruling is None:
+            if isinstance(request, ms.Propose):
+                return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
             return answer(request)
         if combined:
             raise PolicyError(
@@ -128,11 +137,13 @@ class Guard:
             case ms.Describe():
                 self._check_bound(request.select, ruling)
                 return self._bound(lambda: answer(request))
+            case ms.Propose():
+                return self._proposed(request, ruling)
             case ms.Prepare():
                 return self._prepared(request, answer, ruling)
             case ms.SendBlock():
                 if _strictest(ruling, None).weights == NEVER:
-                    raise self._refusal("weights = 'never'")
+                    raise refusal("weights = 'never'")
         return answer(request)
 
     # -- planning ---------------------------------------------------------------------------------
@@ -141,9 +152,9 @@ class Guard:
         """Granted columns of granted tables are all that there is."""
         reply = answer(request)
         assert isinstance(reply, ms.Tables)
-        places, tables, fleeting = tables_from_json(reply.tables)
+        told = listing_from_json(reply.tables)
         kept = []
-        for table in tables:
+        for table in told.tables:
             path = (
                 table.catalog or self._place[0],
                 table.schema or self._place[1],
@@ -155,10 +166,11 @@ class Guard:
                 kept.append(replace(table, columns=columns, rows=_about(table.rows)))
         schemas = {(t.catalog or self._place[0], t.schema or self._place[1]) for t in kept}
         own = tuple(
-            place for place in places
+            place for place in told.places
             if (place.catalog, place.schema) in {*schemas, self._place}
         )  # fmt: skip
-        return replace(reply, tables=tables_to_json(own, tuple(kept), fleeting))
+        listing = Listing(own, tuple(kept), told.fleeting, governed=True)
+        return replace(reply, tables=listing_to_json(listing))
 
     def _check_bound(self, select: str, ruling: Ruling) -> None:
         """It is not run: each column must be granted for something."""
@@ -171,41 +183,106 @@ class Guard:
 
     # -- a run ------------------------------------------------------------------------------------
 
-    def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
-        slots = specifications_from_json(request.specification)
-        if request.run in self._seen:
+    def _proposed(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
+        """Of a run that is to begin a reply is that it may; what is only asked tells all."""
+        request = request_from_json(propose.request)
+        try:
+            views, found = self._fragments(propose, ruling)
+        except PolicyError as error:
+            if propose.run:
+                raise
+            verdict = Verdict(ms.CLIENT, "", REFUSED, error.message)
+            return ms.Proposed(propose.run, propose.slot, verdicts_to_json((verdict,)))
+        rules = {slot: _strictest(ruling, own) for slot, own in found.tables.items()}
+        tables = frozenset().union(*found.tables.values())
+        every = _strictest(ruling, tables)
+        verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
+        told = digest(propose.request, propose.specification, found.canonical)
+        if not propose.run:
+            return ms.Proposed("", propose.slot, self._told(verdicts, told, every))
+        if verdicts:
+            raise PolicyError(verdicts[0].rule, hint=ASK)
+        if propose.run in self._seen:
             raise PolicyError("a run of this name was there before: each has one of its own")
-        if len(request.fragments) > MOST_FRAGMENTS:
-            raise PolicyError(f"{len(request.fragments)} fragments; {MOST_FRAGMENTS} are taken")
+        if every.approval != NEVER:
+            self._approvals.check(self._analyst, told, tables, request, propose.fragments)
+        run = GovernedRun(request, found.tables, rules, every, self._shape)
+        while len(self._proposals) >= MOST_PROPOSALS:
+            self._proposals.pop(next(iter(self._proposals)))
+        self._proposals[propose.run] = _Proposal(ruling, run, propose, told, views)
+        return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
+
+    def _told(self, verdicts: tuple[Verdict, ...], told: str, every: TrainingPolicy) -> str:
+        """With what the owner has said of this very run."""
+        if not verdicts and every.approval != NEVER:
+            state, number, because = self._approvals.state(self._analyst, told)
+            if state == REFUSED:
+                rule = f"its owner has refused this run, request {number}: {because}"
+                verdicts = (Verdict(ms.CLIENT, "", REFUSED, rule),)
+            elif state == WAITING:
+                rule = has(f"approval = '{every.approval}'")
+                rule += "" if number is None else f", and this is request {number}"
+                verdicts = (Verdict(ms.CLIENT, "", WAITING, rule),)
+        return verdicts_to_json(verdicts)
+
+    def _fragments(self, propose: ms.Propose, ruling: Ruling) -> tuple[Mapping[Table, str], _Read]:
+        slots = specifications_from_json(propose.specification)
+        if len(propose.fragments) > MOST_FRAGMENTS:
+            raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
+        texts: list[str] = []
         with closing(sql.waiting(self._con.cursor)) as cursor:
             start = 0
             for item in slots:
-                texts = request.fragments[start : start + len(item.fragments)]
+                own = propose.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                read_ = [self._check_fragment(cursor, item, text, ruling) for text in texts]
-                tables[item.slot] = frozenset().union(*(own.tables for own in read_))
-        rules = {slot: _strictest(ruling, own) for slot, own in tables.items()}
-        run = _Run(ruling, tables, rules, _strictest(ruling, frozenset().union(*tables.values())))
-        for item in slots:
-            if (item.target or item.weight) and rules[item.slot].labels == NEVER:
-                raise self._refusal("labels = 'never'")
-            if item.identifiers and rules[item.slot].identifiers == NEVER:
-                raise self._refusal("identifiers = 'never'")
+                read_ = [self._check_fragment(cursor, item, text, ruling) for text in own]
+                tables[item.slot] = frozenset().union(*(found.tables for found in read_))
+                texts += [found.canonical for found in read_]
+            every = frozenset().union(*tables.values())
+            views = {table: definition_of(cursor, table) for table in every}
+        return views, _Read(slots, tables, tuple(texts))
+
+    def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
+        proposal = self._proposals.pop(request.run, None)
+        if proposal is None:
+            raise PolicyError("a run is to be proposed before it begins")
+        proposed = proposal.of
+        if (request.specification, request.fragments) != (
+            proposed.specification, proposed.fragments,
+        ):  # fmt: skip
+            raise PolicyError("the run that begins is another one than was proposed")
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            same = all(
+                definition_of(cursor, table) == known for table, known in proposal.views.items()
+            )
+        if ruling != proposal.ruling or not same:
+            raise PolicyError(
+                "its owner has changed what is granted since the run was proposed",
+                hint="run the statement again",
+            )
+        run = proposal.run
+        self._seen.add(request.run)
+        if run.every.approval != NEVER:
+            self._approvals.use(self._analyst, proposal.digest, run.every.approval)
+        if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
+            raise refusal(f"hours = '{run.every.hours}'")
+        if run.every.runs_per_day is not None:
+            self._governance.begin(
+                request.run, self._analyst, proposal.digest, run.every.runs_per_day
+            )
         reply = self._bound(lambda: answer(request))
         assert isinstance(reply, ms.Prepared)
         start = 0
-        for item in slots:
-            counted = reply.rows[start : start + len(item.fragments)]
-            start += len(item.fragments)
-            # the row that stands for partners that a LEFT JOIN does not find is nobody's
-            run.single[item.slot] = int((counted <= 1).sum())
-            if int(counted[counted > 1].sum()) < run.rules[item.slot].min_rows:
-                self._ends(request.run)
-                raise self._refusal(f"min_rows = {run.rules[item.slot].min_rows}")
+        try:
+            for item in specifications_from_json(request.specification):
+                counted = reply.rows[start : start + len(item.fragments)]
+                start += len(item.fragments)
+                run.prepared(item.slot, counted)
+        except PolicyError:
+            self._ends(request.run)
+            raise
         self._runs[request.run] = run
-        self._seen.add(request.run)
-        run.folds = any(item.folds for item in slots)
         return reply
 
     def _check_fragment(
@@ -247,83 +324,6 @@ class Guard:
             )
         if not ruling.may(JOIN, output.same):
             raise self._not_granted(ruling, output.same, "JOIN")
-
-    def _in_run(self, request: ms.Message, run: _Run, answer: Serve) -> ms.Message:
-        rules = run.rules.get(request.slot, run.every)
-        self._count(request, run, rules)
-        if isinstance(request, MOMENTS) and rules.moments == NEVER:
-            raise self._refusal("moments = 'never'")
-        if isinstance(request, SCORES):
-            self._check_predict(run.ruling, run.tables.get(request.slot, frozenset()))
-        match request:
-            case ms.Activate():
-                self._check_active(request, run, rules)
-            case ms.Start():
-                algorithms = rules.algorithms
-                if algorithms is not None and request.method not in algorithms:
-                    raise self._refusal(f"algorithms = {list(algorithms)}")
-                reply = answer(request)
-                assert isinstance(reply, ms.Ready)
-                self._check_encoded(request, reply.width, run, rules)
-                return reply
-            case ms.Write():
-                self._check_into(request, run)
-            case ms.SendLabels():
-                reply = answer(request)
-                assert isinstance(reply, ms.Labels)
-                self._check_classes(reply, rules)
-                return reply
-        return answer(request)
-
-    def _count(self, request: ms.Message, run: _Run, rules: TrainingPolicy) -> None:
-        if isinstance(request, ms.Commit):
-            return
-        run.asked[request.kind, request.slot] += 1
-        once = isinstance(request, ONCE) or (isinstance(request, ms.Start) and not run.folds)
-        if once and run.asked[request.kind, request.slot] > 1:
-            raise PolicyError(f"{request.kind} is answered once in a run")
-        if sum(n for (_, slot), n in run.asked.items() if slot == request.slot) > rules.rounds:
-            raise self._refusal(f"rounds = {rules.rounds}")
-
-    def _check_classes(self, reply: ms.Labels, rules: TrainingPolicy) -> None:
-        if reply.classes:
-            counts = np.bincount(reply.codes)
-            if (counts[counts > 0] < rules.min_cell).any():
-                raise self._refusal(f"min_cell = {rules.min_cell}, of classes of the target")
-
-    def _check_active(self, request: ms.Activate, run: _Run, rules: TrainingPolicy) -> None:
-        rows = len(request.rows) - run.single.get(request.slot, 0)
-        run.active[request.slot] = rows
-        if rows < rules.min_rows:
-            raise self._refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
-        if rules.max_fan_out is not None and (request.counts > rules.max_fan_out).any():
-            raise self._refusal(f"max_fan_out = {rules.max_fan_out}")
-
-    def _check_encoded(
-        self, request: ms.Start, width: int, run: _Run, rules: TrainingPolicy
-    ) -> None:
-        largest, cell = self._shape(request.run, request.slot)
-        if cell is not None and cell < rules.min_cell:
-            raise self._refusal(f"min_cell = {rules.min_cell}, of values of features")
-        if largest > rules.max_categories:
-            raise self._refusal(f"max_categories = {rules.max_categories}")
-        ratio = rules.max_parameter_ratio
-        if ratio is not None and width > ratio * run.active.get(request.slot, 0):
-            raise self._refusal(f"max_parameter_ratio = {ratio:g}")
-
-    def _check_predict(self, ruling: Ruling, tables: Iterable[Table]) -> None:
-        for table in sorted(tables):
-            if not any(g.roles.predict for g in ruling.of(table)):
-                raise PolicyError(
-                    f"PREDICT on {'.'.join(table[1:])} is not granted to {self._analyst}",
-                    hint=ASK,
-                )
-
-    def _check_into(self, request: ms.Write, run: _Run) -> None:
-        schema = request.table[1] if len(request.table) == 3 else ""
-        if run.every.into is None or schema.lower() != run.every.into.lower():
-            told = "none" if run.every.into is None else f"'{run.every.into}'"
-            raise self._refusal(f"into = {told}")
 
     # -- names ------------------------------------------------------------------------------------
 
@@ -370,11 +370,8 @@ class Guard:
             hint=ASK,
         )
 
-    def _refusal(self, rule: str) -> PolicyError:
-        return PolicyError(f"its owner's policy has {rule}", hint=ASK)
 
-
-_ASKED = (ms.ListTables, ms.Describe, ms.Prepare, ms.SendBlock)
+_ASKED = (ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock)
 """Requests for which grants are looked at anew."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
+from sqlfl.guard.canonical import canonical
 from sqlfl.guard.functions import Functions
 from sqlfl.guard.scopes import (
     NONE,
@@ -66,6 +67,8 @@ class Reading:
     links: Reads
     """Columns that are compared with one another, grouped by, or tested for NULL, and no more."""
     tables: frozenset[Table]
+    canonical: str = ""
+    """The same for all that differ in layout, or the aliases of tables, alone."""
 
 
 Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
@@ -93,7 +96,8 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
     reader = _Reader(columns, functions)
     outputs = reader.query(statements[0]["node"], Scope())
     tables = frozenset(reader.tables)
-    return Reading(outputs, frozenset(reader.filters), frozenset(reader.links), tables)
+    links = frozenset(reader.links)
+    return Reading(outputs, frozenset(reader.filters), links, tables, canonical(statements[0]))
 
 
 def _check_size(tree: object) -> None:

@@ -17,7 +17,7 @@ class ListTables(Message):
 
 @dataclass(frozen=True, eq=False)
 class Tables(Message):
-    """Client to coordinator: schemas and tables as JSON (sqlfl.schema.tables_to_json)."""
+    """Client to coordinator: schemas and tables as JSON (sqlfl.schema.listing_to_json)."""
 
     kind = "tables"
     tables: str = field(metadata=text())
@@ -38,3 +38,27 @@ class Columns(Message):
     words = "names and types of its columns"
     names: tuple[str, ...] = field(metadata=texts("columns"))
     types: tuple[str, ...] = field(metadata=texts("columns"))
+
+
+@dataclass(frozen=True, eq=False)
+class Propose(Message):
+    """Coordinator to client: a run, as a whole, before it begins; or only to hear what the client's
+    owner allows of it, where `run` is empty."""
+
+    kind = "propose"
+    words = "the run as a whole: its kind, options, SQL, and all messages"
+    request: str = field(metadata=text())
+    """JSON of a `sqlfl.request.Request`."""
+    specification: str = field(metadata=text())
+    """As it comes in `Prepare` later."""
+    fragments: tuple[str, ...] = field(metadata=texts("fragments"))
+    """Likewise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Proposed(Message):
+    kind = "proposed"
+    words = "what its owner's policies say of it"
+    verdicts: str = field(metadata=text())
+    """JSON of `sqlfl.request.Verdict`s: of a run that is about to begin none, as it is refused by
+    an error."""

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlfl.errors import OptionError
 from sqlfl.methods import methods
+from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Given, Table, entries_of, error, markdown, option
 from sqlfl.options.types import OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
 EXACT, NEVER = "exact", "never"
-LATER = (
-    "min_difference", "kinds", "predictions", "metrics", "epsilon", "delta", "per", "approval",
-    "runs_per_day", "hours",
-)  # fmt: skip
+ALWAYS, FIRST_TIME = "always", "first_time"
+LATER = ("min_difference", "predictions", "metrics", "epsilon", "delta", "per")
 """Rules that are not built yet."""
 
 
-def _listed(choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
+def _listed(what: str, choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
     def read(value: object) -> tuple[str, ...] | None:
         given = (value,) if isinstance(value, str) else value
         if not isinstance(given, tuple) or not given:
@@ -33,11 +34,26 @@ def _listed(choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...
         wrong = [v for v in given if v not in choices()] if isinstance(given, tuple) else []
         return meant(wrong[0], choices()) if wrong else None
 
-    return OptionType("a list of names of algorithms", read, advise, list)
+    return OptionType(f"a list of names of {what}", read, advise, list)
 
 
 def _read_schema(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _read_hours(value: object) -> str | None:
+    return value if isinstance(value, str) and _HOURS.fullmatch(value) else None
+
+
+_HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+_AND = " and "
+
+
+def within(hours: str, now: dt.datetime) -> bool:
+    """hours: '08:00-18:00', or '22:00-06:00' over midnight; several of these with 'and'."""
+    time = now.strftime("%H:%M")
+    ends = [window.split("-") for window in hours.split(_AND)]
+    return all(a <= time < b if a <= b else time >= a or time < b for a, b in ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +88,34 @@ class TrainingPolicy:
         default_text="no limit",
     )
     algorithms: tuple[str, ...] | None = option(
-        _listed(lambda: tuple(methods())), None, "methods of training", default_text="all"
+        _listed("algorithms", lambda: tuple(methods())),
+        None,
+        "methods of training",
+        default_text="all",
+    )
+    kinds: tuple[str, ...] | None = option(
+        _listed("kinds of models", lambda: KINDS),
+        None,
+        "kinds of models, as the run that is proposed says it",
+        default_text="all",
+    )
+    approval: str = option(
+        choice(ALWAYS, FIRST_TIME, NEVER),
+        NEVER,
+        "which runs wait for APPROVE REQUEST: each, each that is another one than those approved, "
+        "or none",
+    )
+    runs_per_day: int | None = option(
+        integer(1),
+        None,
+        "runs of the analyst over tables of this database within any 24 hours",
+        default_text="no limit",
+    )
+    hours: str | None = option(
+        OptionType("the hours of a day, as '08:00-18:00'", _read_hours),
+        None,
+        "when runs may begin, by the clock of the party's machine",
+        default_text="any",
     )
     rounds: int = option(
         integer(1),
@@ -133,6 +176,10 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
         max_fan_out=_least(p.max_fan_out for p in found),
         rounds=min(p.rounds for p in found),
         algorithms=_common([p.algorithms for p in found]),
+        kinds=_common([p.kinds for p in found]),
+        approval=min((p.approval for p in found), key=(ALWAYS, FIRST_TIME, NEVER).index),
+        runs_per_day=_least(p.runs_per_day for p in found),
+        hours=_AND.join(sorted({p.hours for p in found if p.hours is not None})) or None,
         **{name: NEVER if any(getattr(p, name) == NEVER for p in found) else EXACT
            for name in ("labels", "identifiers", "moments", "weights")},
         into=found[0].into if len({p.into for p in found}) == 1 else None,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sqlfl.errors import Error, StatementError, nearest
 from sqlfl.files import Connection, open_source
+from sqlfl.guard.approvals import APPROVED, Approvals
 from sqlfl.guard.governance import PREDICT, Governance, Roles
 from sqlfl.guard.names import Names
 from sqlfl.guard.scopes import Table
@@ -21,6 +22,7 @@ from sqlfl.ownership import statements as st
 from sqlfl.planner.grammar.dialect import split
 from sqlfl.planner.grammar.statements import Path as Named
 from sqlfl.planner.grammar.statements import Word
+from sqlfl.request import REFUSED, Request
 from sqlfl.result import Result
 from sqlfl.schema import folded
 from sqlfl.sources import database_path
@@ -42,6 +44,7 @@ class Owner:
             self._opened = self._con = open_source(database_path(source, "owner"))
         self._place = current_place(self._con)
         self._governance = Governance(self._con, self._place[0])
+        self._approvals = Approvals(self._governance)
 
     def sql(self, text: str) -> Result:
         """Run statements of the owner's; the result of the last one.
@@ -90,8 +93,16 @@ class Owner:
                         hint="SHOW GRANTS lists what is",
                     )
                 return self._grants()
+            case st.Decide(number, approve, because):
+                self._approvals.decide(number, APPROVED if approve else REFUSED, because)
+                return self._requests()
             case st.Show(what):
-                return self._policies() if what == "policies" else self._grants()
+                shown = {
+                    "policies": self._policies,
+                    "grants": self._grants,
+                    "requests": self._requests,
+                }
+                return shown[what]()
 
     def _grant(self, statement: st.GrantOn) -> None:
         table, columns = self._table(statement.table, statement.sql)
@@ -154,6 +165,26 @@ class Owner:
         ]
         return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
 
+    def _requests(self) -> Result:
+        rows = [
+            {
+                "request": item.number,
+                "state": item.state,
+                "because": item.because,
+                "analyst": item.analyst,
+                "asked": item.asked_at,
+                "tables": ", ".join(item.tables),
+                "run": _run(item.request),
+                "leaves": _leaving(item.request),
+                "sql": "; ".join(item.fragments),
+                "options": item.request.options,
+                "privacy": item.request.privacy,
+                "hash": item.digest,
+            }
+            for item in self._approvals.all()
+        ]
+        return Result(pa.Table.from_pylist(rows, schema=_REQUESTS))
+
 
 _POLICIES = pa.schema([("policy", pa.string()), ("version", pa.int64()), ("rules", pa.string())])
 _GRANTS = pa.schema(
@@ -166,6 +197,37 @@ _GRANTS = pa.schema(
         ("until", pa.timestamp("us", tz="UTC")),
     ]
 )
+_REQUESTS = pa.schema(
+    [
+        ("request", pa.int64()),
+        ("state", pa.string()),
+        ("because", pa.string()),
+        ("analyst", pa.string()),
+        ("asked", pa.timestamp("us", tz="UTC")),
+        ("tables", pa.string()),
+        ("run", pa.string()),
+        ("leaves", pa.string()),
+        ("sql", pa.string()),
+        ("options", pa.string()),
+        ("privacy", pa.string()),
+        ("hash", pa.string()),
+    ]
+)
+
+
+def _run(request: Request) -> str:
+    by = f" by {request.algorithm}" if request.algorithm else ""
+    return f"{request.purpose} {request.kind}{by}"
+
+
+def _leaving(request: Request) -> str:
+    """What leaves, and how often."""
+    told = [
+        f"{item.what} ({'any number of times' if item.most is None else f'{item.most} times'})"
+        for item in request.asked
+        if item.what
+    ]
+    return "; ".join(dict.fromkeys(told))
 
 
 def _told(policy: TrainingPolicy) -> str:

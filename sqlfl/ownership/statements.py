@@ -13,14 +13,16 @@ from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 
 ROLES = ("TRAIN", "JOIN", "LABEL", "IDENTIFY")
 """Granted on columns; PREDICT is of the whole table."""
-STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "SHOW")
-_LATER = ("APPROVE", "REFUSE", "ALTER")
-_LATER_SHOWN = ("REQUESTS", "BUDGETS", "DISCLOSURES")
+STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
+_SHOWN = ("POLICIES", "GRANTS", "REQUESTS")
+_LATER_SHOWN = ("BUDGETS", "DISCLOSURES")
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
 _GRANT = (
     "GRANT TRAIN (column, ...), JOIN (column, ...), LABEL (column), PREDICT, IDENTIFY (column) "
     "ON table TO 'analyst' UNDER policy [UNTIL DATE '2027-06-30']"
 )
+_APPROVE = "APPROVE REQUEST 17"
+_REFUSE = "REFUSE REQUEST 17 BECAUSE 'no free text'"
 _REVOKE = "REVOKE ALL | TRAIN, JOIN, ... ON table FROM 'analyst'"
 
 
@@ -66,12 +68,20 @@ class RevokeOn:
 
 
 @dataclass(frozen=True)
+class Decide:
+    number: int
+    approve: bool
+    because: str
+    """Why it is refused; empty where it is approved."""
+
+
+@dataclass(frozen=True)
 class Show:
     what: str
-    """'policies' or 'grants'."""
+    """'policies', 'grants' or 'requests'."""
 
 
-OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Show
+OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show
 
 
 def parse_owners(sql: str) -> OwnersStatement:
@@ -104,17 +114,25 @@ class _Reader(Clauses):
         if self.accept("REVOKE"):
             return self._revoke()
         if self.accept("SHOW"):
-            for what in ("POLICIES", "GRANTS"):
+            for what in _SHOWN:
                 if self.accept(what):
                     return Show(what.lower())
             later = self.word() in _LATER_SHOWN
             said = f"SHOW {self.word()} is not built yet" if later else (
-                f"expected POLICIES or GRANTS after SHOW, got {self.got()}"
+                f"expected {', '.join(_SHOWN)} after SHOW, got {self.got()}"
             )  # fmt: skip
             raise self.fail(said)
+        if self.accept("APPROVE"):
+            self.expect("REQUEST", "after APPROVE", _APPROVE)
+            return Decide(self._number(), approve=True, because="")
+        if self.accept("REFUSE"):
+            self.expect("REQUEST", "after REFUSE", _REFUSE)
+            number = self._number()
+            self.expect("BECAUSE", "after the number of the request", _REFUSE)
+            return Decide(
+                number, approve=False, because=self._text("BECAUSE", "the reason", _REFUSE)
+            )
         word = self.word()
-        if word in _LATER:
-            raise self.fail(f"{word} is not built yet")
         near = nearest(word, STATEMENTS) if word else None
         raise self.fail(
             f"expected a statement of the owner's ({', '.join(STATEMENTS)}), got {self.got()}",
@@ -191,14 +209,23 @@ class _Reader(Clauses):
                         self.sql)  # fmt: skip
 
     def _analyst(self, after: str) -> str:
+        return self._text(after, "the analyst's name", f"{after} 'acme'")
+
+    def _text(self, after: str, what: str, hint: str) -> str:
         token = self.token
         if token is None or token.token_type is not TokenType.STRING or not token.text.strip():
-            raise self.fail(
-                f"expected the analyst's name as a text after {after}, got {self.got()}",
-                hint=f"{after} 'acme'",
-            )
+            said = f"expected {what} as a text after {after}, got {self.got()}"
+            raise self.fail(said, hint=hint)
         self.at += 1
         return token.text
+
+    def _number(self) -> int:
+        token = self.token
+        if token is None or token.token_type is not TokenType.NUMBER or not token.text.isdigit():
+            said = f"expected the number of a request, got {self.got()}"
+            raise self.fail(said, hint="SHOW REQUESTS lists them")
+        self.at += 1
+        return int(token.text)
 
     def _until(self) -> dt.datetime:
         start = self.span()

@@ -13,9 +13,9 @@ from sqlfl.party.combined_slot import CombinedSlot
 from sqlfl.party.members import Members, Reply
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device
-from sqlfl.party.party import PartyClient, protected
+from sqlfl.party.party import PartyClient
 from sqlfl.party.server import Server
-from sqlfl.party.slot_state import check_delta
+from sqlfl.party.slot_state import check_delta, protected
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 
 

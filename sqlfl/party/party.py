@@ -21,13 +21,14 @@ from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
 from sqlfl.party.server import Server
-from sqlfl.party.slot_state import SlotState, check_delta
+from sqlfl.party.slot_state import SlotState, check_delta, protected
 from sqlfl.schema import (
     Client,
+    Listing,
     Place,
     SlotSpecification,
+    listing_to_json,
     specifications_from_json,
-    tables_to_json,
 )
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
@@ -213,8 +214,8 @@ class PartyClient(Server):
         cursor = self._cursors.begin()
         try:
             places, tables = self._listings.listing(cursor)
-            text = tables_to_json(self._told(cursor, places), tables, self._labels.fleeting)
-            return ms.Tables(request.run, request.slot, text)
+            told = Listing(self._told(cursor, places), tables, self._labels.fleeting)
+            return ms.Tables(request.run, request.slot, listing_to_json(told))
         finally:
             self._cursors.end(cursor)
 
@@ -493,8 +494,3 @@ class PartyClient(Server):
             if state.engine is not None:
                 state.engine.close()
         self._cursors.end(run.cursor)
-
-
-def protected(specification: SlotSpecification) -> bool:
-    """Gradients of the slot are to be clipped and noised."""
-    return specification.privacy is not None and specification.privacy.delta is not None

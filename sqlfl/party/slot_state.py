@@ -253,3 +253,8 @@ def check_delta(specification: SlotSpecification, rows: int) -> None:
             f"{specification.name or 'its table'} has 1/delta rows or more",
             hint="take a delta far below 1/rows: it may lay open one row in 1/delta",
         )
+
+
+def protected(specification: SlotSpecification) -> bool:
+    """Gradients of the slot are to be clipped and noised."""
+    return specification.privacy is not None and specification.privacy.delta is not None

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from sqlfl.errors import InternalError, PartyError, PolicyError, WireError
+from sqlfl.errors import ApprovalError, InternalError, PartyError, PolicyError, WireError
 from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message
 from sqlfl.messages.replies import refused
 from sqlfl.printing import clipped, lines
@@ -255,11 +255,14 @@ class Channel:
         return reply
 
 
+_REFUSALS = {kind.__name__: kind for kind in (PolicyError, ApprovalError)}
+
+
 def _check(client: Client, request: Message, reply: Message) -> None:
     """Raises PartyError where it is no reply to this request."""
-    if isinstance(reply, Failure) and reply.error == PolicyError.__name__:
+    if isinstance(reply, Failure) and reply.error in _REFUSALS:
         text = clipped(lines(reply.text), LONGEST_FAILURE)
-        raise PolicyError(f"party {client}: {text}")
+        raise _REFUSALS[reply.error](f"party {client}: {text}")
     if isinstance(reply, Failure):
         raise PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
     for name in ENVELOPE:

@@ -17,6 +17,7 @@ from sqlfl import messages as ms
 from sqlfl.errors import PlanError, PolicyError
 from sqlfl.guard.governance import Governance
 from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.request import Asked, Request
 from sqlfl.schema import (
     Client,
     FeatureSpecification,
@@ -323,8 +324,25 @@ def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
         yield lambda message: received(client.handle(pa.py_buffer(encode(message))))
 
 
-def prepared(ask: Ask, select: str, slot: SlotSpecification = SLOT) -> ms.Message:
-    return ask(ms.Prepare("r", -1, specifications_to_json((slot,)), (select,)))
+ASKED = (ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendFindings, ms.SendPredictions)
+REQUEST = Request(
+    "train", "linear_regression", "sgd", "{}", "null", "null", warm=False, into=False,
+    asked=tuple(Asked(0, kind.kind, "", "", 1) for kind in ASKED),
+)  # fmt: skip
+
+
+def prepared(
+    ask: Ask,
+    select: str | tuple[str, ...],
+    slot: SlotSpecification = SLOT,
+    request: Request = REQUEST,
+    run: str = "r",
+) -> ms.Message:
+    """What is said of the proposal, where that is no."""
+    texts = (select,) if isinstance(select, str) else select
+    told = (specifications_to_json((slot,)), texts)
+    reply = ask(ms.Propose(run, -1, request.to_json(), *told))
+    return ask(ms.Prepare(run, -1, *told)) if isinstance(reply, ms.Proposed) else reply
 
 
 @pytest.mark.parametrize(
@@ -386,7 +404,7 @@ def test_what_is_told_once_is_not_told_again(ask: Ask) -> None:
     for again in (ms.Activate("r", 0, some + 100, ones, 100), ms.SendLabels("r", 0)):
         reply = ask(again)
         assert isinstance(reply, ms.Failure)
-        assert reply.text == f"{again.kind} is answered once in a run"
+        assert reply.text.startswith(f"message {again.kind} more than 1 times")
     ask(ms.Finish("r", -1))
     reply = prepared(ask, select, slot)
     assert isinstance(reply, ms.Failure)
@@ -414,7 +432,7 @@ def test_rows_are_drawn_by_what_is_granted(ask: Ask) -> None:
 def test_a_run_has_not_too_many_fragments(ask: Ask) -> None:
     slot = replace(SLOT, fragments=tuple(range(257)))
     texts = ("SELECT pid AS sqlfl_key_0_0 FROM patients",) * 257
-    reply = ask(ms.Prepare("r", -1, specifications_to_json((slot,)), texts))
+    reply = prepared(ask, texts, slot)
     assert isinstance(reply, ms.Failure)
     assert reply.text == "257 fragments; 256 are taken"
 

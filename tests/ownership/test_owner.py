@@ -101,8 +101,15 @@ def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
         ("REVOKE TRAIN (age) ON patients FROM 'acme'", "REVOKE ends a whole role"),
         ("REVOKE ON patients FROM 'acme'", "expected ALL or what was granted"),
         ("SHOW BUDGETS", "SHOW BUDGETS is not built yet"),
-        ("SHOW TABLES", "expected POLICIES or GRANTS after SHOW"),
-        ("APPROVE REQUEST 3", "APPROVE is not built yet"),
+        ("SHOW TABLES", "expected POLICIES, GRANTS, REQUESTS after SHOW"),
+        ("APPROVE REQUEST 3", "there is no request 3"),
+        ("APPROVE 3", "expected REQUEST after APPROVE"),
+        ("APPROVE REQUEST three", "expected the number of a request"),
+        ("REFUSE REQUEST 3", "expected BECAUSE after the number"),
+        ("REFUSE REQUEST 3 BECAUSE so", "expected the reason as a text after BECAUSE"),
+        ("CREATE TRAINING POLICY p WITH (hours = '8-18')", "the hours of a day, as '08:00-18:00'"),
+        ("CREATE TRAINING POLICY p WITH (kinds = ['lassso'])", "did you mean lasso"),
+        ("CREATE TRAINING POLICY p WITH (approval = 'once')", "'always', 'first_time' or 'never'"),
     ],
 )
 def test_what_is_wrong(owner: Owner, text: str, said: str | None) -> None:

@@ -120,6 +120,9 @@ class DatabaseCatalog:
     def fleeting(self, client: Client) -> str:
         return ""
 
+    def governed(self, client: Client) -> bool:
+        return False
+
     def describe(self, client: Client, select: str) -> tuple[Column, ...]:
         try:
             rows = self.databases[client].execute(f"DESCRIBE {select}").fetchall()

@@ -1,0 +1,52 @@
+"""One text for queries that differ in layout, comments, or the aliases of their tables alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sqlfl.schema import folded
+
+PLACES = ("query_location", "query_location_length")
+"""Where in the text something stands."""
+
+
+def canonical(tree: dict[str, Any]) -> str:
+    """JSON of a SELECT as DuckDB's `json_serialize_sql` has it."""
+    aliases: dict[str, str] = {}
+    # with several SELECTs, or parameters of lambdas, an alias may mean different things
+    simple = sum(str(node.get("type")).endswith("_NODE") for node in _nodes(tree)) == 1
+    for node in _nodes(tree):
+        if node.get("class") == "LAMBDA" or node.get("relation_name"):
+            simple = False
+        if node.get("type") == "BASE_TABLE" and node.get("alias"):
+            name = folded(node["alias"])
+            simple = simple and name not in aliases
+            # no text of SQL has such a name
+            aliases[name] = f"\0{len(aliases)}"
+    return json.dumps(_renamed(tree, aliases if simple else {}), sort_keys=True)
+
+
+def _renamed(value: Any, aliases: dict[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_renamed(item, aliases) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _renamed(item, aliases) for name, item in value.items() if name not in PLACES}
+    if found.get("type") == "BASE_TABLE":
+        found["alias"] = aliases.get(folded(found.get("alias") or ""), found.get("alias"))
+    names = found.get("column_names")
+    if isinstance(names, list) and len(names) > 1:
+        found["column_names"] = [aliases.get(folded(names[0]), names[0]), *names[1:]]
+    return found
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for item in value.values():
+            yield from _nodes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _nodes(item)

@@ -1,0 +1,110 @@
+"""What an owner's policies say of a run that is proposed, before any row is read for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+
+from sqlfl import messages as ms
+from sqlfl.errors import PolicyError
+from sqlfl.guard.governance import Ruling
+from sqlfl.guard.scopes import ASK, Table
+from sqlfl.options.policies import NEVER, TrainingPolicy, within
+from sqlfl.request import REFUSED, Asked, Request, Verdict
+from sqlfl.schema import SlotSpecification
+
+CHECK = "check"
+MOMENTS = frozenset(
+    kind.kind
+    for kind in (
+        ms.SendGram, ms.SendRotated, ms.SendErrors, ms.SendProfile, ms.SendExplained, ms.SendSkew,
+        ms.SendStatistics,
+    )
+)  # fmt: skip
+SCORES = frozenset(
+    kind.kind
+    for kind in (
+        ms.Score, ms.ScorePermuted, ms.SendContributions, ms.SendRotated, ms.SendErrors,
+        ms.SendSkew,
+    )
+)  # fmt: skip
+"""Of a saved block over rows: what PREDICT is granted for."""
+ONCE = frozenset(
+    kind.kind
+    for kind in (
+        ms.Prepare, ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendWeights, ms.SendSplit,
+        ms.SendFolds, ms.SetRanges, ms.SetEncoding, ms.SendFindings, ms.SendProfile,
+        ms.SendIdentifiers, ms.Score, ms.SendRotated, ms.SendErrors, ms.SendContributions,
+        ms.SendSkew, ms.Write,
+    )
+)  # fmt: skip
+"""Of a slot in a run: what is told a second time, of other rows or models, tells more."""
+
+
+def refusal(rule: str) -> PolicyError:
+    return PolicyError(has(rule), hint=ASK)
+
+
+def has(rule: str) -> str:
+    return f"its owner's policy has {rule}"
+
+
+def judged(
+    request: Request,
+    slots: tuple[SlotSpecification, ...],
+    ruling: Ruling,
+    tables: Mapping[int, frozenset[Table]],
+    rules: Mapping[int, TrainingPolicy],
+    every: TrainingPolicy,
+) -> tuple[Verdict, ...]:
+    """What is refused, by which rule; of what is allowed nothing."""
+    found = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
+    specified = {item.slot: item for item in slots}
+    for item in slots:
+        if (item.target or item.weight) and rules[item.slot].labels == NEVER:
+            found.append(
+                Verdict(item.slot, "its target, or weights", REFUSED, has("labels = 'never'"))
+            )
+        if item.identifiers and rules[item.slot].identifiers == NEVER:
+            found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
+    for asked in request.asked:
+        if asked.slot in specified:
+            rule = _of_one(request, asked, specified[asked.slot], ruling, tables, rules)
+        else:
+            rule = "" if asked.slot == ms.CLIENT else "this slot of the query is another party's"
+        if rule:
+            found.append(Verdict(asked.slot, asked.what, REFUSED, rule))
+    return tuple(found)
+
+
+def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
+    if every.kinds is not None and request.purpose != CHECK and request.kind not in every.kinds:
+        yield f"kinds = {list(every.kinds)}"
+    algorithms = every.algorithms
+    if algorithms is not None and request.algorithm and request.algorithm not in algorithms:
+        yield f"algorithms = {list(algorithms)}"
+    if every.hours is not None and not within(every.hours, dt.datetime.now()):
+        yield f"hours = '{every.hours}'"
+    if request.into and every.into is None:
+        yield "into = none"
+
+
+def _of_one(
+    request: Request,
+    asked: Asked,
+    item: SlotSpecification,
+    ruling: Ruling,
+    tables: Mapping[int, frozenset[Table]],
+    rules: Mapping[int, TrainingPolicy],
+) -> str:
+    own = rules[item.slot]
+    if asked.kind in MOMENTS and own.moments == NEVER:
+        return has("moments = 'never'")
+    if asked.kind in SCORES:
+        for table in sorted(tables[item.slot]):
+            if not any(grant.roles.predict for grant in ruling.of(table)):
+                return f"PREDICT on {'.'.join(table[1:])} is not granted to {ruling.analyst}"
+    once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not item.folds)
+    if once and asked.most != 1:
+        return f"{asked.kind} is answered once in a run"
+    return ""
