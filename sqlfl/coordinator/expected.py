@@ -18,6 +18,7 @@ from sqlfl.messages import (
     EqualRows,
     Errors,
     Findings,
+    Folds,
     Identifiers,
     JoinKeys,
     Labels,
@@ -80,6 +81,16 @@ def join_keys(item: SlotSpecification, rows: Sequence[int]) -> Expected[JoinKeys
         return None
 
     return Expected(JoinKeys, {"rows": sum(rows), "keys": len(item.keys)}, fault)
+
+
+def folds(rows: int, number: int) -> Expected[Folds]:
+    """number: of all folds; 2 where one share is held out."""
+
+    def fault(reply: Folds) -> str | None:
+        largest = int(reply.folds.max(initial=0))
+        return None if largest < number else f"has fold {largest}, of {number}"
+
+    return Expected(Folds, {"active": rows}, fault)
 
 
 def encoded(item: SlotSpecification, counts: float, *, now: bool) -> Expected[Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sqlfl.arrays import Array
+from sqlfl.coordinator import expected
 from sqlfl.coordinator.equal_rows import Groups, merge_equal_rows, numbered, with_rows
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
@@ -30,8 +31,8 @@ from sqlfl.coordinator.scratch import Scratch
 from sqlfl.coordinator.training import STEPS, Trained, run_rounds
 from sqlfl.coordinator.weighting import class_shares, reweigh, weigh, weighting_of
 from sqlfl.errors import InternalError, ModelError
-from sqlfl.messages import Folds, SendFolds
-from sqlfl.messages.replies import Expected, ask
+from sqlfl.messages import SendFolds
+from sqlfl.messages.replies import ask
 from sqlfl.methods.spec import spec_of
 from sqlfl.options.tuning import Candidate, Tuning
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -220,7 +221,9 @@ def _folds(
     slot = next(slot for slot in plan.ucq.slots if slot.split)
     own = joined.slots[slot.index]
     requests = {a: SendFolds(run, slot.index) for a in own.addresses}
-    replies = ask(channel, requests, lambda a: Expected(Folds, {"active": own.active[a]}))
+    replies = ask(
+        channel, requests, lambda a: expected.folds(own.active[a], max(tuning.splits, 2))
+    )
     drawn = np.concatenate([replies[address].folds for address in own.addresses]).astype(np.int64)
     found: Array = drawn if target.slot is not None else drawn[own.rows]
     return found
