@@ -130,7 +130,7 @@ ROOMS = {
         "options", "privacy", "progress", "report", "secure", "store", "transport",
     ),
     "party": ("guard", "udfs", "messages", "methods", "models", "privacy", "secure"),
-    "guard": ("udfs", "messages", "options"),
+    "guard": ("udfs", "messages", "options", "privacy"),
     "ownership": ("guard", "udfs", "options", "planner.grammar", "result", "sources"),
     "secure": ("messages", "privacy"),
     "udfs": ("messages", "models", "privacy", "store"),

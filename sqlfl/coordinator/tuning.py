@@ -221,9 +221,7 @@ def _folds(
     slot = next(slot for slot in plan.ucq.slots if slot.split)
     own = joined.slots[slot.index]
     requests = {a: SendFolds(run, slot.index) for a in own.addresses}
-    replies = ask(
-        channel, requests, lambda a: expected.folds(own.active[a], max(tuning.splits, 2))
-    )
+    replies = ask(channel, requests, lambda a: expected.folds(own.active[a], max(tuning.splits, 2)))
     drawn = np.concatenate([replies[address].folds for address in own.addresses]).astype(np.int64)
     found: Array = drawn if target.slot is not None else drawn[own.rows]
     return found

@@ -50,3 +50,18 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list):
         for item in value:
             yield from _nodes(item)
+
+
+def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """Each row of one table makes one row of the SELECT at most, whatever other rows there are."""
+    node = tree["node"]
+    if node.get("type") != "SELECT_NODE" or node["from_table"].get("type") != "BASE_TABLE":
+        return False
+    grouped = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
+    if any(node.get(name) for name in grouped) or node["cte_map"]["map"]:
+        return False
+    return not any(
+        inner.get("class") in ("SUBQUERY", "WINDOW")
+        or str(inner.get("function_name", "")).lower() in {*aggregates, "unnest"}
+        for inner in _nodes(node)
+    )

@@ -38,6 +38,7 @@ class Functions:
 
     known: frozenset[str]
     types: frozenset[str]
+    aggregates: frozenset[str]
 
     def allows(self, name: str) -> bool:
         return name.lower() in self.known
@@ -46,18 +47,20 @@ class Functions:
 def functions_of(con: sql.Connection) -> Functions:
     """What the database of `con` has, but for what somebody has defined, whatever its name."""
     rows = sql.fetch(con, _FUNCTIONS)
-    own = {name for name, internal in rows if not internal}
-    known = {name for name, internal in rows if internal}
+    own = {name for name, internal, _ in rows if not internal}
+    known = {name for name, internal, _ in rows if internal}
+    aggregates = frozenset(name for name, _, aggregate in rows if aggregate)
     macros = {name for name, _ in sql.fetch(con, _MACROS)}
     allowed = (known - {*UNSAFE} | {*MACROS, *SPECIAL}) - own - macros
     types = {name.lower() for (name,) in sql.fetch(con, _TYPES)}
     plain = {name for name in allowed if not name.startswith("__internal")}
-    return Functions(frozenset(plain), frozenset({*types, "array"}))
+    return Functions(frozenset(plain), frozenset({*types, "array"}), aggregates)
 
 
 _FUNCTIONS = sql.constant(
     sql.query(
-        """SELECT lower(function_name) AS name, internal FROM duckdb_functions()
+        """SELECT lower(function_name) AS name, internal, function_type = 'aggregate'
+    FROM duckdb_functions()
     WHERE function_type IN ('scalar', 'aggregate') AND (NOT internal OR stability = 'CONSISTENT')
     GROUP BY ALL"""
     )

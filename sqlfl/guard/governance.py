@@ -66,7 +66,32 @@ RUNS = {
     "digest": "VARCHAR",
     "begun_at": "TIMESTAMPTZ",
 }
-TABLES = {"policies": POLICIES, "grants": GRANTS, "requests": REQUESTS, "runs": RUNS}
+LEDGER = {
+    "number": "INTEGER",
+    "run": "VARCHAR",
+    "analyst": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "what": "VARCHAR",
+    "multiplier": "DOUBLE",
+    "epsilon": "DOUBLE",
+    "delta": "DOUBLE",
+    "identity": "VARCHAR",
+    "state": "VARCHAR",
+    "reserved_at": "TIMESTAMPTZ",
+    "ended_at": "TIMESTAMPTZ",
+}
+TURNS = {"number": "BIGINT"}
+"""One row, which every change of the ledger changes: two at once are in conflict."""
+TABLES = {
+    "policies": POLICIES,
+    "grants": GRANTS,
+    "requests": REQUESTS,
+    "runs": RUNS,
+    "ledger": LEDGER,
+    "turns": TURNS,
+}
 
 
 @dataclass(frozen=True)
@@ -199,6 +224,8 @@ class Governance:
                                   "policies", {"name": folded(name)})  # fmt: skip
             version = (versions[0][0] or 0) + 1
             self._end_policy(cursor, name)
+            if not self.rows(cursor, "SELECT number FROM t", "turns"):
+                self.insert(cursor, "turns", (0,))
             row = (folded(name), version, to_json(policy), dt.datetime.now(dt.UTC), None)
             self.insert(cursor, "policies", row)
             return version

@@ -6,16 +6,18 @@ Where the owner has made no policy, all is served as it comes.
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import duckdb
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.fragment_columns import BASE, KEPT, ROW
+from sqlfl.guard import noising
 from sqlfl.guard.approvals import Approvals
 from sqlfl.guard.functions import Functions, functions_of
 from sqlfl.guard.governance import (
@@ -28,14 +30,17 @@ from sqlfl.guard.governance import (
     definition_of,
 )
 from sqlfl.guard.judging import has, judged, refusal
+from sqlfl.guard.ledger import Budget, Entry, Ledger
 from sqlfl.guard.names import Names
-from sqlfl.guard.runs import GovernedRun, Serve, Shape
+from sqlfl.guard.runs import GovernedRun, Limit, Serve, Shape
 from sqlfl.guard.scopes import ASK, Column, Output, Table, unknown
 from sqlfl.guard.tree import NEUTRAL, Reading, read
 from sqlfl.options.policies import NEVER, TrainingPolicy, strictest, within
 from sqlfl.request import (
+    ALLOWED,
     REFUSED,
     WAITING,
+    Request,
     Verdict,
     digest,
     request_from_json,
@@ -50,6 +55,7 @@ from sqlfl.schema import (
 )
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
+from sqlfl.udfs.label_ways import way_to_label
 
 T = TypeVar("T")
 MOST_FRAGMENTS = 256
@@ -58,6 +64,9 @@ MOST_PROPOSALS = 64
 """That are kept until their runs begin."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 """Of models, not of a run."""
+
+
+Asking: TypeAlias = tuple[tuple[Table, Budget, tuple[Entry, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,8 @@ class _Proposal:
     digest: str
     views: Mapping[Table, str]
     """What each table's definition is."""
+    asked: Asking
+    """Of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,13 @@ class _Read:
 
     slots: tuple[SlotSpecification, ...]
     tables: Mapping[int, frozenset[Table]]
-    canonical: tuple[str, ...]
+    readings: Mapping[int, tuple[Reading, ...]]
+    ways: Mapping[int, tuple[str, ...]]
+    """To labels, of slots that have a target."""
+
+    @property
+    def canonical(self) -> tuple[str, ...]:
+        return tuple(own.canonical for readings in self.readings.values() for own in readings)
 
 
 class Guard:
@@ -95,12 +112,16 @@ class Guard:
         analyst: str,
         ends: Callable[[str], None],
         shape: Shape,
+        limit: Limit,
     ) -> None:
         self._con, self._analyst, self._ends, self._shape = con, analyst, ends, shape
+        self._limit = limit
+        self._lasting, self._session = False, secrets.token_hex(16)
         self._place = current_place(con)
         self._governance = Governance(con, self._place[0])
         self._functions: Functions | None = None
         self._approvals = Approvals(self._governance)
+        self._ledger = Ledger(self._governance)
         self._runs: dict[str, GovernedRun] = {}
         self._proposals: dict[str, _Proposal] = {}
         self._seen: set[str] = set()
@@ -108,7 +129,9 @@ class Guard:
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
         if isinstance(request, ms.Finish):
             self._proposals.pop(request.run, None)
-            self._runs.pop(request.run, None)
+            ended = self._runs.pop(request.run, None)
+            if ended is not None and ended.every.epsilon is not None:
+                self._ledger.settle(request.run, ended.left)
             return answer(request)
         if not isinstance(request, _ASKED):
             run = self._runs.get(request.run)
@@ -153,6 +176,7 @@ class Guard:
         reply = answer(request)
         assert isinstance(reply, ms.Tables)
         told = listing_from_json(reply.tables)
+        self._lasting = not told.fleeting
         kept = []
         for table in told.tables:
             path = (
@@ -197,22 +221,51 @@ class Guard:
         tables = frozenset().union(*found.tables.values())
         every = _strictest(ruling, tables)
         verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
+        accounts = self._accounts(ruling, tables)
+        if accounts and not verdicts:
+            verdicts = self._unnoised(request, found, accounts)
+        asked = () if verdicts else self._reserving(request, found, accounts)
+        if asked:
+            try:
+                self._ledger.check(self._analyst, asked)
+            except PolicyError as error:
+                verdicts = (Verdict(ms.CLIENT, "", REFUSED, error.message),)
         told = digest(propose.request, propose.specification, found.canonical)
         if not propose.run:
-            return ms.Proposed("", propose.slot, self._told(verdicts, told, every))
+            accounts_ = tuple(self._remains(asked)) if asked and not verdicts else ()
+            told_ = (*self._told(verdicts, told, every), *accounts_)
+            return ms.Proposed("", propose.slot, verdicts_to_json(told_))
         if verdicts:
             raise PolicyError(verdicts[0].rule, hint=ASK)
         if propose.run in self._seen:
             raise PolicyError("a run of this name was there before: each has one of its own")
         if every.approval != NEVER:
             self._approvals.check(self._analyst, told, tables, request, propose.fragments)
-        run = GovernedRun(request, found.tables, rules, every, self._shape)
+        allowed = {
+            item.slot: most
+            for item in found.slots
+            for table, _, entries in asked
+            if table in found.tables[item.slot]
+            for most in [noising.allowance(item, entries)]
+            if most is not None
+        }
+        shape, limit = self._shape, self._limit
+        run = GovernedRun(request, found.tables, rules, every, shape, limit, allowed)
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
-        self._proposals[propose.run] = _Proposal(ruling, run, propose, told, views)
+        self._proposals[propose.run] = _Proposal(ruling, run, propose, told, views, asked)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
-    def _told(self, verdicts: tuple[Verdict, ...], told: str, every: TrainingPolicy) -> str:
+    def _remains(self, asked: Asking) -> Iterable[Verdict]:
+        for table, budget, entries in asked:
+            account = self._ledger.account(self._analyst, table, budget)
+            now, after = account.epsilon(budget.delta), account.after(entries).epsilon(budget.delta)
+            words = f"epsilon of {'.'.join(table[1:])}: {now:.4g} of {budget.epsilon:g} is spent"
+            yield Verdict(ms.CLIENT, f"{words}, {after:.4g} after this run", ALLOWED, "")
+
+    def _told(
+        self, verdicts: tuple[Verdict, ...], told: str, every: TrainingPolicy
+    ) -> tuple[Verdict, ...]:
         """With what the owner has said of this very run."""
         if not verdicts and every.approval != NEVER:
             state, number, because = self._approvals.state(self._analyst, told)
@@ -223,14 +276,15 @@ class Guard:
                 rule = has(f"approval = '{every.approval}'")
                 rule += "" if number is None else f", and this is request {number}"
                 verdicts = (Verdict(ms.CLIENT, "", WAITING, rule),)
-        return verdicts_to_json(verdicts)
+        return verdicts
 
     def _fragments(self, propose: ms.Propose, ruling: Ruling) -> tuple[Mapping[Table, str], _Read]:
         slots = specifications_from_json(propose.specification)
         if len(propose.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
-        texts: list[str] = []
+        readings: dict[int, tuple[Reading, ...]] = {}
+        ways: dict[int, tuple[str, ...]] = {}
         with closing(sql.waiting(self._con.cursor)) as cursor:
             start = 0
             for item in slots:
@@ -238,10 +292,49 @@ class Guard:
                 start += len(item.fragments)
                 read_ = [self._check_fragment(cursor, item, text, ruling) for text in own]
                 tables[item.slot] = frozenset().union(*(found.tables for found in read_))
-                texts += [found.canonical for found in read_]
+                readings[item.slot] = tuple(read_)
+                if item.target:
+                    ways[item.slot] = tuple(way_to_label(cursor, text) for text in own)
             every = frozenset().union(*tables.values())
             views = {table: definition_of(cursor, table) for table in every}
-        return views, _Read(slots, tables, tuple(texts))
+        return views, _Read(slots, tables, readings, ways)
+
+    def _accounts(self, ruling: Ruling, tables: Iterable[Table]) -> dict[Table, Budget]:
+        """Of tables of which an account is kept."""
+        found = {table: noising.budget_of(_strictest(ruling, [table])) for table in tables}
+        return {table: budget for table, budget in found.items() if budget is not None}
+
+    def _unnoised(
+        self, request: Request, found: _Read, accounts: Mapping[Table, Budget]
+    ) -> tuple[Verdict, ...]:
+        """All that would leave of these tables without noise that an account can be kept of."""
+        readings = [own for of_slot in found.readings.values() for own in of_slot]
+        verdicts = [
+            Verdict(ms.CLIENT, ".".join(table[1:]), REFUSED, f"{has('epsilon')}, which takes {why}")
+            for table, why in noising.unstable(accounts, readings)
+        ]
+        for item in found.slots:
+            own = [accounts[table] for table in found.tables[item.slot] if table in accounts]
+            if not own:
+                continue
+            said = has(f"epsilon = {own[0].epsilon:g}")
+            verdicts += [
+                Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
+                for what, why in noising.hindrance(request, item, request.asked)
+            ]
+        return tuple(verdicts)
+
+    def _reserving(
+        self, request: Request, found: _Read, accounts: Mapping[Table, Budget]
+    ) -> Asking:
+        session = "" if self._lasting else self._session
+        return tuple(
+            (table, budget, noising.entries(request, item, ways, session))
+            for table, budget in accounts.items()
+            for item in found.slots
+            if table in found.tables[item.slot]
+            for ways in [found.ways.get(item.slot, ())]
+        )
 
     def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
         proposal = self._proposals.pop(request.run, None)
@@ -271,16 +364,20 @@ class Guard:
             self._governance.begin(
                 request.run, self._analyst, proposal.digest, run.every.runs_per_day
             )
-        reply = self._bound(lambda: answer(request))
-        assert isinstance(reply, ms.Prepared)
+        if proposal.asked:
+            self._ledger.reserve(request.run, self._analyst, proposal.asked)
         start = 0
         try:
+            reply = self._bound(lambda: answer(request))
+            assert isinstance(reply, ms.Prepared)
             for item in specifications_from_json(request.specification):
                 counted = reply.rows[start : start + len(item.fragments)]
                 start += len(item.fragments)
                 run.prepared(item.slot, counted)
-        except PolicyError:
+        except BaseException:
             self._ends(request.run)
+            if proposal.asked:
+                self._ledger.settle(request.run, ())
             raise
         self._runs[request.run] = run
         return reply

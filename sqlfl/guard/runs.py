@@ -12,6 +12,7 @@ from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import PolicyError
 from sqlfl.guard.judging import refusal
+from sqlfl.guard.ledger import FEATURES, LABELS
 from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import Request
@@ -20,13 +21,18 @@ Serve: TypeAlias = Callable[[ms.Message], ms.Message]
 Shape: TypeAlias = Callable[[str, int], "tuple[int, int | None]"]
 """Of a run's slot, once it is encoded: how many categories a feature has at most, and how many rows
 its smallest cell."""
+Limit: TypeAlias = Callable[[str, int, float], None]
+"""Of a run's slot, once it is started: what training may release."""
+MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
+"""From when on something noised of features may leave."""
 
 
 class GovernedRun:
     """What was checked when it was proposed holds of all that follows.
 
     tables : that each slot reads; rules : for each slot the strictest of its tables' policies,
-    `every` that of all.
+    `every` that of all. `allowed` : μ² that training may release of a row of a slot, where an
+    account is kept. `left` : what something has left of, as the ledger calls it.
     """
 
     def __init__(
@@ -36,9 +42,13 @@ class GovernedRun:
         rules: Mapping[int, TrainingPolicy],
         every: TrainingPolicy,
         shape: Shape,
+        limit: Limit,
+        allowed: Mapping[int, float],
     ) -> None:
         self.tables, self.rules, self.every = tables, rules, every
         self._request, self._shape = request, shape
+        self._limit, self._allowed = limit, allowed
+        self.left: set[str] = set()
         most: dict[tuple[str, int], int | None] = {}
         for asked in request.asked:
             key = (asked.kind, asked.slot)
@@ -61,24 +71,24 @@ class GovernedRun:
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
         rules = self.rules.get(request.slot, self.every)
         self._count(request, rules)
-        match request:
-            case ms.Activate():
-                self._check_active(request, rules)
-            case ms.Start():
-                if request.method != self._request.algorithm:
-                    raise _beyond(f"training by {request.method}")
-                reply = answer(request)
-                assert isinstance(reply, ms.Ready)
-                self._check_encoded(request, reply.width, rules)
-                return reply
-            case ms.Write():
-                self._check_into(request)
-            case ms.SendLabels():
-                reply = answer(request)
-                assert isinstance(reply, ms.Labels)
-                _check_classes(reply, rules)
-                return reply
-        return answer(request)
+        if isinstance(request, ms.Activate):
+            self._check_active(request, rules)
+        elif isinstance(request, ms.Write):
+            self._check_into(request)
+        elif isinstance(request, ms.Start) and request.method != self._request.algorithm:
+            raise _beyond(f"training by {request.method}")
+        reply = answer(request)
+        if isinstance(request, MEASURING):
+            self.left.add(FEATURES)
+        if isinstance(request, ms.Start):
+            assert isinstance(reply, ms.Ready)
+            self._check_encoded(request, reply.width, rules)
+            if request.slot in self._allowed:
+                self._limit(request.run, request.slot, self._allowed[request.slot])
+        if isinstance(reply, ms.Labels):
+            _check_classes(reply, rules)
+            self.left.add(LABELS)
+        return reply
 
     def _count(self, request: ms.Message, rules: TrainingPolicy) -> None:
         key = (request.kind, request.slot)

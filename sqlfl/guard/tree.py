@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
-from sqlfl.guard.canonical import canonical
+from sqlfl.guard.canonical import canonical, stable
 from sqlfl.guard.functions import Functions
 from sqlfl.guard.scopes import (
     NONE,
@@ -69,6 +69,8 @@ class Reading:
     tables: frozenset[Table]
     canonical: str = ""
     """The same for all that differ in layout, or the aliases of tables, alone."""
+    stable: bool = False
+    """Each row of its one table makes one row at most, whatever other rows there are."""
 
 
 Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
@@ -97,7 +99,14 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
     outputs = reader.query(statements[0]["node"], Scope())
     tables = frozenset(reader.tables)
     links = frozenset(reader.links)
-    return Reading(outputs, frozenset(reader.filters), links, tables, canonical(statements[0]))
+    return Reading(
+        outputs,
+        frozenset(reader.filters),
+        links,
+        tables,
+        canonical(statements[0]),
+        stable(statements[0], functions.aggregates),
+    )
 
 
 def _check_size(tree: object) -> None:

@@ -16,8 +16,9 @@ from sqlfl.options.types import OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
 EXACT, NEVER = "exact", "never"
+DELTA = 1e-6
 ALWAYS, FIRST_TIME = "always", "first_time"
-LATER = ("min_difference", "predictions", "metrics", "epsilon", "delta", "per")
+LATER = ("min_difference", "predictions", "metrics")
 """Rules that are not built yet."""
 
 
@@ -45,6 +46,23 @@ def _read_hours(value: object) -> str | None:
     return value if isinstance(value, str) and _HOURS.fullmatch(value) else None
 
 
+def _read_share(value: object) -> float | None:
+    found = number(0, above=True).read(value)
+    return found if found is not None and found < 1.0 else None
+
+
+def _read_length(value: object) -> float | None:
+    found = _LENGTH.fullmatch(value.strip()) if isinstance(value, str) else None
+    return float(found[1]) * _UNITS[found[2].lower()] if found and float(found[1]) else None
+
+
+def _written(seconds: float) -> str:
+    unit = next((u for u in ("day", "hour", "minute") if seconds % _UNITS[u] == 0), "second")
+    return f"{seconds / _UNITS[unit]:g} {unit}s"
+
+
+_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
+_LENGTH = re.compile(r"([0-9]+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
 _HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 _AND = " and "
 
@@ -117,6 +135,24 @@ class TrainingPolicy:
         "when runs may begin, by the clock of the party's machine",
         default_text="any",
     )
+    epsilon: float | None = option(
+        number(0, above=True),
+        None,
+        "what all runs of one analyst may come to, of each row of the table: what leaves of its "
+        "features and labels is noised then, or refused",
+        default_text="no account",
+    )
+    delta: float = option(
+        OptionType("a number greater than 0 and less than 1", _read_share),
+        DELTA,
+        "at which that epsilon holds",
+    )
+    per: float | None = option(
+        OptionType("a length of time, as '30 days' or '12 hours'", _read_length, written=_written),
+        None,
+        "epsilon holds of any window of this length",
+        default_text="for ever",
+    )
     rounds: int = option(
         integer(1),
         10_000,
@@ -168,6 +204,7 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
     found = list(policies)
     if not found:
         raise OptionError("there is no policy to apply")
+    counted = [p for p in found if p.epsilon is not None]
     return TrainingPolicy(
         min_rows=max(p.min_rows for p in found),
         min_cell=max(p.min_cell for p in found),
@@ -178,12 +215,21 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
         algorithms=_common([p.algorithms for p in found]),
         kinds=_common([p.kinds for p in found]),
         approval=min((p.approval for p in found), key=(ALWAYS, FIRST_TIME, NEVER).index),
+        epsilon=_least(p.epsilon for p in found),
+        delta=min((p.delta for p in counted), default=DELTA),
+        per=_longest([p.per for p in counted]),
         runs_per_day=_least(p.runs_per_day for p in found),
         hours=_AND.join(sorted({p.hours for p in found if p.hours is not None})) or None,
         **{name: NEVER if any(getattr(p, name) == NEVER for p in found) else EXACT
            for name in ("labels", "identifiers", "moments", "weights")},
         into=found[0].into if len({p.into for p in found}) == 1 else None,
     )  # fmt: skip
+
+
+def _longest(lengths: list[float | None]) -> float | None:
+    """None is for ever."""
+    known = [length for length in lengths if length is not None]
+    return max(known) if known and len(known) == len(lengths) else None
 
 
 def _least(values: Iterable[N | None]) -> N | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import closing
 from types import MappingProxyType, TracebackType
@@ -13,10 +14,12 @@ from sqlfl.errors import Error, StatementError, nearest
 from sqlfl.files import Connection, open_source
 from sqlfl.guard.approvals import APPROVED, Approvals
 from sqlfl.guard.governance import PREDICT, Governance, Roles
+from sqlfl.guard.ledger import Budget, Ledger, days
 from sqlfl.guard.names import Names
+from sqlfl.guard.noising import budget_of
 from sqlfl.guard.scopes import Table
 from sqlfl.options.entries import entries_of
-from sqlfl.options.policies import TrainingPolicy, resolve_policy
+from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
 from sqlfl.options.types import shown
 from sqlfl.ownership import statements as st
 from sqlfl.planner.grammar.dialect import split
@@ -45,6 +48,7 @@ class Owner:
         self._place = current_place(self._con)
         self._governance = Governance(self._con, self._place[0])
         self._approvals = Approvals(self._governance)
+        self._ledger = Ledger(self._governance)
 
     def sql(self, text: str) -> Result:
         """Run statements of the owner's; the result of the last one.
@@ -101,6 +105,7 @@ class Owner:
                     "policies": self._policies,
                     "grants": self._grants,
                     "requests": self._requests,
+                    "budgets": self._budgets,
                 }
                 return shown[what]()
 
@@ -165,6 +170,39 @@ class Owner:
         ]
         return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
 
+    def _budgets(self) -> Result:
+        """Of each account that there is, and of each grant under a policy that wants one."""
+        rulings = {grant.analyst: None for grant in self._governance.grants()}
+        found = {
+            (analyst, grant.table): None
+            for analyst in rulings
+            for ruling in [self._governance.ruling(analyst)]
+            if ruling is not None
+            for grant in ruling.grants
+            if ruling.policies[grant.policy].epsilon is not None
+        }
+        rows = []
+        for analyst, table in sorted({*found, *self._ledger.accounts()}):
+            ruling = self._governance.ruling(analyst)
+            rules = [] if ruling is None else ruling.rules([table])
+            budget = budget_of(strictest(rules)) if rules else None
+            shown = budget or Budget(math.inf, DELTA, None)
+            account = self._ledger.account(analyst, table, shown)
+            spent = account.epsilon(shown.delta)
+            rows.append(
+                {
+                    "analyst": analyst,
+                    "table": ".".join(table),
+                    "epsilon": None if budget is None else budget.epsilon,
+                    "delta": shown.delta,
+                    "per": None if shown.seconds is None else days(shown.seconds),
+                    "spent": spent,
+                    "remains": None if budget is None else max(budget.epsilon - spent, 0.0),
+                    "entries": len(account.entries),
+                }
+            )
+        return Result(pa.Table.from_pylist(rows, schema=_BUDGETS))
+
     def _requests(self) -> Result:
         rows = [
             {
@@ -195,6 +233,18 @@ _GRANTS = pa.schema(
         ("roles", pa.string()),
         ("policy", pa.string()),
         ("until", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_BUDGETS = pa.schema(
+    [
+        ("analyst", pa.string()),
+        ("table", pa.string()),
+        ("epsilon", pa.float64()),
+        ("delta", pa.float64()),
+        ("per", pa.string()),
+        ("spent", pa.float64()),
+        ("remains", pa.float64()),
+        ("entries", pa.int64()),
     ]
 )
 _REQUESTS = pa.schema(

@@ -14,8 +14,8 @@ from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 ROLES = ("TRAIN", "JOIN", "LABEL", "IDENTIFY")
 """Granted on columns; PREDICT is of the whole table."""
 STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
-_SHOWN = ("POLICIES", "GRANTS", "REQUESTS")
-_LATER_SHOWN = ("BUDGETS", "DISCLOSURES")
+_SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS")
+_LATER_SHOWN = ("DISCLOSURES",)
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
 _GRANT = (
     "GRANT TRAIN (column, ...), JOIN (column, ...), LABEL (column), PREDICT, IDENTIFY (column) "
@@ -78,7 +78,7 @@ class Decide:
 @dataclass(frozen=True)
 class Show:
     what: str
-    """'policies', 'grants' or 'requests'."""
+    """'policies', 'grants', 'requests' or 'budgets'."""
 
 
 OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show

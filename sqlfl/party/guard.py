@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sqlfl.arrays import Array
-from sqlfl.errors import InternalError
+from sqlfl.errors import InternalError, PolicyError
 from sqlfl.messages import Releases
 from sqlfl.privacy.poisson_binomial.sampling import draw
 from sqlfl.privacy.randomness import Entropy, system
@@ -32,6 +34,34 @@ class Guard:
         """Choices of a column."""
         self.sketches = 0
         """Columns told."""
+        self._most = math.inf
+        self._sensitivity = 0.0
+
+    def limit(self, squared_mu: float, moments_sensitivity: float) -> None:
+        """What leaves of a row from now on, and has left, is of μ² up to that, or it is refused.
+
+        moments_sensitivity : ℓ2, for the change of one row. Raises PolicyError for noise of other
+        kinds, which have no such limit, and where more has left.
+        """
+        own = self.privacy
+        plain = own.clip > 0.0 and own.noise > 0.0 and not own.bins and not own.mechanism
+        if not (plain and own.prediction_clip > 0.0 and own.prediction_noise > 0.0):
+            raise PolicyError("its owner keeps an account, which has no place for this noise")
+        self._most, self._sensitivity = squared_mu, moments_sensitivity
+        self._check()
+
+    def _check(self) -> None:
+        """Before anything leaves."""
+        if math.isinf(self._most):
+            return
+        own = self.privacy
+        released = self._gradients * _squared(2.0 * own.clip, own.noise)
+        released += self._predictions * _squared(2.0 * own.prediction_clip, own.prediction_noise)
+        moments = _squared(self._sensitivity, own.moments_noise) if self._moments else 0.0
+        if float(released.max(initial=0.0)) + moments > self._most:
+            raise PolicyError(
+                "more would leave than was reserved for this run by its owner's ledger"
+            )
 
     def factors(self, norms: Array) -> Array:
         """What each row's gradient, of these norms (n,), is multiplied by: min(1, C/norm); 0 where
@@ -52,6 +82,7 @@ class Guard:
         part = np.any(np.asarray(values) != 0, axis=1)
         taking = np.flatnonzero(part) if rows is None else np.asarray(rows, np.int64)[part]
         self._gradients[taking] += 1
+        self._check()
         return add_gaussian(total, self.privacy.noise, self._entropy)
 
     def predictions(self, values: Array, rows: Array | None) -> Array:
@@ -59,6 +90,7 @@ class Guard:
         specification leaves them exact. Those that are not finite count as 0, and fail nothing."""
         own = self.privacy
         self._predictions[slice(None) if rows is None else np.asarray(rows, np.int64)] += 1
+        self._check()
         if not own.prediction_clip:
             return values
         finite = np.where(np.isfinite(values).all(axis=1, keepdims=True), values, 0.0)
@@ -95,6 +127,7 @@ class Guard:
         if self._moments:
             raise InternalError("second moments are released once")
         self._moments = 1
+        self._check()
         return add_gaussian(values, self.privacy.moments_noise, self._entropy)
 
     @property
@@ -107,6 +140,11 @@ class Guard:
         """Gradient sums and predictions that a row took part in at most; releases of moments."""
         gradients, predictions = self._gradients, self._predictions
         return int(gradients.max(initial=0)), int(predictions.max(initial=0)), self._moments
+
+
+def _squared(sensitivity: float, noise: float) -> float:
+    """μ² of one release; not infinite, as 0 times that many is 0."""
+    return math.pow(min(sensitivity / max(noise, 1e-150), 1e150), 2.0)
 
 
 def releases_of(guard: Guard | None, run: str, slot: int) -> Releases:

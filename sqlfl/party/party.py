@@ -14,7 +14,7 @@ from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
 from sqlfl.guard.guard import Guard
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
-from sqlfl.party import looks
+from sqlfl.party import limits, looks
 from sqlfl.party.client import predictions_of
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed
@@ -33,7 +33,6 @@ from sqlfl.schema import (
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
-from sqlfl.udfs.cells import smallest
 from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.drawing import folds_of, split_of
@@ -97,7 +96,13 @@ class PartyClient(Server):
         self._listings = Listings()
         try:
             self._cursors = Cursors(con)
-            self._guard = Guard(con, analyst, self._end, self._shape)
+            self._guard = Guard(
+                con,
+                analyst,
+                self._end,
+                lambda run, slot: limits.shape(self._runs[run].slots[slot]),
+                lambda run, slot, most: limits.limit(self._runs[run].slots[slot], most),
+            )
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
 
@@ -479,12 +484,6 @@ class PartyClient(Server):
         if request.slot not in run.slots:
             raise InternalError(f"{request.kind} for a slot that was not prepared")
         return run.slots[request.slot]
-
-    def _shape(self, run: str, slot: int) -> tuple[int, int | None]:
-        """Categories of a feature of the slot, at most, and rows of its smallest cell."""
-        state = self._runs[run].slots[slot]
-        largest = max(map(len, state.encoded().vocabularies), default=0)
-        return largest, smallest(state.snapshot)
 
     def _end(self, name: str) -> None:
         run = self._runs.pop(name, None)

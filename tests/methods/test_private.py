@@ -16,7 +16,8 @@ from sqlfl.methods.sgd.rates import public_rates
 from sqlfl.models.losses import Squared
 from sqlfl.options.resolve import training_options
 from sqlfl.options.training import TrainingOptions
-from sqlfl.privacy.schedule import planned_releases, row_bound
+from sqlfl.privacy.schedule import planned_releases
+from sqlfl.privacy.second_moments import row_bound
 from sqlfl.privacy.specification import RoundNoise, RunNoise
 from tests.methods.harness import Join, MemoryChannel, block_of, random_join, train
 

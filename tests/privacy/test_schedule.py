@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from sqlfl.errors import InternalError
 from sqlfl.messages import ExactPredictions, Message, Predictions, Residuals, SendPredictions
 from sqlfl.options.resolve import training_options
-from sqlfl.privacy.schedule import moments_sensitivity, planned_releases, row_bound
+from sqlfl.privacy.schedule import planned_releases
+from sqlfl.privacy.second_moments import moments_sensitivity, row_bound
 from sqlfl.privacy.specification import PlannedReleases
 from tests.methods.harness import Join, random_join, train
 

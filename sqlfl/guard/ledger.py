@@ -1,0 +1,226 @@
+"""What has left of each table, noised: an account for each granted table and analyst, in the schema
+`sqlfl` of the party's own database.
+
+An entry is reserved before anything of it leaves, and given back only where nothing of it has: a
+run that fails, is killed, or is never finished leaves what it has reserved. The ε of an account is
+that of all its entries together (sqlfl.privacy.accountant).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import duckdb
+
+from sqlfl.errors import Error, PolicyError
+from sqlfl.guard.governance import Governance, time_of
+from sqlfl.guard.scopes import ASK, Table
+from sqlfl.privacy.accountant import epsilon_of
+from sqlfl.privacy.events import Event, Gaussian, Pure, Threshold
+from sqlfl.udfs import sql
+
+RESERVED, SPENT, RETURNED = "reserved", "spent", "returned"
+LABELS, FEATURES = "labels", "features"
+TRIES = 200
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Of the rows of one table, for one analyst."""
+
+    epsilon: float
+    delta: float
+    seconds: float | None
+    """Of any window of this length; None for ever."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Of one run, and one table: what leaves of a row, at most."""
+
+    what: str
+    """LABELS or FEATURES."""
+    multiplier: float = 0.0
+    """Of normal noise, σ/Δ of all releases together, 1/μ; 0 where there are none."""
+    epsilon: float = 0.0
+    """Of pure mechanisms together."""
+    delta: float = 0.0
+    """Of thresholds."""
+    identity: str = ""
+    """Of noise that is drawn once for ever: with an entry of the same one nothing more leaves."""
+
+    def events(self) -> Iterator[Event]:
+        if self.multiplier:
+            yield Gaussian(self.what, self.multiplier)
+        if self.epsilon:
+            yield Pure(self.what, self.epsilon)
+        if self.delta:
+            yield Threshold(self.what, self.delta)
+
+
+@dataclass(frozen=True)
+class Account:
+    analyst: str
+    table: Table
+    entries: tuple[Entry, ...]
+    """Those that count now."""
+
+    def after(self, entries: tuple[Entry, ...]) -> Account:
+        """With what these add."""
+        known = {entry.identity for entry in self.entries if entry.identity}
+        new = tuple(entry for entry in entries if entry.identity not in known)
+        return replace(self, entries=(*self.entries, *new))
+
+    def epsilon(self, delta: float) -> float:
+        return account_epsilon(self.entries, delta)
+
+
+def account_epsilon(entries: Iterable[Entry], delta: float) -> float:
+    """At which all together are (ε, delta)-DP."""
+    events = [event for entry in entries for event in entry.events()]
+    return epsilon_of(events, delta) if events else 0.0
+
+
+class Ledger:
+    def __init__(self, governance: Governance) -> None:
+        self._governance = governance
+
+    def check(self, analyst: str, asked: Iterable[tuple[Table, Budget, tuple[Entry, ...]]]) -> None:
+        """Raises PolicyError where these would pass a budget."""
+        with closing(self._governance.cursor()) as cursor:
+            for table, budget, entries in asked:
+                self._new(cursor, analyst, table, budget, entries)
+
+    def reserve(
+        self, run: str, analyst: str, asked: Iterable[tuple[Table, Budget, tuple[Entry, ...]]]
+    ) -> None:
+        """All, or none. Raises PolicyError where they would pass a budget."""
+        given = list(asked)
+
+        def work(cursor: sql.Connection) -> None:
+            ((last,),) = self._governance.rows(cursor, "SELECT max(number) FROM t", "ledger")
+            number = last or 0
+            for table, budget, entries in given:
+                for entry in self._new(cursor, analyst, table, budget, entries):
+                    number += 1
+                    row = (
+                        number, run, analyst, *table, entry.what, entry.multiplier, entry.epsilon,
+                        entry.delta, entry.identity, RESERVED, dt.datetime.now(dt.UTC), None,
+                    )  # fmt: skip
+                    self._governance.insert(cursor, "ledger", row)
+
+        self._in_turn(work)
+
+    def settle(self, run: str, left: Iterable[str]) -> None:
+        """The run has ended: of these of its entries something has left, of others nothing."""
+        kept = set(left)
+
+        def work(cursor: sql.Connection) -> None:
+            for what in (LABELS, FEATURES):
+                self._governance.rows(
+                    cursor,
+                    "UPDATE t SET state = $state, ended_at = $now "
+                    "WHERE run = $run AND what = $what AND state = 'reserved'",
+                    "ledger",
+                    {
+                        "state": SPENT if what in kept else RETURNED,
+                        "now": dt.datetime.now(dt.UTC),
+                        "run": run,
+                        "what": what,
+                    },
+                )
+
+        self._in_turn(work)
+
+    def account(self, analyst: str, table: Table, budget: Budget) -> Account:
+        """What counts now."""
+        with closing(self._governance.cursor()) as cursor:
+            return Account(analyst, table, self._entries(cursor, analyst, table, budget))
+
+    def accounts(self) -> tuple[tuple[str, Table], ...]:
+        """(analyst, table) of all that there are."""
+        with closing(self._governance.cursor()) as cursor:
+            rows = self._governance.rows(
+                cursor,
+                'SELECT analyst, "database", "schema", name FROM t GROUP BY ALL ORDER BY ALL',
+                "ledger",
+            )
+        return tuple((analyst, (a, b, c)) for analyst, a, b, c in rows)
+
+    def _new(
+        self,
+        cursor: sql.Connection,
+        analyst: str,
+        table: Table,
+        budget: Budget,
+        entries: tuple[Entry, ...],
+    ) -> tuple[Entry, ...]:
+        """Those by which more leaves than has already."""
+        before = Account(analyst, table, self._entries(cursor, analyst, table, budget))
+        after = before.after(entries)
+        new = after.entries[len(before.entries) :]
+        if new and after.epsilon(budget.delta) > budget.epsilon:
+            window = "" if budget.seconds is None else f" within {days(budget.seconds)}"
+            raise PolicyError(
+                f"its owner's policy has epsilon = {budget.epsilon:g} of {'.'.join(table[1:])} at "
+                f"delta = {budget.delta:g}{window}, and this run would pass it",
+                hint=f"EXPLAIN tells what remains; {ASK}",
+            )
+        return new
+
+    def _entries(
+        self, cursor: sql.Connection, analyst: str, table: Table, budget: Budget
+    ) -> tuple[Entry, ...]:
+        rows = self._governance.rows(
+            cursor,
+            """SELECT what, multiplier, epsilon, delta, identity, epoch_us(reserved_at),
+            epoch_us(ended_at), state FROM t
+            WHERE analyst = $analyst AND lower("database") = lower($a)
+            AND lower("schema") = lower($b) AND lower(name) = lower($c) AND state <> 'returned'
+            ORDER BY number""",
+            "ledger",
+            {"analyst": analyst, "a": table[0], "b": table[1], "c": table[2]},
+        )
+        since = None
+        if budget.seconds is not None:
+            since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=budget.seconds)
+        found = []
+        for what, multiplier, epsilon, delta, identity, begun, ended, state in rows:
+            last = time_of(begun if ended is None else ended)
+            # what a run that has not ended may still release counts on
+            over = since is not None and last is not None and last < since and state == SPENT
+            if not over:
+                found.append(Entry(what, multiplier, epsilon, delta, identity))
+        return tuple(found)
+
+    def _in_turn(self, work: Callable[[sql.Connection], None]) -> None:
+        """In a transaction that no other one of these is beside: the later one comes again."""
+        for left in reversed(range(TRIES)):
+            try:
+                with self._governance.writing() as cursor:
+                    taken = self._governance.rows(
+                        cursor, "UPDATE t SET number = number + 1 RETURNING number", "turns"
+                    )
+                    if not taken:
+                        raise Error(
+                            "the ledger of its database is damaged: it has no turns",
+                            hint="its owner looks at schema sqlfl; nothing leaves until then",
+                        )
+                    work(cursor)
+                return
+            except duckdb.TransactionException:
+                if not left:
+                    raise
+                time.sleep(random.uniform(0.001, 0.01))
+
+
+def days(seconds: float) -> str:
+    for name, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:g} {name}"
+    return f"{seconds:g} seconds"

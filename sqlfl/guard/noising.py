@@ -1,0 +1,131 @@
+"""Runs over tables of which an account is kept: what may leave, and what it comes to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from sqlfl import messages as ms
+from sqlfl.codec import from_json
+from sqlfl.errors import InternalError
+from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry
+from sqlfl.guard.scopes import Table
+from sqlfl.guard.tree import Reading
+from sqlfl.options.policies import TrainingPolicy
+from sqlfl.options.privacy import Privacy
+from sqlfl.privacy.accountant import budget
+from sqlfl.privacy.mechanisms import label_epsilon
+from sqlfl.privacy.specification import LabelNoise
+from sqlfl.request import Asked, Request
+from sqlfl.schema import SlotSpecification
+
+NOISED = frozenset(
+    kind.kind
+    for kind in (
+        ms.SendKeys, ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.SendLabels, ms.Start,
+        ms.SendPredictions, ms.Residuals, ms.SumGradient, ms.SendGram, ms.SetGram,
+        ms.ConsensusAverage, ms.SendReleases, ms.Save, ms.SendIdentifiers,
+    )
+)  # fmt: skip
+"""What a party answers without laying anything of features and labels open, or with noise."""
+STABLE = (
+    "each row of it in one row of the query: without joins, groups and subqueries within the "
+    "party; or grant a view, whose rows count then"
+)
+SLACK = 1e-9
+"""Relative: of μ², for rounding in what is subtracted."""
+
+
+def budget_of(rules: TrainingPolicy) -> Budget | None:
+    if rules.epsilon is None:
+        return None
+    return Budget(rules.epsilon, rules.delta, rules.per)
+
+
+def hindrance(
+    request: Request, item: SlotSpecification, asked: Sequence[Asked]
+) -> Iterator[tuple[str, str]]:
+    """(what, why): of a slot of a table of which an account is kept, all that would leave it
+    without noise, or with noise of which no account is kept."""
+    own, privacy = item.privacy, privacy_of(request)
+    if item.target and (own is None or own.label is None):
+        yield "its target", "noised labels: PRIVACY (label_epsilon = ...)"
+    if item.weight:
+        yield "its weights", "nothing in clear"
+    if item.features:
+        if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
+            yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
+        elif privacy.predictions != "gaussian" or item.secure or item.drawn or item.folds:
+            yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
+        elif own.statistics == "none" or any(feature.fitted for feature in item.features):
+            yield "its features", "statistics that are public or noised"
+    for one in asked:
+        if one.slot == item.slot and one.kind not in NOISED:
+            yield one.what or one.kind, "nothing without noise"
+
+
+def privacy_of(request: Request) -> Privacy | None:
+    try:
+        return from_json(Privacy | None, request.privacy)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InternalError(f"the privacy of a request is none: {error}") from None
+
+
+def unstable(
+    tables: Mapping[Table, Budget], readings: Sequence[Reading]
+) -> Iterator[tuple[Table, str]]:
+    """Tables of which a row may be in several rows of the query, or in none alone."""
+    for table in sorted(tables):
+        own = [reading for reading in readings if table in reading.tables]
+        if len(own) > 1 or not all(reading.stable for reading in own):
+            yield table, STABLE
+
+
+def entries(
+    request: Request, item: SlotSpecification, ways: Sequence[str], session: str
+) -> tuple[Entry, ...]:
+    """What leaves of a row of the slot's table in the whole run, at most.
+
+    ways : to the labels of its fragments (sqlfl.udfs.label_ways); `session` is of noise that is
+    drawn anew in each, empty where it lasts.
+    """
+    found = []
+    privacy = privacy_of(request)
+    epsilon = None if privacy is None else privacy.epsilon
+    if item.features and item.privacy is not None and privacy is not None and epsilon is not None:
+        threshold = item.privacy.statistics_delta
+        mu = budget(epsilon, privacy.delta - threshold)
+        found.append(Entry(FEATURES, multiplier=1.0 / mu, delta=threshold))
+    label = None if item.privacy is None else item.privacy.label
+    if item.target and label is not None:
+        found.append(
+            Entry(LABELS, epsilon=_epsilon(label), identity=_identity(label, ways, session))
+        )
+    return tuple(found)
+
+
+def allowance(item: SlotSpecification, found: Sequence[Entry]) -> float | None:
+    """μ² of what training may release of a row of the slot: what was reserved, less what noised
+    statistics take. None where it has no features."""
+    own = [entry for entry in found if entry.what == FEATURES]
+    if not own or item.privacy is None:
+        return None
+    whole = math.pow(own[0].multiplier, -2.0)
+    noise = item.privacy.statistics_noise
+    if item.privacy.statistics == "noised":
+        whole -= math.pow(noise, -2.0) if noise > 0.0 else whole
+    return max(whole, 0.0) * (1.0 + SLACK)
+
+
+def _epsilon(label: LabelNoise) -> float:
+    classes = None if label.bounds is not None else len(label.classes)
+    return label_epsilon(label.mechanism, label.epsilon, classes)
+
+
+def _identity(label: LabelNoise, ways: Sequence[str], session: str) -> str:
+    """Of noise that follows from these (sqlfl.udfs.label_noise): equal ones are one draw."""
+    bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
+    how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes), *ways, session]
+    return hashlib.sha256(json.dumps(how).encode()).hexdigest()
