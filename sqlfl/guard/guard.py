@@ -10,31 +10,27 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import duckdb
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
-from sqlfl.fragment_columns import BASE, KEPT, ROW
 from sqlfl.guard import noising
 from sqlfl.guard.approvals import Approvals
-from sqlfl.guard.functions import Functions, functions_of
+from sqlfl.guard.fragments import Fragments
 from sqlfl.guard.governance import (
-    IDENTIFY,
     JOIN,
-    LABEL,
-    TRAIN,
     Governance,
     Ruling,
     definition_of,
 )
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.ledger import Budget, Entry, Ledger
-from sqlfl.guard.names import Names
 from sqlfl.guard.runs import GovernedRun, Limit, Serve, Shape
-from sqlfl.guard.scopes import ASK, Column, Output, Table, unknown
-from sqlfl.guard.tree import NEUTRAL, Reading, read
+from sqlfl.guard.scopes import ASK, Table, unknown
+from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import NEVER, TrainingPolicy, strictest, within
 from sqlfl.request import (
     ALLOWED,
@@ -60,6 +56,8 @@ from sqlfl.udfs.label_ways import way_to_label
 T = TypeVar("T")
 MOST_FRAGMENTS = 256
 """Of one run."""
+LONGEST_REQUEST = 1 << 20
+"""It is kept, where its owner is to look at it."""
 MOST_PROPOSALS = 64
 """That are kept until their runs begin."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
@@ -119,7 +117,7 @@ class Guard:
         self._lasting, self._session = False, secrets.token_hex(16)
         self._place = current_place(con)
         self._governance = Governance(con, self._place[0])
-        self._functions: Functions | None = None
+        self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(self._governance)
         self._ledger = Ledger(self._governance)
         self._runs: dict[str, GovernedRun] = {}
@@ -199,7 +197,7 @@ class Guard:
     def _check_bound(self, select: str, ruling: Ruling) -> None:
         """It is not run: each column must be granted for something."""
         with closing(sql.waiting(self._con.cursor)) as cursor:
-            reading = self._read(cursor, select, ruling)
+            reading = self._reader.read(cursor, select, ruling)
         every = {c for output in reading.outputs for c in output.reads}
         for column in sorted({*every, *reading.filters, *reading.links}):
             if not ruling.may_any(column):
@@ -209,6 +207,10 @@ class Guard:
 
     def _proposed(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
         """Of a run that is to begin a reply is that it may; what is only asked tells all."""
+        if len(propose.request) > LONGEST_REQUEST:
+            raise PolicyError(
+                f"a request of {len(propose.request):,} characters; {LONGEST_REQUEST:,} are taken"
+            )
         request = request_from_json(propose.request)
         try:
             views, found = self._fragments(propose, ruling)
@@ -223,7 +225,7 @@ class Guard:
         verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
         accounts = self._accounts(ruling, tables)
         if accounts and not verdicts:
-            verdicts = self._unnoised(request, found, accounts)
+            verdicts = self._unnoised(request, found, accounts, ruling)
         asked = () if verdicts else self._reserving(request, found, accounts)
         if asked:
             try:
@@ -290,7 +292,7 @@ class Guard:
             for item in slots:
                 own = propose.fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                read_ = [self._check_fragment(cursor, item, text, ruling) for text in own]
+                read_ = [self._reader.check(cursor, item, text, ruling) for text in own]
                 tables[item.slot] = frozenset().union(*(found.tables for found in read_))
                 readings[item.slot] = tuple(read_)
                 if item.target:
@@ -305,13 +307,17 @@ class Guard:
         return {table: budget for table, budget in found.items() if budget is not None}
 
     def _unnoised(
-        self, request: Request, found: _Read, accounts: Mapping[Table, Budget]
+        self,
+        request: Request,
+        found: _Read,
+        accounts: Mapping[Table, Budget],
+        ruling: Ruling,
     ) -> tuple[Verdict, ...]:
         """All that would leave of these tables without noise that an account can be kept of."""
         readings = [own for of_slot in found.readings.values() for own in of_slot]
         verdicts = [
             Verdict(ms.CLIENT, ".".join(table[1:]), REFUSED, f"{has('epsilon')}, which takes {why}")
-            for table, why in noising.unstable(accounts, readings)
+            for table, why in noising.unstable(accounts, readings, partial(ruling.may, JOIN))
         ]
         for item in found.slots:
             own = [accounts[table] for table in found.tables[item.slot] if table in accounts]
@@ -382,71 +388,7 @@ class Guard:
         self._runs[request.run] = run
         return reply
 
-    def _check_fragment(
-        self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
-    ) -> Reading:
-        reading = self._read(cursor, text, ruling)
-        for role, output in zip(_roles(item, reading.outputs), reading.outputs, strict=True):
-            if role == JOIN:
-                self._check_key(output, ruling)
-                continue
-            if role in (BASE, ROW, KEPT):
-                # a row is drawn by all that it has; whether it is kept is a condition
-                others = [] if role != BASE or output.whole is not None else sorted(output.reads)
-                for column in others:
-                    if not ruling.may_any(column):
-                        raise unknown(column.name)
-                continue
-            for column in sorted(output.reads):
-                if not ruling.may(role, column):
-                    raise self._not_granted(ruling, column, role.upper())
-        for column in sorted(reading.filters):
-            if not ruling.may(TRAIN, column):
-                raise self._not_granted(ruling, column, "TRAIN, as a condition on its values takes")
-        for column in sorted(reading.links):
-            if not ruling.may_any(column):
-                raise unknown(column.name)
-        return reading
-
-    def _check_key(self, output: Output, ruling: Ruling) -> None:
-        """A column that is granted for it, normalised at most: hashes of values of one's choice
-        would be a dictionary of other parties' keys."""
-        if output.constant in NEUTRAL and not output.reads:
-            return
-        if output.same is None or output.reads != {output.same}:
-            raise PolicyError(
-                "a join key is to be a column that is granted for JOIN, at most in lower or upper "
-                "case or trimmed",
-                hint="the owner may grant a view that has the expression as a column",
-            )
-        if not ruling.may(JOIN, output.same):
-            raise self._not_granted(ruling, output.same, "JOIN")
-
     # -- names ------------------------------------------------------------------------------------
-
-    def _read(self, cursor: sql.Connection, text: str, ruling: Ruling) -> Reading:
-        if self._functions is None:
-            self._functions = functions_of(cursor)
-        names = Names(cursor, self._place)
-        checked: set[Table] = set()
-
-        def columns(parts: object) -> tuple[Table, tuple[str, ...]] | None:
-            found = names.table(parts)  # type: ignore[arg-type]
-            grants = () if found is None else ruling.of(found[0])
-            if found is None or not grants:
-                return None
-            if found[0] not in checked:
-                checked.add(found[0])
-                now = definition_of(cursor, found[0])
-                if any(grant.definition != now for grant in grants):
-                    raise PolicyError(
-                        f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
-                        "when it was granted",
-                        hint="the owner looks at it, and grants it again",
-                    )
-            return found
-
-        return read(cursor, text, columns, self._functions)
 
     def _bound(self, work: Callable[[], T]) -> T:
         """What DuckDB says of names may tell of others than those that are granted."""
@@ -458,31 +400,9 @@ class Guard:
                 "expression does not fit the types of its columns"
             ) from error
 
-    def _not_granted(self, ruling: Ruling, column: Column, role: str) -> PolicyError:
-        if not ruling.may_any(column):
-            return unknown(column.name)
-        return PolicyError(
-            f"column {column.name} of {'.'.join(column.table[1:])} is not granted to "
-            f"{self._analyst} for {role}",
-            hint=ASK,
-        )
-
 
 _ASKED = (ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock)
 """Requests for which grants are looked at anew."""
-
-
-def _roles(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
-    """What each output of a fragment is for: by its place, as that is how it is taken."""
-    parts = sum(len(key.types) for key in item.keys)
-    found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight)
-    found += [BASE] * item.base + [IDENTIFY] * len(item.identifiers) + [JOIN] * parts
-    if len(outputs) == len(found) + 1 and outputs[-1].name == KEPT:
-        return [*found, KEPT]
-    found = found or [ROW]
-    if len(outputs) != len(found):
-        raise PolicyError(f"a fragment of {len(outputs)} columns, of {len(found)}")
-    return found
 
 
 def _about(rows: int | None) -> int | None:

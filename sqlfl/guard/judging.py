@@ -67,11 +67,21 @@ def judged(
             )
         if item.identifiers and rules[item.slot].identifiers == NEVER:
             found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
+    often: dict[tuple[int, str], int | None] = {}
     for asked in request.asked:
-        if asked.slot in specified:
-            rule = _of_one(request, asked, specified[asked.slot], ruling, tables, rules)
+        before = often.get((asked.slot, asked.kind), 0)
+        unknown = before is None or asked.most is None
+        often[asked.slot, asked.kind] = None if unknown else (before or 0) + max(asked.most or 0, 0)
+    for asked in request.asked:
+        own = specified.get(asked.slot)
+        if own is not None:
+            rule = _of_one(asked, own, ruling, tables, rules)
         else:
             rule = "" if asked.slot == ms.CLIENT else "this slot of the query is another party's"
+        folds = own is not None and own.folds
+        once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not folds)
+        if not rule and once and often[asked.slot, asked.kind] != 1:
+            rule = f"{asked.kind} is answered once in a run"
         if rule:
             found.append(Verdict(asked.slot, asked.what, REFUSED, rule))
     return tuple(found)
@@ -90,7 +100,6 @@ def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
 
 
 def _of_one(
-    request: Request,
     asked: Asked,
     item: SlotSpecification,
     ruling: Ruling,
@@ -104,7 +113,4 @@ def _of_one(
         for table in sorted(tables[item.slot]):
             if not any(grant.roles.predict for grant in ruling.of(table)):
                 return f"PREDICT on {'.'.join(table[1:])} is not granted to {ruling.analyst}"
-    once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not item.folds)
-    if once and asked.most != 1:
-        return f"{asked.kind} is answered once in a run"
     return ""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sqlfl import messages as ms
 from sqlfl.codec import from_json
 from sqlfl.errors import InternalError
 from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry
-from sqlfl.guard.scopes import Table
+from sqlfl.guard.scopes import Column, Table
 from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.accountant import budget
 from sqlfl.privacy.mechanisms import label_epsilon
-from sqlfl.privacy.specification import LabelNoise
+from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.request import Asked, Request
 from sqlfl.schema import SlotSpecification
 
@@ -33,6 +33,9 @@ NOISED = frozenset(
 STABLE = (
     "each row of it in one row of the query: without joins, groups and subqueries within the "
     "party; or grant a view, whose rows count then"
+)
+CONDITIONS = (
+    "no condition on values, as the rows that fulfil it would show; or grant a view that has it"
 )
 SLACK = 1e-9
 """Relative: of μ², for rounding in what is subtracted."""
@@ -61,9 +64,43 @@ def hindrance(
             yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
         elif own.statistics == "none" or any(feature.fitted for feature in item.features):
             yield "its features", "statistics that are public or noised"
+        elif not _sound(item, own, privacy):
+            yield (
+                "its features",
+                "statistics in public bounds, of noise that its epsilon allows",
+            )
+    label = None if own is None else own.label
+    if item.target and label is not None and not _sound_label(label):
+        yield "its target", "noise of labels of an epsilon above 0, over public bounds or classes"
     for one in asked:
         if one.slot == item.slot and one.kind not in NOISED:
             yield one.what or one.kind, "nothing without noise"
+
+
+def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> bool:
+    """Whether statistics are measured within bounds that are given, with noise that is a part of
+    what was asked for."""
+    found = own.statistics_delta
+    if privacy.epsilon is None or not (privacy.epsilon > 0.0 and 0.0 < privacy.delta < 1.0):
+        return False
+    if not 0.0 <= found < privacy.delta or len(own.bounds) != len(item.features):
+        return False
+    unlisted = [f for f, b in zip(item.features, own.bounds, strict=True) if b is None]
+    if own.statistics == "bounds":
+        return not unlisted and not found
+    if any(feature.kind != "category" for feature in unlisted) or bool(unlisted) != (found > 0.0):
+        return False
+    mu = budget(privacy.epsilon, privacy.delta - found)
+    return own.statistics_noise > 0.0 and own.statistics_noise * mu * (1.0 + SLACK) >= 1.0
+
+
+def _sound_label(label: LabelNoise) -> bool:
+    if not 0.0 < label.epsilon < math.inf:
+        return False
+    if label.bounds is None:
+        return len(set(label.classes)) >= 2
+    low, high = label.bounds
+    return label.mechanism == "laplace" and math.isfinite(high - low) and low < high
 
 
 def privacy_of(request: Request) -> Privacy | None:
@@ -74,13 +111,21 @@ def privacy_of(request: Request) -> Privacy | None:
 
 
 def unstable(
-    tables: Mapping[Table, Budget], readings: Sequence[Reading]
+    tables: Mapping[Table, Budget],
+    readings: Sequence[Reading],
+    keys: Callable[[Column], bool],
 ) -> Iterator[tuple[Table, str]]:
-    """Tables of which a row may be in several rows of the query, or in none alone."""
+    """Tables of which a row may be in several rows of the query, or that are asked for what no
+    noise hides: which rows fulfil a condition. `keys`: whether a column is granted for joins, whose
+    NULLs show there."""
     for table in sorted(tables):
         own = [reading for reading in readings if table in reading.tables]
         if len(own) > 1 or not all(reading.stable for reading in own):
             yield table, STABLE
+        elif any(
+            reading.filters or not all(keys(column) for column in reading.links) for reading in own
+        ):
+            yield table, CONDITIONS
 
 
 def entries(

@@ -54,7 +54,7 @@ class GovernedRun:
             key = (asked.kind, asked.slot)
             before = most.get(key, 0)
             both = before is None or asked.most is None
-            most[key] = None if both else (before or 0) + (asked.most or 0)
+            most[key] = None if both else (before or 0) + max(asked.most or 0, 0)
         self._most = most
         self._asked: Counter[tuple[str, int]] = Counter()
         self._rows: dict[int, int] = {}

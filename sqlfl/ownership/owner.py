@@ -271,9 +271,10 @@ def _run(request: Request) -> str:
 
 
 def _leaving(request: Request) -> str:
-    """What leaves, and how often."""
+    """What is asked for, and how often, with what leaves in the words of who asks."""
     told = [
-        f"{item.what} ({'any number of times' if item.most is None else f'{item.most} times'})"
+        f"{item.kind} ({'any number of times' if item.most is None else f'{item.most} times'}): "
+        f"{item.what}"
         for item in request.asked
         if item.what
     ]

@@ -96,7 +96,7 @@ def test_a_run_waits_until_it_is_approved(
     assert states(owner) == ["waiting"]
     shown = owner.sql("SHOW REQUESTS").arrow().to_pylist()[0]
     assert shown["run"] == "train linear_regression by lbfgs"
-    assert "targets in clear (1 times)" in shown["leaves"]
+    assert "send_labels (1 times): targets in clear" in shown["leaves"]
     assert shown["tables"] == "main.patients"
     owner.sql("APPROVE REQUEST 1")
     for text in SAME:
@@ -332,6 +332,7 @@ def test_training_is_by_the_algorithm_that_was_proposed(ask: Ask) -> None:
         (Asked(0, "send_labels", "", "", 2), "send_labels is answered once in a run"),
         (Asked(0, "activate", "", "", None), "activate is answered once in a run"),
         (Asked(0, "start", "", "", 3), "start is answered once in a run"),
+        (Asked(-1, "write", "", "", 2), "write is answered once in a run"),
         (Asked(1, "send_keys", "", "", 1), "this slot of the query is another party's"),
     ],
 )
@@ -341,6 +342,18 @@ def test_a_proposal_that_asks_too_much(ask: Ask, asked: Asked, said: str) -> Non
     reply = ask(proposal("", request=wrong))
     assert isinstance(reply, ms.Proposed)
     assert [v.rule for v in verdicts_from_json(reply.verdicts)] == [said]
+
+
+def test_parts_of_a_proposal_are_added_up(ask: Ask) -> None:
+    parts = (Asked(0, "send_labels", "", "a", 1), Asked(0, "send_labels", "", "b", 1))
+    refused(ask(proposal(request=replace(REQUEST, asked=parts).to_json())), "answered once in a")
+    parts = (Asked(0, "send_labels", "", "a", 2), Asked(0, "send_labels", "", "b", -1))
+    refused(ask(proposal(request=replace(REQUEST, asked=parts).to_json())), "answered once in a")
+
+
+def test_a_proposal_is_not_too_long(ask: Ask) -> None:
+    long = replace(REQUEST, options="1" * (1 << 20)).to_json()
+    refused(ask(proposal(request=long)), "characters; 1,048,576 are taken")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"purpose":"train"}', REQUEST.to_json()[:-1]])

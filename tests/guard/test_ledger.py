@@ -38,7 +38,7 @@ from sqlfl.guard.noising import hindrance
 from sqlfl.messages import Message
 from sqlfl.options.privacy import Privacy
 from sqlfl.party.party import PartyClient
-from sqlfl.privacy.specification import SnapshotPrivacy
+from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
 from tests.conftest import Open
 from tests.guard.test_guard import GRANT, PATIENTS, REQUEST, TESTS, TRAIN, ruled
@@ -141,6 +141,9 @@ UNNOISED = [
     (private(tables="(SELECT pid, age, bmi, days FROM clinic.patients LIMIT 290) p JOIN "
              "lab.tests t ON p.pid = t.pid"), "each row of it in one row"),
     (private(tables=TABLES + " JOIN clinic.patients q ON q.pid = t.pid"), "each row of it in one"),
+    (private(tables=TABLES + " WHERE p.age > 30"), "no condition on values"),
+    (private(tables=TABLES + " WHERE p.bmi IS NOT NULL"), "no condition on values"),
+    (private(tables=TABLES + " AND p.ward = 'w1'"), "no condition on values"),
     (f"CHECK TARGET days FROM (SELECT {COLUMNS} FROM {TABLES})", "noised labels"),
 ]  # fmt: skip
 
@@ -160,8 +163,9 @@ def test_what_leaves_without_noise_is_refused(
 
 
 FITTED = Made((("age", "DOUBLE"),), "age", Step("minmax", "numeric"))
+HELD_FEATURE = FeatureSpecification("age", "numeric")
 HELD = SlotSpecification(
-    0, (FeatureSpecification("age", "numeric"),), False, False, (), (), (0,), False,
+    0, (HELD_FEATURE,), False, False, (), (), (0,), False,
     "organisation", "arrays",
     privacy=SnapshotPrivacy(None, "bounds", ((0.0, 1.0),), 0.0, 0.0, 1e-4),
 )  # fmt: skip
@@ -180,6 +184,24 @@ GAUSSIAN = replace(
         {"weight": True},
         {"target": True},
         {"privacy": None},
+        {"privacy": SnapshotPrivacy(None, "bounds", (None,), 0.0, 0.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "bounds", (), 0.0, 0.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "bounds", ((0.0, 1.0),), 0.0, 1e-9, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", ((0.0, 1.0),), 1e-200, 0.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", ((0.0, 1.0),), 0.0, 0.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", ((0.0, 1.0),), 0.1, 0.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", ((0.0, 1.0),), 100.0, 1e-5, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", ((0.0, 1.0),), 100.0, 1.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", ((0.0, 1.0),), 100.0, -1.0, 1e-4)},
+        {"privacy": SnapshotPrivacy(None, "noised", (None,), 100.0, 1e-5, 1e-4)},
+        {
+            "privacy": SnapshotPrivacy(None, "noised", ("ab",), 100.0, 0.0, 1e-4),
+            "features": (FeatureSpecification("w", "category"), HELD_FEATURE),
+        },
+        {
+            "privacy": SnapshotPrivacy(None, "noised", (None,), 100.0, 0.0, 1e-4),
+            "features": (FeatureSpecification("w", "category"),),
+        },
         {"privacy": replace(HELD.privacy or SnapshotPrivacy(None, "", (), 0, 0, 0), delta=None)},
     ],
     ids=str,
@@ -187,6 +209,37 @@ GAUSSIAN = replace(
 def test_what_a_coordinator_may_say_of_a_slot(changed: dict[str, object]) -> None:
     assert not list(hindrance(GAUSSIAN, HELD, ()))
     assert len(list(hindrance(GAUSSIAN, replace(HELD, **changed), ()))) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 1e-4), (-1.0, 1e-4), (1.0, 0.0), (1.0, 1.0), (1.0, -1.0)]
+)
+def test_what_a_coordinator_may_say_of_a_run(epsilon: float, delta: float) -> None:
+    told = to_json(Privacy(epsilon=epsilon, delta=delta, predictions="gaussian"))
+    assert len(list(hindrance(replace(GAUSSIAN, privacy=told), HELD, ()))) == 1
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        LabelNoise("laplace", -1.0, (0.0, 1.0), ()),
+        LabelNoise("laplace", 0.0, (0.0, 1.0), ()),
+        LabelNoise("laplace", math.inf, (0.0, 1.0), ()),
+        LabelNoise("laplace", math.nan, (0.0, 1.0), ()),
+        LabelNoise("laplace", 1.0, (1.0, 0.0), ()),
+        LabelNoise("laplace", 1.0, (0.0, math.inf), ()),
+        LabelNoise("randomized_response", 1.0, (0.0, 1.0), ()),
+        LabelNoise("randomized_response", 1.0, None, ("a",)),
+        LabelNoise("randomized_response", 1.0, None, ("a", "a")),
+    ],
+    ids=str,
+)
+def test_what_a_coordinator_may_say_of_labels(label: LabelNoise) -> None:
+    good = LabelNoise("laplace", 1.0, (0.0, 1.0), ())
+    slot = replace(HELD, target=True, features=())
+    for own, refused in ((good, 0), (label, 1)):
+        told = SnapshotPrivacy(own, "none", (), 0.0, 0.0, None)
+        assert len(list(hindrance(GAUSSIAN, replace(slot, privacy=told), ()))) == refused
 
 
 def test_the_privacy_that_is_told_is_one() -> None:
