@@ -23,6 +23,8 @@ Shape: TypeAlias = Callable[[str, int], "tuple[int, int | None]"]
 its smallest cell."""
 Limit: TypeAlias = Callable[[str, int, float], None]
 """Of a run's slot, once it is started: what training may release."""
+BEFORE = (ms.SendKeys, ms.Activate)
+"""What may come before a slot's active rows are told."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """From when on something noised of features may leave."""
 
@@ -71,6 +73,8 @@ class GovernedRun:
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
         rules = self.rules.get(request.slot, self.every)
         self._count(request, rules)
+        if request.slot >= 0 and not isinstance(request, BEFORE) and request.slot not in self._rows:
+            raise PolicyError(f"{request.kind} before the rows that are joined are told")
         if isinstance(request, ms.Activate):
             self._check_active(request, rules)
         elif isinstance(request, ms.Write):
@@ -80,6 +84,8 @@ class GovernedRun:
         reply = answer(request)
         if isinstance(request, MEASURING):
             self.left.add(FEATURES)
+        if isinstance(request, ms.Activate):
+            self._rows[request.slot] = len(request.rows) - self._single.get(request.slot, 0)
         if isinstance(request, ms.Start):
             assert isinstance(reply, ms.Ready)
             self._check_encoded(request, reply.width, rules)
@@ -102,9 +108,9 @@ class GovernedRun:
             raise refusal(f"rounds = {rules.rounds}")
 
     def _check_active(self, request: ms.Activate, rules: TrainingPolicy) -> None:
-        rows = len(request.rows) - self._single.get(request.slot, 0)
-        self._rows[request.slot] = rows
-        if rows < rules.min_rows:
+        if int(request.counts.sum(dtype=np.int64)) > request.total:
+            raise PolicyError("rows that are told active count more than all that are joined")
+        if len(request.rows) - self._single.get(request.slot, 0) < rules.min_rows:
             raise refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
         if rules.max_fan_out is not None and (request.counts > rules.max_fan_out).any():
             raise refusal(f"max_fan_out = {rules.max_fan_out}")
