@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import BASE, KEPT, ROW
 from sqlfl.guard.functions import Functions, functions_of
@@ -26,6 +28,11 @@ class Fragments:
     def __init__(self, analyst: str, place: tuple[str, str]) -> None:
         self._analyst, self._place = analyst, place
         self._functions: Functions | None = None
+        self._found: dict[tuple[str, ...], tuple[Table, tuple[str, ...]]] = {}
+
+    def forget(self) -> None:
+        """What names mean is looked up anew, and with another ruling."""
+        self._found.clear()
 
     def check(
         self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
@@ -71,22 +78,23 @@ class Fragments:
         if self._functions is None:
             self._functions = functions_of(cursor)
         names = Names(cursor, self._place)
-        checked: set[Table] = set()
 
-        def columns(parts: object) -> tuple[Table, tuple[str, ...]] | None:
-            found = names.table(parts)  # type: ignore[arg-type]
+        def columns(parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
+            key = tuple(parts)
+            if key in self._found:
+                return self._found[key]
+            found = names.table(parts)
             grants = () if found is None else ruling.of(found[0])
             if found is None or not grants:
                 return None
-            if found[0] not in checked:
-                checked.add(found[0])
-                now = definition_of(cursor, found[0])
-                if any(grant.definition != now for grant in grants):
-                    raise PolicyError(
-                        f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
-                        "when it was granted",
-                        hint="the owner looks at it, and grants it again",
-                    )
+            now = definition_of(cursor, found[0])
+            if any(grant.definition != now for grant in grants):
+                raise PolicyError(
+                    f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
+                    "when it was granted",
+                    hint="the owner looks at it, and grants it again",
+                )
+            self._found[key] = found
             return found
 
         return read(cursor, text, columns, self._functions)

@@ -165,6 +165,10 @@ def _key(table: Table) -> tuple[str, ...]:
 class Governance:
     """Of the database `catalog` of `con`, which is worked on by cursors only."""
 
+    changes = 0
+    """Of any database, by statements of this process, the only one that can write to those that it
+    has open."""
+
     def __init__(self, con: sql.Connection, catalog: str) -> None:
         self._con, self._catalog = con, catalog
 
@@ -386,6 +390,7 @@ class _Writing:
         try:
             if kind is None:
                 self._cursor.commit()
+                Governance.changes += 1
             else:
                 self._cursor.rollback()
         finally:

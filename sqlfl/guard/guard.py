@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -60,6 +61,9 @@ LONGEST_REQUEST = 1 << 20
 """It is kept, where its owner is to look at it."""
 MOST_PROPOSALS = 64
 """That are kept until their runs begin."""
+LASTING = 1.0
+ANEW = (ms.ListTables, ms.SendBlock)
+"""What statements begin with."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 """Of models, not of a run."""
 
@@ -88,8 +92,6 @@ class _Read:
     slots: tuple[SlotSpecification, ...]
     tables: Mapping[int, frozenset[Table]]
     readings: Mapping[int, tuple[Reading, ...]]
-    ways: Mapping[int, tuple[str, ...]]
-    """To labels, of slots that have a target."""
 
     @property
     def canonical(self) -> tuple[str, ...]:
@@ -120,6 +122,7 @@ class Guard:
         self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(self._governance)
         self._ledger = Ledger(self._governance)
+        self._known: tuple[int, float, Ruling | None] | None = None
         self._runs: dict[str, GovernedRun] = {}
         self._proposals: dict[str, _Proposal] = {}
         self._seen: set[str] = set()
@@ -136,7 +139,7 @@ class Guard:
             if run is None or isinstance(request, OUTSIDE):
                 return answer(request)
             return run.serve(request, answer)
-        ruling = self._governance.ruling(self._analyst)
+        ruling = self._ruling(anew=isinstance(request, ANEW))
         if ruling is None:
             if isinstance(request, ms.Propose):
                 return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
@@ -166,6 +169,17 @@ class Guard:
                 if _strictest(ruling, None).weights == NEVER:
                     raise refusal("weights = 'never'")
         return answer(request)
+
+    def _ruling(self, *, anew: bool) -> Ruling | None:
+        """That of a moment ago serves the requests that follow on one another in a statement: what
+        its owner has changed since by a statement counts, and by hand after LASTING seconds."""
+        now = time.monotonic()
+        known = self._known
+        if anew or known is None or known[:1] != (Governance.changes,) or now > known[1] + LASTING:
+            changes = Governance.changes
+            self._reader.forget()
+            known = self._known = changes, now, self._governance.ruling(self._analyst)
+        return known[2]
 
     # -- planning ---------------------------------------------------------------------------------
 
@@ -226,7 +240,7 @@ class Guard:
         accounts = self._accounts(ruling, tables)
         if accounts and not verdicts:
             verdicts = self._unnoised(request, found, accounts, ruling)
-        asked = () if verdicts else self._reserving(request, found, accounts)
+        asked = self._reserving(propose, found, accounts) if accounts and not verdicts else ()
         if asked:
             try:
                 self._ledger.check(self._analyst, asked)
@@ -286,7 +300,6 @@ class Guard:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
         readings: dict[int, tuple[Reading, ...]] = {}
-        ways: dict[int, tuple[str, ...]] = {}
         with closing(sql.waiting(self._con.cursor)) as cursor:
             start = 0
             for item in slots:
@@ -295,11 +308,10 @@ class Guard:
                 read_ = [self._reader.check(cursor, item, text, ruling) for text in own]
                 tables[item.slot] = frozenset().union(*(found.tables for found in read_))
                 readings[item.slot] = tuple(read_)
-                if item.target:
-                    ways[item.slot] = tuple(way_to_label(cursor, text) for text in own)
-            every = frozenset().union(*tables.values())
-            views = {table: definition_of(cursor, table) for table in every}
-        return views, _Read(slots, tables, readings, ways)
+        every = frozenset().union(*tables.values())
+        # as it is now, which has just been seen
+        views = {table: ruling.of(table)[0].definition for table in every}
+        return views, _Read(slots, tables, readings)
 
     def _accounts(self, ruling: Ruling, tables: Iterable[Table]) -> dict[Table, Budget]:
         """Of tables of which an account is kept."""
@@ -331,16 +343,22 @@ class Guard:
         return tuple(verdicts)
 
     def _reserving(
-        self, request: Request, found: _Read, accounts: Mapping[Table, Budget]
+        self, propose: ms.Propose, found: _Read, accounts: Mapping[Table, Budget]
     ) -> Asking:
-        session = "" if self._lasting else self._session
-        return tuple(
-            (table, budget, noising.entries(request, item, ways, session))
-            for table, budget in accounts.items()
-            for item in found.slots
-            if table in found.tables[item.slot]
-            for ways in [found.ways.get(item.slot, ())]
+        request, session = (
+            request_from_json(propose.request),
+            "" if self._lasting else self._session,
         )
+        asked, start = [], 0
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            for item in found.slots:
+                texts = propose.fragments[start : start + len(item.fragments)]
+                start += len(item.fragments)
+                own = [table for table in found.tables[item.slot] if table in accounts]
+                ways = [way_to_label(cursor, text) for text in texts] if own and item.target else []
+                entries = noising.entries(request, item, ways, session) if own else ()
+                asked += [(table, accounts[table], entries) for table in own]
+        return tuple(asked)
 
     def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
         proposal = self._proposals.pop(request.run, None)
