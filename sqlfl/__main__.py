@@ -1,4 +1,6 @@
-"""`python -m sqlfl`: the documentation and the examples that come with the package."""
+"""`python -m sqlfl`, or `sqlfl`: the documentation and the examples that come with the package, and
+the statements of a database's owner.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     examples.add_argument("folder", nargs="?", default=TARGET, help=f"by default {TARGET}")
     examples.set_defaults(run=lambda given: _copy(parser, Path(given.folder)))
+    owner = commands.add_parser("owner", help="run statements of the owner of a database")
+    owner.add_argument("database", help="its file")
+    owner.add_argument("statement", nargs="*", help="without any, they come from standard input")
+    owner.set_defaults(run=lambda given: _owner(given.database, given.statement))
     given = parser.parse_args(arguments)
     if not hasattr(given, "run"):
         parser.print_help()
@@ -68,6 +74,16 @@ def _print(parser: argparse.ArgumentParser, name: str | None) -> None:
         parser.error(f"there is no page {name}{meant}")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # formulas, on any screen
     print(page(name))
+
+
+def _owner(database: str, statements: Sequence[str]) -> None:
+    """Ends the process with status 1 at the first statement that fails."""
+    try:
+        with sqlfl.owner(database) as owner:
+            for text in statements or [sys.stdin.read()]:
+                print(owner.sql(text))
+    except sqlfl.Error as error:
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 def _copy(parser: argparse.ArgumentParser, folder: Path) -> None:

@@ -1,9 +1,11 @@
-"""`python -m sqlfl`: pages of the documentation, and examples in a folder."""
+"""`python -m sqlfl`: pages of the documentation, examples in a folder, an owner's statements."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from sqlfl.__main__ import main, page, pages
@@ -44,3 +46,26 @@ def test_examples_are_copied_with_what_they_name(
     copied = {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()}
     assert not [p for p in copied if "__pycache__" in p.parts]
     assert Path("examples/data/flights.parquet") in copied
+
+
+def test_an_owner_at_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "bank.duckdb")
+    with duckdb.connect(path) as con:
+        con.execute("CREATE TABLE accounts (id INTEGER, balance DOUBLE)")
+    grant = "GRANT TRAIN (balance), JOIN (id) ON accounts TO 'acme' UNDER p"
+    main(["owner", path, "CREATE TRAINING POLICY p WITH (min_rows = 50)", grant])
+    assert "TRAIN (balance), JOIN (id)" in capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("SHOW POLICIES; SHOW GRANTS"))
+    main(["owner", path])
+    assert "acme" in capsys.readouterr().out
+    for wrong, said in (
+        ([path, "SHOW GRANT"], "ParseError: expected POLICIES"),
+        ([path, "DROP TRAINING POLICY p"], "policy p has grants"),
+        ([path + "x", "SHOW GRANTS"], "there is no database file"),
+    ):
+        with pytest.raises(SystemExit, match=said):
+            main(["owner", *wrong])
+    with duckdb.connect(path) as con:  # and it is closed
+        assert con.sql("SELECT name FROM sqlfl.policies").fetchall() == [("p",)]
