@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 from sqlfl.codec import from_json, loads, to_json
@@ -55,6 +56,15 @@ class Request:
 
     def to_json(self) -> str:
         return to_json(self)
+
+    def often(self) -> dict[tuple[int, str], float]:
+        """(slot, kind) -> how many requests there are at most, infinite where that follows from the
+        data; parts of one kind add up."""
+        found: dict[tuple[int, str], float] = {}
+        for one in self.asked:
+            key, most = (one.slot, one.kind), math.inf if one.most is None else max(one.most, 0)
+            found[key] = found.get(key, 0) + most
+        return found
 
 
 ALLOWED, REFUSED, WAITING = "allowed", "refused", "waiting"

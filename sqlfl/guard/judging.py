@@ -67,11 +67,7 @@ def judged(
             )
         if item.identifiers and rules[item.slot].identifiers == NEVER:
             found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
-    often: dict[tuple[int, str], int | None] = {}
-    for asked in request.asked:
-        before = often.get((asked.slot, asked.kind), 0)
-        unknown = before is None or asked.most is None
-        often[asked.slot, asked.kind] = None if unknown else (before or 0) + max(asked.most or 0, 0)
+    often = request.often()
     for asked in request.asked:
         own = specified.get(asked.slot)
         if own is not None:
@@ -80,8 +76,8 @@ def judged(
             rule = "" if asked.slot == ms.CLIENT else "this slot of the query is another party's"
         folds = own is not None and own.folds
         once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not folds)
-        if not rule and once and often[asked.slot, asked.kind] != 1:
-            rule = f"{asked.kind} is answered once in a run"
+        if once and often[asked.slot, asked.kind] != 1:
+            rule = rule or f"{asked.kind} is answered once in a run"
         if rule:
             found.append(Verdict(asked.slot, asked.what, REFUSED, rule))
     return tuple(found)

@@ -51,14 +51,8 @@ class GovernedRun:
         self._request, self._shape = request, shape
         self._limit, self._allowed = limit, allowed
         self.left: set[str] = set()
-        most: dict[tuple[str, int], int | None] = {}
-        for asked in request.asked:
-            key = (asked.kind, asked.slot)
-            before = most.get(key, 0)
-            both = before is None or asked.most is None
-            most[key] = None if both else (before or 0) + max(asked.most or 0, 0)
-        self._most = most
-        self._asked: Counter[tuple[str, int]] = Counter()
+        self._most = request.often()
+        self._asked: Counter[tuple[int, str]] = Counter()
         self._rows: dict[int, int] = {}
         self._single: dict[int, int] = {}
 
@@ -97,14 +91,13 @@ class GovernedRun:
         return reply
 
     def _count(self, request: ms.Message, rules: TrainingPolicy) -> None:
-        key = (request.kind, request.slot)
+        key = (request.slot, request.kind)
         if key not in self._most:
             raise _beyond(f"message {request.kind} of slot {request.slot}")
         self._asked[key] += 1
-        most = self._most[key]
-        if most is not None and self._asked[key] > most:
-            raise _beyond(f"message {request.kind} more than {most} times")
-        if sum(n for (_, slot), n in self._asked.items() if slot == request.slot) > rules.rounds:
+        if self._asked[key] > self._most[key]:
+            raise _beyond(f"message {request.kind} more than {self._most[key]:g} times")
+        if sum(n for (slot, _), n in self._asked.items() if slot == request.slot) > rules.rounds:
             raise refusal(f"rounds = {rules.rounds}")
 
     def _check_active(self, request: ms.Activate, rules: TrainingPolicy) -> None:

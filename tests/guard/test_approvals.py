@@ -205,10 +205,24 @@ def test_when_and_what_is_trained(
         fed.sql(TRAIN)
         clinic.execute("UPDATE sqlfl.runs SET begun_at = begun_at - INTERVAL 25 HOURS")
         fed.sql(TRAIN)
+    if "runs" not in rules:
+        assert [v.state for v in fed.explain(TRAIN).verdicts[Client("clinic")]] == ["refused"]
     before = dict.fromkeys(fed.models)
     with pytest.raises(PolicyError, match=f"its owner's policy has {said}"):
         fed.sql(TRAIN)
     assert dict.fromkeys(fed.models) == before
+
+
+def test_what_rules_allow_is_done(fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection) -> None:
+    now = dt.datetime.now()
+    around = [(now + dt.timedelta(minutes=m)).strftime("%H:%M") for m in (-9, 9)]
+    ruled(clinic, f"kinds = ['linear_regression', 'lasso'], algorithms = ['lbfgs', 'sgd'], "
+          f"hours = '{'-'.join(around)}', runs_per_day = 3, labels = 'exact'")  # fmt: skip
+    fed.sql(TRAIN)
+    fed.sql(f"EVALUATE MODEL m FROM ({QUERY})")
+    fed.sql(f"CHECK USING huber_regression TARGET days FROM ({QUERY})")
+    with pytest.raises(PolicyError, match="runs_per_day = 3"):
+        fed.sql(TRAIN)
 
 
 @pytest.mark.parametrize(
@@ -348,6 +362,22 @@ def test_a_proposal_that_asks_too_much(ask: Ask, asked: Asked, said: str) -> Non
     reply = ask(proposal("", request=wrong))
     assert isinstance(reply, ms.Proposed)
     assert [v.rule for v in verdicts_from_json(reply.verdicts)] == [said]
+
+
+def test_rules_are_of_what_a_slot_has(ask: Ask, clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(clinic, "labels = 'never', identifiers = 'never'", "")
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("GRANT IDENTIFY (pid) ON patients TO 'acme' UNDER r")
+    assert isinstance(ask(proposal()), ms.Proposed)
+    weighted = "SELECT days AS sqlfl_weight, pid AS sqlfl_key_0_0 FROM patients"
+    identified = "SELECT pid AS sqlfl_id_0, pid AS sqlfl_key_0_0 FROM patients"
+    for slot, text, said in (
+        (replace(SLOT, weight=True), weighted, "labels = 'never'"),
+        (replace(SLOT, target=True), weighted, "labels = 'never'"),
+        (replace(SLOT, identifiers=(0,)), identified, "identifiers = 'never'"),
+    ):
+        told = {"specification": specifications_to_json((slot,)), "fragments": (text,)}
+        refused(ask(proposal(**told)), said)
 
 
 def test_parts_of_a_proposal_are_added_up(ask: Ask) -> None:
