@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
 from sqlfl.errors import ApprovalError, Error, PolicyError
 from sqlfl.guard.governance import Governance, time_of
-from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import ALWAYS
 from sqlfl.request import REFUSED, WAITING, Request, request_from_json
 from sqlfl.udfs import sql
@@ -21,25 +19,26 @@ MOST_WAITING = 100
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """One request, whatever has become of it."""
+class Filed:
+    """One request, as the owner is shown it, and what has become of it."""
 
-    number: int
     digest: str
     analyst: str
     tables: tuple[str, ...]
     request: Request
     fragments: tuple[str, ...]
-    asked_at: dt.datetime | None
-    state: str
-    because: str
+    number: int = 0
+    """0 before it has one."""
+    asked_at: dt.datetime | None = None
+    state: str = WAITING
+    because: str = ""
 
 
 class Approvals:
     def __init__(self, governance: Governance) -> None:
         self._governance = governance
 
-    def all(self) -> tuple[Waiting, ...]:
+    def all(self) -> tuple[Filed, ...]:
         with closing(self._governance.cursor()) as cursor:
             return self._found(cursor)
 
@@ -49,25 +48,16 @@ class Approvals:
         with closing(self._governance.cursor()) as cursor:
             return self._state(cursor, analyst, digest)
 
-    def check(
-        self,
-        analyst: str,
-        digest: str,
-        tables: Iterable[Table],
-        request: Request,
-        fragments: tuple[str, ...],
-    ) -> None:
+    def check(self, asked: Filed) -> None:
         """Returns where the run is approved. Raises PolicyError where it was refused, and
         ApprovalError where it waits, which it does from now on."""
-        state, number, because = self.state(analyst, digest)
+        state, number, because = self.state(asked.analyst, asked.digest)
         if state == REFUSED:
             raise PolicyError(f"its owner has refused this run, request {number}: {because}")
         if state == APPROVED:
             return
-        if number is None:
-            number = self._ask(analyst, digest, tables, request, fragments)
         raise ApprovalError(
-            f"the run waits for its owner, as request {number}",
+            f"the run waits for its owner, as request {number or self._file(asked)}",
             hint="run the same statement again once it is approved",
         )
 
@@ -98,27 +88,21 @@ class Approvals:
                 )
             self._decide(cursor, number, state, because)
 
-    def _ask(
-        self,
-        analyst: str,
-        digest: str,
-        tables: Iterable[Table],
-        request: Request,
-        fragments: tuple[str, ...],
-    ) -> int:
+    def _file(self, asked: Filed) -> int:
+        """Its number."""
         with self._governance.writing() as cursor:
             found = self._found(cursor)
-            waiting = [item for item in found if item.state == WAITING and item.analyst == analyst]
-            again = [item.number for item in waiting if item.digest == digest]
+            own = [f for f in found if f.state == WAITING and f.analyst == asked.analyst]
+            again = [item.number for item in own if item.digest == asked.digest]
             if again:
                 return again[0]
-            if len(waiting) >= MOST_WAITING:
-                raise PolicyError(f"{len(waiting)} runs of {analyst} wait for its owner already")
+            if len(own) >= MOST_WAITING:
+                raise PolicyError(f"{len(own)} runs of {asked.analyst} wait for its owner already")
             number = max((item.number for item in found), default=0) + 1
-            names = sorted(".".join(table[1:]) for table in tables)
             row = (
-                number, digest, analyst, json.dumps(names), request.to_json(),
-                json.dumps(fragments), dt.datetime.now(dt.UTC), WAITING, "", None,
+                number, asked.digest, asked.analyst, json.dumps(asked.tables),
+                asked.request.to_json(), json.dumps(asked.fragments), dt.datetime.now(dt.UTC),
+                asked.state, asked.because, None,
             )  # fmt: skip
             self._governance.insert(cursor, "requests", row)
             return number
@@ -145,7 +129,7 @@ class Approvals:
         )
         return (rows[0][1], rows[0][0], rows[0][2]) if rows else (WAITING, None, "")
 
-    def _found(self, cursor: sql.Connection) -> tuple[Waiting, ...]:
+    def _found(self, cursor: sql.Connection) -> tuple[Filed, ...]:
         rows = self._governance.rows(
             cursor,
             "SELECT number, digest, analyst, tables, request, fragments, epoch_us(asked_at), "
@@ -153,13 +137,13 @@ class Approvals:
             "requests",
         )
         return tuple(
-            Waiting(
-                number,
+            Filed(
                 digest,
                 analyst,
                 tuple(json.loads(tables)),
                 request_from_json(request),
                 tuple(json.loads(fragments)),
+                number,
                 time_of(asked),
                 state,
                 because,

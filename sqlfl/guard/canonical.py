@@ -16,8 +16,8 @@ def canonical(tree: dict[str, Any]) -> str:
     """JSON of a SELECT as DuckDB's `json_serialize_sql` has it."""
     aliases: dict[str, str] = {}
     # with several SELECTs, or parameters of lambdas, an alias may mean different things
-    simple = sum(str(node.get("type")).endswith("_NODE") for node in _nodes(tree)) == 1
-    for node in _nodes(tree):
+    simple = sum(str(node.get("type")).endswith("_NODE") for node in nodes(tree)) == 1
+    for node in nodes(tree):
         if node.get("class") == "LAMBDA" or node.get("relation_name"):
             simple = False
         if node.get("type") == "BASE_TABLE" and node.get("alias"):
@@ -42,14 +42,15 @@ def _renamed(value: Any, aliases: dict[str, str]) -> Any:
     return found
 
 
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+def nodes(value: object) -> Iterator[dict[str, Any]]:
+    """All objects of a tree of JSON."""
     if isinstance(value, dict):
         yield value
         for item in value.values():
-            yield from _nodes(item)
+            yield from nodes(item)
     elif isinstance(value, list):
         for item in value:
-            yield from _nodes(item)
+            yield from nodes(item)
 
 
 def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
@@ -60,8 +61,9 @@ def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
     grouped = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
     if any(node.get(name) for name in grouped) or node["cte_map"]["map"]:
         return False
+    several = {*aggregates, "unnest"}
     return not any(
         inner.get("class") in ("SUBQUERY", "WINDOW")
-        or str(inner.get("function_name", "")).lower() in {*aggregates, "unnest"}
-        for inner in _nodes(node)
+        or str(inner.get("function_name", "")).lower() in several
+        for inner in nodes(node)
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -160,6 +161,9 @@ class Ruling:
 
 def _key(table: Table) -> tuple[str, ...]:
     return tuple(folded(part) for part in table)
+
+
+_CHANGES = itertools.count(1)
 
 
 class Governance:
@@ -390,7 +394,7 @@ class _Writing:
         try:
             if kind is None:
                 self._cursor.commit()
-                Governance.changes += 1
+                Governance.changes = next(_CHANGES)
             else:
                 self._cursor.rollback()
         finally:

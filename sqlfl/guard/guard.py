@@ -19,7 +19,7 @@ import duckdb
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard import noising
-from sqlfl.guard.approvals import Approvals
+from sqlfl.guard.approvals import Approvals, Filed
 from sqlfl.guard.fragments import Fragments
 from sqlfl.guard.governance import (
     JOIN,
@@ -62,6 +62,7 @@ LONGEST_REQUEST = 1 << 20
 MOST_PROPOSALS = 64
 """That are kept until their runs begin."""
 LASTING = 1.0
+"""Seconds for which a ruling serves what follows the beginning of a statement."""
 ANEW = (ms.ListTables, ms.SendBlock)
 """What statements begin with."""
 OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
@@ -103,7 +104,7 @@ class Guard:
 
     analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run; `shape`
     tells of a run's slot, once it is encoded, how many categories a feature has at most, and how
-    many rows its smallest cell.
+    many rows its smallest cell; `limit` sets what its training may release of a row.
     """
 
     def __init__(
@@ -240,23 +241,24 @@ class Guard:
         accounts = self._accounts(ruling, tables)
         if accounts and not verdicts:
             verdicts = self._unnoised(request, found, accounts, ruling)
-        asked = self._reserving(propose, found, accounts) if accounts and not verdicts else ()
-        if asked:
+        asked: Asking = ()
+        if accounts and not verdicts:
+            asked = self._asking(request, propose.fragments, found, accounts)
             try:
                 self._ledger.check(self._analyst, asked)
             except PolicyError as error:
                 verdicts = (Verdict(ms.CLIENT, "", REFUSED, error.message),)
         told = digest(propose.request, propose.specification, found.canonical)
         if not propose.run:
-            accounts_ = tuple(self._remains(asked)) if asked and not verdicts else ()
-            told_ = (*self._told(verdicts, told, every), *accounts_)
-            return ms.Proposed("", propose.slot, verdicts_to_json(told_))
+            said = (*self._answered(verdicts, told, every.approval), *self._remains(asked))
+            return ms.Proposed("", propose.slot, verdicts_to_json(said))
         if verdicts:
             raise PolicyError(verdicts[0].rule, hint=ASK)
         if propose.run in self._seen:
             raise PolicyError("a run of this name was there before: each has one of its own")
         if every.approval != NEVER:
-            self._approvals.check(self._analyst, told, tables, request, propose.fragments)
+            names = tuple(sorted(".".join(table[1:]) for table in tables))
+            self._approvals.check(Filed(told, self._analyst, names, request, propose.fragments))
         allowed = {
             item.slot: most
             for item in found.slots
@@ -266,7 +268,7 @@ class Guard:
             if most is not None
         }
         shape, limit = self._shape, self._limit
-        run = GovernedRun(request, found.tables, rules, every, shape, limit, allowed)
+        run = GovernedRun(request, rules, every, shape, limit, allowed)
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
         self._proposals[propose.run] = _Proposal(ruling, run, propose, told, views, asked)
@@ -279,20 +281,21 @@ class Guard:
             words = f"epsilon of {'.'.join(table[1:])}: {now:.4g} of {budget.epsilon:g} is spent"
             yield Verdict(ms.CLIENT, f"{words}, {after:.4g} after this run", ALLOWED, "")
 
-    def _told(
-        self, verdicts: tuple[Verdict, ...], told: str, every: TrainingPolicy
+    def _answered(
+        self, verdicts: tuple[Verdict, ...], told: str, approval: str
     ) -> tuple[Verdict, ...]:
-        """With what the owner has said of this very run."""
-        if not verdicts and every.approval != NEVER:
-            state, number, because = self._approvals.state(self._analyst, told)
-            if state == REFUSED:
-                rule = f"its owner has refused this run, request {number}: {because}"
-                verdicts = (Verdict(ms.CLIENT, "", REFUSED, rule),)
-            elif state == WAITING:
-                rule = has(f"approval = '{every.approval}'")
-                rule += "" if number is None else f", and this is request {number}"
-                verdicts = (Verdict(ms.CLIENT, "", WAITING, rule),)
-        return verdicts
+        """These, or what the owner has said of this very run."""
+        if verdicts or approval == NEVER:
+            return verdicts
+        state, number, because = self._approvals.state(self._analyst, told)
+        if state == REFUSED:
+            rule = f"its owner has refused this run, request {number}: {because}"
+            return (Verdict(ms.CLIENT, "", REFUSED, rule),)
+        if state == WAITING:
+            rule = has(f"approval = '{approval}'")
+            rule += "" if number is None else f", and this is request {number}"
+            return (Verdict(ms.CLIENT, "", WAITING, rule),)
+        return ()
 
     def _fragments(self, propose: ms.Propose, ruling: Ruling) -> tuple[Mapping[Table, str], _Read]:
         slots = specifications_from_json(propose.specification)
@@ -342,17 +345,19 @@ class Guard:
             ]
         return tuple(verdicts)
 
-    def _reserving(
-        self, propose: ms.Propose, found: _Read, accounts: Mapping[Table, Budget]
+    def _asking(
+        self,
+        request: Request,
+        fragments: tuple[str, ...],
+        found: _Read,
+        accounts: Mapping[Table, Budget],
     ) -> Asking:
-        request, session = (
-            request_from_json(propose.request),
-            "" if self._lasting else self._session,
-        )
+        """What the run asks of the ledger."""
+        session = "" if self._lasting else self._session
         asked, start = [], 0
         with closing(sql.waiting(self._con.cursor)) as cursor:
             for item in found.slots:
-                texts = propose.fragments[start : start + len(item.fragments)]
+                texts = fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
                 own = [table for table in found.tables[item.slot] if table in accounts]
                 ways = [way_to_label(cursor, text) for text in texts] if own and item.target else []
@@ -380,18 +385,19 @@ class Guard:
             )
         run = proposal.run
         self._seen.add(request.run)
-        if run.every.approval != NEVER:
-            self._approvals.use(self._analyst, proposal.digest, run.every.approval)
         if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
             raise refusal(f"hours = '{run.every.hours}'")
-        if run.every.runs_per_day is not None:
-            self._governance.begin(
-                request.run, self._analyst, proposal.digest, run.every.runs_per_day
-            )
         if proposal.asked:
             self._ledger.reserve(request.run, self._analyst, proposal.asked)
         start = 0
         try:
+            if run.every.runs_per_day is not None:
+                self._governance.begin(
+                    request.run, self._analyst, proposal.digest, run.every.runs_per_day
+                )
+            # last, as a run that does not begin leaves the approval as it was
+            if run.every.approval != NEVER:
+                self._approvals.use(self._analyst, proposal.digest, run.every.approval)
             reply = self._bound(lambda: answer(request))
             assert isinstance(reply, ms.Prepared)
             for item in specifications_from_json(request.specification):

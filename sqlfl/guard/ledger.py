@@ -19,7 +19,7 @@ import duckdb
 
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard.governance import Governance, time_of
-from sqlfl.guard.scopes import ASK, Table
+from sqlfl.guard.scopes import Table
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, Pure, Threshold
 from sqlfl.udfs import sql
@@ -169,7 +169,7 @@ class Ledger:
             raise PolicyError(
                 f"its owner's policy has epsilon = {budget.epsilon:g} of {'.'.join(table[1:])} at "
                 f"delta = {budget.delta:g}{window}, and this run would pass it",
-                hint=f"EXPLAIN tells what remains; {ASK}",
+                hint="EXPLAIN tells what is spent",
             )
         return new
 

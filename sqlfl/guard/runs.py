@@ -13,7 +13,6 @@ from sqlfl.arrays import Array
 from sqlfl.errors import PolicyError
 from sqlfl.guard.judging import refusal
 from sqlfl.guard.ledger import FEATURES, LABELS
-from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import Request
 
@@ -32,22 +31,21 @@ MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 class GovernedRun:
     """What was checked when it was proposed holds of all that follows.
 
-    tables : that each slot reads; rules : for each slot the strictest of its tables' policies,
-    `every` that of all. `allowed` : μ² that training may release of a row of a slot, where an
-    account is kept. `left` : what something has left of, as the ledger calls it.
+    rules : for each slot the strictest of its tables' policies, `every` that of all. `allowed` :
+    μ² that training may release of a row of a slot, where an account is kept. `left` : what
+    something has left of, as the ledger calls it.
     """
 
     def __init__(
         self,
         request: Request,
-        tables: Mapping[int, frozenset[Table]],
         rules: Mapping[int, TrainingPolicy],
         every: TrainingPolicy,
         shape: Shape,
         limit: Limit,
         allowed: Mapping[int, float],
     ) -> None:
-        self.tables, self.rules, self.every = tables, rules, every
+        self.rules, self.every = rules, every
         self._request, self._shape = request, shape
         self._limit, self._allowed = limit, allowed
         self.left: set[str] = set()

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
-from sqlfl.guard.canonical import canonical, stable
+from sqlfl.guard.canonical import canonical, nodes, stable
 from sqlfl.guard.functions import Functions
 from sqlfl.guard.scopes import (
     NONE,
@@ -466,14 +466,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _refs(node: object) -> Iterator[Node]:
-    if isinstance(node, dict):
-        if node.get("class") == "COLUMN_REF":
-            yield node
-        for value in node.values():
-            yield from _refs(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from _refs(item)
+    return (found for found in nodes(node) if found.get("class") == "COLUMN_REF")
 
 
 def _refused(what: object) -> PolicyError:

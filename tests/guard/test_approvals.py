@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import sqlfl
@@ -19,14 +16,11 @@ from sqlfl.guard.approvals import Approvals
 from sqlfl.guard.canonical import canonical
 from sqlfl.guard.governance import Governance
 from sqlfl.options.policies import within
-from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.request import Asked, Verdict, digest, verdicts_from_json
 from sqlfl.schema import Client, specifications_to_json
-from sqlfl.wire import encode, received
 from tests.conftest import Open
-from tests.guard.test_guard import (
+from tests.guard.clinic import (
     GRANT,
-    PATIENTS,
     QUERY,
     REQUEST,
     SLOT,
@@ -39,21 +33,8 @@ from tests.guard.test_guard import (
 
 
 @pytest.fixture
-def clinic(database: Open) -> duckdb.DuckDBPyConnection:
-    return database(PATIENTS)
-
-
-@pytest.fixture
 def owner(clinic: duckdb.DuckDBPyConnection) -> sqlfl.Owner:
     return sqlfl.owner(clinic)
-
-
-@pytest.fixture
-def fed(clinic: duckdb.DuckDBPyConnection, database: Open) -> Iterator[sqlfl.Federation]:
-    with sqlfl.connect(analyst="acme", progress=False) as found:
-        found.attach("clinic", clinic)
-        found.attach("lab", database(TESTS))
-        yield found
 
 
 HAS = "its owner's policy has"
@@ -128,6 +109,22 @@ def test_each_run_may_need_an_approval_of_its_own(
         owner.sql("REFUSE REQUEST 1 BECAUSE 'too late'")
     with pytest.raises(Error, match="there is no request 9"):
         owner.sql("APPROVE REQUEST 9")
+
+
+def test_a_run_that_does_not_begin_leaves_its_approval(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, owner: sqlfl.Owner
+) -> None:
+    ruled(clinic, "approval = 'always', runs_per_day = 1")
+    with pytest.raises(ApprovalError):
+        fed.sql(TRAIN)
+    owner.sql("APPROVE REQUEST 1")
+    fed.sql(TRAIN)
+    with pytest.raises(ApprovalError):
+        fed.sql(TRAIN)
+    owner.sql("APPROVE REQUEST 2")
+    with pytest.raises(PolicyError, match="runs_per_day = 1"):
+        fed.sql(TRAIN)
+    assert states(owner) == ["used", "approved"]
 
 
 def test_the_strictest_approval_holds(
@@ -260,15 +257,6 @@ def test_the_traffic_is_what_explain_says(
 
 
 # -- by hand ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
-    ruled(clinic)
-    secret = b"\x07" * 32
-    client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst="acme")
-    with closing(client):
-        yield lambda message: received(client.handle(pa.py_buffer(encode(message))))
 
 
 KEYS = "SELECT pid AS sqlfl_key_0_0 FROM patients"

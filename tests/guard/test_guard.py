@@ -3,65 +3,30 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.errors import PlanError, PolicyError
 from sqlfl.guard.governance import Governance
-from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.request import Asked, Request
-from sqlfl.schema import (
-    Client,
-    FeatureSpecification,
-    KeySpecification,
-    SlotSpecification,
-    specifications_to_json,
-)
-from sqlfl.wire import encode, received
+from sqlfl.schema import FeatureSpecification
 from tests.conftest import Open
-
-PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
-  'w' || i % 4 AS ward, i * 7 AS salary, i % 5 = 0 AS ill, i % 3 + sin(i) AS days
-  FROM range(300) AS r(i)"""
-TESTS = "CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp FROM range(300) AS r(i)"
-QUERY = """SELECT p.age, p.bmi, p.ward, t.crp, p.days
-  FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid"""
-TRAIN = f"TRAIN OR REPLACE MODEL m USING linear_regression TARGET days FROM ({QUERY})"
-SICK = (
-    TRAIN.replace("linear", "logistic")
-    .replace("TARGET days", "TARGET ill")
-    .replace("p.ward, t.crp, p.days", "t.crp, p.ill")
+from tests.guard.clinic import (
+    GRANT,
+    PATIENTS,
+    QUERY,
+    SICK,
+    SLOT,
+    TESTS,
+    TRAIN,
+    Ask,
+    prepared,
+    ruled,
 )
-GRANT = """GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (days, ill), PREDICT ON patients
-  TO 'acme' UNDER r"""
-
-
-@pytest.fixture
-def clinic(database: Open) -> duckdb.DuckDBPyConnection:
-    return database(PATIENTS)
-
-
-@pytest.fixture
-def fed(clinic: duckdb.DuckDBPyConnection, database: Open) -> Iterator[sqlfl.Federation]:
-    with sqlfl.connect(analyst="acme", progress=False) as found:
-        found.attach("clinic", clinic)
-        found.attach("lab", database(TESTS))
-        yield found
-
-
-def ruled(con: duckdb.DuckDBPyConnection, rules: str = "", grant: str = GRANT) -> None:
-    with sqlfl.owner(con) as owner:
-        owner.sql(f"CREATE OR REPLACE TRAINING POLICY r {f'WITH ({rules})' * bool(rules)}")
-        if grant:
-            owner.sql(grant)
 
 
 def test_without_a_policy_all_is_allowed(fed: sqlfl.Federation) -> None:
@@ -306,43 +271,6 @@ def test_a_damaged_policy_allows_nothing(
 
 
 # -- by hand ---------------------------------------------------------------------------------------
-
-Ask = Callable[[ms.Message], ms.Message]
-SLOT = SlotSpecification(
-    0, (), False, False, (), (KeySpecification(0, ("BIGINT",)),), (0,), False, "organisation",
-    "arrays",
-)  # fmt: skip
-
-
-@pytest.fixture
-def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
-    """A party that is spoken to without a coordinator's code."""
-    ruled(clinic)
-    secret = b"\x07" * 32
-    client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst="acme")
-    with closing(client):
-        yield lambda message: received(client.handle(pa.py_buffer(encode(message))))
-
-
-ASKED = (ms.SendKeys, ms.Activate, ms.SendLabels, ms.SendFindings, ms.SendPredictions)
-REQUEST = Request(
-    "train", "linear_regression", "sgd", "{}", "null", "null", warm=False, into=False,
-    asked=tuple(Asked(0, kind.kind, "", "", 1) for kind in ASKED),
-)  # fmt: skip
-
-
-def prepared(
-    ask: Ask,
-    select: str | tuple[str, ...],
-    slot: SlotSpecification = SLOT,
-    request: Request = REQUEST,
-    run: str = "r",
-) -> ms.Message:
-    """What is said of the proposal, where that is no."""
-    texts = (select,) if isinstance(select, str) else select
-    told = (specifications_to_json((slot,)), texts)
-    reply = ask(ms.Propose(run, -1, request.to_json(), *told))
-    return ask(ms.Prepare(run, -1, *told)) if isinstance(reply, ms.Proposed) else reply
 
 
 @pytest.mark.parametrize(

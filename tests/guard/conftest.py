@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import sqlfl
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.schema import Client
+from sqlfl.wire import encoded, received
+from tests.conftest import Open
+from tests.guard.clinic import PATIENTS, TESTS, Ask, ruled
+
+
+@pytest.fixture
+def clinic(database: Open) -> duckdb.DuckDBPyConnection:
+    return database(PATIENTS)
+
+
+@pytest.fixture
+def fed(clinic: duckdb.DuckDBPyConnection, database: Open) -> Iterator[sqlfl.Federation]:
+    with sqlfl.connect(analyst="acme", progress=False) as found:
+        found.attach("clinic", clinic)
+        found.attach("lab", database(TESTS))
+        yield found
+
+
+@pytest.fixture
+def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
+    """A party that is spoken to without a coordinator's code."""
+    ruled(clinic)
+    secret = b"\x07" * 32
+    client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst="acme")
+    with closing(client):
+        yield lambda message: received(client.handle(pa.py_buffer(encoded(message))))
