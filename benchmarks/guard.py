@@ -19,6 +19,7 @@ import duckdb
 
 import sqlfl
 from sqlfl.guard.governance import Governance
+from sqlfl.guard.records import Records
 
 PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
   'w' || i % 9 AS ward, i % 3 + sin(i * i) AS days FROM range({rows}) AS r(i)"""
@@ -71,7 +72,7 @@ def main() -> None:
             print(f"{rows:>9,} rows, an epoch: {1e3 * epochs[0][0]:.2f} ms, times {ratio:.3f}")
     with closing(duckdb.connect()) as con:
         con.execute(PATIENTS.format(rows=10))
-        governance = Governance(con, "memory")
+        governance = Governance(Records(con, "memory"))
         spent = []
         for _ in range(1000):
             began = time.perf_counter()

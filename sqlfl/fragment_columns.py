@@ -17,6 +17,8 @@ KEPT = "sqlfl_kept"
 """Of two fragments that are evaluated as one, tells their rows apart."""
 ROW = "sqlfl_row"
 """Of a fragment without any other column."""
+MARK = "sqlfl_mark"
+"""By which the party knows a row again: it puts it at the end itself."""
 KEY = "sqlfl_key_"
 IDENTIFIER = "sqlfl_id_"
 
@@ -36,4 +38,4 @@ def fragment_columns(wanted: SlotSpecification, *, linked: bool) -> list[str]:
     names += [TARGET] * wanted.target + [WEIGHT] * wanted.weight + [BASE] * wanted.base
     names += [identifier(number) for number in wanted.identifiers]
     names += [key_part(key.index, part) for key in wanted.keys for part in range(len(key.types))]
-    return names + [KEPT] * linked or [ROW]
+    return (names + [KEPT] * linked or [ROW]) + [MARK] * wanted.marked

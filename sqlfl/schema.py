@@ -255,6 +255,9 @@ class SlotSpecification:
     drawn: bool = field(default=False, metadata=LEFT_OUT)
     """Of all slots of a run: predictions of joined rows leave under masks that cancel in the sum
     over all slots."""
+    marked: bool = field(default=False, metadata=LEFT_OUT)
+    """The fragments end with `sqlfl_mark`, by which a row is known again in other runs: a party's
+    own, which never travels."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:

@@ -43,7 +43,7 @@ def converted(
     left = iter(zip(values, described, strict=True))
     fragment: exp.Expr = sql.number(index)
     if link is not None:
-        fragment = sql.when(values[-1].copy(), fragment, sql.number(link))
+        fragment = sql.when(values[-1 - spec.marked].copy(), fragment, sql.number(link))
     chosen: list[exp.Expr] = [sql.named(sql.cast(fragment, "USMALLINT"), "fragment")]
     for number, feature in enumerate(spec.features):
         chosen.append(sql.named(_feature(*next(left), feature), f"f{number}"))
@@ -61,6 +61,8 @@ def converted(
             value = next(left)[0]
             stored = sql.call("encode", value) if kind in AS_BLOB else value
             chosen.append(sql.named(stored, f"p{position}_{p}"))
+    if spec.marked:
+        chosen.append(sql.named(values[-1].copy(), "mark"))
     alias = exp.TableAlias(
         this=exp.to_identifier("f"),
         columns=[exp.to_identifier(f"c{p}", quoted=True) for p in range(len(expected))],

@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 _PLAIN = re.compile(_WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
 """Types that Arrow has as DuckDB has them: texts would lose their collation, the order of ENUMs
 and the width of others is another there."""
-_JOINING = re.compile(r"p\d+_\d+|h|exact|fragment")
+_JOINING = re.compile(r"p\d+_\d+|h|exact|fragment|mark")
 """Columns that are of no use once the rows are numbered."""
 
 
@@ -198,6 +198,7 @@ def held_rows(
         return None
     names = [f"f{position}" for position in range(len(wanted.features))]
     names += ["y"] * wanted.target + ["w"] * wanted.weight + ["draw"] * wanted.base
+    names += ["mark"] * wanted.marked
     columns = sql.columns_of([*names, *(f"id{k}" for k in wanted.identifiers)], "t")
     for position, key in enumerate(wanted.keys):
         for p, kind in enumerate(key.types):

@@ -53,6 +53,8 @@ class Numbering:
     """Per key uint32 (n,): the row's tag; u where a part of the key is NULL."""
     salt: bytes
     """The key of chance: random, or with a seed what follows from that and from the rows."""
+    marks: Array
+    """uint64 (n,), or (0,) where rows have none."""
 
 
 def number_rows(
@@ -90,6 +92,7 @@ def number_rows(
         tags,
         tuple(found[f"k{k}"] for k in range(len(tags))),
         salt,
+        found.get("mark", np.zeros(0, np.uint64)),
     )
 
 
@@ -123,6 +126,7 @@ def _from_columns(
     """The same of rows that are held, which lie as they are counted: without `pos`."""
     wanted = tables.specification
     names = ["fragment"] * (len(wanted.fragments) > 1) + list(content(tables))
+    names += ["mark"] * wanted.marked
     found = {name: held.columns[name].to_numpy() for name in names}
     ascending_tags = []
     for k, key in enumerate(wanted.keys):
@@ -199,6 +203,8 @@ def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[s
     kinds: dict[str, type[np.generic]] = {"pos": np.uint32}
     if len(wanted.fragments) > 1:
         chosen["fragment"], kinds["fragment"] = sql.column("fragment", "t"), np.uint16
+    if wanted.marked:
+        chosen["mark"], kinds["mark"] = sql.column("mark", "t"), np.uint64
     if wanted.seed is not None:
         chosen |= content(tables)
         kinds |= {"h": np.uint64, "exact": np.uint64}

@@ -114,6 +114,12 @@ class Snapshot(SlotTables):
         self._numbering = replace(numbering, fragments=NOTHING, tags=(), codes=())
         return numbering.fragments, numbering.tags, numbering.codes
 
+    def taken(self) -> tuple[Array, Array]:
+        """Of all rows in row-id order, before `keys`: the fragment, uint16 (n,), or (0,) if there
+        is one; the mark, uint64 (n,), or (0,) where the specification has none."""
+        numbering = self._numbered_rows()
+        return numbering.fragments, numbering.marks
+
     def activate(self, rows: Array, counts: Array) -> None:
         """Keep the rows that occur in the join; active row r is `rows[r]`.
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from sqlfl.errors import ApprovalError, Error, PolicyError
-from sqlfl.guard.governance import Governance, time_of
+from sqlfl.guard.records import Records, time_of
 from sqlfl.options.policies import ALWAYS
 from sqlfl.request import REFUSED, WAITING, Request, request_from_json
 from sqlfl.udfs import sql
@@ -35,17 +35,17 @@ class Filed:
 
 
 class Approvals:
-    def __init__(self, governance: Governance) -> None:
-        self._governance = governance
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     def all(self) -> tuple[Filed, ...]:
-        with closing(self._governance.cursor()) as cursor:
+        with closing(self._records.cursor()) as cursor:
             return self._found(cursor)
 
     def state(self, analyst: str, digest: str) -> tuple[str, int | None, str]:
         """Of the run: WAITING where nobody has asked for it yet. With the number, and why it was
         refused."""
-        with closing(self._governance.cursor()) as cursor:
+        with closing(self._records.cursor()) as cursor:
             return self._state(cursor, analyst, digest)
 
     def check(self, asked: Filed) -> None:
@@ -64,7 +64,7 @@ class Approvals:
     def use(self, analyst: str, digest: str, approval: str) -> None:
         """The run begins: where each is approved by itself, no other one begins by this approval.
         Raises PolicyError where it is approved no more."""
-        with self._governance.writing() as cursor:
+        with self._records.writing() as cursor:
             state, number, _ = self._state(cursor, analyst, digest)
             if state != APPROVED:
                 raise PolicyError("this run is not approved any more", hint="run it again")
@@ -73,7 +73,7 @@ class Approvals:
 
     def decide(self, number: int, state: str, because: str = "") -> None:
         """Raises Error where there is no such request, or it has been used."""
-        with self._governance.writing() as cursor:
+        with self._records.writing() as cursor:
             found = {item.number: item for item in self._found(cursor)}
             if number not in found:
                 listed = ", ".join(str(n) for n, item in found.items() if item.state == WAITING)
@@ -90,7 +90,7 @@ class Approvals:
 
     def _file(self, asked: Filed) -> int:
         """Its number."""
-        with self._governance.writing() as cursor:
+        with self._records.writing() as cursor:
             found = self._found(cursor)
             own = [f for f in found if f.state == WAITING and f.analyst == asked.analyst]
             again = [item.number for item in own if item.digest == asked.digest]
@@ -104,11 +104,11 @@ class Approvals:
                 asked.request.to_json(), json.dumps(asked.fragments), dt.datetime.now(dt.UTC),
                 asked.state, asked.because, None,
             )  # fmt: skip
-            self._governance.insert(cursor, "requests", row)
+            self._records.insert(cursor, "requests", row)
             return number
 
     def _decide(self, cursor: sql.Connection, number: int | None, state: str, because: str) -> None:
-        self._governance.rows(
+        self._records.rows(
             cursor,
             "UPDATE t SET state = $state, because = $because, decided_at = $now "
             "WHERE number = $number",
@@ -119,7 +119,7 @@ class Approvals:
     def _state(
         self, cursor: sql.Connection, analyst: str, digest: str
     ) -> tuple[str, int | None, str]:
-        rows = self._governance.rows(
+        rows = self._records.rows(
             cursor,
             "SELECT number, state, because FROM t "
             "WHERE analyst = $analyst AND digest = $digest AND state <> 'used' "
@@ -130,7 +130,7 @@ class Approvals:
         return (rows[0][1], rows[0][0], rows[0][2]) if rows else (WAITING, None, "")
 
     def _found(self, cursor: sql.Connection) -> tuple[Filed, ...]:
-        rows = self._governance.rows(
+        rows = self._records.rows(
             cursor,
             "SELECT number, digest, analyst, tables, request, fragments, epoch_us(asked_at), "
             "state, because FROM t ORDER BY number",

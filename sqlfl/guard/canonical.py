@@ -53,10 +53,31 @@ def nodes(value: object) -> Iterator[dict[str, Any]]:
             yield from nodes(item)
 
 
+def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """It is the one row that stands for partners that a LEFT JOIN does not find: of no table, as
+    nothing is joined to it."""
+    node = tree["node"]
+    if not _plain(node, aggregates) or node["from_table"].get("type") != "JOIN":
+        return False
+    join = node["from_table"]
+    left, on, right = join["left"], join.get("condition") or {}, join["right"]
+    if left.get("type") != "SUBQUERY" or right.get("type") != "BASE_TABLE":
+        return False
+    inner = left["subquery"]["node"]
+    one = _plain(inner, aggregates) and inner["from_table"].get("type") == "EMPTY"
+    never = on.get("class") == "CONSTANT" and on["literal"] == {"kind": "BOOLEAN", "text": "false"}
+    return bool(one and never and join.get("join_type") == "LEFT" and not node["where_clause"])
+
+
 def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
     """Each row of one table makes one row of the SELECT at most, whatever other rows there are."""
     node = tree["node"]
-    if node.get("type") != "SELECT_NODE" or node["from_table"].get("type") != "BASE_TABLE":
+    return _plain(node, aggregates) and node["from_table"].get("type") == "BASE_TABLE"
+
+
+def _plain(node: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """A SELECT that neither groups nor orders nor counts, nor has others in its expressions."""
+    if node.get("type") != "SELECT_NODE":
         return False
     grouped = ("modifiers", "group_expressions", "group_sets", "having", "qualify", "sample")
     if any(node.get(name) for name in grouped) or node["cte_map"]["map"]:

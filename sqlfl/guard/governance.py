@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
-
-import duckdb
-from sqlglot import exp, parse_one
 
 from sqlfl.codec import from_json, to_json
 from sqlfl.errors import Error, PolicyError
+from sqlfl.guard.records import SCHEMA, Records, time_of
 from sqlfl.guard.scopes import Column, Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import folded
@@ -29,70 +25,6 @@ from sqlfl.udfs import sql
 TRAIN, JOIN, LABEL, IDENTIFY, PREDICT = "train", "join", "label", "identify", "predict"
 COLUMN_ROLES = (TRAIN, JOIN, LABEL, IDENTIFY)
 """What columns are granted for; PREDICT is of the whole table."""
-POLICIES = {
-    "name": "VARCHAR",
-    "version": "INTEGER",
-    "rules": "VARCHAR",
-    "made_at": "TIMESTAMPTZ",
-    "dropped_at": "TIMESTAMPTZ",
-}
-GRANTS = {
-    "number": "INTEGER",
-    "analyst": "VARCHAR",
-    "database": "VARCHAR",
-    "schema": "VARCHAR",
-    "name": "VARCHAR",
-    "roles": "VARCHAR",
-    "policy": "VARCHAR",
-    "until": "TIMESTAMPTZ",
-    "definition": "VARCHAR",
-    "granted_at": "TIMESTAMPTZ",
-    "revoked_at": "TIMESTAMPTZ",
-}
-REQUESTS = {
-    "number": "INTEGER",
-    "digest": "VARCHAR",
-    "analyst": "VARCHAR",
-    "tables": "VARCHAR",
-    "request": "VARCHAR",
-    "fragments": "VARCHAR",
-    "asked_at": "TIMESTAMPTZ",
-    "state": "VARCHAR",
-    "because": "VARCHAR",
-    "decided_at": "TIMESTAMPTZ",
-}
-RUNS = {
-    "run": "VARCHAR",
-    "analyst": "VARCHAR",
-    "digest": "VARCHAR",
-    "begun_at": "TIMESTAMPTZ",
-}
-LEDGER = {
-    "number": "INTEGER",
-    "run": "VARCHAR",
-    "analyst": "VARCHAR",
-    "database": "VARCHAR",
-    "schema": "VARCHAR",
-    "name": "VARCHAR",
-    "what": "VARCHAR",
-    "multiplier": "DOUBLE",
-    "epsilon": "DOUBLE",
-    "delta": "DOUBLE",
-    "identity": "VARCHAR",
-    "state": "VARCHAR",
-    "reserved_at": "TIMESTAMPTZ",
-    "ended_at": "TIMESTAMPTZ",
-}
-TURNS = {"number": "BIGINT"}
-"""One row, which every change of the ledger changes: two at once are in conflict."""
-TABLES = {
-    "policies": POLICIES,
-    "grants": GRANTS,
-    "requests": REQUESTS,
-    "runs": RUNS,
-    "ledger": LEDGER,
-    "turns": TURNS,
-}
 
 
 @dataclass(frozen=True)
@@ -163,22 +95,13 @@ def _key(table: Table) -> tuple[str, ...]:
     return tuple(folded(part) for part in table)
 
 
-_CHANGES = itertools.count(1)
-
-
 class Governance:
-    """Of the database `catalog` of `con`, which is worked on by cursors only."""
-
-    changes = 0
-    """Of any database, by statements of this process, the only one that can write to those that it
-    has open."""
-
-    def __init__(self, con: sql.Connection, catalog: str) -> None:
-        self._con, self._catalog = con, catalog
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     def ruling(self, analyst: str, now: dt.datetime | None = None) -> Ruling | None:
         """What holds for the analyst; None where the owner has made no policy: all is allowed."""
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(self._records.cursor()) as cursor:
             policies = self._policies(cursor)
             if not policies:
                 return None
@@ -194,20 +117,20 @@ class Governance:
 
     def policies(self) -> dict[str, tuple[int, TrainingPolicy]]:
         """By name, folded: version and rules."""
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(self._records.cursor()) as cursor:
             return self._policies(cursor)
 
     def grants(self) -> tuple[Grant, ...]:
         """Those that were not revoked, in their order."""
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(self._records.cursor()) as cursor:
             return self._grants(cursor)
 
     def begin(self, run: str, analyst: str, digest: str, most: int) -> None:
         """Note that the run begins. Raises PolicyError where that is more than `most` within 24
         hours."""
         now = dt.datetime.now(dt.UTC)
-        with self.writing() as cursor:
-            ((count,),) = self.rows(
+        with self._records.writing() as cursor:
+            ((count,),) = self._records.rows(
                 cursor,
                 "SELECT count(*) FROM t WHERE analyst = $analyst AND begun_at > $since",
                 "runs",
@@ -215,32 +138,36 @@ class Governance:
             )
             if count >= most:
                 raise PolicyError(f"its owner's policy has runs_per_day = {most}")
-            self.insert(cursor, "runs", (run, analyst, digest, now))
+            self._records.insert(cursor, "runs", (run, analyst, digest, now))
 
     # -- the owner's ------------------------------------------------------------------------------
 
     def put_policy(self, name: str, policy: TrainingPolicy, *, replace: bool) -> int:
         """The version that it has now. Raises Error where the name is taken."""
-        with self.writing() as cursor:
+        with self._records.writing() as cursor:
             found = self._policies(cursor).get(folded(name))
             if found is not None and not replace:
                 raise Error(
                     f"there is a training policy {name} already",
                     hint=f"CREATE OR REPLACE TRAINING POLICY {name}, or choose another name",
                 )
-            versions = self.rows(cursor, "SELECT max(version) FROM t WHERE lower(name) = $name",
-                                  "policies", {"name": folded(name)})  # fmt: skip
+            versions = self._records.rows(
+                cursor,
+                "SELECT max(version) FROM t WHERE lower(name) = $name",
+                "policies",
+                {"name": folded(name)},
+            )
             version = (versions[0][0] or 0) + 1
             self._end_policy(cursor, name)
-            if not self.rows(cursor, "SELECT number FROM t", "turns"):
-                self.insert(cursor, "turns", (0,))
+            if not self._records.rows(cursor, "SELECT number FROM t", "turns"):
+                self._records.insert(cursor, "turns", (0,))
             row = (folded(name), version, to_json(policy), dt.datetime.now(dt.UTC), None)
-            self.insert(cursor, "policies", row)
+            self._records.insert(cursor, "policies", row)
             return version
 
     def drop_policy(self, name: str, *, if_exists: bool) -> bool:
         """Whether there was one. Raises Error where grants are made under it."""
-        with self.writing() as cursor:
+        with self._records.writing() as cursor:
             if folded(name) not in self._policies(cursor):
                 if if_exists:
                     return False
@@ -259,21 +186,21 @@ class Governance:
         self, analyst: str, table: Table, roles: Roles, policy: str, until: dt.datetime | None
     ) -> int:
         """The number of the grant. Raises Error where there is no such policy."""
-        with self.writing() as cursor:
+        with self._records.writing() as cursor:
             if folded(policy) not in self._policies(cursor):
                 raise _no_policy(policy, self._policies(cursor))
-            ((last,),) = self.rows(cursor, "SELECT max(number) FROM t", "grants")
+            ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "grants")
             number = (last or 0) + 1
             row = (
                 number, analyst, *table, roles.to_json(), folded(policy), until,
                 definition_of(cursor, table), dt.datetime.now(dt.UTC), None,
             )  # fmt: skip
-            self.insert(cursor, "grants", row)
+            self._records.insert(cursor, "grants", row)
             return number
 
     def revoke(self, analyst: str, table: Table, roles: Iterable[str] | None) -> int:
         """How many grants are less than they were; `roles`: those that end, None for all."""
-        with self.writing() as cursor:
+        with self._records.writing() as cursor:
             changed = 0
             ending = None if roles is None else set(roles)
             for grant in self._grants(cursor):
@@ -291,35 +218,31 @@ class Governance:
                     continue
                 changed += 1
                 now = dt.datetime.now(dt.UTC)
-                self.rows(
+                self._records.rows(
                     cursor,
                     "UPDATE t SET revoked_at = $now WHERE number = $number",
                     "grants",
                     {"now": now, "number": grant.number},
                 )
                 if left or predict:
-                    ((last,),) = self.rows(cursor, "SELECT max(number) FROM t", "grants")
+                    ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "grants")
                     row = (
                         last + 1, analyst, *grant.table, rest.to_json(), grant.policy, grant.until,
                         grant.definition, now, None,
                     )  # fmt: skip
-                    self.insert(cursor, "grants", row)
+                    self._records.insert(cursor, "grants", row)
             return changed
-
-    def cursor(self) -> sql.Connection:
-        """To read with; whoever takes it closes it."""
-        return sql.waiting(self._con.cursor)
 
     # -- rows -------------------------------------------------------------------------------------
 
     def _policies(self, cursor: sql.Connection) -> dict[str, tuple[int, TrainingPolicy]]:
-        rows = self.rows(
+        rows = self._records.rows(
             cursor, "SELECT name, version, rules FROM t WHERE dropped_at IS NULL", "policies"
         )
         return {name: (version, _policy(name, rules)) for name, version, rules in rows}
 
     def _grants(self, cursor: sql.Connection) -> tuple[Grant, ...]:
-        rows = self.rows(
+        rows = self._records.rows(
             cursor,
             'SELECT number, analyst, "database", "schema", name, roles, policy, epoch_us(until), '
             "definition FROM t WHERE revoked_at IS NULL",
@@ -341,77 +264,12 @@ class Governance:
         )
 
     def _end_policy(self, cursor: sql.Connection, name: str) -> None:
-        self.rows(
+        self._records.rows(
             cursor,
             "UPDATE t SET dropped_at = $now WHERE name = $name AND dropped_at IS NULL",
             "policies",
             {"now": dt.datetime.now(dt.UTC), "name": folded(name)},
         )
-
-    def rows(
-        self,
-        cursor: sql.Connection,
-        text: str,
-        table: str,
-        parameters: dict[str, object] | None = None,
-    ) -> list[tuple[Any, ...]]:
-        """No rows where the table is not there: no owner has made a policy, or a grant."""
-        query = _of_table(text, self._catalog, table)
-        try:
-            return cursor.execute(query, parameters or {}).fetchall()
-        except duckdb.CatalogException:
-            return []
-
-    def insert(self, cursor: sql.Connection, table: str, row: tuple[object, ...]) -> None:
-        places = ", ".join("?" * len(row))
-        query = _of_table(f"INSERT INTO t VALUES ({places})", self._catalog, table)
-        cursor.execute(query, list(row)).fetchall()
-
-    def writing(self) -> _Writing:
-        return _Writing(self._con, self._catalog)
-
-
-class _Writing:
-    """A cursor in a transaction, in which the tables are there."""
-
-    def __init__(self, con: sql.Connection, catalog: str) -> None:
-        self._cursor = sql.waiting(con.cursor)
-        self._catalog = catalog
-
-    def __enter__(self) -> sql.Connection:
-        self._cursor.begin()
-        schema = exp.Create(
-            kind="SCHEMA", this=exp.table_(SCHEMA, db=self._catalog, quoted=True), exists=True
-        )
-        self._cursor.execute(sql.to_sql(schema)).fetchall()
-        for name, columns in TABLES.items():
-            told = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
-            text = f"CREATE TABLE IF NOT EXISTS t ({told})"
-            self._cursor.execute(_of_table(text, self._catalog, name)).fetchall()
-        return self._cursor
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._cursor.commit()
-                Governance.changes = next(_CHANGES)
-            else:
-                self._cursor.rollback()
-        finally:
-            self._cursor.close()
-
-
-SCHEMA = "sqlfl"
-
-
-@lru_cache(maxsize=64)
-def _of_table(text: str, catalog: str, table: str) -> str:
-    """The statement, with this table of the schema for `t`."""
-    tree = parse_one(text, dialect="duckdb")
-    named = exp.table_(table, db=SCHEMA, catalog=catalog, quoted=True)
-    for place in list(tree.find_all(exp.Table)):
-        place.replace(named.copy())
-    return sql.to_sql(tree)
 
 
 @lru_cache(maxsize=64)
@@ -424,11 +282,6 @@ def _policy(name: str, rules: str) -> TrainingPolicy:
             hint="nothing is allowed until the owner makes it anew: CREATE OR REPLACE TRAINING "
             f"POLICY {name}",
         ) from None
-
-
-def time_of(microseconds: int | None) -> dt.datetime | None:
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return None if microseconds is None else epoch + dt.timedelta(microseconds=microseconds)
 
 
 def _no_policy(name: str, known: Iterable[str]) -> Error:

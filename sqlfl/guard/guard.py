@@ -10,9 +10,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import duckdb
 
@@ -20,6 +20,7 @@ from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard import noising
 from sqlfl.guard.approvals import Approvals, Filed
+from sqlfl.guard.differencing import Differencing
 from sqlfl.guard.fragments import Fragments
 from sqlfl.guard.governance import (
     JOIN,
@@ -28,8 +29,10 @@ from sqlfl.guard.governance import (
     definition_of,
 )
 from sqlfl.guard.judging import has, judged, refusal
-from sqlfl.guard.ledger import Budget, Entry, Ledger
-from sqlfl.guard.runs import GovernedRun, Limit, Serve, Shape
+from sqlfl.guard.ledger import Budget, Ledger
+from sqlfl.guard.proposals import Asking, Proposal, Read, not_known_again, parts_of, with_marks
+from sqlfl.guard.records import Records
+from sqlfl.guard.runs import GovernedRun, Serve, Slots
 from sqlfl.guard.scopes import ASK, Table, unknown
 from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import NEVER, TrainingPolicy, strictest, within
@@ -45,7 +48,6 @@ from sqlfl.request import (
 )
 from sqlfl.schema import (
     Listing,
-    SlotSpecification,
     listing_from_json,
     listing_to_json,
     specifications_from_json,
@@ -69,42 +71,10 @@ OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 """Of models, not of a run."""
 
 
-Asking: TypeAlias = tuple[tuple[Table, Budget, tuple[Entry, ...]], ...]
-
-
-@dataclass(frozen=True)
-class _Proposal:
-    """A run that was allowed, and has not begun."""
-
-    ruling: Ruling
-    run: GovernedRun
-    of: ms.Propose
-    digest: str
-    views: Mapping[Table, str]
-    """What each table's definition is."""
-    asked: Asking
-    """Of the ledger."""
-
-
-@dataclass(frozen=True)
-class _Read:
-    """What the fragments of a request read."""
-
-    slots: tuple[SlotSpecification, ...]
-    tables: Mapping[int, frozenset[Table]]
-    readings: Mapping[int, tuple[Reading, ...]]
-
-    @property
-    def canonical(self) -> tuple[str, ...]:
-        return tuple(own.canonical for readings in self.readings.values() for own in readings)
-
-
 class Guard:
     """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
-    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run; `shape`
-    tells of a run's slot, once it is encoded, how many categories a feature has at most, and how
-    many rows its smallest cell; `limit` sets what its training may release of a row.
+    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run.
     """
 
     def __init__(
@@ -112,20 +82,20 @@ class Guard:
         con: duckdb.DuckDBPyConnection,
         analyst: str,
         ends: Callable[[str], None],
-        shape: Shape,
-        limit: Limit,
+        slots: Slots,
     ) -> None:
-        self._con, self._analyst, self._ends, self._shape = con, analyst, ends, shape
-        self._limit = limit
+        self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
         self._lasting, self._session = False, secrets.token_hex(16)
         self._place = current_place(con)
-        self._governance = Governance(con, self._place[0])
+        records = Records(con, self._place[0])
+        self._governance = Governance(records)
         self._reader = Fragments(analyst, self._place)
-        self._approvals = Approvals(self._governance)
-        self._ledger = Ledger(self._governance)
+        self._approvals = Approvals(records)
+        self._ledger = Ledger(records)
+        self._differencing = Differencing(records, analyst)
         self._known: tuple[int, float, Ruling | None] | None = None
         self._runs: dict[str, GovernedRun] = {}
-        self._proposals: dict[str, _Proposal] = {}
+        self._proposals: dict[str, Proposal] = {}
         self._seen: set[str] = set()
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
@@ -176,8 +146,8 @@ class Guard:
         its owner has changed since by a statement counts, and by hand after LASTING seconds."""
         now = time.monotonic()
         known = self._known
-        if anew or known is None or known[:1] != (Governance.changes,) or now > known[1] + LASTING:
-            changes = Governance.changes
+        if anew or known is None or known[:1] != (Records.changes,) or now > known[1] + LASTING:
+            changes = Records.changes
             self._reader.forget()
             known = self._known = changes, now, self._governance.ruling(self._analyst)
         return known[2]
@@ -238,6 +208,7 @@ class Guard:
         tables = frozenset().union(*found.tables.values())
         every = _strictest(ruling, tables)
         verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
+        verdicts = verdicts or not_known_again(found, rules)
         accounts = self._accounts(ruling, tables)
         if accounts and not verdicts:
             verdicts = self._unnoised(request, found, accounts, ruling)
@@ -267,11 +238,11 @@ class Guard:
             for most in [noising.allowance(item, entries)]
             if most is not None
         }
-        shape, limit = self._shape, self._limit
-        run = GovernedRun(request, rules, every, shape, limit, allowed)
+        parts = {item.slot: parts_of(item, found, rules) for item in found.slots}
+        run = GovernedRun(request, rules, every, self._slots, allowed, parts, self._differencing)
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
-        self._proposals[propose.run] = _Proposal(ruling, run, propose, told, views, asked)
+        self._proposals[propose.run] = Proposal(ruling, run, propose, told, views, asked)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
     def _remains(self, asked: Asking) -> Iterable[Verdict]:
@@ -297,7 +268,7 @@ class Guard:
             return (Verdict(ms.CLIENT, "", WAITING, rule),)
         return ()
 
-    def _fragments(self, propose: ms.Propose, ruling: Ruling) -> tuple[Mapping[Table, str], _Read]:
+    def _fragments(self, propose: ms.Propose, ruling: Ruling) -> tuple[Mapping[Table, str], Read]:
         slots = specifications_from_json(propose.specification)
         if len(propose.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
@@ -314,7 +285,7 @@ class Guard:
         every = frozenset().union(*tables.values())
         # as it is now, which has just been seen
         views = {table: ruling.of(table)[0].definition for table in every}
-        return views, _Read(slots, tables, readings)
+        return views, Read(slots, tables, readings)
 
     def _accounts(self, ruling: Ruling, tables: Iterable[Table]) -> dict[Table, Budget]:
         """Of tables of which an account is kept."""
@@ -324,7 +295,7 @@ class Guard:
     def _unnoised(
         self,
         request: Request,
-        found: _Read,
+        found: Read,
         accounts: Mapping[Table, Budget],
         ruling: Ruling,
     ) -> tuple[Verdict, ...]:
@@ -349,7 +320,7 @@ class Guard:
         self,
         request: Request,
         fragments: tuple[str, ...],
-        found: _Read,
+        found: Read,
         accounts: Mapping[Table, Budget],
     ) -> Asking:
         """What the run asks of the ledger."""
@@ -398,12 +369,12 @@ class Guard:
             # last, as a run that does not begin leaves the approval as it was
             if run.every.approval != NEVER:
                 self._approvals.use(self._analyst, proposal.digest, run.every.approval)
-            reply = self._bound(lambda: answer(request))
+            reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             for item in specifications_from_json(request.specification):
                 counted = reply.rows[start : start + len(item.fragments)]
                 start += len(item.fragments)
-                run.prepared(item.slot, counted)
+                run.prepared(request.run, item.slot, int(counted.sum()))
         except BaseException:
             self._ends(request.run)
             if proposal.asked:

@@ -9,16 +9,12 @@ that of all its entries together (sqlfl.privacy.accountant).
 from __future__ import annotations
 
 import datetime as dt
-import random
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-import duckdb
-
-from sqlfl.errors import Error, PolicyError
-from sqlfl.guard.governance import Governance, time_of
+from sqlfl.errors import PolicyError
+from sqlfl.guard.records import Records, time_of
 from sqlfl.guard.scopes import Table
 from sqlfl.privacy.accountant import epsilon_of
 from sqlfl.privacy.events import Event, Gaussian, Pure, Threshold
@@ -87,12 +83,12 @@ def account_epsilon(entries: Iterable[Entry], delta: float) -> float:
 
 
 class Ledger:
-    def __init__(self, governance: Governance) -> None:
-        self._governance = governance
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     def check(self, analyst: str, asked: Iterable[tuple[Table, Budget, tuple[Entry, ...]]]) -> None:
         """Raises PolicyError where these would pass a budget."""
-        with closing(self._governance.cursor()) as cursor:
+        with closing(self._records.cursor()) as cursor:
             for table, budget, entries in asked:
                 self._new(cursor, analyst, table, budget, entries)
 
@@ -103,7 +99,7 @@ class Ledger:
         given = list(asked)
 
         def work(cursor: sql.Connection) -> None:
-            ((last,),) = self._governance.rows(cursor, "SELECT max(number) FROM t", "ledger")
+            ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "ledger")
             number = last or 0
             for table, budget, entries in given:
                 for entry in self._new(cursor, analyst, table, budget, entries):
@@ -112,9 +108,9 @@ class Ledger:
                         number, run, analyst, *table, entry.what, entry.multiplier, entry.epsilon,
                         entry.delta, entry.identity, RESERVED, dt.datetime.now(dt.UTC), None,
                     )  # fmt: skip
-                    self._governance.insert(cursor, "ledger", row)
+                    self._records.insert(cursor, "ledger", row)
 
-        self._in_turn(work)
+        self._records.in_turn(work)
 
     def settle(self, run: str, left: Iterable[str]) -> None:
         """The run has ended: of these of its entries something has left, of others nothing."""
@@ -122,7 +118,7 @@ class Ledger:
 
         def work(cursor: sql.Connection) -> None:
             for what in (LABELS, FEATURES):
-                self._governance.rows(
+                self._records.rows(
                     cursor,
                     "UPDATE t SET state = $state, ended_at = $now "
                     "WHERE run = $run AND what = $what AND state = 'reserved'",
@@ -135,17 +131,17 @@ class Ledger:
                     },
                 )
 
-        self._in_turn(work)
+        self._records.in_turn(work)
 
     def account(self, analyst: str, table: Table, budget: Budget) -> Account:
         """What counts now."""
-        with closing(self._governance.cursor()) as cursor:
+        with closing(self._records.cursor()) as cursor:
             return Account(analyst, table, self._entries(cursor, analyst, table, budget))
 
     def accounts(self) -> tuple[tuple[str, Table], ...]:
         """(analyst, table) of all that there are."""
-        with closing(self._governance.cursor()) as cursor:
-            rows = self._governance.rows(
+        with closing(self._records.cursor()) as cursor:
+            rows = self._records.rows(
                 cursor,
                 'SELECT analyst, "database", "schema", name FROM t GROUP BY ALL ORDER BY ALL',
                 "ledger",
@@ -176,7 +172,7 @@ class Ledger:
     def _entries(
         self, cursor: sql.Connection, analyst: str, table: Table, budget: Budget
     ) -> tuple[Entry, ...]:
-        rows = self._governance.rows(
+        rows = self._records.rows(
             cursor,
             """SELECT what, multiplier, epsilon, delta, identity, epoch_us(reserved_at),
             epoch_us(ended_at), state FROM t
@@ -197,26 +193,6 @@ class Ledger:
             if not over:
                 found.append(Entry(what, multiplier, epsilon, delta, identity))
         return tuple(found)
-
-    def _in_turn(self, work: Callable[[sql.Connection], None]) -> None:
-        """In a transaction that no other one of these is beside: the later one comes again."""
-        for left in reversed(range(TRIES)):
-            try:
-                with self._governance.writing() as cursor:
-                    taken = self._governance.rows(
-                        cursor, "UPDATE t SET number = number + 1 RETURNING number", "turns"
-                    )
-                    if not taken:
-                        raise Error(
-                            "the ledger of its database is damaged: it has no turns",
-                            hint="its owner looks at schema sqlfl; nothing leaves until then",
-                        )
-                    work(cursor)
-                return
-            except duckdb.TransactionException:
-                if not left:
-                    raise
-                time.sleep(random.uniform(0.001, 0.01))
 
 
 def days(seconds: float) -> str:

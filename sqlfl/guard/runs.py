@@ -4,28 +4,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import PolicyError
+from sqlfl.guard.differencing import JOINED, SLACK, TAKEN, Differencing, Rows
 from sqlfl.guard.judging import refusal
 from sqlfl.guard.ledger import FEATURES, LABELS
+from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import Request
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
-Shape: TypeAlias = Callable[[str, int], "tuple[int, int | None]"]
-"""Of a run's slot, once it is encoded: how many categories a feature has at most, and how many rows
-its smallest cell."""
-Limit: TypeAlias = Callable[[str, int, float], None]
-"""Of a run's slot, once it is started: what training may release."""
 BEFORE = (ms.SendKeys, ms.Activate)
 """What may come before a slot's active rows are told."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 """From when on something noised of features may leave."""
+
+
+class Slots(Protocol):
+    """A client's slots of its runs."""
+
+    def shape(self, run: str, slot: int) -> tuple[int, int | None]:
+        """Once it is encoded: how many categories a feature has at most, and how many rows its
+        smallest cell."""
+
+    def limit(self, run: str, slot: int, squared_mu: float) -> None:
+        """Once it is started: what training may release of a row."""
+
+    def taken(self, run: str, slot: int) -> tuple[Array, Array]:
+        """`Snapshot.taken`."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of a slot's fragments, each by its number."""
+
+    tables: Mapping[int, Table | None]
+    """None for the row that stands for partners that a LEFT JOIN does not find."""
+    least: int | None = None
+    """Rows by which runs over them must differ; None where rows are not known again."""
 
 
 class GovernedRun:
@@ -41,34 +63,47 @@ class GovernedRun:
         request: Request,
         rules: Mapping[int, TrainingPolicy],
         every: TrainingPolicy,
-        shape: Shape,
-        limit: Limit,
+        slots: Slots,
         allowed: Mapping[int, float],
+        parts: Mapping[int, Parts],
+        differencing: Differencing,
     ) -> None:
-        self.rules, self.every = rules, every
-        self._request, self._shape = request, shape
-        self._limit, self._allowed = limit, allowed
+        self.rules, self.every, self.parts = rules, every, parts
+        self._request, self._slots, self._allowed = request, slots, allowed
+        self._differencing = differencing
         self.left: set[str] = set()
         self._most = request.often()
         self._asked: Counter[tuple[int, str]] = Counter()
-        self._rows: dict[int, int] = {}
-        self._single: dict[int, int] = {}
+        self._taken: dict[int, _Taken] = {}
+        self._active: dict[int, Array] = {}
 
-    def prepared(self, slot: int, rows: Array) -> None:
-        """rows: of each fragment of the slot's snapshot. Raises PolicyError where they are few."""
-        # the row that stands for partners that a LEFT JOIN does not find is nobody's
-        self._single[slot] = int((rows <= 1).sum())
+    def prepared(self, run: str, slot: int, size: int) -> None:
+        """size: rows of the slot's snapshot. Raises PolicyError where they are few, or differ by
+        few from those of another run."""
+        fragments, marks = self._slots.taken(run, slot)
+        parts = self.parts[slot]
+        if not len(fragments):
+            fragments = np.full(size, next(iter(parts.tables)), np.uint16)
+        nobodys = [number for number, table in parts.tables.items() if table is None]
+        taken = self._taken[slot] = _Taken(fragments, marks, ~np.isin(fragments, nobodys))
         least = self.rules[slot].min_rows
-        if int(rows[rows > 1].sum()) < least:
+        if int(taken.somebodys.sum()) < least:
             raise refusal(f"min_rows = {least}")
+        self._differ(slot, TAKEN, np.arange(size), np.ones(size))
 
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
         rules = self.rules.get(request.slot, self.every)
         self._count(request, rules)
-        if request.slot >= 0 and not isinstance(request, BEFORE) and request.slot not in self._rows:
+        if (
+            request.slot >= 0
+            and not isinstance(request, BEFORE)
+            and request.slot not in self._active
+        ):
             raise PolicyError(f"{request.kind} before the rows that are joined are told")
         if isinstance(request, ms.Activate):
             self._check_active(request, rules)
+        elif isinstance(request, ms.Weigh):
+            self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
         elif isinstance(request, ms.Write):
             self._check_into(request)
         elif isinstance(request, ms.Start) and request.method != self._request.algorithm:
@@ -77,12 +112,12 @@ class GovernedRun:
         if isinstance(request, MEASURING):
             self.left.add(FEATURES)
         if isinstance(request, ms.Activate):
-            self._rows[request.slot] = len(request.rows) - self._single.get(request.slot, 0)
+            self._active[request.slot] = request.rows
         if isinstance(request, ms.Start):
             assert isinstance(reply, ms.Ready)
             self._check_encoded(request, reply.width, rules)
             if request.slot in self._allowed:
-                self._limit(request.run, request.slot, self._allowed[request.slot])
+                self._slots.limit(request.run, request.slot, self._allowed[request.slot])
         if isinstance(reply, ms.Labels):
             _check_classes(reply, rules)
             self.left.add(LABELS)
@@ -101,26 +136,68 @@ class GovernedRun:
     def _check_active(self, request: ms.Activate, rules: TrainingPolicy) -> None:
         if int(request.counts.sum(dtype=np.int64)) > request.total:
             raise PolicyError("rows that are told active count more than all that are joined")
-        if len(request.rows) - self._single.get(request.slot, 0) < rules.min_rows:
-            raise refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
+        rows, size = request.rows, len(self._taken[request.slot].somebodys)
+        if len(rows) and (rows[-1] >= size or np.any(rows[1:] <= rows[:-1])):
+            raise PolicyError(f"rows that are told active are not ascending ones below {size}")
+        self._check_counts(request.slot, rows, request.counts, rules)
         if rules.max_fan_out is not None and (request.counts > rules.max_fan_out).any():
             raise refusal(f"max_fan_out = {rules.max_fan_out}")
 
+    def _check_counts(self, slot: int, rows: Array, counts: Array, rules: TrainingPolicy) -> None:
+        """Those that count are many, also by how much: a sum that leans on few rows is theirs."""
+        if len(counts) != len(rows):
+            raise PolicyError(f"{len(counts)} numbers of how much {len(rows)} rows count")
+        own = np.asarray(counts, np.float64)[self._taken[slot].somebodys[rows]]
+        most = own.max(initial=0.0)
+        shares = own / most if most else own
+        effective = shares.sum() ** 2 / np.square(shares).sum() if most else 0.0
+        if effective < rules.min_rows * (1.0 - SLACK):
+            raise refusal(f"min_rows = {rules.min_rows}, of rows that are joined")
+        if shares.sum() < rules.min_cell * (1.0 - SLACK):
+            raise refusal(f"min_cell = {rules.min_cell}, of which one row counts for more")
+        self._differ(slot, JOINED, rows, counts)
+
+    def _differ(self, slot: int, family: str, rows: Array, counts: Array) -> None:
+        least, taken = self.parts[slot].least, self._taken[slot]
+        if least is None:
+            return
+        of = taken.fragments[rows]
+        for table in sorted({table for table in self.parts[slot].tables.values() if table}):
+            numbers = [n for n, own in self.parts[slot].tables.items() if own == table]
+            chosen = np.isin(of, numbers)
+            own = Rows.of(taken.marks[rows[chosen]], counts[chosen])
+            self._differencing.see(family, table, own, least)
+
     def _check_encoded(self, request: ms.Start, width: int, rules: TrainingPolicy) -> None:
-        largest, cell = self._shape(request.run, request.slot)
+        largest, cell = self._slots.shape(request.run, request.slot)
         if cell is not None and cell < rules.min_cell:
             raise refusal(f"min_cell = {rules.min_cell}, of values of features")
         if largest > rules.max_categories:
             raise refusal(f"max_categories = {rules.max_categories}")
         ratio = rules.max_parameter_ratio
-        if ratio is not None and width > ratio * self._rows.get(request.slot, 0):
+        if ratio is not None and width > ratio * self._joined(request.slot):
             raise refusal(f"max_parameter_ratio = {ratio:g}")
+
+    def _joined(self, slot: int) -> int:
+        """Rows, without the one that is nobody's."""
+        return int(self._taken[slot].somebodys[self._active[slot]].sum())
 
     def _check_into(self, request: ms.Write) -> None:
         schema = request.table[1] if len(request.table) == 3 else ""
         if self.every.into is None or schema.lower() != self.every.into.lower():
             told = "none" if self.every.into is None else f"'{self.every.into}'"
             raise refusal(f"into = {told}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """All rows of a slot's snapshot by their ids."""
+
+    fragments: Array
+    marks: Array
+    """None of them where rows are not known again."""
+    somebodys: Array
+    """Whether it is a row of a table."""
 
 
 def _check_classes(reply: ms.Labels, rules: TrainingPolicy) -> None:

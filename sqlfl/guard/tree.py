@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
-from sqlfl.guard.canonical import canonical, nodes, stable
+from sqlfl.guard.canonical import canonical, nobodys, nodes, stable
 from sqlfl.guard.functions import Functions
 from sqlfl.guard.scopes import (
     NONE,
@@ -46,7 +46,7 @@ NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "st
 """Functions of a column alone that a join key may have: they make no value of one's choice."""
 NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
 """Constants that a key may be, or that may stand in place of NULL: one value of each type."""
-_PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
+PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
 _EXPRESSIONS = (
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT",
     "FUNCTION", "LAMBDA", "OPERATOR", "STAR", "SUBQUERY", "TYPE", "WINDOW",
@@ -71,6 +71,8 @@ class Reading:
     """The same for all that differ in layout, or the aliases of tables, alone."""
     stable: bool = False
     """Each row of its one table makes one row at most, whatever other rows there are."""
+    nobodys: bool = False
+    """It is one row that is of no table."""
 
 
 Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
@@ -84,7 +86,7 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
-    ((found,),) = sql.fetch(con, _PARSE, {"text": text})
+    ((found,),) = sql.fetch(con, PARSE, {"text": text})
     parsed = json.loads(found)
     if parsed.get("error"):
         raise PolicyError(
@@ -106,6 +108,7 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
         tables,
         canonical(statements[0]),
         stable(statements[0], functions.aggregates),
+        nobodys(statements[0], functions.aggregates),
     )
 
 

@@ -18,7 +18,7 @@ N = TypeVar("N", int, float)
 EXACT, NEVER = "exact", "never"
 DELTA = 1e-6
 ALWAYS, FIRST_TIME = "always", "first_time"
-LATER = ("min_difference", "predictions", "metrics")
+LATER = ("predictions", "metrics")
 """Rules that are not built yet."""
 
 
@@ -89,6 +89,13 @@ class TrainingPolicy:
         3,
         "joined rows of the table that each class of the target must have, each category of a "
         "feature, each side of a feature of two values, and its NULLs where there are any",
+    )
+    min_difference: int | None = option(
+        integer(2),
+        None,
+        "rows by which what runs of the analyst are over must differ, where it differs: of any two "
+        "runs, and of any that are taken from one another or added up",
+        default_text="no such rule",
     )
     max_categories: int = option(
         integer(1), 40, "distinct values of a feature that is encoded by categories"
@@ -208,6 +215,9 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
     return TrainingPolicy(
         min_rows=max(p.min_rows for p in found),
         min_cell=max(p.min_cell for p in found),
+        min_difference=max(
+            (p.min_difference for p in found if p.min_difference is not None), default=None
+        ),
         max_categories=min(p.max_categories for p in found),
         max_parameter_ratio=_least(p.max_parameter_ratio for p in found),
         max_fan_out=_least(p.max_fan_out for p in found),

@@ -17,6 +17,7 @@ from sqlfl.guard.governance import PREDICT, Governance, Roles
 from sqlfl.guard.ledger import Budget, Ledger, days
 from sqlfl.guard.names import Names
 from sqlfl.guard.noising import budget_of
+from sqlfl.guard.records import Records
 from sqlfl.guard.scopes import Table
 from sqlfl.options.entries import entries_of
 from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
@@ -46,9 +47,10 @@ class Owner:
         else:
             self._opened = self._con = open_source(database_path(source, "owner"))
         self._place = current_place(self._con)
-        self._governance = Governance(self._con, self._place[0])
-        self._approvals = Approvals(self._governance)
-        self._ledger = Ledger(self._governance)
+        records = Records(self._con, self._place[0])
+        self._governance = Governance(records)
+        self._approvals = Approvals(records)
+        self._ledger = Ledger(records)
 
     def sql(self, text: str) -> Result:
         """Run statements of the owner's; the result of the last one.

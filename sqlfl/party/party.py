@@ -100,8 +100,7 @@ class PartyClient(Server):
                 con,
                 analyst,
                 self._end,
-                lambda run, slot: limits.shape(self._runs[run].slots[slot]),
-                lambda run, slot, most: limits.limit(self._runs[run].slots[slot], most),
+                limits.Slots(lambda run, slot: self._runs[run].slots[slot]),
             )
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error

@@ -14,7 +14,7 @@ from sqlfl import messages as ms
 from sqlfl.errors import ApprovalError, Error, PolicyError
 from sqlfl.guard.approvals import Approvals
 from sqlfl.guard.canonical import canonical
-from sqlfl.guard.governance import Governance
+from sqlfl.guard.records import Records
 from sqlfl.options.policies import within
 from sqlfl.request import Asked, Verdict, digest, verdicts_from_json
 from sqlfl.schema import Client, specifications_to_json
@@ -392,7 +392,7 @@ def test_an_approval_is_used_by_one_of_two_runs(
 ) -> None:
     ruled(clinic, "approval = 'always'", "")
     assert isinstance(ask(proposal()), ms.Failure)
-    approvals = Approvals(Governance(clinic, "memory"))
+    approvals = Approvals(Records(clinic, "memory"))
     approvals.decide(1, "approved")
     assert isinstance(ask(proposal("a")), ms.Proposed)
     assert isinstance(ask(proposal("b")), ms.Proposed)

@@ -13,6 +13,7 @@ import sqlfl
 from sqlfl import messages as ms
 from sqlfl.errors import PlanError, PolicyError
 from sqlfl.guard.governance import Governance
+from sqlfl.guard.records import Records
 from sqlfl.schema import FeatureSpecification
 from tests.conftest import Open
 from tests.guard.clinic import (
@@ -213,7 +214,7 @@ def test_the_strictest_of_several_policies_holds(
 
 def test_a_grant_ends(clinic: duckdb.DuckDBPyConnection) -> None:
     ruled(clinic, grant=f"{GRANT} UNTIL DATE '2030-06-30'")
-    governance = Governance(clinic, "memory")
+    governance = Governance(Records(clinic, "memory"))
 
     def granted(*day: int) -> bool:
         ruling = governance.ruling("acme", dt.datetime(*day).astimezone())  # type: ignore[arg-type,misc]

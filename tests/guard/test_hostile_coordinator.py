@@ -332,6 +332,8 @@ ROWS = {
     "counts of other rows": ([*range(100)], [1] * 99, 99),
     "other sums": ([*range(100)], [1] * 100, 7),
     "one row that counts for all": ([*range(100)], [1] * 99 + [2**31], 10),
+    "one row that counts for nearly all": ([*range(100)], [1] * 99 + [2**31], 2**31 + 99),
+    "few rows that count for nearly all": ([*range(300)], [1] * 296 + [10**4] * 4, 40_296),
 }
 
 
@@ -343,6 +345,29 @@ def test_active_rows_of_ones_choice(ask: Ask, rows: tuple[list[int], list[int], 
     message = ms.Activate("r", 0, np.array(chosen, np.uint32), np.array(counts, np.uint32), total)
     assert_refused(ask(message), "PolicyError", "InternalError", "WireError")
     assert_refused(ask(ms.SendLabels("r", 0)), "PolicyError", "InternalError")
+
+
+HEAVY = {
+    "one-hot weights": np.eye(1, 100, 7)[0],
+    "nearly": np.where(np.arange(100) == 7, 1.0, 1e-9),
+    "of four": np.where(np.arange(100) < 4, 1.0, 1e-6),
+    "that differ by far": 10.0 ** np.arange(100),
+    "of a row as much as of all others": np.where(np.arange(100) == 7, 99.0, 1.0),
+    "none": np.zeros(100),
+    "the largest that there is": np.where(np.arange(100) == 7, 1e308, 1e300),
+    "of other rows": np.ones(99),
+}
+
+
+@pytest.mark.parametrize("weights", HEAVY.values(), ids=HEAVY)
+def test_weights_of_ones_choice(ask: Ask, weights: np.ndarray) -> None:
+    asked = tuple(Asked(0, m.kind, "", "", 1) for m in (*ANSWERED, ms.Weigh("r", 0, ONES, 1.0)))
+    slot = replace(SLOT, weighted=True)
+    assert isinstance(propose(ask, slot, (SELECT,), request(*asked)), ms.Prepared)
+    assert isinstance(ask(ms.Activate("r", 0, SOME, ONES, 100)), ms.Ready)
+    assert_refused(ask(ms.Weigh("r", 0, weights, 1.0)), "PolicyError", "WireError")
+    even = ms.Weigh("r", 0, np.ones(100), 100.0)
+    assert_refused(ask(replace(even, number=1)))  # it was asked once
 
 
 # -- rules -----------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ import sqlfl
 from sqlfl import messages as ms
 from sqlfl.codec import to_json
 from sqlfl.errors import PolicyError
-from sqlfl.guard.governance import Governance
 from sqlfl.guard.ledger import (
     FEATURES,
     LABELS,
@@ -34,6 +33,7 @@ from sqlfl.guard.ledger import (
     days,
 )
 from sqlfl.guard.noising import hindrance
+from sqlfl.guard.records import Records
 from sqlfl.messages import Message
 from sqlfl.options.privacy import Privacy
 from sqlfl.party.party import PartyClient
@@ -445,7 +445,7 @@ def test_never_below_what_left_and_never_beyond(
     with duckdb.connect() as con:
         with sqlfl.owner(con) as owner:
             owner.sql("CREATE TRAINING POLICY p")
-        ledger = Ledger(Governance(con, "memory"))
+        ledger = Ledger(Records(con, "memory"))
         for number, (entry, end) in enumerate(schedule):
             before = ledger.account("a", TABLE, budget).epsilon(budget.delta)
             try:
@@ -474,7 +474,7 @@ def test_two_coordinators_at_once(clinic: duckdb.DuckDBPyConnection) -> None:
 
     def run(name: str) -> None:
         with closing(clinic.cursor()) as con:
-            ledger = Ledger(Governance(con, "memory"))
+            ledger = Ledger(Records(con, "memory"))
             for number in range(5):
                 try:
                     ledger.reserve(f"{name} {number}", "a", [(TABLE, budget, (entry,))])
@@ -489,7 +489,7 @@ def test_two_coordinators_at_once(clinic: duckdb.DuckDBPyConnection) -> None:
         thread.join()
     assert said.count("reserved") == 5
     assert said.count("refused") == 15
-    assert Ledger(Governance(clinic, "memory")).account("a", TABLE, budget).epsilon(1e-5) == 5.0
+    assert Ledger(Records(clinic, "memory")).account("a", TABLE, budget).epsilon(1e-5) == 5.0
 
 
 KILLED = """
@@ -551,7 +551,7 @@ def test_a_ledger_without_turns_allows_nothing(
 ) -> None:
     ruled(clinic, ACCOUNT)
     clinic.execute("DELETE FROM sqlfl.turns")
-    with pytest.raises(sqlfl.Error, match="the ledger of its database is damaged"):
+    with pytest.raises(sqlfl.Error, match="schema sqlfl of its database is damaged"):
         fed.sql(private())
 
 

@@ -1,0 +1,202 @@
+"""The tables of a party's own schema `sqlfl` in which it keeps what its owner says, and what it has
+let happen."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import random
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+from sqlglot import exp, parse_one
+
+from sqlfl.errors import Error
+from sqlfl.udfs import sql
+
+SCHEMA = "sqlfl"
+TRIES = 200
+POLICIES = {
+    "name": "VARCHAR",
+    "version": "INTEGER",
+    "rules": "VARCHAR",
+    "made_at": "TIMESTAMPTZ",
+    "dropped_at": "TIMESTAMPTZ",
+}
+GRANTS = {
+    "number": "INTEGER",
+    "analyst": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "roles": "VARCHAR",
+    "policy": "VARCHAR",
+    "until": "TIMESTAMPTZ",
+    "definition": "VARCHAR",
+    "granted_at": "TIMESTAMPTZ",
+    "revoked_at": "TIMESTAMPTZ",
+}
+REQUESTS = {
+    "number": "INTEGER",
+    "digest": "VARCHAR",
+    "analyst": "VARCHAR",
+    "tables": "VARCHAR",
+    "request": "VARCHAR",
+    "fragments": "VARCHAR",
+    "asked_at": "TIMESTAMPTZ",
+    "state": "VARCHAR",
+    "because": "VARCHAR",
+    "decided_at": "TIMESTAMPTZ",
+}
+RUNS = {
+    "run": "VARCHAR",
+    "analyst": "VARCHAR",
+    "digest": "VARCHAR",
+    "begun_at": "TIMESTAMPTZ",
+}
+LEDGER = {
+    "number": "INTEGER",
+    "run": "VARCHAR",
+    "analyst": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "what": "VARCHAR",
+    "multiplier": "DOUBLE",
+    "epsilon": "DOUBLE",
+    "delta": "DOUBLE",
+    "identity": "VARCHAR",
+    "state": "VARCHAR",
+    "reserved_at": "TIMESTAMPTZ",
+    "ended_at": "TIMESTAMPTZ",
+}
+SEEN = {
+    "analyst": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "family": "VARCHAR",
+    "digest": "VARCHAR",
+    "marks": "BLOB",
+    "counts": "BLOB",
+    "seen_at": "TIMESTAMPTZ",
+}
+TURNS = {"number": "BIGINT"}
+"""One row, which every change that is made in turn changes: two at once are in conflict."""
+TABLES = {
+    "policies": POLICIES,
+    "grants": GRANTS,
+    "requests": REQUESTS,
+    "runs": RUNS,
+    "ledger": LEDGER,
+    "seen": SEEN,
+    "turns": TURNS,
+}
+
+
+_CHANGES = itertools.count(1)
+
+
+class Records:
+    """Of the database `catalog` of `con`, which is worked on by cursors only."""
+
+    changes = 0
+    """Of any database, by statements of this process, the only one that can write to those that it
+    has open."""
+
+    def __init__(self, con: sql.Connection, catalog: str) -> None:
+        self._con, self._catalog = con, catalog
+
+    def cursor(self) -> sql.Connection:
+        """To read with; whoever takes it closes it."""
+        return sql.waiting(self._con.cursor)
+
+    def rows(
+        self,
+        cursor: sql.Connection,
+        text: str,
+        table: str,
+        parameters: dict[str, object] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """No rows where the table is not there: no owner has made a policy, or a grant."""
+        query = _of_table(text, self._catalog, table)
+        try:
+            return cursor.execute(query, parameters or {}).fetchall()
+        except duckdb.CatalogException:
+            return []
+
+    def insert(self, cursor: sql.Connection, table: str, row: tuple[object, ...]) -> None:
+        places = ", ".join("?" * len(row))
+        query = _of_table(f"INSERT INTO t VALUES ({places})", self._catalog, table)
+        cursor.execute(query, list(row)).fetchall()
+
+    def writing(self) -> _Writing:
+        return _Writing(self._con, self._catalog)
+
+    def in_turn(self, work: Callable[[sql.Connection], None]) -> None:
+        """Work in a transaction that no other one of these is beside: the later one comes again."""
+        for left in reversed(range(TRIES)):
+            try:
+                with self.writing() as cursor:
+                    taken = self.rows(
+                        cursor, "UPDATE t SET number = number + 1 RETURNING number", "turns"
+                    )
+                    if not taken:
+                        raise Error(
+                            f"schema {SCHEMA} of its database is damaged: turns has no row",
+                            hint="its owner makes a policy anew; nothing leaves until then",
+                        )
+                    work(cursor)
+                return
+            except duckdb.TransactionException:
+                if not left:
+                    raise
+                time.sleep(random.uniform(0.001, 0.01))
+
+
+class _Writing:
+    """A cursor in a transaction, in which the tables are there."""
+
+    def __init__(self, con: sql.Connection, catalog: str) -> None:
+        self._cursor = sql.waiting(con.cursor)
+        self._catalog = catalog
+
+    def __enter__(self) -> sql.Connection:
+        self._cursor.begin()
+        schema = exp.Create(
+            kind="SCHEMA", this=exp.table_(SCHEMA, db=self._catalog, quoted=True), exists=True
+        )
+        self._cursor.execute(sql.to_sql(schema)).fetchall()
+        for name, columns in TABLES.items():
+            told = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
+            text = f"CREATE TABLE IF NOT EXISTS t ({told})"
+            self._cursor.execute(_of_table(text, self._catalog, name)).fetchall()
+        return self._cursor
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._cursor.commit()
+                Records.changes = next(_CHANGES)
+            else:
+                self._cursor.rollback()
+        finally:
+            self._cursor.close()
+
+
+@lru_cache(maxsize=64)
+def _of_table(text: str, catalog: str, table: str) -> str:
+    """The statement, with this table of the schema for `t`."""
+    tree = parse_one(text, dialect="duckdb")
+    named = exp.table_(table, db=SCHEMA, catalog=catalog, quoted=True)
+    for place in list(tree.find_all(exp.Table)):
+        place.replace(named.copy())
+    return sql.to_sql(tree)
+
+
+def time_of(microseconds: int | None) -> dt.datetime | None:
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return None if microseconds is None else epoch + dt.timedelta(microseconds=microseconds)
