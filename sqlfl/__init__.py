@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sqlfl.session import Federation, connect
     from sqlfl.store.registry import Model
     from sqlfl.trace import Trace
+    from sqlfl.verifying import verify
 
 __all__ = [
     "ApprovalError",
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "connect",
     "owner",
+    "verify",
 ]
 
 _HOMES = {
@@ -65,6 +67,7 @@ _HOMES = {
     "Trace": "sqlfl.trace",
     "connect": "sqlfl.session",
     "owner": "sqlfl.ownership.owner",
+    "verify": "sqlfl.verifying",
 }
 
 

@@ -1,5 +1,5 @@
-"""`python -m sqlfl`, or `sqlfl`: the documentation and the examples that come with the package, and
-the statements of a database's owner.
+"""`python -m sqlfl`, or `sqlfl`: the documentation and the examples that come with the package, the
+statements of a database's owner, and whether what it has kept of messages is as it was.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     owner.add_argument("database", help="its file")
     owner.add_argument("statement", nargs="*", help="without any, they come from standard input")
     owner.set_defaults(run=lambda given: _owner(given.database, given.statement))
+    verify = commands.add_parser(
+        "verify", help="look whether what a party has kept of messages hangs together"
+    )
+    verify.add_argument("party", help="its database file")
+    verify.add_argument("coordinator", nargs="?", help="the coordinator's file, to compare with")
+    verify.set_defaults(run=lambda given: _verify(given.party, given.coordinator))
     given = parser.parse_args(arguments)
     if not hasattr(given, "run"):
         parser.print_help()
@@ -84,6 +90,18 @@ def _owner(database: str, statements: Sequence[str]) -> None:
                 print(owner.sql(text))
     except sqlfl.Error as error:
         sys.exit(f"{type(error).__name__}: {error}")
+
+
+def _verify(party: str, coordinator: str | None) -> None:
+    """Ends the process with status 1 where something is wrong."""
+    try:
+        found = sqlfl.verify(party, coordinator)
+    except sqlfl.Error as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    if found.fetchall():
+        print(found)
+        sys.exit(1)
+    print("nothing was changed, dropped, added or reordered")
 
 
 def _copy(parser: argparse.ArgumentParser, folder: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,7 +26,10 @@ from sqlfl.relation import Relation
 from sqlfl.result import Result
 from sqlfl.store.registry import Model, Registry, card
 from sqlfl.texts import Piece, Values, pieces, text_of, whole
+from sqlfl.trace import Trace
 from sqlfl.transport.base import Channel
+from sqlfl.transport.border import Border
+from sqlfl.verifying import chained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 class Face(ABC):
     """Statements as text, and what there is."""
 
+    _border: Border
     _parties: Parties
     _registry: Registry
 
@@ -118,6 +122,53 @@ class Face(ABC):
         statement can have.
         """
         return self._relation(fill(text_of(text, "a query"), parameters))
+
+    def chain(self) -> Result:
+        """Every message to and from parties whose owners have policies, with its SHA-256, chained
+        by hashes: for `sqlfl.verify`. Times are µs since 1970, UTC."""
+        return chained(self._border.links())
+
+    def audit(self) -> Result:
+        """Every message between the coordinator and a client, in order.
+
+        Columns: seq, at, run (NULL while planning), party, client, direction ('up': from the
+        client), kind, rows, columns (of the largest array), bytes (of all values), crosses (a
+        border: false where the coordinator is at the client's own party).
+
+        >>> import duckdb, sqlfl
+        >>> with duckdb.connect() as con, sqlfl.connect(progress=False, at="clinic") as fed:
+        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        ...     fed.attach("clinic", con)
+        ...     _ = fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)")
+        ...     {row["crosses"] for row in fed.audit().arrow().to_pylist()}
+        {False}
+        """
+        return Result(self._border.audit.table())
+
+    @contextmanager
+    def trace(self) -> Iterator[Trace]:
+        """Collect the SQL that clients run in answer to messages, while the context is open.
+
+        A statement's text is as it is run, with what your own statements say in them; keys and the
+        like are parameters, of which it has the names. Of parties in this process: a client that is
+        elsewhere says nothing of what it runs. Not what `attach` asks a connection first, and not
+        the coordinator's own queries, which join hashed keys.
+
+        >>> import duckdb, sqlfl
+        >>> with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:
+        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
+        ...     fed.attach("clinic", con)
+        ...     text = "TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)"
+        ...     with fed.trace() as trace:
+        ...         _ = fed.sql(text)
+        >>> {ran.client for ran in trace}
+        {'clinic/0'}
+        >>> sorted({ran.message for ran in trace if "FROM t" in ran.sql})
+        ['describe', 'prepare']
+        """
+        collected = Trace()
+        with self._parties.observers.added(collected.add):
+            yield collected
 
     def _explained(self, statement: st.Statement) -> ExplainedPlan:
         plan = self._plan(statement)

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from sqlfl.errors import PartyError
 from sqlfl.interrupts import deferred
-from sqlfl.messages import CLIENT, Finish, Ready
+from sqlfl.messages import CLIENT, Finish, Ready, Seal, Sealed
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.schema import Client
 from sqlfl.threads import single
 from sqlfl.transport.base import Channel
 
@@ -22,6 +23,7 @@ def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> It
     leaves no other with a snapshot; the first error is the one that the user sees.
     """
     failed: BaseException | None = None
+    governed = plan.run.governed
     try:
         with single():
             yield
@@ -30,9 +32,17 @@ def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> It
     with deferred():
         for client in plan.clients:
             try:
-                request = {(client, CLIENT): Finish(run, CLIENT)}
-                ask(channel(), request, lambda address: Expected(Ready))
+                _finish(client, run, channel(), sealed=client in governed)
             except PartyError as error:
                 failed = failed or error
     if failed is not None:
         raise failed
+
+
+def _finish(client: Client, run: str, channel: Channel, *, sealed: bool) -> None:
+    """`sealed`: it keeps its messages, and is told of what is kept here."""
+    address = client, CLIENT
+    if sealed:
+        heads = channel.heads(client, run)
+        ask(channel, {address: Seal(run, CLIENT, *heads)}, lambda _: Expected(Sealed))
+    ask(channel, {address: Finish(run, CLIENT)}, lambda _: Expected(Ready))

@@ -44,8 +44,8 @@ from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model, Registry, card
 from sqlfl.store.saving import Saving, model_of
 from sqlfl.texts import FLATTEN, TOO_DEEP
-from sqlfl.trace import Trace
-from sqlfl.transport.base import Audit, Channel, Transport
+from sqlfl.transport.base import Channel, Transport
+from sqlfl.transport.border import Border
 from sqlfl.transport.named import LOCAL, factory_of
 from sqlfl.transport.network import Network
 from sqlfl.tuned import tuned_result, with_comparison
@@ -104,7 +104,7 @@ class Federation(Face):
         self._carrier = carrier(self._parties.handlers, self._parties.interrupts)
         self._transport: Transport = self._carrier if wrap is None else wrap(self._carrier)
         try:
-            self._audit = Audit(self._file, at)
+            self._border = Border(self._transport, self._file, at, analyst or "")
             self._registry = Registry(self._file)
         except BaseException:
             if self._file is not None:
@@ -112,7 +112,7 @@ class Federation(Face):
             raise
         kept = None if self._file is None else self._file.kept
         self._plans = Plans()
-        self._saving = Saving(self._registry, self._transport, self._audit, kept)
+        self._saving = Saving(self._registry, self._border, kept)
 
     # -- parties ----------------------------------------------------------------------------------
 
@@ -193,48 +193,6 @@ class Federation(Face):
         found = replace(model, remarks=(*model.remarks, *changed))
         return askable(found, self._registry, self.sql)
 
-    def audit(self) -> Result:
-        """Every message between the coordinator and a client, in order.
-
-        Columns: seq, at, run (NULL while planning), party, client, direction ('up': from the
-        client), kind, rows, columns (of the largest array), bytes (of all values), crosses (a
-        border: false where the coordinator is at the client's own party).
-
-        >>> import duckdb, sqlfl
-        >>> with duckdb.connect() as con, sqlfl.connect(progress=False, at="clinic") as fed:
-        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
-        ...     fed.attach("clinic", con)
-        ...     _ = fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)")
-        ...     {row["crosses"] for row in fed.audit().arrow().to_pylist()}
-        {False}
-        """
-        return Result(self._audit.table())
-
-    @contextmanager
-    def trace(self) -> Iterator[Trace]:
-        """Collect the SQL that clients run in answer to messages, while the context is open.
-
-        A statement's text is as it is run, with what your own statements say in them; keys and the
-        like are parameters, of which it has the names. Of parties in this process: a client that is
-        elsewhere says nothing of what it runs. Not what `attach` asks a connection first, and not
-        the coordinator's own queries, which join hashed keys.
-
-        >>> import duckdb, sqlfl
-        >>> with duckdb.connect() as con, sqlfl.connect(progress=False) as fed:
-        ...     _ = con.execute("CREATE TABLE t AS SELECT i AS x, 2 * i AS y FROM range(9) r(i)")
-        ...     fed.attach("clinic", con)
-        ...     text = "TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)"
-        ...     with fed.trace() as trace:
-        ...         _ = fed.sql(text)
-        >>> {ran.client for ran in trace}
-        {'clinic/0'}
-        >>> sorted({ran.message for ran in trace if "FROM t" in ran.sql})
-        ['describe', 'prepare']
-        """
-        collected = Trace()
-        with self._parties.observers.added(collected.add):
-            yield collected
-
     def close(self) -> None:
         """Forget temporary models; close the coordinator's file and what was attached by path.
 
@@ -254,7 +212,7 @@ class Federation(Face):
         with ExitStack() as stack:
             if self._file is not None:
                 stack.callback(self._file.close)
-                stack.callback(self._audit.flush)
+                stack.callback(self._border.flush)
             stack.callback(self._parties.close)
             stack.callback(self._carrier.close)
             if self._own_executor:
@@ -424,8 +382,8 @@ class Federation(Face):
             progress.close()
 
     def _running(self, plan: FederatedPlan, run: str) -> AbstractContextManager[None]:
-        # also while closing
-        return running(plan, run, lambda: Channel(self._transport, self._audit))
+        self._border.govern(plan.run.governed)
+        return running(plan, run, self._border.channel)  # also while closing
 
     @contextmanager
     def _statement(self) -> Iterator[None]:
@@ -444,7 +402,7 @@ class Federation(Face):
         finally:
             with deferred():
                 try:
-                    self._audit.flush()
+                    self._border.flush()
                 except Error as error:
                     log.warning("the audit is not written yet: %s", error)
                 with self._state:
@@ -461,7 +419,7 @@ class Federation(Face):
 
     def _channel(self, network: Network | None = None) -> Channel:
         """One that carries nothing any more once the federation is being closed."""
-        return Channel(self._transport, self._audit, self._check_open, network)
+        return self._border.channel(self._check_open, network)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -102,7 +102,7 @@ def test_the_planner_is_pure() -> None:
 GROUND = frozenset(
     "sqlfl." + name
     for name in (
-        "arrays", "codec", "compiled", "endings", "errors", "files", "fragment_columns",
+        "arrays", "chain", "codec", "compiled", "endings", "errors", "files", "fragment_columns",
         "interrupts", "printing", "request", "schema", "sql_writer", "threads", "transforms",
         "unions", "version", "wire", "wire_columns",
     )

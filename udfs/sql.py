@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias, TypeGuard, TypeVar
 
@@ -451,8 +451,11 @@ def registered(con: Connection, name: str, table: pa.Table) -> Iterator[exp.Tabl
     con.register(name, table)
     try:
         yield temp(name)
-    finally:
-        con.unregister(name)
+    except BaseException:
+        with suppress(duckdb.Error):  # in a transaction that has failed nothing else is done
+            con.unregister(name)
+        raise
+    con.unregister(name)
 
 
 def _group(expression: exp.Expr) -> exp.Expr:

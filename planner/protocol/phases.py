@@ -10,10 +10,10 @@ from typing import TypeAlias
 from sqlfl import messages as ms
 from sqlfl.methods.spec import spec_of
 from sqlfl.options.looks import Contributions, Importance, Inference, Skew
-from sqlfl.planner.federated.into import Into
 from sqlfl.planner.protocol import symbols as sym
 from sqlfl.planner.protocol.amounts import NOTHING, Amount, Content, content
 from sqlfl.planner.protocol.checks import profile
+from sqlfl.planner.protocol.closing import commit, ending, writing
 from sqlfl.planner.protocol.exchanges import WHOLE, Call, Exchange, Run, exchange
 from sqlfl.planner.protocol.looks import contributions, errors, permuted, rotated, skew
 from sqlfl.planner.protocol.rounds import ENCODED, trained
@@ -47,7 +47,7 @@ def training(run: Run) -> list[Exchange]:
         *fits(run),
         *([releases(run)] if run.protection else []),
         over(run, "save", run.towers, save),
-        finish(run),
+        *ending(run),
     ]
 
 
@@ -78,7 +78,7 @@ def evaluation(run: Run) -> list[Exchange]:
         *(estimating(run) if isinstance(run.look, Inference) else scoring(run)),
         *(permuting(run, run.look) if isinstance(run.look, Importance) else []),
         *([releases(run)] if run.protection else []),
-        finish(run),
+        *ending(run),
     ]
 
 
@@ -87,19 +87,19 @@ def checking(run: Run) -> list[Exchange]:
         *preparation(run),
         labels(run),
         over(run, "profile", run.towers, profile),
-        finish(run),
+        *ending(run),
     ]
 
 
 def prediction(run: Run) -> list[Exchange]:
     if isinstance(run.look, Skew):
-        return [*preparation(run), over(run, "skew", run.towers, skew), finish(run)]
+        return [*preparation(run), over(run, "skew", run.towers, skew), *ending(run)]
     found = [*preparation(run), *scoring(run)]
     if isinstance(run.look, Contributions) and run.look.features:
         found.append(over(run, "contributions", run.towers, contributions))
     if run.into is None:
-        return [*found, identifiers(run), finish(run)]
-    return [*found, writing(run, run.into), commit(run.into), finish(run)]
+        return [*found, identifiers(run), *ending(run)]
+    return [*found, writing(run, run.into), commit(run.into), *ending(run)]
 
 
 def scoring(run: Run) -> list[Exchange]:
@@ -438,40 +438,6 @@ def own_identifiers(run: Run, slot: Slot, client: Client) -> Asked:
         columns=sym.of_client("identifiers", slot, client),
     )
     return content(ms.SendIdentifiers), reply
-
-
-def writing(run: Run, into: Into) -> Exchange:
-    what = "predictions" + (" and probabilities" if into.classes else "")
-    what += ", the active rows that they are of; names of the table and its columns"
-    what += ", which may take the place of another" if into.replace else ""
-    calls = []
-    for client, places in into.requests.items():
-        rows = sym.JOINED
-        if len(into.clients) > 1:
-            rows = sym.of_client("written", run.ucq.slots[into.slots[0]], client)
-        request = content(
-            ms.Write,
-            what,
-            table=places,
-            names=into.names,
-            slots=len(into.slots),
-            written=rows,
-            prediction="uint32" if into.classes else "float64",
-            classes=into.classes,
-            type=into.type,
-        )
-        calls.append(Call(client, WHOLE, request, content(ms.Written)))
-    return exchange("write", 1, calls)
-
-
-def commit(into: Into) -> Exchange:
-    request, reply = content(ms.Commit), content(ms.Ready)
-    return exchange("commit", 1, [Call(client, WHOLE, request, reply) for client in into.clients])
-
-
-def finish(run: Run) -> Exchange:
-    request, reply = content(ms.Finish), content(ms.Ready)
-    return exchange("finish", 1, [Call(client, WHOLE, request, reply) for client in run.clients])
 
 
 def over(

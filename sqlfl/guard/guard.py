@@ -29,6 +29,7 @@ from sqlfl.guard.governance import (
     definition_of,
 )
 from sqlfl.guard.judging import has, judged, refusal
+from sqlfl.guard.keeping import Keeping, Sent
 from sqlfl.guard.ledger import Budget, Ledger
 from sqlfl.guard.proposals import Asking, Proposal, Read, not_known_again, parts_of, with_marks
 from sqlfl.guard.records import Records
@@ -80,6 +81,7 @@ class Guard:
     def __init__(
         self,
         con: duckdb.DuckDBPyConnection,
+        client: str,
         analyst: str,
         ends: Callable[[str], None],
         slots: Slots,
@@ -93,6 +95,7 @@ class Guard:
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
         self._differencing = Differencing(records, analyst)
+        self._keeping = Keeping(client, analyst, records)
         self._known: tuple[int, float, Ruling | None] | None = None
         self._runs: dict[str, GovernedRun] = {}
         self._proposals: dict[str, Proposal] = {}
@@ -105,6 +108,8 @@ class Guard:
             if ended is not None and ended.every.epsilon is not None:
                 self._ledger.settle(request.run, ended.left)
             return answer(request)
+        if isinstance(request, ms.Seal):
+            return self._keeping.seal(request)
         if not isinstance(request, _ASKED):
             run = self._runs.get(request.run)
             if run is None or isinstance(request, OUTSIDE):
@@ -140,6 +145,20 @@ class Guard:
                 if _strictest(ruling, None).weights == NEVER:
                     raise refusal("weights = 'never'")
         return answer(request)
+
+    def keep(self, asked: Sent, told: Sent) -> None:
+        """What came and what is answered, with their bytes, where the owner has policies. Raises
+        Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
+        if self._known is None or self._known[2] is None:
+            return
+        request, what = asked[0], ""
+        if isinstance(request, ms.Propose) and request.run in self._proposals:
+            what = self._proposals[request.run].told
+        self._keeping.keep(asked, told, what)
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._keeping.close()
 
     def _ruling(self, *, anew: bool) -> Ruling | None:
         """That of a moment ago serves the requests that follow on one another in a statement: what

@@ -37,6 +37,14 @@ class Proposal:
     asked: Asking
     """Of the ledger."""
 
+    @property
+    def told(self) -> str:
+        """What it is, for who looks at what has left."""
+        own = self.run.request
+        by = f" by {own.algorithm}" if own.algorithm else ""
+        tables = ", ".join(".".join(table[1:]) for table in sorted(self.views))
+        return f"{own.purpose} {own.kind}{by} of {tables}"
+
 
 @dataclass(frozen=True)
 class Read:

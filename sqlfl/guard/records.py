@@ -7,13 +7,15 @@ import datetime as dt
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, overload
 
 import duckdb
+import pyarrow as pa
 from sqlglot import exp, parse_one
 
+from sqlfl.chain import COLUMNS
 from sqlfl.errors import Error
 from sqlfl.udfs import sql
 
@@ -84,6 +86,8 @@ SEEN = {
     "counts": "BLOB",
     "seen_at": "TIMESTAMPTZ",
 }
+RECORD = COLUMNS
+"""Of messages (sqlfl.chain)."""
 TURNS = {"number": "BIGINT"}
 """One row, which every change that is made in turn changes: two at once are in conflict."""
 TABLES = {
@@ -93,10 +97,16 @@ TABLES = {
     "runs": RUNS,
     "ledger": LEDGER,
     "seen": SEEN,
+    "chain": RECORD,
     "turns": TURNS,
 }
 
 
+_TYPES = {
+    "BIGINT": pa.int64(),
+    "VARCHAR": pa.string(),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", tz="UTC"),
+}
 _CHANGES = itertools.count(1)
 
 
@@ -133,6 +143,22 @@ class Records:
         query = _of_table(f"INSERT INTO t VALUES ({places})", self._catalog, table)
         cursor.execute(query, list(row)).fetchall()
 
+    def append(
+        self,
+        cursor: sql.Connection,
+        table: str,
+        columns: Mapping[str, str],
+        rows: Sequence[tuple[object, ...]],
+    ) -> None:
+        """Many rows; times are whole µs since 1970, UTC."""
+        schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+        values = zip(*rows, strict=True)
+        arrays = [pa.array(own, item.type) for own, item in zip(values, schema, strict=True)]
+        with sql.registered(cursor, "appended", pa.table(arrays, schema=schema)) as found:
+            into = exp.table_(table, db=SCHEMA, catalog=self._catalog, quoted=True)
+            query = exp.insert(sql.query("SELECT * FROM $found", found=found), into)
+            cursor.execute(sql.to_sql(query)).fetchall()
+
     def writing(self) -> _Writing:
         return _Writing(self._con, self._catalog)
 
@@ -166,6 +192,11 @@ class _Writing:
 
     def __enter__(self) -> sql.Connection:
         self._cursor.begin()
+        if sql.fetch(self._cursor, _THERE, {"catalog": self._catalog})[0][0] < len(TABLES):
+            self._create()
+        return self._cursor
+
+    def _create(self) -> None:
         schema = exp.Create(
             kind="SCHEMA", this=exp.table_(SCHEMA, db=self._catalog, quoted=True), exists=True
         )
@@ -174,7 +205,6 @@ class _Writing:
             told = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
             text = f"CREATE TABLE IF NOT EXISTS t ({told})"
             self._cursor.execute(_of_table(text, self._catalog, name)).fetchall()
-        return self._cursor
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -187,6 +217,14 @@ class _Writing:
             self._cursor.close()
 
 
+_THERE = sql.constant(
+    sql.query(
+        f"""SELECT count(*) AS n FROM duckdb_tables() WHERE database_name = $catalog
+        AND schema_name = '{SCHEMA}' AND table_name IN ({", ".join(f"'{n}'" for n in TABLES)})"""
+    )
+)
+
+
 @lru_cache(maxsize=64)
 def _of_table(text: str, catalog: str, table: str) -> str:
     """The statement, with this table of the schema for `t`."""
@@ -195,6 +233,14 @@ def _of_table(text: str, catalog: str, table: str) -> str:
     for place in list(tree.find_all(exp.Table)):
         place.replace(named.copy())
     return sql.to_sql(tree)
+
+
+@overload
+def time_of(microseconds: int) -> dt.datetime: ...
+
+
+@overload
+def time_of(microseconds: int | None) -> dt.datetime | None: ...
 
 
 def time_of(microseconds: int | None) -> dt.datetime | None:

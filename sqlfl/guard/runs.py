@@ -69,7 +69,7 @@ class GovernedRun:
         differencing: Differencing,
     ) -> None:
         self.rules, self.every, self.parts = rules, every, parts
-        self._request, self._slots, self._allowed = request, slots, allowed
+        self.request, self._slots, self._allowed = request, slots, allowed
         self._differencing = differencing
         self.left: set[str] = set()
         self._most = request.often()
@@ -106,7 +106,7 @@ class GovernedRun:
             self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
         elif isinstance(request, ms.Write):
             self._check_into(request)
-        elif isinstance(request, ms.Start) and request.method != self._request.algorithm:
+        elif isinstance(request, ms.Start) and request.method != self.request.algorithm:
             raise _beyond(f"training by {request.method}")
         reply = answer(request)
         if isinstance(request, MEASURING):

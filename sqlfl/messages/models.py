@@ -162,6 +162,28 @@ TEXT = text()
 
 
 @dataclass(frozen=True, eq=False)
+class Seal(Message):
+    """Coordinator to client, whose owner has policies: the heads of what was kept of its messages
+    (sqlfl.chain)."""
+
+    kind = "seal"
+    head: str = field(metadata=TEXT)
+    """Of those of the run, before this one."""
+    chain: str = field(metadata=TEXT)
+    """Of all that the coordinator keeps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed(Message):
+    kind = "sealed"
+    words = "hashes of what it has kept of the messages"
+    head: str = field(metadata=TEXT)
+    """Of the messages of the run, before `Seal`."""
+    chain: str = field(metadata=TEXT)
+    """Of all that the party keeps."""
+
+
+@dataclass(frozen=True, eq=False)
 class Failure(Message):
     """Client to coordinator: the request failed; the text has no data values in it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from contextlib import closing
+from dataclasses import asdict
 from types import MappingProxyType, TracebackType
 
 import duckdb
@@ -14,6 +15,7 @@ from sqlfl.errors import Error, StatementError, nearest
 from sqlfl.files import Connection, open_source
 from sqlfl.guard.approvals import APPROVED, Approvals
 from sqlfl.guard.governance import PREDICT, Governance, Roles
+from sqlfl.guard.keeping import left
 from sqlfl.guard.ledger import Budget, Ledger, days
 from sqlfl.guard.names import Names
 from sqlfl.guard.noising import budget_of
@@ -47,7 +49,7 @@ class Owner:
         else:
             self._opened = self._con = open_source(database_path(source, "owner"))
         self._place = current_place(self._con)
-        records = Records(self._con, self._place[0])
+        self._records = records = Records(self._con, self._place[0])
         self._governance = Governance(records)
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
@@ -108,6 +110,7 @@ class Owner:
                     "grants": self._grants,
                     "requests": self._requests,
                     "budgets": self._budgets,
+                    "disclosures": self._disclosures,
                 }
                 return shown[what]()
 
@@ -205,6 +208,10 @@ class Owner:
             )
         return Result(pa.Table.from_pylist(rows, schema=_BUDGETS))
 
+    def _disclosures(self) -> Result:
+        rows = [asdict(item) for item in left(self._records)]
+        return Result(pa.Table.from_pylist(rows, schema=_DISCLOSURES))
+
     def _requests(self) -> Result:
         rows = [
             {
@@ -247,6 +254,19 @@ _BUDGETS = pa.schema(
         ("spent", pa.float64()),
         ("remains", pa.float64()),
         ("entries", pa.int64()),
+    ]
+)
+_DISCLOSURES = pa.schema(
+    [
+        ("analyst", pa.string()),
+        ("run", pa.string()),
+        ("what", pa.string()),
+        ("kind", pa.string()),
+        ("words", pa.string()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("first_at", pa.timestamp("us", tz="UTC")),
+        ("last_at", pa.timestamp("us", tz="UTC")),
     ]
 )
 _REQUESTS = pa.schema(

@@ -14,8 +14,7 @@ from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 ROLES = ("TRAIN", "JOIN", "LABEL", "IDENTIFY")
 """Granted on columns; PREDICT is of the whole table."""
 STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
-_SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS")
-_LATER_SHOWN = ("DISCLOSURES",)
+_SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS", "DISCLOSURES")
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
 _GRANT = (
     "GRANT TRAIN (column, ...), JOIN (column, ...), LABEL (column), PREDICT, IDENTIFY (column) "
@@ -78,7 +77,7 @@ class Decide:
 @dataclass(frozen=True)
 class Show:
     what: str
-    """'policies', 'grants', 'requests' or 'budgets'."""
+    """'policies', 'grants', 'requests', 'budgets' or 'disclosures'."""
 
 
 OwnersStatement = CreatePolicy | DropPolicy | GrantOn | RevokeOn | Decide | Show
@@ -117,11 +116,7 @@ class _Reader(Clauses):
             for what in _SHOWN:
                 if self.accept(what):
                     return Show(what.lower())
-            later = self.word() in _LATER_SHOWN
-            said = f"SHOW {self.word()} is not built yet" if later else (
-                f"expected {', '.join(_SHOWN)} after SHOW, got {self.got()}"
-            )  # fmt: skip
-            raise self.fail(said)
+            raise self.fail(f"expected {', '.join(_SHOWN)} after SHOW, got {self.got()}")
         if self.accept("APPROVE"):
             self.expect("REQUEST", "after APPROVE", _APPROVE)
             return Decide(self._number(), approve=True, because="")

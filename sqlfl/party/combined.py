@@ -55,6 +55,9 @@ class CombinedClient(Server):
                 return self._ask_all(request, ms.Ready)[0]
         return self._slot(request, request.slot).handle(request)
 
+    def _keep(self, *_: object) -> None:
+        """Nothing: where a client has policies, none of them answers."""
+
     def _ask_all(self, request: ms.Message, kind: type[Reply]) -> list[Reply]:
         return self._members.ask(dict.fromkeys(range(len(self._members)), request), kind)
 

@@ -12,6 +12,7 @@ from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
 from sqlfl.guard.guard import Guard
+from sqlfl.guard.keeping import Sent
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import limits, looks
@@ -98,6 +99,7 @@ class PartyClient(Server):
             self._cursors = Cursors(con)
             self._guard = Guard(
                 con,
+                str(client),
                 analyst,
                 self._end,
                 limits.Slots(lambda run, slot: self._runs[run].slots[slot]),
@@ -123,6 +125,7 @@ class PartyClient(Server):
         """End all runs and forget the saved blocks."""
         for run in list(self._runs):
             self._end(run)
+        self._guard.close()
         self._blocks.close()
 
     # -- dispatch ---------------------------------------------------------------------------------
@@ -136,6 +139,9 @@ class PartyClient(Server):
 
     def _answer(self, request: ms.Message) -> ms.Message:
         return self._guard.serve(request, self._served, combined=self.client.combined)
+
+    def _keep(self, asked: Sent, told: Sent) -> None:
+        self._guard.keep(asked, told)
 
     def _served(self, request: ms.Message) -> ms.Message:
         match request:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sqlfl import messages as ms
 from sqlfl.errors import Error, EvaluationError, WireError
+from sqlfl.guard.keeping import Sent
 from sqlfl.interrupts import stoppable
 from sqlfl.party.failures import safe_text
 from sqlfl.party.masking import Masking
@@ -64,7 +65,7 @@ class Server(ABC):
             reply = self.work(
                 request.kind, lambda: self._masking.answer(request, lambda: self._admitted(request))
             )
-            return encode(replace(reply, number=request.number))
+            return self._sent(request, data, replace(reply, number=request.number))
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
             at = error.at if isinstance(error, EvaluationError) else ""
@@ -78,7 +79,24 @@ class Server(ABC):
             failure = ("InternalError", text)
         name, text = failure
         text = clipped(lines(text), ms.LONGEST_FAILURE)
-        return encode(ms.Failure(request.run, request.slot, name, text, at, number=request.number))
+        failed = ms.Failure(request.run, request.slot, name, text, at, number=request.number)
+        return self._sent(request, data, failed)
+
+    def _sent(self, request: ms.Message, data: pa.Buffer, reply: ms.Message) -> pa.Buffer:
+        """The reply's bytes, once both are kept where they are to be."""
+        told = encode(reply)
+        try:
+            self._keep((request, data), (reply, told))
+        except Exception:
+            log.exception("%s keeps no messages", self.client)
+            text = "its database takes no record of its messages, so that nothing leaves it"
+            number = request.number
+            return encode(ms.Failure(request.run, request.slot, "Error", text, number=number))
+        return told
+
+    @abstractmethod
+    def _keep(self, asked: Sent, told: Sent) -> None:
+        """What the party is to remember of a message that came from outside and of its reply."""
 
     def answer(self, request: ms.Message) -> ms.Message:
         """The same for who is of the party itself: whatever fails is raised."""

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
+from sqlfl.chain import COLUMNS, START, Entry, Row, linked
 from sqlfl.errors import Error
 from sqlfl.files import (
     CLOSED,
@@ -91,6 +92,12 @@ _AUDIT = (
 _LAST = "SELECT seq FROM audit ORDER BY seq DESC NULLS LAST LIMIT 1"
 _MIGRATION = "ALTER TABLE audit ADD COLUMN IF NOT EXISTS crosses BOOLEAN DEFAULT true"
 """Files of before lack the column; who wrote them, or writes one now, knew no message at home."""
+_CHAIN = f"CREATE TABLE IF NOT EXISTS chain ({', '.join(f'{n} {t}' for n, t in COLUMNS.items())})"
+"""Files of before lack it."""
+_LINKS = ", ".join("epoch_us(noted_at)" if name == "noted_at" else name for name in COLUMNS)
+_LINK = "INSERT INTO chain SELECT " + ", ".join(
+    "make_timestamptz(?)" if name == "noted_at" else "?" for name in COLUMNS
+)
 
 _OPEN: WeakValueDictionary[Path, CoordinatorFile] = WeakValueDictionary()
 _OPENING = threading.Lock()
@@ -200,6 +207,20 @@ class CoordinatorFile:
         self._change(work)
         self.last += records.num_rows
 
+    def keep(self, entries: Sequence[Entry]) -> str:
+        """Chain what is kept of messages; the head of it all."""
+        seq, head = 0, START
+        for last in self._read("SELECT seq, head FROM chain ORDER BY seq DESC LIMIT 1").to_pylist():
+            seq, head = last["seq"], last["head"]
+        rows = linked(entries, seq, head)
+        if rows:
+            self._change(lambda con: con.executemany(_LINK, rows))
+        return rows[-1][-1] if rows else head
+
+    def rows(self) -> list[Row]:
+        found = self._read(f"SELECT {_LINKS} FROM chain ORDER BY seq")
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
     def table(self) -> pa.Table:
         return self._read(_AUDIT).cast(AUDIT)
 
@@ -229,6 +250,7 @@ class CoordinatorFile:
                 hint=f"pip install 'sqlfl>={writer}'",
             )
         self._con.execute(_MIGRATION)
+        self._con.execute(_CHAIN)
         return str(name)
 
     def _check_objects(self, objects: Mapping[str, list[Any]]) -> None:
@@ -263,6 +285,7 @@ class CoordinatorFile:
         for table, columns in _TABLES.items():
             self._con.execute(_definition(table, columns))
         self._con.execute(_MIGRATION)
+        self._con.execute(_CHAIN)
         self._con.execute(
             "INSERT INTO coordinator (id, format, written_by, created_at) VALUES (?, ?, ?, ?)",
             [name, FORMAT, self._version, dt.datetime.now(dt.UTC)],

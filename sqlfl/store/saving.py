@@ -31,7 +31,7 @@ from sqlfl.report.report import report_of
 from sqlfl.report.units import tables_of
 from sqlfl.schema import Client
 from sqlfl.store.registry import Cost, Model, ModelBlock, Registry
-from sqlfl.transport.base import Audit, Channel, Transport
+from sqlfl.transport.border import Border
 from sqlfl.version import __version__
 
 log = logging.getLogger("sqlfl.saving")
@@ -46,12 +46,9 @@ class Saving:
     kept : what the card of a model that lasts says of where it is; None where none lasts.
     """
 
-    def __init__(
-        self, registry: Registry, transport: Transport, audit: Audit, kept: str | None
-    ) -> None:
+    def __init__(self, registry: Registry, border: Border, kept: str | None) -> None:
         self._registry = registry
-        self._transport = transport
-        self._audit = audit
+        self._border = border
         self._kept = kept
         self._reasons: dict[Client, str] = {}
         self._lock = threading.Lock()
@@ -66,7 +63,7 @@ class Saving:
             return
         request = Collect("", CLIENT, self._registry.runs())
         requests = {(client, CLIENT): request for client in clients}
-        replies = ask(self._channel(), requests, lambda address: expected.collected())
+        replies = ask(self._border.channel(), requests, lambda address: expected.collected())
         for (client, _), reply in replies.items():
             self._reasons[client] = clipped(line(reply.reason), LONGEST_REASON)
 
@@ -157,8 +154,8 @@ class Saving:
             if model.lasting:
                 request = Keep(model.run, CLIENT, model.run)
                 requests = {(client, CLIENT): request for client in model.clients}
-                ask(self._channel(), requests, lambda address: expected.kept())
-            self._audit.flush()  # where this cannot be written, the model could not either
+                ask(self._border.channel(), requests, lambda address: expected.kept())
+            self._border.flush()  # where this cannot be written, the model could not either
             previous = self._registry.put(model, replace=replace)
             if previous is not None:
                 self.discard(previous.run, previous.clients)
@@ -188,12 +185,9 @@ class Saving:
                     continue
                 try:
                     request = {(client, CLIENT): Drop(run, CLIENT, run)}
-                    ask(self._channel(), request, lambda address: Expected(Ready))
+                    ask(self._border.channel(), request, lambda address: Expected(Ready))
                 except PartyError as error:
                     log.warning("the blocks of run %s stay for now: %s", run, error)
-
-    def _channel(self) -> Channel:
-        return Channel(self._transport, self._audit)
 
 
 def _away(model: Model, party: str) -> ModelError:

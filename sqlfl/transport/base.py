@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from sqlfl.chain import DOWN, UP, Chain
 from sqlfl.errors import ApprovalError, InternalError, PartyError, PolicyError, WireError
-from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message
+from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message, Seal, Sealed
 from sqlfl.messages.replies import refused
 from sqlfl.printing import clipped, lines
 from sqlfl.schema import Address, Client
@@ -175,7 +176,8 @@ class Channel:
         what crossed a border.
     comm_seconds : what these exchanges take by the model `network`; None where there is none.
 
-    `check` is called before each exchange; what it raises ends the work.
+    `check` is called before each exchange; what it raises ends the work. `chain` keeps the messages
+    of the clients `chained`.
     """
 
     def __init__(
@@ -184,11 +186,14 @@ class Channel:
         audit: Audit,
         check: Callable[[], None] | None = None,
         network: Network | None = None,
+        chain: Chain | None = None,
+        chained: Container[Client] = (),
     ) -> None:
         self._transport = transport
         self._audit = audit
         self._check = check
         self._network = network
+        self._chain, self._chained = chain, chained
         self.rounds = 0
         self.bytes_up = 0
         self.bytes_down = 0
@@ -207,9 +212,10 @@ class Channel:
             self._check()
         crossed = {client: 0 for client, _ in requests if self._audit.crosses(client)}
         asked = {a: self._asked(a, message, crossed) for a, message in requests.items()}
-        answers = self._transport.exchange(
-            [(client, encode(message)) for (client, _), message in asked.items()]
-        )
+        sent = [(client, encode(message)) for (client, _), message in asked.items()]
+        for (client, data), message in zip(sent, asked.values(), strict=True):
+            self._kept(client, message, DOWN, data)
+        answers = self._transport.exchange(sent)
         self.rounds += 1
         replies: dict[Address, Message] = {}
         problems: list[PartyError] = []
@@ -223,6 +229,17 @@ class Channel:
         if problems:
             raise problems[0]
         return replies
+
+    def heads(self, client: Client, run: str) -> tuple[str, str]:
+        """Of the messages of the run at this client so far, and of all that is kept by now."""
+        assert self._chain is not None
+        return self._chain.heads(str(client), run)
+
+    def _kept(self, client: Client, message: Message, direction: str, data: pa.Buffer) -> None:
+        if self._chain is None or client not in self._chained:
+            return
+        told = f"{message.head} {message.chain}" if isinstance(message, (Seal, Sealed)) else ""
+        self._chain.note(str(client), message.run, direction, message.kind, data, told)
 
     def _asked(self, address: Address, message: Message, crossed: dict[Client, int]) -> Message:
         """The request under its number, in the audit; `crossed`: bytes of each client's line."""
@@ -248,6 +265,7 @@ class Channel:
             self._audit.add_unreadable(client, request.run, len(data))
             raise refused(client, request, f"cannot be read: {error.message}") from None
         self._audit.add(client, "up", reply)
+        self._kept(client, reply, UP, data)
         if client in crossed:
             crossed[client] += reply.nbytes
             self.bytes_up += reply.nbytes

@@ -562,7 +562,7 @@ def test_an_audit_in_memory_takes_little_of_it(monkeypatch: pytest.MonkeyPatch) 
         fed.attach("x", con)
         text = "USING linear_regression TARGET b WITH (epochs = 40, algorithm = 'sgd')"
         fed.sql(f"TRAIN MODEL m {text} FROM (SELECT a, b FROM x.t)")
-        assert len(fed._audit.records) <= 10
+        assert len(fed._border.audit.records) <= 10
         numbers = fed.audit().arrow().column("seq").to_pylist()
         assert len(numbers) > 50
         assert numbers == list(range(1, len(numbers) + 1))

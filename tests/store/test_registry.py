@@ -687,7 +687,7 @@ def test_one_keeps_and_another_fails(trained: Trained) -> None:
                         answers[k] = encode(failure)
                 return answers
 
-        fed._saving._transport = Refusing(fed._transport, "", "")
+        fed._border.transport = Refusing(fed._transport, "", "")
         with pytest.raises(sqlfl.PartyError, match=r"geo/0.*full"):
             fed.sql(train(head="TRAIN OR REPLACE MODEL", l2=0.5))
         assert fed.model("m").run == trained.run

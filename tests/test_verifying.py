@@ -1,0 +1,277 @@
+"""The chain of messages: what is changed, dropped, added or put elsewhere is found."""
+
+from __future__ import annotations
+
+import hashlib
+import runpy
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import duckdb
+import pytest
+
+import sqlfl
+from sqlfl.__main__ import main
+from sqlfl.chain import COLUMNS, START, Entry, linked
+from sqlfl.transport.recording import RecordingTransport
+from tests.conftest import Open
+from tests.depth import SEED, THOROUGH
+from tests.guard.clinic import PATIENTS, SICK, TESTS, TRAIN, ruled
+
+SCRIPT = Path(__file__).parent.parent / "examples" / "verify_chain.py"
+NAMES = list(COLUMNS)
+FIELDS = NAMES[1:-1]
+
+
+@dataclass
+class Files:
+    party: Path
+    coordinator: Path
+
+    def faults(self, *, alone: bool = False) -> list[str]:
+        found = sqlfl.verify(self.party, None if alone else self.coordinator).arrow()
+        return [str(fault) for fault in found["fault"].to_pylist()]
+
+    def script_says(self, monkeypatch: pytest.MonkeyPatch, *, alone: bool = False) -> int:
+        paths = [self.party] if alone else [self.party, self.coordinator]
+        monkeypatch.setattr(sys, "argv", ["verify_chain.py", *map(str, paths)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+        return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """Three runs, one of which the party refuses, between two files."""
+    folder = tmp_path_factory.mktemp("chain")
+    files = Files(folder / "clinic.duckdb", folder / "coordinator.duckdb")
+    with closing(duckdb.connect(files.party)) as con, closing(duckdb.connect()) as lab:
+        con.execute(PATIENTS)
+        lab.execute(TESTS)
+        ruled(con, "kinds = ['linear_regression', 'logistic_regression']")
+        with sqlfl.connect(files.coordinator, analyst="acme", progress=False) as fed:
+            fed.attach("clinic", con)
+            fed.attach("lab", lab)
+            fed.sql(TRAIN)
+            fed.sql(SICK)
+            with pytest.raises(sqlfl.PolicyError, match="kinds"):
+                fed.sql(TRAIN.replace("linear", "poisson"))
+    return files
+
+
+@pytest.fixture
+def files(written: Files, tmp_path: Path) -> Files:
+    own = Files(tmp_path / "clinic.duckdb", tmp_path / "coordinator.duckdb")
+    own.party.write_bytes(written.party.read_bytes())
+    own.coordinator.write_bytes(written.coordinator.read_bytes())
+    return own
+
+
+def rows(path: Path) -> list[tuple[object, ...]]:
+    with duckdb.connect(path, read_only=True) as con:
+        text = "SELECT * REPLACE (epoch_us(noted_at) AS noted_at) FROM sqlfl.chain ORDER BY rowid"
+        return con.execute(text).fetchall()
+
+
+def write(path: Path, chain: list[tuple[object, ...]]) -> None:
+    with duckdb.connect(path) as con:
+        con.execute("DELETE FROM sqlfl.chain")
+        places = ", ".join("make_timestamptz(?)" if n == "noted_at" else "?" for n in NAMES)
+        con.executemany(f"INSERT INTO sqlfl.chain VALUES ({places})", chain)
+
+
+def rechained(chain: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """With heads that hang together again, as who has the whole file can make them."""
+    return list(linked([Entry(*row[1:-1]) for row in chain], 0, START))  # type: ignore[arg-type]
+
+
+def test_what_was_kept_hangs_together(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert files.faults() == []
+    assert files.script_says(monkeypatch) == 0
+    assert files.script_says(monkeypatch, alone=True) == 0
+    kept = {row[5] for row in rows(files.party)}
+    assert kept == {"down", "up"}
+    assert len({row[4] for row in rows(files.party)} - {""}) == 3
+    runs = [{row[4] for row in rows(path)} | {""} for path in (files.party, files.coordinator)]
+    assert runs[0] == runs[1]
+
+
+def changed(chain: list[tuple[object, ...]], draw: Random) -> list[tuple[object, ...]]:
+    at = draw.randrange(len(chain))
+    name = draw.choice(FIELDS)
+    row = list(chain[at])
+    place = NAMES.index(name)
+    row[place] = row[place] + 1 if isinstance(row[place], int) else f"{row[place]}x"
+    return [*chain[:at], tuple(row), *chain[at + 1 :]]
+
+
+def dropped(chain: list[tuple[object, ...]], draw: Random) -> list[tuple[object, ...]]:
+    at = draw.randrange(len(chain) - 1)
+    return [*chain[:at], *chain[at + 1 :]]
+
+
+def numbered(chain: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [(n, *row[1:]) for n, row in enumerate(chain, 1)]
+
+
+def added(chain: list[tuple[object, ...]], draw: Random) -> list[tuple[object, ...]]:
+    at = draw.randrange(len(chain))
+    return [*chain[: at + 1], *chain[at:]]
+
+
+def reordered(chain: list[tuple[object, ...]], draw: Random) -> list[tuple[object, ...]]:
+    at = draw.randrange(len(chain) - 1)
+    return [*chain[:at], chain[at + 1], chain[at], *chain[at + 2 :]]
+
+
+CHANGES = {
+    "changed": changed,
+    "dropped": dropped,
+    "dropped and numbered anew": lambda chain, draw: numbered(dropped(chain, draw)),
+    "added": added,
+    "added and numbered anew": lambda chain, draw: numbered(added(chain, draw)),
+    "reordered": reordered,
+    "reordered and numbered anew": lambda chain, draw: numbered(reordered(chain, draw)),
+}
+Change = Callable[[list[tuple[object, ...]], Random], list[tuple[object, ...]]]
+
+
+@pytest.mark.parametrize("side", ["party", "coordinator"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_entry_is_found(
+    change: Change, side: str, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = getattr(files, side)
+    chain = rows(path)
+    for seed in range(40 if THOROUGH else 2):
+        write(path, change(chain, Random(SEED + seed)))
+        assert files.faults(alone=side == "party")
+        assert files.script_says(monkeypatch) == 1
+
+
+def ending(chain: list[tuple[object, ...]]) -> int:
+    """The place of the last message that finishes a run."""
+    return max(place for place, row in enumerate(chain) if row[6] == "finish")
+
+
+@pytest.mark.parametrize("side", ["party", "coordinator"])
+def test_a_chain_that_was_made_anew_is_not_the_other_sides(
+    side: str, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone it cannot be told from one that was kept."""
+    path = getattr(files, side)
+    chain = rows(path)
+    of_run = [place for place, row in enumerate(chain) if row[4] and row[6] != "ready"]
+    draw = Random(SEED)
+    for _ in range(40 if THOROUGH else 3):
+        at = draw.choice(of_run)
+        row = list(chain[at])
+        row[8] = hashlib.sha256(str(draw.random()).encode()).hexdigest()
+        write(path, rechained([*chain[:at], tuple(row), *chain[at + 1 :]]))
+        assert any("is not the same" in fault for fault in files.faults())
+        assert files.script_says(monkeypatch) == 1
+
+
+@pytest.mark.parametrize("side", ["party", "coordinator"])
+def test_the_last_run_is_cut_off(side: str, files: Files) -> None:
+    path = getattr(files, side)
+    chain = rows(path)
+    run = chain[ending(chain)][4]
+    write(path, [row for row in chain if row[4] != run or row[0] != chain[-1][0]][:-6])
+    assert files.faults()
+    write(path, chain[: next(place for place, row in enumerate(chain) if row[4] == run)])
+    assert files.faults()
+
+
+def test_a_head_that_is_told_is_a_lie(files: Files) -> None:
+    """The coordinator tells the party the head of other messages than there were."""
+    chain = rows(files.party)
+    at = next(place for place, row in enumerate(chain) if row[6] == "seal")
+    row = list(chain[at])
+    row[9] = f"{'ab' * 32} {str(row[9]).split()[1]}"
+    write(files.party, rechained([*chain[:at], tuple(row), *chain[at + 1 :]]))
+    assert any("the coordinator had other messages" in f for f in files.faults(alone=True))
+
+
+def test_entries_are_the_bytes_that_crossed(database: Open) -> None:
+    recorded: list[RecordingTransport] = []
+
+    def wrap(inner):  # type: ignore[no-untyped-def]
+        recorded.append(RecordingTransport(inner))
+        return recorded[0]
+
+    con = database(PATIENTS)
+    ruled(con)
+    with sqlfl.Federation(analyst="acme", progress=False, wrap=wrap) as fed:
+        fed.attach("clinic", con)
+        fed.attach("lab", database(TESTS))
+        fed.sql(TRAIN)
+        kept = fed.chain().arrow().to_pylist()
+    crossed = [
+        (item.direction, len(item.data), hashlib.sha256(item.data).hexdigest())
+        for item in recorded[0].recorded
+        if item.client.party == "clinic"
+    ]
+    own = con.execute("SELECT direction, bytes, sha256 FROM sqlfl.chain ORDER BY seq").fetchall()
+    assert own == crossed
+    told = [(row["direction"], row["bytes"], row["sha256"]) for row in kept]
+    assert told == crossed[-len(told) :]
+    assert len(told) > 20
+
+
+@pytest.fixture
+def broken(files: Files) -> Files:
+    with duckdb.connect(files.party) as con:
+        con.execute("UPDATE sqlfl.chain SET bytes = bytes + 1 WHERE seq = 9")
+    return files
+
+
+def test_at_the_command_line(
+    broken: Files, written: Files, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    main(["verify", str(written.party), str(written.coordinator)])
+    assert capsys.readouterr().out == "nothing was changed, dropped, added or reordered\n"
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(broken.party)])
+    assert ended.value.code == 1
+    assert "entry 9 was changed" in capsys.readouterr().out
+    empty = tmp_path / "empty.duckdb"
+    duckdb.connect(empty).close()
+    with pytest.raises(SystemExit, match="no run was made under a training policy"):
+        main(["verify", str(empty)])
+
+
+def test_owners_ask_what_has_left(written: Files) -> None:
+    with sqlfl.owner(written.party) as owner:
+        found = owner.sql("SHOW DISCLOSURES").arrow().to_pylist()
+    trained = [row for row in found if row["what"].startswith("train logistic_regression by lbfgs")]
+    assert {"join_keys", "labels", "predictions"} <= {row["kind"] for row in trained}
+    assert {row["analyst"] for row in found} == {"acme"}
+    assert all(row["first_at"] <= row["last_at"] for row in found)
+    sizes = {(row[4], row[6]): 0 for row in rows(written.party)}
+    for row in rows(written.party):
+        sizes[row[4], row[6]] += int(str(row[7])) if row[5] == "up" else 0
+    assert all(sizes[row["run"], row["kind"]] == row["bytes"] for row in found)
+
+
+def test_a_database_that_takes_no_record_lets_nothing_leave(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    con = database(PATIENTS)
+    ruled(con)
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("clinic", con)
+        fed.attach("lab", database(TESTS))
+        fed.sql(TRAIN)
+        before = len(fed.audit().arrow())
+        monkeypatch.setattr("sqlfl.chain.WAITING", -1.0)
+        con.execute("ALTER TABLE sqlfl.chain DROP COLUMN told")
+        with pytest.raises(sqlfl.PartyError, match="takes no record of its messages"):
+            fed.sql(TRAIN)
+        said = fed.audit().arrow().to_pylist()[before:]
+    own = [row for row in said if row["client"] == "clinic/0"]
+    assert {row["kind"] for row in own if row["direction"] == "up"} == {"failure"}
