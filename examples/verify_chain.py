@@ -13,10 +13,6 @@ import duckdb
 START = "0" * 64
 
 
-def digest(fields):
-    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
-
-
 def entries(path):
     with duckdb.connect(path, read_only=True) as con:
         found = "SELECT * REPLACE (epoch_us(noted_at) AS noted_at) FROM sqlfl.chain ORDER BY rowid"
@@ -27,13 +23,16 @@ def faults(rows):
     head, heads, told = START, {}, {}
     for place, row in enumerate(rows, 1):
         *fields, own = row
-        if row[0] != place or own != digest([head, *fields]):
+        if (
+            row[0] != place
+            or own != hashlib.sha256(json.dumps([head, *fields]).encode()).hexdigest()
+        ):
             yield f"entry {row[0]}, at place {place}, or one before it, is not what was kept"
         head, (_, _, client, _, run, direction, kind, size, sha256, said) = own, fields
-        before = heads.get((client, run), START)
-        heads[client, run] = digest([before, direction, kind, size, sha256])
+        whole = heads.setdefault((client, run), hashlib.sha256())
         if kind == "seal":
-            told[client, run] = before
+            told[client, run] = whole.hexdigest()
+        whole.update(f"{direction} {kind} {size} {sha256}\n".encode())
         if kind in ("seal", "sealed") and said.split(" ")[0] != told.get((client, run)):
             yield f"run {run}: the two sides had other messages"
 

@@ -2,23 +2,25 @@
 that one that is changed, dropped, added or put elsewhere shows.
 
 The head of entry n is the SHA-256 of the JSON of the head of entry n − 1 and all fields of the
-entry; that of a run, which both sides tell each other at its end, is of the run's messages alone.
+entry; that of a run, which both sides tell each other at its end, is of what is `said` of the run's
+messages alone, one after the other.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from pyarrow import Buffer
 
+T = TypeVar("T")
 DOWN, UP = "down", "up"
 """From the coordinator to a party, and back."""
 FINISH, SEAL, SEALED = "finish", "seal", "sealed"
@@ -27,7 +29,10 @@ START = "0" * 64
 """The head of no entries."""
 WAITING = 1.0
 """Seconds for which entries are in memory alone, while there are more of them."""
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+LARGE = 1 << 16
+"""Bytes from which a message is hashed beside what goes on with it."""
+MOST_BYTES = 64 << 20
+"""Of messages that wait for that."""
 COLUMNS = {
     "seq": "BIGINT",
     "noted_at": "TIMESTAMP WITH TIME ZONE",
@@ -44,8 +49,7 @@ COLUMNS = {
 """Of the table `chain` in which either side keeps them."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One message. `told`: of a run that is proposed what it is; of a head that is told the head,
     and that of the teller's whole chain."""
 
@@ -56,14 +60,16 @@ class Entry:
     run: str
     direction: str
     kind: str
-    bytes: int
+    size: int
+    """In bytes."""
     sha256: str
-    """Of the message as it was sent."""
+    """Of its bytes; empty while that is worked out."""
     told: str
 
-    def after(self, run_head: str) -> str:
-        """The head of its run."""
-        return _hash([run_head, self.direction, self.kind, self.bytes, self.sha256])
+    @property
+    def said(self) -> bytes:
+        """What both sides know of it."""
+        return f"{self.direction} {self.kind} {self.size} {self.sha256}\n".encode()
 
 
 Row: TypeAlias = "tuple[int, int, str, str, str, str, str, int, str, str, str]"
@@ -77,64 +83,131 @@ def linked(entries: Iterable[Entry], seq: int, head: str) -> list[Row]:
     rows: list[Row] = []
     for own in entries:
         seq += 1
-        fields = astuple(own)
-        head = _hash([head, seq, *fields])
-        rows.append((seq, *fields, head))
+        head = hashlib.sha256(json.dumps([head, seq, *own]).encode()).hexdigest()
+        rows.append((seq, *own, head))
     return rows
 
 
-def _hash(fields: list[object]) -> str:
-    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
-
-
-def microseconds(at: dt.datetime) -> int:
-    return (at - _EPOCH) // dt.timedelta(microseconds=1)
-
-
 class Chain:
-    """Of one side. Safe to use from several threads. What `keep` raises is raised, and the entries
-    wait."""
+    """Of one side. Safe to use from several threads.
+
+    Large messages are hashed by a thread of its own, and entries written by another one where that
+    can wait; both end in `close`. What `keep` raises is raised, if need be to who comes next, and
+    the entries wait.
+    """
 
     def __init__(self, analyst: str, keep: Keep) -> None:
         self._analyst, self._keep = analyst, keep
-        self._lock = threading.RLock()
+        self._lock, self._writing = threading.RLock(), threading.RLock()
+        self._hashing = _Aside("sqlfl-chain-hash")
+        self._later = _Aside("sqlfl-chain-keep")
+        self._kept: Future[None] | None = None
+        self._noted: list[tuple[Entry, Future[str] | None]] = []
+        """Entries, with what hashes their messages; they are not among what waits yet."""
+        self._size = 0
         self._waiting: list[Entry] = []
         self._since = time.monotonic()
-        self._heads: dict[tuple[str, str], str] = {}
+        self._heads: dict[tuple[str, str], hashlib._Hash] = {}
         self._last: str | None = None
 
     def note(
         self, client: str, run: str, direction: str, kind: str, data: Buffer, told: str = ""
     ) -> None:
-        """That this message was sent, or came; `data`: its bytes, or a buffer of them."""
-        sha256 = hashlib.sha256(data).hexdigest()
-        at = microseconds(dt.datetime.now(dt.UTC))
-        entry = Entry(at, client, self._analyst, run, direction, kind, len(data), sha256, told)
+        """That this message was sent, or came; `data`: its bytes."""
+        at = time.time_ns() // 1000
+        size = len(data)
+        self._check_kept()
         with self._lock:
-            if not self._waiting:
+            if size < LARGE:
+                sha256, hashed = _digest(data), None
+            else:
+                sha256, hashed = "", self._hashing.submit(partial(_digest, data))
+            if not self._waiting and not self._noted:
                 self._since = time.monotonic()
-            self._waiting.append(entry)
-            if run:
-                self._heads[client, run] = entry.after(self._heads.get((client, run), START))
-            if kind == FINISH and direction == DOWN:
-                self._heads.pop((client, run), None)
-            if time.monotonic() - self._since > WAITING:
-                self.flush()
+            entry = Entry(at, client, self._analyst, run, direction, kind, size, sha256, told)
+            self._noted.append((entry, hashed))
+            self._size += size
+            if self._size > MOST_BYTES:
+                self._settle()
+            late = time.monotonic() - self._since > WAITING
+        if late:
+            self.flush_aside()
 
     def heads(self, client: str, run: str) -> tuple[str, str]:
         """Of the run so far, and of all that is kept by now."""
-        with self._lock:
+        with self._writing, self._lock:
+            self._settle()
             if self._last is None:
                 self._last = self._keep(())
-            return self._heads.get((client, run), START), self._last
+            return self._heads.get((client, run), hashlib.sha256()).hexdigest(), self._last
 
     def flush(self) -> None:
         """Keep what waits."""
+        with self._writing:
+            with self._lock:
+                self._settle()
+                entries = tuple(self._waiting)
+                self._since = time.monotonic()
+            if entries:
+                self._last = self._keep(entries)
+                with self._lock:
+                    del self._waiting[: len(entries)]
+
+    def flush_aside(self) -> None:
+        """The same, in a moment."""
         with self._lock:
-            if self._waiting:
-                self._last = self._keep(tuple(self._waiting))
-                self._waiting.clear()
-            self._since = time.monotonic()
+            if self._kept is None or self._kept.done():
+                self._kept = self._later.submit(self.flush)
+
+    def close(self) -> None:
+        """Keep what waits, and end the threads; what comes later begins others."""
+        try:
+            self.flush()
+        finally:
+            self._later.close()
+            self._hashing.close()
+
+    def _check_kept(self) -> None:
+        """Raises what has kept entries from being written, if it still does."""
+        kept = self._kept
+        if kept is not None and kept.done() and kept.exception() is not None:
+            self.flush()
+            self._kept = None
+
+    def _settle(self) -> None:
+        """All that are noted wait to be written, in their order."""
+        for entry, hashed in self._noted:
+            own = entry if hashed is None else entry._replace(sha256=hashed.result())
+            self._waiting.append(own)
+            key = own.client, own.run
+            if own.run:
+                self._heads.setdefault(key, hashlib.sha256()).update(own.said)
+            if own.kind == FINISH and own.direction == DOWN:
+                self._heads.pop(key, None)
+        self._noted.clear()
+        self._size = 0
+
+
+class _Aside:
+    """One thread, as long as there is something for it to do now and then."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, self._name)
+        return self._pool.submit(work)
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+
+def _digest(data: Buffer) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 class MemoryLinks:

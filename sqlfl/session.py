@@ -212,7 +212,7 @@ class Federation(Face):
         with ExitStack() as stack:
             if self._file is not None:
                 stack.callback(self._file.close)
-                stack.callback(self._border.flush)
+            stack.callback(self._border.close)
             stack.callback(self._parties.close)
             stack.callback(self._carrier.close)
             if self._own_executor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import zip_longest
@@ -15,6 +17,7 @@ from sqlglot import exp
 from sqlfl.chain import COLUMNS, FINISH, SEAL, SEALED, START, Entry, Row, linked
 from sqlfl.errors import Error
 from sqlfl.files import open_source
+from sqlfl.guard.keeping import flush_all
 from sqlfl.result import Result
 from sqlfl.sources import database_path
 from sqlfl.udfs import sql
@@ -53,6 +56,7 @@ def verify(party: Kept, coordinator: Kept | None = None) -> Result:
     ...     sqlfl.verify(con, fed.chain()).arrow().num_rows
     0
     """
+    flush_all()
     own = _rows(party)
     found = [*_faults("party", own)]
     if coordinator is not None:
@@ -92,7 +96,7 @@ def _faults(where: str, rows: Sequence[Row]) -> Iterator[Fault]:
     """In one chain: what does not follow from what is before it, and heads of runs that were told
     and are those of other messages."""
     seq, head = 0, START
-    heads: dict[tuple[str, str], str] = {}
+    heads: defaultdict[tuple[str, str], hashlib._Hash] = defaultdict(hashlib.sha256)
     sealed: dict[tuple[str, str], str] = {}
     for row in rows:
         entry = _entry(row)
@@ -102,12 +106,12 @@ def _faults(where: str, rows: Sequence[Row]) -> Iterator[Fault]:
         elif linked([entry], seq, head)[0] != row:
             yield where, entry.run, f"entry {row[0]} was changed, or what is before it"
         seq, head = row[0], row[-1]
-        key, before = (entry.client, entry.run), heads.get((entry.client, entry.run), START)
+        key = entry.client, entry.run
         if entry.kind == SEAL:
-            sealed[key] = before
+            sealed[key] = heads[key].hexdigest()
         if entry.kind in TOLD and entry.told and _told(entry)[0] != sealed.get(key):
             yield where, entry.run, f"the {TOLD[entry.kind]} had other messages of the run"
-        heads[key] = entry.after(before)
+        heads[key].update(entry.said)
 
 
 def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[Fault]:
@@ -148,7 +152,7 @@ def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], list[tuple[object
     for own in entries:
         key = own.client, own.run
         if own.run and key not in finished:
-            found.setdefault(key, []).append((own.direction, own.kind, own.bytes, own.sha256))
+            found.setdefault(key, []).append((own.direction, own.kind, own.size, own.sha256))
         if own.kind == FINISH:
             finished.add(key)
     return found

@@ -112,7 +112,7 @@ class Differencing:
         if digest in self._known(family, table):
             return
 
-        def work(cursor: sql.Connection) -> None:
+        def work(cursor: sql.Connection, _: int) -> None:
             found = self._found(cursor, family, table)
             if digest in found:
                 return

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeAlias
+from weakref import WeakSet
 
 import duckdb
 import pyarrow as pa
@@ -27,12 +28,14 @@ Sent: TypeAlias = tuple[ms.Message, pa.Buffer]
 
 
 class Keeping:
-    """Of one client. What waits in memory is written once a second, at the end of a run, and in
-    `close`."""
+    """Of one client. What waits in memory is written after a run, once a second, and in `close`."""
 
     def __init__(self, client: str, analyst: str, records: Records) -> None:
         self._client, self._records = client, records
         self._chain = Chain(analyst, self._keep)
+        self._place = (-1, 0, START)
+        """Turn, number and head of what this has written last."""
+        _ALL.add(self)
 
     def keep(self, asked: Sent, told: Sent, what: str) -> None:
         """A request and its reply; `what`: of a run that is proposed what it is."""
@@ -43,45 +46,55 @@ class Keeping:
                 said = what if direction == DOWN else ""
             self._chain.note(self._client, message.run, direction, message.kind, data, said)
         if isinstance(asked[0], ms.Finish):
-            self._chain.flush()
+            self._chain.flush_aside()
 
     def seal(self, request: ms.Seal) -> ms.Sealed:
         heads = self._chain.heads(self._client, request.run)
         return ms.Sealed(request.run, request.slot, *heads)
 
+    def flush(self) -> None:
+        self._try(self._chain.flush)
+
     def close(self) -> None:
+        self._try(self._chain.close)
+
+    def _try(self, work: Callable[[], None]) -> None:
         try:
-            self._chain.flush()
+            work()
         except (Error, duckdb.Error) as error:
             log.warning("%s has not kept its last messages: %s", self._client, error)
 
     def _keep(self, entries: Sequence[Entry]) -> str:
-        found = ""
+        """As `sqlfl.chain.Keep`."""
 
-        def work(cursor: sql.Connection) -> None:
-            nonlocal found
-            last = self._records.rows(
-                cursor, "SELECT seq, head FROM t ORDER BY seq DESC LIMIT 1", "chain"
-            )
-            seq, head = last[0] if last else (0, START)
+        def work(cursor: sql.Connection, turn: int) -> None:
+            before, seq, head = self._place
+            if turn != before + 1:
+                seq, head = self._last(cursor)
             rows = linked(entries, seq, head)
             self._records.append(cursor, "chain", COLUMNS, rows)
-            found = rows[-1][-1]
+            self._place = turn, rows[-1][0], rows[-1][-1]
 
         if entries:
             self._records.in_turn(work)
-            return found
-        return self._last()
+            return self._place[-1]
+        with closing(self._records.cursor()) as cursor:
+            return self._last(cursor)[1]
 
-    def _last(self) -> str:
-        cursor = self._records.cursor()
-        try:
-            rows = self._records.rows(
-                cursor, "SELECT head FROM t ORDER BY seq DESC LIMIT 1", "chain"
-            )
-        finally:
-            cursor.close()
-        return str(rows[0][0]) if rows else START
+    def _last(self, cursor: sql.Connection) -> tuple[int, str]:
+        rows = self._records.rows(
+            cursor, "SELECT seq, head FROM t ORDER BY seq DESC LIMIT 1", "chain"
+        )
+        return rows[0] if rows else (0, START)
+
+
+_ALL: WeakSet[Keeping] = WeakSet()
+
+
+def flush_all() -> None:
+    """Whoever looks at what is kept sees what has been said in this process."""
+    for keeping in tuple(_ALL):
+        keeping.flush()
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,7 @@ class Left:
 
 def left(records: Records) -> Iterator[Left]:
     """All that is kept, in the order in which it first left."""
+    flush_all()
     with closing(records.cursor()) as cursor:
         rows = records.rows(cursor, _LEFT, "chain")
         told = dict(records.rows(cursor, _TOLD, "chain"))

@@ -98,7 +98,7 @@ class Ledger:
         """All, or none. Raises PolicyError where they would pass a budget."""
         given = list(asked)
 
-        def work(cursor: sql.Connection) -> None:
+        def work(cursor: sql.Connection, _: int) -> None:
             ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "ledger")
             number = last or 0
             for table, budget, entries in given:
@@ -116,7 +116,7 @@ class Ledger:
         """The run has ended: of these of its entries something has left, of others nothing."""
         kept = set(left)
 
-        def work(cursor: sql.Connection) -> None:
+        def work(cursor: sql.Connection, _: int) -> None:
             for what in (LABELS, FEATURES):
                 self._records.rows(
                     cursor,

@@ -50,6 +50,11 @@ class Border:
         self._chain.flush()
         return self._links.rows()
 
+    def close(self) -> None:
+        """Keep what waits; nothing follows."""
+        self.audit.flush()
+        self._chain.close()
+
     def flush(self) -> None:
         """Keep what waits. Raises Error where the file takes nothing; then it waits on."""
         self.audit.flush()
