@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from sqlfl.chain import DOWN, UP, Chain
-from sqlfl.errors import ApprovalError, InternalError, PartyError, PolicyError, WireError
+from sqlfl.errors import ApprovalError, Error, InternalError, PartyError, PolicyError, WireError
 from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message, Seal, Sealed
 from sqlfl.messages.replies import refused
 from sqlfl.printing import clipped, lines
@@ -205,7 +205,8 @@ class Channel:
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
         """One round. Raises PartyError for the first client, in order, that failed, or whose reply
-        is no message or none to this request. All that came is in the audit then, too."""
+        is no message or none to this request, and PolicyError for one that refuses. All that came
+        is in the audit then, too."""
         if not requests:
             return {}
         if self._check is not None:
@@ -218,11 +219,11 @@ class Channel:
         answers = self._transport.exchange(sent)
         self.rounds += 1
         replies: dict[Address, Message] = {}
-        problems: list[PartyError] = []
+        problems: list[Error] = []
         for (address, request), data in zip(asked.items(), answers, strict=True):
             try:
                 replies[address] = self._answered(address[0], request, data, crossed)
-            except PartyError as error:
+            except (PartyError, PolicyError) as error:
                 problems.append(error)
         if self._network is not None and self.comm_seconds is not None:
             self.comm_seconds += self._network.seconds(crossed.values())

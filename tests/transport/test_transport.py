@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sqlfl.errors import InternalError, PartyError
+from sqlfl.errors import ApprovalError, Error, InternalError, PartyError, PolicyError
 from sqlfl.messages import Failure, PartialGradient, Ready, Residuals, SendGram
 from sqlfl.schema import Client
 from sqlfl.transport.base import Audit, Channel, Transport
@@ -108,13 +108,16 @@ def test_an_empty_exchange_is_no_round() -> None:
     assert channel.rounds == 0
 
 
-def test_the_first_failure_in_order_is_raised_and_all_replies_are_audited() -> None:
+@pytest.mark.parametrize("error", [PartyError, PolicyError, ApprovalError])
+def test_the_first_failure_in_order_is_raised_and_all_replies_are_audited(
+    error: type[Error],
+) -> None:
     def fail(data: pa.Buffer) -> pa.Buffer:
-        return encode(Failure("r", 0, "Error", "no such thing"))
+        return encode(Failure("r", 0, error.__name__, "no such thing"))
 
     audit = Audit()
     channel = Channel(LocalTransport({A: fail, B: fail}), audit)
-    with pytest.raises(PartyError, match="party a/0: no such thing"):
+    with pytest.raises(error, match="party a/0: no such thing"):
         channel.exchange({(A, 0): SendGram("r", 0), (B, 0): SendGram("r", 0)})
     assert len(audit.records) == 4
 
