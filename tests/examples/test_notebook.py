@@ -18,8 +18,9 @@ HOSPITAL = ROOT / "examples" / "02_hospital.ipynb"
 BUDGET = ROOT / "examples" / "03_privacy_budget.ipynb"
 OWN = ROOT / "examples" / "04_your_own_database.ipynb"
 COMPARE = ROOT / "examples" / "05_compare_models.ipynb"
+OWNERS = ROOT / "examples" / "07_three_hospitals.ipynb"
 NOTEBOOKS = pytest.mark.parametrize(
-    "path", [QUICKSTART, HOSPITAL, BUDGET, OWN, COMPARE, LESS], ids=lambda path: path.stem
+    "path", [QUICKSTART, HOSPITAL, BUDGET, OWN, COMPARE, LESS, OWNERS], ids=lambda path: path.stem
 )
 
 
@@ -191,3 +192,32 @@ def test_models_are_compared_from_top_to_bottom(
     assert all(0.6 < auc < 0.75 for auc in found)
     assert "f.sql" in html(outputs, "export")
     assert "part" in str(outputs["part"])
+
+
+def printed(outputs: dict[str, Any], cell: str) -> str:
+    return "".join(output.text for output in outputs[cell] if output.output_type == "stream")
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+def test_three_owners_decide_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = run(OWNERS, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    assert not [cell for cell, output in every if output.output_type == "error"]
+    assert not [cell for cell, output in every if output.get("name") == "stderr"]
+    assert "pid" not in html(outputs, "analyst")
+    assert "takes noised labels" in printed(outputs, "open")
+    assert "2.85 after this run" in printed(outputs, "private")
+    assert "waits for its owner, as request 1" in printed(outputs, "private")
+    assert "logistic_regression" in html(outputs, "approve")
+    assert float(re.findall(r"<td[^>]*>([^<]*)", html(outputs, "quality"))[3]) > 0.85
+    assert "column name is not granted" in printed(outputs, "column")
+    assert "north2 is trained" in printed(outputs, "difference")
+    assert "min_difference = 10" in printed(outputs, "difference")
+    assert "north3 is trained" not in printed(outputs, "difference")
+    assert "this run would pass it" in printed(outputs, "budget")
+    assert "partial_gradient" in html(outputs, "left")
+    assert "<td" not in html(outputs, "verify")
+    assert "entry 33 was changed" in html(outputs, "changed")
