@@ -2,7 +2,7 @@
 
 python -m tests.mutating sqlfl/guard/judging.py --tests tests/guard [--processes 2] [--only TEXT]
 
-In a copy of the repository a mutant at a time: a `raise`, a `yield` or a call for its effect that is
+In a copy of the repository, a mutant at a time: a `raise`, `yield` or call for its effect that is
 not done, an operand of `and` and `or` left out, a comparison that includes its bound or does not, a
 number that is one more. A mutant is killed where a test fails, or takes longer than --seconds. All
 are printed, with their places; nothing is written.
@@ -97,7 +97,7 @@ def killed(folder: Path, tests: list[str], seconds: float) -> str | None:
         return "time"
     if done.returncode == 0:
         return None
-    said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
     return said[0].split(" - ")[0] if said else "something else"
 
 
