@@ -1,4 +1,8 @@
-"""What binds to what in an expression, as in DuckDB's grammar."""
+"""What binds to what in an expression, as in DuckDB's grammar from 2.0.1 on.
+
+To 2.0.0, `@` and `!` bind less, and `->` least of all: the second reading refuses what it reads
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,9 @@ _BITS: Binaries = {T.AMP: exp.BitwiseAnd, T.PIPE: exp.BitwiseOr}
 _TERMS: Binaries = {T.PLUS: exp.Add, T.DASH: exp.Sub}
 _FACTORS: Binaries = {T.STAR: exp.Mul, T.SLASH: exp.Div, T.DIV: exp.IntDiv, T.MOD: exp.Mod}
 _ARITHMETIC = frozenset((*_TERMS, *_FACTORS, T.CARET, T.DSTAR))
+_ARROWS = frozenset((T.ARROW, T.DARROW))
 _OPERATORS = frozenset((
-    T.DPIPE, T.DARROW, T.AT_GT, T.LT_AT, T.DAMP, T.CARET_AT, T.NULLSAFE_EQ, T.LR_ARROW, T.PIPE_GT,
+    *_ARROWS, T.DPIPE, T.AT_GT, T.LT_AT, T.DAMP, T.CARET_AT, T.NULLSAFE_EQ, T.LR_ARROW, T.PIPE_GT,
 ))  # fmt: skip
 _TRUTHS: dict[str, exp.Expr] = {
     "TRUE": exp.true(), "FALSE": exp.false(), "NULL": exp.null(), "UNKNOWN": exp.null(),
@@ -34,11 +39,8 @@ _TRUTHS: dict[str, exp.Expr] = {
 class Operators(Naming):
     """Reads operators, each method those of one rank; the loosest first."""
 
-    def _parse_disjunction(self) -> Node:
-        this = super()._parse_disjunction()
-        while self._match(T.ARROW):
-            this = self._infix("->", this, super()._parse_disjunction())
-        return this
+    _after_arrow = -1
+    """Where the right operand of a -> begins that is being read."""
 
     def _parse_equality(self, parse_is: bool = True) -> Node:
         """NOT, and what binds closer."""
@@ -164,12 +166,9 @@ class Operators(Naming):
 
     def _parse_bitwise(self) -> Node:
         """What stands beside IN, BETWEEN and LIKE."""
-        if self._curr.token_type in (T.NOT, T.PARAMETER) and self._curr.text in ("@", "!"):
-            operator = self._curr.text
-            self._advance()
-            inner = self._parse_bitwise()
-            return self.expression(Prefix(this=_operand(inner), operator=operator))
-        return self._operators(self._parse_bits())
+        first, self._after_arrow = self._index == self._after_arrow, -1
+        this = self._parse_bits()
+        return this if first and self._curr.token_type in _ARROWS else self._operators(this)
 
     def _operators(self, this: Node, after_test: bool = False) -> Node:
         while self._curr.token_type in _OPERATORS or (
@@ -178,9 +177,15 @@ class Operators(Naming):
             and (after_test or self._next.token_type is T.TILDE)
         ):
             operator = self._curr.text
-            self._advance()
+            arrow = self._match(T.ARROW)
             left = _operand(this) if after_test else this
-            this = self._infix(operator, left, self._parse_bits())
+            if arrow:
+                # a = b -> c = d OR e is a = (b -> (c = d OR e)), but a -> b -> c is (a -> b) -> c
+                self._after_arrow = self._index
+                this = self._infix(operator, left, self._parse_disjunction())
+            else:
+                self._advance()
+                this = self._infix(operator, left, self._parse_bits())
         return this
 
     def _infix(self, operator: str, left: Node, right: Node) -> exp.Expr:
@@ -247,6 +252,12 @@ class Operators(Naming):
             return self.expression(exp.Neg(this=self._parse_unary()))
         if self._match(T.PLUS):
             return self.expression(Prefix(this=self._parse_unary(), operator="+"))
+        if self._curr.token_type in (T.NOT, T.PARAMETER) and self._curr.text in ("@", "!"):
+            # @ a + b | c is (@ (a + b)) | c
+            operator = self._curr.text
+            self._advance()
+            inner = self._parse_tilde_prefix()
+            return self.expression(Prefix(this=_operand(inner), operator=operator))
         return self._parse_type()
 
 

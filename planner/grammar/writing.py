@@ -15,9 +15,21 @@ from sqlfl.planner.grammar.nodes import Infix, Prefix, Verbatim
 from sqlfl.planner.grammar.reading import Parser, Tokenizer
 from sqlfl.sql_writer import Writer
 
+_PREFIXES = frozenset("-+~@!")
+
 
 def _binary(operator: str) -> Callable[[Any, exp.Expr], str]:
     return lambda self, node: f"{self.sql(node, 'this')} {operator} {self.sql(node, 'expression')}"
+
+
+def _prefix(operator: str) -> Callable[[Any, exp.Expr], str]:
+    """Apart from an operator after it: `~-` and `-@` are operators of their own to DuckDB."""
+
+    def written(self: Any, node: exp.Expr) -> str:
+        inner: str = self.sql(node, "this")
+        return f"{operator} {inner}" if inner[:1] in _PREFIXES else f"{operator}{inner}"
+
+    return written
 
 
 def _listed(before: str, after: str) -> Callable[[Any, exp.Expr], str]:
@@ -31,12 +43,13 @@ class Generator(DuckDBGenerator):
         exp.Array: _listed("[", "]"),
         exp.BitwiseAnd: _binary("&"),
         exp.BitwiseLeftShift: _binary("<<"),
-        exp.BitwiseNot: lambda self, node: f"~{self.sql(node, 'this')}",
+        exp.BitwiseNot: _prefix("~"),
         exp.BitwiseOr: _binary("|"),
         exp.BitwiseRightShift: _binary(">>"),
         exp.Collate: _binary("COLLATE"),
         exp.Glob: _binary("GLOB"),
         exp.IgnoreNulls: lambda self, node: f"{self.sql(node, 'this')} IGNORE NULLS",
+        exp.Neg: _prefix("-"),
         exp.RespectNulls: lambda self, node: f"{self.sql(node, 'this')} RESPECT NULLS",
         Infix: lambda self, node: _binary(node.args["operator"])(self, node),
         Prefix: lambda self, node: f"{node.args['operator']} {self.sql(node, 'this')}",

@@ -17,12 +17,14 @@ def explicit(query: exp.Expr) -> exp.Expr:
     the two parsers differ about it.
     """
     copy = query.copy()
-    for node in list(copy.walk()):
+    for node in reversed(list(copy.walk())):  # the innermost first: what is wrapped is a copy
         parent = node.parent
         if parent is None or not binds(parent) or isinstance(node, _BARE):
             continue
         if isinstance(parent, exp.Escape) and node.arg_key == "this":
             continue
+        if isinstance(parent, exp.Connector) and type(node) is type(parent):
+            continue  # a AND b AND c is one list, and may be a long one
         wrapped = operand(node.copy())
         if not isinstance(node, type(wrapped)):
             node.replace(wrapped)
