@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.errors import PartyError, ReplyError
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.query.chains import Chain
 from sqlfl.planner.query.clock import Clock
@@ -13,6 +14,8 @@ from sqlfl.planner.query.names import Tables
 from sqlfl.planner.query.relations import fitted
 from sqlfl.schema import folded
 
+_METHOD = "SELECT list_transform([1], lambda x: x.list_value()) AS found FROM (SELECT '' AS x)"
+"""Its type is INTEGER[][] where x is the variable, and VARCHAR[][] where it is the column."""
 SYSTEM_SCHEMAS = frozenset(("main", "pg_catalog", "information_schema", "system", "temp"))
 
 
@@ -37,10 +40,26 @@ class Context:
         schemas = SYSTEM_SCHEMAS | self.tables.schemas(self.tables.asked())
         return all(folded(part) in schemas for part in chain.parts)
 
+    def is_of_variable(self, chain: Chain, original: exp.Expr) -> bool:
+        """Whether `x.f()` is of a lambda's variable x where there is a column x too: it is from
+        DuckDB 2.0.1 on, and of the column to 2.0.0."""
+        try:
+            found = self.tables.catalog.describe(self.tables.asked()[0], _METHOD)
+        except ReplyError:
+            raise
+        except PartyError as error:  # its owner does not let it be asked
+            name = _called(chain)
+            raise plan_error(
+                f"{chain.written}.{name}() may be of the lambda's variable or of a column",
+                self.sql,
+                original,
+                f"write {name}({chain.written}), which is of the variable",
+            ) from error
+        return [column.type for column in found] == ["INTEGER[][]"]
+
     def refuse_method(self, chain: Chain, original: exp.Expr) -> None:
         """Where DuckDB takes what stands before a call for something else than the column."""
-        call = chain.links[0]
-        name = call.name if isinstance(call, exp.Anonymous) else "function"
+        name = _called(chain)
         if len(chain.words) > 2:
             raise plan_error(
                 f"{chain.written}.{name}(): DuckDB reads two words before a call, table.column",
@@ -55,3 +74,8 @@ class Context:
                 original,
                 f"write {name}({chain.written})",
             )
+
+
+def _called(chain: Chain) -> str:
+    call = chain.links[0]
+    return call.name if isinstance(call, exp.Anonymous) else "function"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sqlfl.errors import PlanError
 from sqlfl.planner.grammar.refusals import LOCAL_TABLE_FUNCTIONS
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
@@ -137,8 +138,8 @@ class _Expression:
         for link in chain.links:
             self.resolve(link, bound)
         first = chain.words[0]
-        if folded(first.name) in bound and len(chain.words) == 1 and not chain.is_method:
-            child.replace(first.copy())
+        if folded(first.name) in bound and self._is_variable(chain, child):
+            child.replace(_variable(chain))
             return
         found = self.scope.near(chain, child)
         if found is None and folded(first.name) in bound:
@@ -155,6 +156,16 @@ class _Expression:
         if chain.is_method:
             self.pusher.refuse_method(chain, child)
         child.replace(self.pusher.placed(with_links(found, chain.links), child))
+
+    def _is_variable(self, chain: Chain, where: exp.Expr) -> bool:
+        """Whether a name alone that a lambda has as its variable is that, and no column."""
+        if len(chain.words) > 1 or not chain.is_method:
+            return len(chain.words) == 1
+        try:
+            other = self.scope.near(chain, where) is not None
+        except PlanError:  # it is several columns, or a table
+            other = True
+        return not other or self.pusher.is_of_variable(chain, where)
 
     def _refuse(self, node: exp.Expr, message: str) -> None:
         raise plan_error(message, self.pusher.sql, node, "name the columns")

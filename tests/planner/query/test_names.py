@@ -9,9 +9,10 @@ import duckdb
 import pytest
 from sqlglot import exp
 
-from sqlfl.errors import PlanError, StatementError
+from sqlfl.errors import PartyError, PlanError, StatementError
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct
+from sqlfl.schema import Client, Column
 from tests.planner import homonyms
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
@@ -257,6 +258,45 @@ def test_what_cannot_be_told_is_refused(
     assert re.search(message, caught.value.message), caught.value
     assert re.search(hint, str(caught.value.hint)), caught.value
     assert caught.value.line == 1
+
+
+@pytest.mark.parametrize("name", ["t", "k", "rowid"])
+def test_a_method_of_a_lambdas_variable_that_a_table_or_two_columns_go_by(
+    name: str, tables: DatabaseCatalog, one: duckdb.DuckDBPyConnection
+) -> None:
+    called = f"list_sum(list_transform(li, lambda {name}: {name}.abs()))"
+    query = f"SELECT {called} AS f, z FROM a.t t JOIN b.u u ON t.k = u.k"
+    try:
+        rows = one.execute(query).fetchall()
+    except duckdb.BinderException:  # to DuckDB 2.0.0 it is no variable
+        with pytest.raises(PlanError, match=r"is a table|is ambiguous"):
+            plan(tables, query)
+    else:
+        assert planned_rows(plan(tables, query), tables.databases) == ordered(rows)
+
+
+def test_whose_a_method_is_may_be_a_secret() -> None:
+    """Of a party whose owner does not grant what would tell it."""
+
+    class Silent(homonyms.SizedCatalog):
+        def describe(self, client: Client, select: str) -> tuple[Column, ...]:
+            if "x.list_value()" in select:
+                raise PartyError(client.party, "function x.list_value is not allowed")
+            return super().describe(client, select)
+
+    scripts = {
+        "p": ("CREATE TABLE t(n INT, li INT[]); INSERT INTO t VALUES (5, [-2]);",),
+        "o": ("CREATE TABLE u(n INT); INSERT INTO u VALUES (5);",),
+    }
+    catalog = Silent({party: tuple(map(database, own)) for party, own in scripts.items()})
+    query = "SELECT list_transform(li, lambda n: {})[1] AS f, u.n FROM p.t JOIN o.u USING (n)"
+    with pytest.raises(PlanError, match="lambda's variable or of a column") as caught:
+        plan(catalog, query.format("n.abs()"))
+    assert caught.value.hint == "write abs(n), which is of the variable"
+    ucq = plan(catalog, query.format("abs(n)"))
+    assert planned_rows(ucq, catalog.databases) == [("2", "5")]
+    for con in catalog.databases.values():
+        con.close()
 
 
 def test_a_star_without_what_one_client_lacks(tables: DatabaseCatalog) -> None:
