@@ -147,8 +147,10 @@ def _own_keys(block: Block) -> tuple[Key, ...]:
             found.setdefault(place, []).append(equality)
     keys = []
     for (group, on, left, right), equalities in found.items():
-        parts = {_part_text(block, e): e for e in equalities}
-        ordered = [parts[text] for text in sorted(parts)]
+        # by their whole text: columns of one name may be of several tables of a fused relation
+        once = {(*(to_sql(t.expression) for t in e.terms), e.type): e for e in equalities}
+        ordered = sorted(once.values(), key=lambda e: _part_text(block, e))
+        parts = [_part_text(block, e) for e in ordered]
         classes = tuple(Class(e.type, {left: e.terms[:1], right: e.terms[1:]}) for e in ordered)
         ids = block.relations[left].ids
         null = any(is_null_over_nulls(e.terms[0].expression, ids) for e in ordered)
@@ -156,7 +158,7 @@ def _own_keys(block: Block) -> tuple[Key, ...]:
         virtual = left in block.optional and not null
         pairs = frozenset(((min(pair), max(pair)),))
         key = Key(classes, pairs, group, on, pair[0], virtual)
-        keys.append(((pair[1], pair[0], on, sorted(parts)), key))
+        keys.append(((pair[1], pair[0], on, parts), key))
     return tuple(key for _, key in sorted(keys, key=lambda item: item[0]))
 
 

@@ -153,6 +153,10 @@ QUERIES = {
         SELECT o.amount, p.age, c.size FROM ((shop.orders o LEFT JOIN register.people p
         ON o.customer = p.id) JOIN (register.cities c LEFT JOIN north.staff s ON s.town = c.city)
         ON c.code = o.code)""",
+    "columns of one name, of two tables of a party": """
+        SELECT p.age, b.age AS boss, v.cost FROM register.people p
+        LEFT JOIN register.people b ON p.boss = b.id AND p.age < b.age
+        LEFT JOIN north.visits v ON v.person = b.id AND v.person = p.id""",
 }
 
 
