@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
 from sqlglot import exp
 
@@ -39,7 +40,9 @@ def unrolled(block: Block, outputs: Sequence[Output], fresh: Callable[[str], str
     if index in block.optional:
         return None
     relation = block.relations[index]
-    names = {id(output): f"{UNROLLED}_{n}" for n, output in enumerate(outputs)}
+    taken = {name for branch in relation.branches for _, name in branch.columns}
+    free = (name for n in count() if (name := f"{UNROLLED}_{n}") not in taken)
+    names = {id(output): next(free) for output in outputs}
     branches = tuple(
         _branch(branch, relation, [(o.term, names[id(o)]) for o in outputs], fresh("@"))
         for branch in relation.branches
