@@ -207,7 +207,9 @@ class _Names:
         if isinstance(node, exp.Lateral) and isinstance(node.this, exp.Subquery):
             columns = self.query(node.this, local, outer)
             return (Inner(name, lambda: with_aliases(columns(), aliases)),)
-        self._below(node, Frame((), outer), local, frozenset())
+        for child in list(node.iter_expressions()):
+            if child.arg_key != "joins":  # they see this item, and are read after it
+                self._one(child, Frame((), outer), local, frozenset())
         series = series_name(node)
         if series is None:
             return (Inner(name, self._all(node)),)
