@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from sqlfl.chain import COLUMNS, FINISH, SEAL, SEALED, START, Entry, Row, linked
 from sqlfl.errors import Error
-from sqlfl.files import open_source
+from sqlfl.files import may_be_written, open_source
 from sqlfl.guard.keeping import flush_all
 from sqlfl.result import Result
 from sqlfl.sources import database_path
@@ -79,7 +79,9 @@ def _rows(kept: Kept) -> list[Row]:
         if isinstance(kept, duckdb.DuckDBPyConnection):
             con = kept
         else:
-            con = stack.enter_context(closing(open_source(database_path(kept, "verify"))))
+            path = database_path(kept, "verify")
+            opened = open_source(path, read_only=not may_be_written(path))
+            con = stack.enter_context(closing(opened))
         cursor = stack.enter_context(closing(sql.waiting(con.cursor)))
         table = exp.table_("chain", db="sqlfl", catalog=current_place(con)[0], quoted=True)
         place = sql.to_sql(table)

@@ -276,7 +276,11 @@ class Database:
 
 def current_database(con: sql.Connection) -> Database:
     """The one that tables named without a database are of."""
-    catalog, schema = current_place(con)
+    return database_of(con, *current_place(con))
+
+
+def database_of(con: sql.Connection, catalog: str, schema: str = "main") -> Database:
+    """The one of that name."""
     cursor = sql.waiting(con.cursor)
     try:
         ((path, read_only, kind),) = sql.fetch(cursor, _one_database(), {"catalog": catalog})

@@ -1,5 +1,5 @@
-"""The tables of a party's own schema `sqlfl` in which it keeps what its owner says, and what it has
-let happen."""
+"""The tables of the schema `sqlfl` in which a party keeps what its owner says, and what it has let
+happen: in its own database, or in its store (sqlfl.guard.homes)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, overload
 
 import duckdb
@@ -17,7 +17,10 @@ from sqlglot import exp, parse_one
 
 from sqlfl.chain import COLUMNS
 from sqlfl.errors import Error
+from sqlfl.files import private_log
 from sqlfl.udfs import sql
+from sqlfl.udfs.block_tables import Database, database_of
+from sqlfl.udfs.describe import use
 
 SCHEMA = "sqlfl"
 TRIES = 200
@@ -113,13 +116,28 @@ class Records:
     has open."""
 
     def __init__(self, con: sql.Connection, catalog: str) -> None:
-        self._con, self._catalog = con, catalog
+        self.con, self._catalog = con, catalog
         self._made = False
         """The tables were there when something was written last."""
 
+    @cached_property
+    def database(self) -> Database:
+        return database_of(self.con, self._catalog)
+
     def cursor(self) -> sql.Connection:
         """To read with; whoever takes it closes it."""
-        return sql.waiting(self._con.cursor)
+        return sql.waiting(self.con.cursor)
+
+    def check_attached(self) -> None:
+        """Raises Error where the connection has the database no more: `rows` would find none."""
+        with closing(self.cursor()) as cursor:
+            try:
+                use(cursor, (self._catalog, "main"))
+            except duckdb.CatalogException:
+                raise Error(
+                    "the store, which may have its owner's policies, is gone from its connection",
+                    hint="attach the store's database there again, and the party with it",
+                ) from None
 
     def rows(
         self,
@@ -153,7 +171,8 @@ class Records:
         cursor.execute(query, values).fetchall()
 
     def writing(self) -> AbstractContextManager[sql.Connection]:
-        """A cursor in a transaction, in which the tables are there."""
+        """A cursor in a transaction, in which the tables are there. Raises Error where the database
+        is only read."""
         return self._writing(rules=True)
 
     def in_turn(self, work: Callable[[sql.Connection, int], None]) -> None:
@@ -180,12 +199,18 @@ class Records:
     @contextmanager
     def _writing(self, *, rules: bool) -> Iterator[sql.Connection]:
         """`rules`: what is allowed may change."""
+        if self.database.read_only:
+            raise Error(
+                f"the database {self._catalog} is read-only, and takes no records",
+                hint='sqlfl.owner(source, store="records.duckdb") keeps them in a store',
+            )
         with closing(self.cursor()) as cursor:
             cursor.begin()
             try:
                 if not self._made:
                     self._make(cursor)
                 yield cursor
+                private_log(self.database.path)
                 cursor.commit()
             except BaseException:
                 self._made = False
