@@ -35,14 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     owner = commands.add_parser("owner", help="run statements of the owner of a database")
     owner.add_argument("database", help="its file")
     owner.add_argument("statement", nargs="*", help="without any, they come from standard input")
-    owner.set_defaults(run=lambda given: _owner(given.database, given.statement))
+    owner.add_argument("--store", help="the file that keeps its policies, where not itself")
+    owner.set_defaults(run=lambda given: _owner(given.database, given.store, given.statement))
     verify = commands.add_parser(
         "verify", help="look whether what a party has kept of messages hangs together"
     )
     verify.add_argument("party", help="its database file")
     verify.add_argument("coordinator", nargs="?", help="the coordinator's file, to compare with")
     verify.set_defaults(run=lambda given: _verify(given.party, given.coordinator))
-    given = parser.parse_args(arguments)
+    given, rest = parser.parse_known_args(arguments)
+    if any(text.startswith("-") for text in rest) or (rest and not hasattr(given, "statement")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # statements that come after an option
+        given.statement = [*given.statement, *rest]
     if not hasattr(given, "run"):
         parser.print_help()
         return
@@ -82,10 +87,10 @@ def _print(parser: argparse.ArgumentParser, name: str | None) -> None:
     print(page(name))
 
 
-def _owner(database: str, statements: Sequence[str]) -> None:
+def _owner(database: str, store: str | None, statements: Sequence[str]) -> None:
     """Ends the process with status 1 at the first statement that fails."""
     try:
-        with sqlfl.owner(database) as owner:
+        with sqlfl.owner(database, store) as owner:
             for text in statements or [sys.stdin.read()]:
                 print(owner.sql(text))
     except sqlfl.Error as error:

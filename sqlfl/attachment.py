@@ -13,7 +13,18 @@ from typing import Any, TypeAlias
 import duckdb
 
 from sqlfl.errors import Error, PartyError
-from sqlfl.files import Connection, may_be_written, open_or_make, open_source, to_path
+from sqlfl.files import (
+    Connection,
+    may_be_written,
+    open_database,
+    open_or_make,
+    open_source,
+    there,
+    to_path,
+)
+from sqlfl.guard.governance import Governance
+from sqlfl.guard.homes import named, store_of
+from sqlfl.guard.records import Records
 from sqlfl.schema import Client
 from sqlfl.sources import database_path, no_source
 from sqlfl.store.coordinator_file import CoordinatorFile
@@ -45,6 +56,8 @@ class Place:
     """The schema that names without one are of."""
     instance: str | None = None
     """Of DuckDB, told apart among the party's clients; None where it has one client."""
+    records: Records | None = None
+    """Of the store, where it has one: its owner may keep policies there."""
 
 
 class Attachment:
@@ -77,11 +90,6 @@ class Attachment:
                 f"party {name} has {len(sources)} clients, and store has {len(stores)} entries",
                 hint="give one store for each client, or one for all of them",
             )
-        if coordinator is None and any(item is not None for item in stores):
-            raise Error(
-                "a store keeps the blocks of models that last, and this federation keeps none",
-                hint='sqlfl.connect("coordinator.duckdb") keeps models in a file',
-            )
         self._coordinator = coordinator
         if not isinstance(combine, bool):
             raise Error(f"combine must be True or False, got {combine!r:.60}")
@@ -100,6 +108,7 @@ class Attachment:
         with ExitStack() as stack:
             self._stack = stack
             self.places = self._told_apart([self._place(*asked) for asked in self._asked])
+            _check_shared(self.places)
             self._stack = stack.pop_all()
         return self
 
@@ -160,23 +169,14 @@ class Attachment:
             given = isinstance(source, duckdb.DuckDBPyConnection)
             database = current_database(con)
             here = located(database)
+            if store is not None:
+                return self._with_store(client, con, database, source, store)
             if self._coordinator is None:
                 secret = label_secret(con, client, given=given, source=database)
                 return Place(client, con, MemoryBlocks(), secret, here)
-            if store is None:
-                self._refuse_coordinator(database, "the source")
-                blocks = blocks_of(con, self._coordinator.id, str(client), database)
-                secret = label_secret(
-                    con, client, keeps=blocks.lasting, given=given, source=database
-                )
-                return Place(client, con, blocks, secret, here)
-            kept = self._store(source, store)
-            stored = current_database(kept)
-            self._refuse_coordinator(stored, "the store")
-            blocks = blocks_of(kept, self._coordinator.id, str(client), stored)
-            if not blocks.lasting:
-                raise Error(f"its store {blocks.reason}", hint="give a file that may be written")
-            secret = label_secret(con, client, kept, given=given, source=database, stored=stored)
+            self._refuse_coordinator(database, "the source")
+            blocks = blocks_of(con, self._coordinator.id, str(client), database)
+            secret = label_secret(con, client, keeps=blocks.lasting, given=given, source=database)
             return Place(client, con, blocks, secret, here)
         except duckdb.ConnectionException as error:
             raise PartyError(
@@ -189,6 +189,34 @@ class Attachment:
             raise
         except Error as error:
             raise PartyError(str(client), error.message, hint=error.hint) from error
+
+    def _with_store(
+        self, client: Client, con: Connection, database: Database, source: Source, store: Source
+    ) -> Place:
+        kept = self._store(source, store)
+        stored = current_database(kept)
+        blocks: Blocks = MemoryBlocks()
+        if self._coordinator is not None:
+            self._refuse_coordinator(stored, "the store")
+            blocks = blocks_of(kept, self._coordinator.id, str(client), stored)
+            if not blocks.lasting:
+                raise Error(f"its store {blocks.reason}", hint="give a file that may be written")
+        records = store_of(con, database, kept, stored)
+        if self._coordinator is None:
+            if records is None:
+                raise _itself(named(stored))
+            if not Governance(records).governs():
+                raise _keeps_nothing(named(stored))
+        given = isinstance(source, duckdb.DuckDBPyConnection)
+        secret = label_secret(
+            con,
+            client,
+            kept if stored.path else None,  # it is to outlast the session
+            given=given,
+            source=database,
+            stored=stored,
+        )
+        return Place(client, con, blocks, secret, located(database), records=records)
 
     def _source(self, client: Client, source: Source, *, keeps: bool) -> Connection:
         """`keeps`: the blocks go into the source itself."""
@@ -217,12 +245,13 @@ class Attachment:
         path = to_path(store, "a store")
         given = isinstance(source, duckdb.DuckDBPyConnection)
         if not given and path == to_path(source, "a source"):
-            raise Error(
-                f"the store {path} is the source itself",
-                hint="leave store out: blocks are then kept in the source",
-            )
+            raise _itself(str(path))
         self._refuse_path(path, "the store")
-        return self._opened(*open_or_make(path))
+        if self._coordinator is not None:
+            return self._opened(*open_or_make(path))
+        if not there(path):
+            raise _keeps_nothing(str(path))
+        return self._opened(open_database(path), lambda: None)
 
     def _open(self, path: Path, *, read_only: bool = False) -> Connection:
         return self._opened(open_source(path, read_only=read_only), lambda: None)
@@ -246,6 +275,41 @@ class Attachment:
         if self._coordinator is not None and path == self._coordinator.path:
             raise Error(
                 f"{what} is the coordinator's own file", hint="choose a database of the party's"
+            )
+
+
+def _itself(store: str) -> Error:
+    return Error(
+        f"the store {store} is the source itself",
+        hint="leave store out: all is then kept in the source",
+    )
+
+
+def _keeps_nothing(store: str) -> Error:
+    return Error(
+        f"its store {store} would keep nothing: it has no training policies of its owner's, and "
+        "this federation has no models that last",
+        hint='sqlfl.connect("coordinator.duckdb") keeps models in a file, and their blocks in '
+        "stores; sqlfl.owner(source, store=...) makes policies",
+    )
+
+
+def _check_shared(places: Sequence[Place]) -> None:
+    """Raises PartyError where a store has policies for two databases of one name."""
+    own = [place for place in places if place.records and Governance(place.records).governs()]
+    if len(own) < 2:
+        return
+    stores = [place.records for place in own if place.records]
+    found: dict[tuple[int, str, str], Place] = {}
+    for place, store, number in zip(own, stores, instances([s.con for s in stores]), strict=True):
+        key = number, store.database.catalog.lower(), place.located.catalog.lower()
+        other = found.setdefault(key, place)
+        if other is not place:
+            raise PartyError(
+                str(place.client),
+                f"its database is called {place.located.catalog}, as that of client {other.client} "
+                "is, and policies in one store would be of both",
+                hint="give each a store of its own, or open one under another name",
             )
 
 

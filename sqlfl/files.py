@@ -69,19 +69,23 @@ def open_source(path: Path, *, read_only: bool = False) -> Connection:
     return con
 
 
+def there(path: Path) -> bool:
+    """Whether there may be a database: a file of no bytes, which DuckDB would not take, is none."""
+    return os.path.lexists(path) and not (path.is_file() and path.stat().st_size == 0)
+
+
 def open_or_make(
     path: Path, settings: Settings = NO_SETTINGS
 ) -> tuple[Connection, Callable[[], None]]:
     """Open the database file to be written; and what takes it away again where this has made it.
 
-    That is to be called once the connection is closed. A file of no bytes counts as none, for
-    DuckDB would not take it. A new file appears whole, as another process may be at the same: one
-    of the two has it, and nobody removes what the other has made. It is made in a folder that only
-    its owner can look into.
+    That is to be called once the connection is closed. A new file appears whole, as another process
+    may be at the same: one of the two has it, and nobody removes what the other has made. It is
+    made in a folder that only its owner can look into.
     """
-    empty = path.is_file() and path.stat().st_size == 0
-    if os.path.lexists(path) and not empty:
+    if there(path):
         return open_database(path, settings=settings), lambda: None
+    empty = path.is_file()
     _check_place(path)
     folder = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     try:

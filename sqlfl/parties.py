@@ -98,6 +98,7 @@ class Parties:
                     place.instance,
                     self.observers,
                     self._analyst,
+                    place.records,
                 )
                 for client, place in places.items()
             }

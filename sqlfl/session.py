@@ -130,6 +130,9 @@ class Federation(Face):
             party with several clients, whose tables are the unions of theirs.
         store : a database that keeps the party's blocks of models instead of the source: a path
             (made where it is not there), an open connection, or a list with one for each client.
+            Where the party's owner has made policies in it (`sqlfl.owner(source, store=...)`),
+            these hold, and all that is kept under them is kept there. A coordinator without a file
+            takes a store with policies only.
         combine : the party is one domain of trust: its clients hand what they would tell the
             coordinator to the party, which sums gradients, second moments and statistics over them
             before they leave, and noises the sum once where a statement has PRIVACY. The
@@ -141,7 +144,10 @@ class Federation(Face):
         blocks: then to be written, where the file may be.
 
         Raises Error for a name in use or not an identifier, and PartyError for a closed connection,
-        a file that is not a database, is locked by another process, or is open here otherwise.
+        a file that is not a database, is locked by another process, or is open here otherwise; and
+        for policies that cannot be relied on: in a store that is only read, or that queries over
+        the tables could read, and in source and store. Policies that lie in the source alone, where
+        it is only read, refuse every statement.
         Then nothing stays open, and no file is left behind.
         """
         with self._statement():

@@ -177,9 +177,25 @@ def test_a_party_that_refuses_to_collect_is_not_attached(
 
 
 def test_a_store_needs_a_coordinator_that_keeps_models(folder: Path) -> None:
-    with sqlfl.connect() as fed, pytest.raises(sqlfl.Error, match=r"(?s)store.*connect"):
-        fed.attach("geo", folder / FILES[2], folder / "store.duckdb")
-    assert not (folder / "store.duckdb").exists()
+    store, empty = folder / "store.duckdb", folder / "empty.duckdb"
+    duckdb.connect(str(empty)).close()
+    before = sorted(path.name for path in folder.iterdir())
+    with sqlfl.connect() as fed, contextlib.closing(duckdb.connect()) as con:
+        for kept in (store, [store], empty, con):
+            with pytest.raises(sqlfl.Error, match=r"(?s)store.*connect"):
+                fed.attach("geo", folder / FILES[2], kept)
+            assert sorted(path.name for path in folder.iterdir()) == before
+            assert is_free(folder / FILES[2])
+            assert is_free(empty)
+        for kept, said in ((folder, "is a folder"), (folder / FILES[2], "is the source itself")):
+            with pytest.raises(sqlfl.PartyError, match=said):
+                fed.attach("geo", folder / FILES[2], kept)
+    with sqlfl.owner(folder / FILES[2], store) as owner:
+        owner.sql("CREATE TRAINING POLICY p")
+    with sqlfl.connect() as fed:
+        fed.attach("geo", folder / FILES[2], store)
+        assert not is_free(store)
+    assert is_free(store)
 
 
 def test_a_file_that_is_open_with_another_configuration(

@@ -69,3 +69,23 @@ def test_an_owner_at_the_command_line(
             main(["owner", *wrong])
     with duckdb.connect(path) as con:  # and it is closed
         assert con.sql("SELECT name FROM sqlfl.policies").fetchall() == [("p",)]
+
+
+def test_an_owner_with_a_store_at_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path, store = str(tmp_path / "bank.duckdb"), str(tmp_path / "records.duckdb")
+    with duckdb.connect(path) as con:
+        con.execute("CREATE TABLE accounts (id INTEGER, balance DOUBLE)")
+    before = Path(path).read_bytes()
+    with pytest.raises(SystemExit, match="there is no store"):
+        main(["owner", path, "--store", store, "SHOW POLICIES"])
+    main(["owner", path, "--store", store, "CREATE TRAINING POLICY p", "SHOW GRANTS"])
+    main(["owner", "--store", store, path, "GRANT TRAIN (balance) ON accounts TO 'a' UNDER p"])
+    main(["owner", path, "SHOW GRANTS", "--store", store])
+    assert capsys.readouterr().out.count("TRAIN (balance)") == 2
+    assert Path(path).read_bytes() == before
+    for wrong in (["owner", path, "--stor", "x", "--no"], ["docs", "owner", "more"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
+    assert "unrecognized arguments" in capsys.readouterr().err

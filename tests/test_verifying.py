@@ -248,6 +248,17 @@ def test_at_the_command_line(
         main(["verify", str(empty)])
 
 
+def test_a_file_that_may_only_be_read(written: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("verifying", "ownership.places"):
+        monkeypatch.setattr(f"sqlfl.{module}.may_be_written", lambda path: False)
+    with duckdb.connect(written.party, read_only=True):  # beside which none can be opened to write
+        assert written.faults(alone=True) == []
+        with sqlfl.owner(written.party) as owner:
+            assert owner.sql("SHOW DISCLOSURES").arrow().num_rows > 10
+            with pytest.raises(sqlfl.Error, match="clinic is read-only, and takes no records"):
+                owner.sql("CREATE TRAINING POLICY another")
+
+
 def test_owners_ask_what_has_left(written: Files) -> None:
     with sqlfl.owner(written.party) as owner:
         found = owner.sql("SHOW DISCLOSURES").arrow().to_pylist()

@@ -1,4 +1,4 @@
-"""Runs that wait for the owner: requests, in the schema `sqlfl` of the party's own database."""
+"""Runs that wait for the owner: requests, in the schema `sqlfl` of the party's records."""
 
 from __future__ import annotations
 

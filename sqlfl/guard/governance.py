@@ -1,4 +1,4 @@
-"""Policies and grants, in the schema `sqlfl` of the party's own database.
+"""Policies and grants, in the schema `sqlfl` of the party's own database or of its owner's store.
 
 Rows are never changed but for the time at which they end, so that what held when can be read.
 """
@@ -115,6 +115,12 @@ class Governance:
         rules = {name: policy for name, (_, policy) in policies.items()}
         return Ruling(analyst, tuple(own), MappingProxyType(rules))
 
+    def governs(self) -> bool:
+        """Whether its owner has made policies, whatever they say."""
+        with closing(self._records.cursor()) as cursor:
+            text = "SELECT 1 FROM t WHERE dropped_at IS NULL LIMIT 1"
+            return bool(self._records.rows(cursor, text, "policies"))
+
     def policies(self) -> dict[str, tuple[int, TrainingPolicy]]:
         """By name, folded: version and rules."""
         with closing(self._records.cursor()) as cursor:
@@ -183,9 +189,16 @@ class Governance:
             return True
 
     def grant(
-        self, analyst: str, table: Table, roles: Roles, policy: str, until: dt.datetime | None
+        self,
+        analyst: str,
+        table: Table,
+        roles: Roles,
+        policy: str,
+        until: dt.datetime | None,
+        definition: str,
     ) -> int:
-        """The number of the grant. Raises Error where there is no such policy."""
+        """The number of the grant; `definition`: the table's, where it is. Raises Error where there
+        is no such policy."""
         with self._records.writing() as cursor:
             if folded(policy) not in self._policies(cursor):
                 raise _no_policy(policy, self._policies(cursor))
@@ -193,7 +206,7 @@ class Governance:
             number = (last or 0) + 1
             row = (
                 number, analyst, *table, roles.to_json(), folded(policy), until,
-                definition_of(cursor, table), dt.datetime.now(dt.UTC), None,
+                definition, dt.datetime.now(dt.UTC), None,
             )  # fmt: skip
             self._records.insert(cursor, "grants", row)
             return number

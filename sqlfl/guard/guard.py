@@ -28,6 +28,7 @@ from sqlfl.guard.governance import (
     Ruling,
     definition_of,
 )
+from sqlfl.guard.homes import Home
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
 from sqlfl.guard.ledger import Budget, Ledger
@@ -75,7 +76,8 @@ OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 class Guard:
     """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
-    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run.
+    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run. `store` :
+    of the party's store, where its owner may keep policies and all other records.
     """
 
     def __init__(
@@ -85,11 +87,13 @@ class Guard:
         analyst: str,
         ends: Callable[[str], None],
         slots: Slots,
+        store: Records | None = None,
     ) -> None:
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
         self._lasting, self._session = False, secrets.token_hex(16)
         self._place = current_place(con)
-        records = Records(con, self._place[0])
+        self._home = Home(Records(con, self._place[0]), store)
+        records = self._home.records
         self._governance = Governance(records)
         self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(records)
@@ -168,7 +172,7 @@ class Guard:
         if anew or known is None or known[:1] != (Records.changes,) or now > known[1] + LASTING:
             changes = Records.changes
             self._reader.forget()
-            known = self._known = changes, now, self._governance.ruling(self._analyst)
+            known = self._known = changes, now, self._home.ruling(self._analyst)
         return known[2]
 
     # -- planning ---------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """What has left of each table, noised: an account for each granted table and analyst, in the schema
-`sqlfl` of the party's own database.
+`sqlfl` of the party's records.
 
 An entry is reserved before anything of it leaves, and given back only where nothing of it has: a
 run that fails, is killed, or is never finished leaves what it has reserved. The ε of an account is

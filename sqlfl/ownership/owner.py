@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 
-import duckdb
 import pyarrow as pa
 
 from sqlfl.errors import Error, StatementError, nearest
-from sqlfl.files import Connection, open_source
 from sqlfl.guard.approvals import APPROVED, Approvals
-from sqlfl.guard.governance import PREDICT, Governance, Roles
+from sqlfl.guard.governance import PREDICT, Governance, Roles, definition_of
 from sqlfl.guard.keeping import left
 from sqlfl.guard.ledger import Budget, Ledger, days
 from sqlfl.guard.names import Names
@@ -25,13 +23,13 @@ from sqlfl.options.entries import entries_of
 from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
 from sqlfl.options.types import shown
 from sqlfl.ownership import statements as st
+from sqlfl.ownership.places import Given, Places
 from sqlfl.planner.grammar.dialect import split
 from sqlfl.planner.grammar.statements import Path as Named
 from sqlfl.planner.grammar.statements import Word
 from sqlfl.request import REFUSED, Request
 from sqlfl.result import Result
 from sqlfl.schema import folded
-from sqlfl.sources import database_path
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
 
@@ -39,17 +37,18 @@ from sqlfl.udfs.describe import current_place
 class Owner:
     """Of the database of a connection, or of a file, which is closed with this.
 
-    Policies and grants are kept in its schema `sqlfl`. Use `sqlfl.owner()`; also a context manager.
+    Policies and grants are kept in its schema `sqlfl`, or in that of a store. Use `sqlfl.owner()`;
+    also a context manager.
     """
 
-    def __init__(self, source: duckdb.DuckDBPyConnection | str | os.PathLike[str]) -> None:
-        self._opened: Connection | None = None
-        if isinstance(source, duckdb.DuckDBPyConnection):
-            self._con = source
-        else:
-            self._opened = self._con = open_source(database_path(source, "owner"))
+    def __init__(self, source: Given, store: Given | None = None) -> None:
+        self._places = Places(source, store)
+        self._con = self._places.con
         self._place = current_place(self._con)
-        self._records = records = Records(self._con, self._place[0])
+        self._keep_in(self._places.records)
+
+    def _keep_in(self, records: Records) -> None:
+        self._records = records
         self._governance = Governance(records)
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
@@ -66,10 +65,8 @@ class Owner:
         return found
 
     def close(self) -> None:
-        """Close the file, where one was opened."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        """Close the files that were opened."""
+        self._places.close()
 
     def __enter__(self) -> Owner:
         return self
@@ -83,6 +80,10 @@ class Owner:
         self.close()
 
     def _run(self, statement: st.OwnersStatement) -> Result:
+        if isinstance(statement, (st.CreatePolicy, st.GrantOn)):
+            self._places.check_single()
+        if self._places.missing is not None:
+            self._make(self._places.missing, statement)
         match statement:
             case st.CreatePolicy(name, rules, replace, text):
                 self._governance.put_policy(name, resolve_policy(rules, text), replace=replace)
@@ -94,7 +95,7 @@ class Owner:
                 self._grant(statement)
                 return self._grants()
             case st.RevokeOn(roles, path, analyst, text):
-                table, _ = self._table(path, text)
+                table, *_ = self._table(path, text)
                 if not self._governance.revoke(analyst, table, roles):
                     raise Error(
                         f"nothing of that is granted on {'.'.join(path.parts)} to {analyst}",
@@ -114,8 +115,21 @@ class Owner:
                 }
                 return shown[what]()
 
+    def _make(self, path: Path, statement: st.OwnersStatement) -> None:
+        """The store, for its first policy. What is asked of one that is not there is an error: it
+        would say that there is nothing, while what is meant is in another file."""
+        if not isinstance(statement, st.CreatePolicy):
+            raise Error(
+                f"there is no store {path}",
+                hint="CREATE TRAINING POLICY makes it; relative paths are those of the working "
+                "directory",
+            )
+        resolve_policy(statement.rules, statement.sql)
+        self._places.make()
+        self._keep_in(self._places.records)
+
     def _grant(self, statement: st.GrantOn) -> None:
-        table, columns = self._table(statement.table, statement.sql)
+        table, columns, definition = self._table(statement.table, statement.sql)
         if table[1].lower() == "sqlfl" or table[2].lower().startswith("sqlfl_"):
             raise Error(f"{'.'.join(table[1:])} is sqlfl's own, and is not granted")
         found: dict[str, tuple[str, ...]] = {}
@@ -127,7 +141,9 @@ class Owner:
             )  # fmt: skip
             found[item.role] = tuple(dict.fromkeys(named))
         roles = Roles(MappingProxyType(found), any(r.role == PREDICT for r in statement.roles))
-        self._governance.grant(statement.analyst, table, roles, statement.policy, statement.until)
+        self._governance.grant(
+            statement.analyst, table, roles, statement.policy, statement.until, definition
+        )
 
     @staticmethod
     def _column(word: Word, columns: tuple[str, ...], statement: st.GrantOn) -> str:
@@ -142,9 +158,15 @@ class Owner:
             )
         return found
 
-    def _table(self, path: Named, text: str) -> tuple[Table, tuple[str, ...]]:
+    def _table(self, path: Named, text: str) -> tuple[Table, tuple[str, ...], str]:
+        """Of the source: in full, its columns, and its definition, no newer than these: a view that
+        is changed in between is another one than was granted."""
+        definition = ""
         with closing(sql.waiting(self._con.cursor)) as cursor:
             found = Names(cursor, self._place).table(path.parts)
+            if found is not None:
+                definition = definition_of(cursor, found[0])
+                found = Names(cursor, self._place).table(path.parts)
         if found is None:
             raise StatementError(
                 f"there is no table or view {'.'.join(path.parts)}",
@@ -152,7 +174,7 @@ class Owner:
                 sql=text,
                 span=path.span,
             )
-        return found
+        return (*found, definition)
 
     def _policies(self) -> Result:
         rows = [
@@ -313,8 +335,16 @@ def _told(policy: TrainingPolicy) -> str:
     return ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
 
 
-def owner(source: duckdb.DuckDBPyConnection | str | os.PathLike[str]) -> Owner:
+def owner(source: Given, store: Given | None = None) -> Owner:
     """The owner's view of a database: a connection to it, or the path of its file.
+
+    store : where policies, grants and all that is kept under them lie, so that the source is only
+        read: an open connection, or the path of a database file. The first policy makes the file
+        where it is not there, readable by its owner alone. They hold where the party is attached
+        with it, `fed.attach(name, source, store=...)`; the source itself tells nobody of them.
+
+    Raises Error for a store that is the source, or is open on its connection. Policies and grants
+    are refused in a store where the source itself has policies.
 
     >>> import duckdb, sqlfl
     >>> con = duckdb.connect()
@@ -325,4 +355,4 @@ def owner(source: duckdb.DuckDBPyConnection | str | os.PathLike[str]) -> Owner:
     >>> print(bank.sql("SHOW GRANTS").arrow().column("roles")[0])
     TRAIN (age), JOIN (pid)
     """
-    return Owner(source)
+    return Owner(source, store)

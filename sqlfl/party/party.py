@@ -13,6 +13,7 @@ from sqlfl.arrays import Array
 from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
 from sqlfl.guard.guard import Guard
 from sqlfl.guard.keeping import Sent
+from sqlfl.guard.records import Records
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import limits, looks
@@ -72,9 +73,10 @@ class PartyClient(Server):
 
     Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
     never used to run anything. `instance` tells its instance of DuckDB from those of the party's
-    other clients; None where there are none. `observers` are told of what is run. With
-    `client.combined` it answers the party all that it is asked, and says to others only what
-    `APART` has. Raises PartyError where `con` is closed.
+    other clients; None where there are none. `observers` are told of what is run. `store` is where
+    its owner may keep policies, apart from the tables. With `client.combined` it answers the party
+    all that it is asked, and says to others only what `APART` has. Raises PartyError where `con` is
+    closed.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class PartyClient(Server):
         instance: str | None = None,
         observers: Observers | None = None,
         analyst: str = "",
+        store: Records | None = None,
     ) -> None:
         super().__init__(client, secrets.federation, observers)
         self._secrets = secrets
@@ -97,13 +100,8 @@ class PartyClient(Server):
         self._listings = Listings()
         try:
             self._cursors = Cursors(con)
-            self._guard = Guard(
-                con,
-                str(client),
-                analyst,
-                self._end,
-                limits.Slots(lambda run, slot: self._runs[run].slots[slot]),
-            )
+            slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
+            self._guard = Guard(con, str(client), analyst, self._end, slots, store)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import duckdb
 
@@ -27,8 +28,13 @@ GRANT = """GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (days, ill), PREDICT 
   TO 'acme' UNDER r"""
 
 
-def ruled(con: duckdb.DuckDBPyConnection, rules: str = "", grant: str = GRANT) -> None:
-    with sqlfl.owner(con) as owner:
+def ruled(
+    con: duckdb.DuckDBPyConnection | Path,
+    rules: str = "",
+    grant: str = GRANT,
+    store: duckdb.DuckDBPyConnection | Path | None = None,
+) -> None:
+    with sqlfl.owner(con, store) as owner:
         owner.sql(f"CREATE OR REPLACE TRAINING POLICY r {f'WITH ({rules})' * bool(rules)}")
         if grant:
             owner.sql(grant)
