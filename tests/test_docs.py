@@ -138,12 +138,17 @@ def test_the_page_on_looking_into_models_runs() -> None:
     assert page.endswith(looks_markdown((Inference, Importance, Contributions, Skew)))
 
 
-def test_the_page_on_owners_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_on_owners_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = (ROOT / "docs/owner.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     namespace: dict[str, Any] = {}
-    exec(compile(block, "docs/owner.md", "exec"), namespace)
+    exec(compile("\n".join(blocks), "docs/owner.md", "exec"), namespace)
     assert "is not granted to acme for TRAIN" in capsys.readouterr().out
+    known = namespace["fed"].tables().arrow().to_pylist()
+    assert {row["column"] for row in known if row["party"] == "bank"} == {"pid", "balance"}
     for name in ("fed", "owner", "clinic", "lab"):
         namespace[name].close()
     assert policies_markdown() in page
