@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from pyarrow import Buffer
 
+P = ParamSpec("P")
 T = TypeVar("T")
 DOWN, UP = "down", "up"
 """From the coordinator to a party, and back."""
@@ -89,15 +90,21 @@ def linked(entries: Iterable[Entry], seq: int, head: str) -> list[Row]:
 
 
 class Chain:
-    """Of one side. Safe to use from several threads.
+    """Of one side. Safe to use from several threads. `aside` is called before entries are written
+    in another thread, which does that within what it returns.
 
     Large messages are hashed by a thread of its own, and entries written by another one where that
     can wait; both end in `close`. What `keep` raises is raised, if need be to who comes next, and
     the entries wait.
     """
 
-    def __init__(self, analyst: str, keep: Keep) -> None:
-        self._analyst, self._keep = analyst, keep
+    def __init__(
+        self,
+        analyst: str,
+        keep: Keep,
+        aside: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._analyst, self._keep, self._aside = analyst, keep, aside
         self._lock, self._writing = threading.RLock(), threading.RLock()
         self._hashing = _Aside("sqlfl-chain-hash")
         self._later = _Aside("sqlfl-chain-keep")
@@ -121,7 +128,7 @@ class Chain:
             if size < LARGE:
                 sha256, hashed = _digest(data), None
             else:
-                sha256, hashed = "", self._hashing.submit(partial(_digest, data))
+                sha256, hashed = "", self._hashing.submit(_digest, data)
             if not self._waiting and not self._noted:
                 self._since = time.monotonic()
             entry = Entry(at, client, self._analyst, run, direction, kind, size, sha256, told)
@@ -157,7 +164,11 @@ class Chain:
         """The same, in a moment."""
         with self._lock:
             if self._kept is None or self._kept.done():
-                self._kept = self._later.submit(self.flush)
+                self._kept = self._later.submit(self._flush_within, self._aside())
+
+    def _flush_within(self, aside: AbstractContextManager[object]) -> None:
+        with aside:
+            self.flush()
 
     def close(self) -> None:
         """Keep what waits, and end the threads; what comes later begins others."""
@@ -195,10 +206,10 @@ class _Aside:
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> Future[T]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, self._name)
-        return self._pool.submit(work)
+        return self._pool.submit(work, *given, **named)
 
     def close(self) -> None:
         pool, self._pool = self._pool, None

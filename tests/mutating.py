@@ -97,7 +97,8 @@ def killed(folder: Path, tests: list[str], seconds: float) -> str | None:
         return "time"
     if done.returncode == 0:
         return None
-    said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
+    failed = ("FAILED tests", "ERROR tests")
+    said = [line for line in done.stdout.splitlines() if line.startswith(failed)]
     return said[0].split(" - ")[0] if said else "something else"
 
 

@@ -21,7 +21,7 @@ from sqlfl.guard.keeping import flush_all
 from sqlfl.transport.recording import RecordingTransport
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH
-from tests.guard.clinic import PATIENTS, SICK, TESTS, TRAIN, ruled
+from tests.guard.clinic import PATIENTS, QUERY, SICK, TESTS, TRAIN, ruled
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "verify_chain.py"
 NAMES = list(COLUMNS)
@@ -291,3 +291,18 @@ def test_a_database_that_takes_no_record_lets_nothing_leave(database: Open) -> N
         said = fed.audit().arrow().to_pylist()[before:]
     own = [row for row in said if row["client"] == "clinic/0" and row["direction"] == "up"]
     assert {row["kind"] for row in own} == {"failure"}
+
+
+def test_the_connection_is_its_owners_again_after_a_statement(database: Open) -> None:
+    """What is written then is written by another one."""
+    con = database(PATIENTS, own=True)
+    ruled(con)
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("clinic", con)
+        fed.attach("lab", database(TESTS))
+        fed.sql(TRAIN)
+        for _ in range(10):
+            fed.sql(f"EVALUATE MODEL m FROM ({QUERY})")
+            for _ in range(50):  # refused where another thread is at it
+                con.execute("SELECT 1").fetchall()
+        assert sqlfl.verify(con, fed.chain()).fetchall() == []

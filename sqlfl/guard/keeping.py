@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 from weakref import WeakSet
@@ -32,7 +33,8 @@ class Keeping:
 
     def __init__(self, client: str, analyst: str, records: Records) -> None:
         self._client, self._records = client, records
-        self._chain = Chain(analyst, self._keep)
+        self._aside = threading.local()
+        self._chain = Chain(analyst, self._keep, self._spare)
         self._place = (-1, 0, START)
         """Turn, number and head of what this has written last."""
         _ALL.add(self)
@@ -64,21 +66,36 @@ class Keeping:
         except (Error, duckdb.Error) as error:
             log.warning("%s has not kept its last messages: %s", self._client, error)
 
+    def _spare(self) -> AbstractContextManager[None]:
+        """What another thread writes with: it keeps off the connection, which its owner may be
+        using by then."""
+        return self._within(self._records.cursor())
+
+    @contextmanager
+    def _within(self, con: sql.Connection) -> Iterator[None]:
+        with closing(con):
+            self._aside.records = self._records.by(con)
+            try:
+                yield
+            finally:
+                del self._aside.records
+
     def _keep(self, entries: Sequence[Entry]) -> str:
         """As `sqlfl.chain.Keep`."""
+        records: Records = getattr(self._aside, "records", self._records)
 
         def work(cursor: sql.Connection, turn: int) -> None:
             before, seq, head = self._place
             if turn != before + 1:
                 seq, head = self._last(cursor)
             rows = linked(entries, seq, head)
-            self._records.append(cursor, "chain", COLUMNS, rows)
+            records.append(cursor, "chain", COLUMNS, rows)
             self._place = turn, rows[-1][0], rows[-1][-1]
 
         if entries:
-            self._records.in_turn(work)
+            records.in_turn(work)
             return self._place[-1]
-        with closing(self._records.cursor()) as cursor:
+        with closing(records.cursor()) as cursor:
             return self._last(cursor)[1]
 
     def _last(self, cursor: sql.Connection) -> tuple[int, str]:

@@ -120,6 +120,12 @@ class Records:
         self._made = False
         """The tables were there when something was written last."""
 
+    def by(self, con: sql.Connection) -> Records:
+        """The same, by another connection to it."""
+        found = Records(con, self._catalog)
+        found._made = self._made
+        return found
+
     @cached_property
     def database(self) -> Database:
         return database_of(self.con, self._catalog)
