@@ -28,15 +28,77 @@ begins to wait does not end the wait."""
 _here = threading.local()
 
 
+class Interrupts:
+    """What Ctrl-C is to the main thread, for work in another one: who asked for it is elsewhere."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._noting: list[threading.Event] = []
+        self._due = False
+
+    def interrupt(self) -> None:
+        """As one Ctrl-C; from any thread."""
+        with self._lock:
+            if self._noting and not self._noting[-1].is_set():
+                self._noting[-1].set()
+            else:
+                self._due = True
+
+    def taken(self) -> bool:
+        """Whether the work is to end now; that is said once."""
+        with self._lock:
+            due, self._due = self._due, False
+            return due
+
+    @contextmanager
+    def noted(self) -> Iterator[threading.Event]:
+        event = threading.Event()
+        with self._lock:
+            self._noting.append(event)
+        try:
+            yield event
+        finally:
+            with self._lock:
+                self._noting.remove(event)
+
+
+@contextmanager
+def heeding(interrupts: Interrupts) -> Iterator[None]:
+    """What runs in the block, in this thread, is interrupted by these."""
+    _here.interrupts = interrupts
+    try:
+        yield
+        if interrupts.taken():
+            raise KeyboardInterrupt
+    finally:
+        _here.interrupts = None
+
+
+def _heeded() -> Interrupts | None:
+    found: Interrupts | None = getattr(_here, "interrupts", None)
+    return found
+
+
+def _signalled() -> bool:
+    """This thread is the one that signals reach."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def noted() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; a second one interrupts at once.
 
-    Signals reach the main thread only; elsewhere the event is never set.
+    Signals reach the main thread only; elsewhere the event is set by the `Interrupts` that the
+    thread is `heeding`, or never.
     """
+    heeded = _heeded()
+    if heeded is not None:
+        with heeded.noted() as event:
+            yield event
+        return
     event = threading.Event()
     previous = signal.getsignal(signal.SIGINT)
-    if previous is None or threading.current_thread() is not threading.main_thread():
+    if previous is None or not _signalled():
         yield event
         return
 
@@ -62,7 +124,18 @@ def deferred() -> Iterator[None]:
             yield
     finally:
         if event.is_set():
-            signal.raise_signal(signal.SIGINT)
+            _again()
+
+
+def _again() -> None:
+    """A Ctrl-C that was noted takes effect."""
+    heeded = _heeded()
+    if heeded is None:
+        signal.raise_signal(signal.SIGINT)
+        return
+    heeded.interrupt()
+    if heeded.taken():
+        raise KeyboardInterrupt
 
 
 # -- work in other threads -------------------------------------------------------------------------
@@ -99,7 +172,7 @@ def caught() -> Iterator[SimpleQueue[object]]:
     """
     events: SimpleQueue[object] = SimpleQueue()
     previous = signal.getsignal(signal.SIGINT)
-    if not callable(previous) or threading.current_thread() is not threading.main_thread():
+    if not callable(previous) or not _signalled():
         yield events
         return
 
@@ -133,8 +206,10 @@ def finish(
             failure = error
         for future in work:
             future.add_done_callback(events.put)
-        left = len(work)
+        left, heeded = len(work), _heeded()
         while left:
+            if heeded is not None and heeded.taken():
+                failure = failure or KeyboardInterrupt()
             if failure is not None:
                 stop()
             try:
@@ -158,7 +233,7 @@ def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
     The work is done in a thread of its own, for a signal reaches the main thread between two steps
     of Python only. Where that is not the one that calls, no signal comes.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _signalled() and _heeded() is None:
         return work()
     done: Future[T] = Future()
 

@@ -20,9 +20,22 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from sqlfl.interrupts import Stopped, checkpoint, finish, interruptible, stoppable
+import sqlfl
+from sqlfl.interrupts import (
+    Interrupts,
+    Stopped,
+    checkpoint,
+    deferred,
+    finish,
+    heeding,
+    interruptible,
+    noted,
+    stoppable,
+)
 from sqlfl.schema import Client
+from sqlfl.transport.base import Transport
 from sqlfl.transport.local import LocalTransport
+from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.depth import SEED
 
@@ -205,3 +218,98 @@ def _passed(begun: threading.Event, delay: float) -> bool:
     while time.perf_counter() < end:
         pass
     return True
+
+
+# -- in other threads ------------------------------------------------------------------------------
+
+
+def heeded(work: Callable[[], object], interrupts: Interrupts) -> Future[object]:
+    done: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            with heeding(interrupts):
+                done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run).start()
+    return done
+
+
+def test_a_query_of_another_thread_is_interrupted(database: Open) -> None:
+    con, interrupts = database(own=True), Interrupts()
+    begun = threading.Event()
+
+    def work() -> object:
+        begun.set()
+        return con.execute(FOREVER).fetchall()
+
+    done = heeded(lambda: interruptible(work, con.interrupt), interrupts)
+    assert begun.wait(20)
+    interrupts.interrupt()
+    assert isinstance(done.exception(20), KeyboardInterrupt)
+
+
+def test_what_another_thread_notes_is_noted_there() -> None:
+    interrupts, inside = Interrupts(), threading.Event()
+
+    def work() -> object:
+        with noted() as event:
+            inside.set()
+            return event.wait(20)
+
+    done = heeded(work, interrupts)
+    assert inside.wait(20)
+    interrupts.interrupt()
+    assert done.result(20) is True
+
+
+def test_what_another_thread_defers_takes_effect_at_the_end() -> None:
+    interrupts, inside, over = Interrupts(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with deferred():
+            inside.set()
+            assert over.wait(20)
+        over.clear()
+
+    done = heeded(work, interrupts)
+    assert inside.wait(20)
+    interrupts.interrupt()
+    over.set()
+    assert isinstance(done.exception(20), KeyboardInterrupt)
+    assert over.is_set()  # nothing after the block was done
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_training_of_another_thread(database: Open, times: int) -> None:
+    """Once, the model so far is kept; twice, there is none."""
+    con = database("CREATE TABLE t AS SELECT sin(i) AS x, cos(3 * i) AS y FROM range(500) r(i)")
+    interrupts, rounds = Interrupts(), threading.Event()
+
+    class Telling:
+        def __init__(self, inner: Transport) -> None:
+            self.inner = inner
+
+        def exchange(self, requests):  # type: ignore[no-untyped-def]
+            if any(decode(data).kind == "residuals" for _, data in requests):
+                rounds.set()
+                time.sleep(0.02)
+            return self.inner.exchange(requests)
+
+    with sqlfl.Federation(progress=False, wrap=Telling) as fed:
+        fed.attach("a", con)
+        text = """TRAIN MODEL m USING linear_regression TARGET y
+          WITH (algorithm = 'sgd', epochs = 100000, tolerance = 0) FROM (FROM a.t)"""
+        done = heeded(lambda: fed.sql(text), interrupts)
+        assert rounds.wait(20)
+        for _ in range(times):
+            interrupts.interrupt()
+        if times == 1:
+            done.result(60)
+            assert 1 <= len(fed.model("m").history) < 100_000
+        else:
+            assert isinstance(done.exception(60), KeyboardInterrupt)
+            assert fed.models == ()
+        assert not fed._parties.servers[Client("a")].working
