@@ -76,6 +76,8 @@ class GovernedRun:
         self._asked: Counter[tuple[int, str]] = Counter()
         self._taken: dict[int, _Taken] = {}
         self._active: dict[int, Array] = {}
+        self._barred: set[int] = set()
+        """Slots whose start has come, and has not passed."""
 
     def prepared(self, run: str, slot: int, size: int) -> None:
         """size: rows of the slot's snapshot. Raises PolicyError where they are few, or differ by
@@ -108,6 +110,11 @@ class GovernedRun:
             self._check_into(request)
         elif isinstance(request, ms.Start) and request.method != self.request.algorithm:
             raise _beyond(f"training by {request.method}")
+        if request.slot in self._barred:
+            raise PolicyError(f"{request.kind} after a start that was refused")
+        if isinstance(request, ms.Start):
+            # what it is refused for shows only once there is something to train
+            self._barred.add(request.slot)
         reply = answer(request)
         if isinstance(request, MEASURING):
             self.left.add(FEATURES)
@@ -118,6 +125,7 @@ class GovernedRun:
             self._check_encoded(request, reply.width, rules)
             if request.slot in self._allowed:
                 self._slots.limit(request.run, request.slot, self._allowed[request.slot])
+            self._barred.discard(request.slot)
         if isinstance(reply, ms.Labels):
             _check_classes(reply, rules)
             self.left.add(LABELS)

@@ -21,9 +21,14 @@ from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl import messages as ms
+from sqlfl.codec import to_json
 from sqlfl.guard.keeping import flush_all
 from sqlfl.messages import Message
+from sqlfl.methods.sgd.configuration import SgdConfiguration
+from sqlfl.methods.sgd.messages import SgdResiduals
+from sqlfl.options.privacy import Privacy
 from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.privacy.specification import RoundNoise, SnapshotPrivacy
 from sqlfl.request import Asked, Request
 from sqlfl.schema import (
     Client,
@@ -372,6 +377,61 @@ def test_weights_of_ones_choice(ask: Ask, weights: np.ndarray) -> None:
     assert_refused(ask(ms.Weigh("r", 0, weights, 1.0)), "PolicyError", "WireError")
     even = ms.Weigh("r", 0, np.ones(100), 100.0)
     assert_refused(ask(replace(even, number=1)))  # it was asked once
+
+
+# -- training --------------------------------------------------------------------------------------
+
+TRAINED = replace(SLOT, features=FEATURES[:2], target=False)
+NUMBERS = "SELECT age, bmi, pid AS sqlfl_key_0_0 FROM patients"
+BOUNDED = SnapshotPrivacy(None, "bounds", ((20.0, 80.0), (-1.0, 1.0)), 0.0, 0.0, 1e-4)
+PRIVATE = to_json(Privacy(epsilon=0.5, delta=1e-4, predictions="gaussian"))
+ENOUGH = RoundNoise(clip=1.0, noise=1e3, prediction_clip=1.0, prediction_noise=1e3)
+ALL, EACH = np.arange(300, dtype=np.uint32), np.ones(300, np.uint32)
+STEP = SgdResiduals("r", 0, np.eye(300, 1, dtype=np.float32), 1.0, 1, 1)
+ROUNDS = (
+    ms.SendKeys("r", 0), ms.Activate("r", 0, ALL, EACH, 300), ms.Start("r", 0, "", ""),
+    ms.SendPredictions("r", 0), STEP, ms.Save("r", 0, "m", "m", 0),
+)  # fmt: skip
+TOLD = tuple(Asked(0, message.kind, "", "", 1) for message in ROUNDS)
+
+
+def start(noise: RoundNoise | None = None, **changed: Any) -> ms.Start:
+    own = SgdConfiguration(
+        outputs=1, rows=300, total=300.0, clients=1, leader=True, l2=0.0, curvature=1.0,
+        privacy=noise,
+    )  # fmt: skip
+    return ms.Start("r", 0, "sgd", replace(own, **changed).to_json())
+
+
+def begun(ask: Ask, slot: SlotSpecification, asked: Request, text: str = NUMBERS) -> Message:
+    """The answer to the proposal or, where it is allowed, to what comes before the start."""
+    reply = propose(ask, slot, (text,), asked)
+    for message in ROUNDS[:2] if isinstance(reply, ms.Prepared) else ():
+        reply = ask(message)
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("rules", "noise", "text"),
+    [
+        ("min_cell = 76", None, NUMBERS.replace("bmi", "ward = 'w1' AS bmi")),
+        ("max_parameter_ratio = 1e-3", None, NUMBERS),
+        ("epsilon = 1, delta = 1e-4", RoundNoise(0.0, 0.0), NUMBERS),
+        ("epsilon = 1, delta = 1e-4", replace(ENOUGH, bins=5, theta=0.1), NUMBERS),
+    ],
+)
+def test_a_start_that_is_refused_is_no_start(
+    database: Open, rules: str, noise: RoundNoise | None, text: str
+) -> None:
+    """Whoever goes on after it gets nothing."""
+    slot = TRAINED if noise is None else replace(TRAINED, privacy=BOUNDED)
+    with closing(party(database("SELECT 1"), rules)) as client:
+        ask = lambda message: told(client, message)  # noqa: E731
+        asked = request(*TOLD, privacy="null" if noise is None else PRIVATE)
+        assert isinstance(begun(ask, slot, asked, text), ms.Ready)
+        assert_refused(ask(start(noise)))
+        for message in ROUNDS[3:]:
+            assert_refused(ask(message))
 
 
 # -- rules -----------------------------------------------------------------------------------------
