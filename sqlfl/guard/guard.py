@@ -332,10 +332,10 @@ class Guard:
             own = [accounts[table] for table in found.tables[item.slot] if table in accounts]
             if not own:
                 continue
-            said = has(f"epsilon = {own[0].epsilon:g}")
+            said, texts = has(f"epsilon = {own[0].epsilon:g}"), found.readings[item.slot]
             verdicts += [
                 Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
-                for what, why in noising.hindrance(request, item, request.asked)
+                for what, why in noising.hindrance(request, item, request.asked, texts)
             ]
         return tuple(verdicts)
 

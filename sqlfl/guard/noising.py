@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from sqlfl import messages as ms
 from sqlfl.codec import from_json
 from sqlfl.errors import InternalError
-from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry
+from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry, account_epsilon
 from sqlfl.guard.scopes import Column, Table
 from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import TrainingPolicy
-from sqlfl.options.privacy import Privacy
+from sqlfl.options.privacy import EPSILON, Privacy
 from sqlfl.privacy.accountant import budget
 from sqlfl.privacy.mechanisms import label_epsilon
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
@@ -48,40 +48,58 @@ def budget_of(rules: TrainingPolicy) -> Budget | None:
 
 
 def hindrance(
-    request: Request, item: SlotSpecification, asked: Sequence[Asked]
+    request: Request,
+    item: SlotSpecification,
+    asked: Sequence[Asked],
+    readings: Sequence[Reading],
 ) -> Iterator[tuple[str, str]]:
     """(what, why): of a slot of a table of which an account is kept, all that would leave it
-    without noise, or with noise of which no account is kept."""
-    own, privacy = item.privacy, privacy_of(request)
-    if item.target and (own is None or own.label is None):
-        yield "its target", "noised labels: PRIVACY (label_epsilon = ...)"
-    if item.weight:
-        yield "its weights", "nothing in clear"
+    without noise, or with noise of which no account is kept. `readings` are of its fragments."""
+    yield from of_labels(item, readings)
     if item.features:
-        if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
-            yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
-        elif privacy.predictions != "gaussian" or item.secure or item.drawn or item.folds:
-            yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
-        elif own.statistics == "none" or any(feature.fitted for feature in item.features):
-            yield "its features", "statistics that are public or noised"
-        elif not _sound(item, own, privacy):
-            yield (
-                "its features",
-                "statistics in public bounds, of noise that its epsilon allows",
-            )
-    label = None if own is None else own.label
-    if item.target and label is not None and not _sound_label(label):
-        yield "its target", "noise of labels of an epsilon above 0, over public bounds or classes"
+        yield from of_features(request, item)
     for one in asked:
         if one.slot == item.slot and one.kind not in NOISED:
             yield one.what or one.kind, "nothing without noise"
 
 
+def of_labels(item: SlotSpecification, readings: Sequence[Reading]) -> Iterator[tuple[str, str]]:
+    """The same of what leaves of its target and weights.
+
+    Noise that followed from less than the whole row would be another one with each choice of that,
+    and with each order of the rows that are alike in it.
+    """
+    label = None if item.privacy is None else item.privacy.label
+    base = len(item.features) + item.target + item.weight
+    based = readings if item.base else ()
+    if item.target and label is None:
+        yield "its target", "noised labels: PRIVACY (label_epsilon = ...)"
+    elif item.target and label is not None and not _sound_label(label):
+        yield "its target", "noise of labels of an epsilon above 0, over public bounds or classes"
+    elif item.target and not all(own.nobodys or own.outputs[base].row for own in based):
+        yield "its target", "noise of labels that follows from whole rows"
+    if item.weight:
+        yield "its weights", "nothing in clear"
+
+
+def of_features(request: Request, item: SlotSpecification) -> Iterator[tuple[str, str]]:
+    """The same of what training tells of its features."""
+    own, privacy = item.privacy, privacy_of(request)
+    if own is None or own.delta is None or privacy is None or privacy.epsilon is None:
+        yield "its features", "training under PRIVACY (epsilon = ..., predictions = 'gaussian')"
+    elif privacy.predictions != "gaussian" or item.secure or item.drawn or item.folds:
+        yield "its features", "PRIVACY with predictions = 'gaussian', in plain sums"
+    elif own.statistics == "none" or any(feature.fitted for feature in item.features):
+        yield "its features", "statistics that are public or noised"
+    elif not _sound(item, own, privacy):
+        yield "its features", "statistics in public bounds, of noise that its epsilon allows"
+
+
 def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> bool:
     """Whether statistics are measured within bounds that are given, with noise that is a part of
     what was asked for."""
-    found = own.statistics_delta
-    if privacy.epsilon is None or not (privacy.epsilon > 0.0 and 0.0 < privacy.delta < 1.0):
+    epsilon, found = EPSILON.read(privacy.epsilon), own.statistics_delta
+    if epsilon is None or not 0.0 < privacy.delta < 1.0:
         return False
     if not 0.0 <= found < privacy.delta or len(own.bounds) != len(item.features):
         return False
@@ -90,7 +108,7 @@ def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> b
         return not unlisted and not found
     if any(feature.kind != "category" for feature in unlisted) or bool(unlisted) != (found > 0.0):
         return False
-    mu = budget(privacy.epsilon, privacy.delta - found)
+    mu = budget(epsilon, privacy.delta - found)
     return own.statistics_noise > 0.0 and own.statistics_noise * mu * (1.0 + SLACK) >= 1.0
 
 
@@ -111,7 +129,7 @@ def privacy_of(request: Request) -> Privacy | None:
 
 
 def unstable(
-    tables: Mapping[Table, Budget],
+    tables: Iterable[Table],
     readings: Sequence[Reading],
     keys: Callable[[Column], bool],
 ) -> Iterator[tuple[Table, str]]:
@@ -146,9 +164,15 @@ def entries(
     label = None if item.privacy is None else item.privacy.label
     if item.target and label is not None:
         found.append(
-            Entry(LABELS, epsilon=_epsilon(label), identity=_identity(label, ways, session))
+            Entry(LABELS, epsilon=epsilon_of(label), identity=_identity(label, ways, session))
         )
     return tuple(found)
+
+
+def features_epsilon(request: Request, item: SlotSpecification, delta: float) -> float:
+    """Of all that the run may tell of a row's features, where nothing hinders that."""
+    own = [entry for entry in entries(request, item, (), "") if entry.what == FEATURES]
+    return account_epsilon(own, delta)
 
 
 def allowance(item: SlotSpecification, found: Sequence[Entry]) -> float | None:
@@ -164,7 +188,8 @@ def allowance(item: SlotSpecification, found: Sequence[Entry]) -> float | None:
     return max(whole, 0.0) * (1.0 + SLACK)
 
 
-def _epsilon(label: LabelNoise) -> float:
+def epsilon_of(label: LabelNoise) -> float:
+    """That holds of a row's label."""
     classes = None if label.bounds is not None else len(label.classes)
     return label_epsilon(label.mechanism, label.epsilon, classes)
 

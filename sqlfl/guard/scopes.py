@@ -46,6 +46,8 @@ class Output:
     """The text of what it is in every row."""
     whole: Table | None = None
     """The table whose whole row it is."""
+    row: bool = False
+    """It is the whole row of a table or a query of FROM."""
 
 
 @dataclass(frozen=True)

@@ -320,12 +320,14 @@ class _Reader:
         name = node.get("alias") or ""
         if node["class"] == "COLUMN_REF":
             name = name or node["column_names"][-1]
+        source = self._source(node, scope)
         return Output(
             folded(str(name)),
             reads,
             self._plain(node, scope),
             _literal(node),
-            self._whole(node, scope),
+            None if source is None else source.table,
+            source is not None,
         )
 
     def _plain(self, node: Node, scope: Scope) -> Column | None:
@@ -340,14 +342,15 @@ class _Reader:
         found = {output.same for output in (*sure, *unsure)}
         return found.pop() if len(found) == 1 else None
 
-    def _whole(self, node: Node, scope: Scope) -> Table | None:
+    def _source(self, node: Node, scope: Scope) -> Source | None:
+        """Whose whole row it is."""
         names: list[object] = node["column_names"] if node["class"] == "COLUMN_REF" else []
         first = str(names[0]) if len(names) == 1 else ""
         source = next((s.sources[folded(first)] for s in scope.chain()
                        if folded(first) in s.sources), None)  # fmt: skip
         taken = any(o.name == folded(first) for s in scope.chain()
                     for own in s.sources.values() for o in own.outputs)  # fmt: skip
-        return None if not first or taken or source is None else source.table
+        return None if not first or taken else source
 
     def reads(self, node: object, scope: Scope) -> Reads:
         """Of expressions, or of what holds them."""

@@ -28,7 +28,7 @@ from sqlfl.methods.sgd.configuration import SgdConfiguration
 from sqlfl.methods.sgd.messages import SgdResiduals
 from sqlfl.options.privacy import Privacy
 from sqlfl.party.party import PartyClient, Secrets
-from sqlfl.privacy.specification import RoundNoise, SnapshotPrivacy
+from sqlfl.privacy.specification import LabelNoise, RoundNoise, SnapshotPrivacy
 from sqlfl.request import Asked, Request
 from sqlfl.schema import (
     Client,
@@ -120,6 +120,12 @@ def propose(
 def assert_refused(reply: Message, *kinds: str) -> None:
     assert isinstance(reply, ms.Failure), reply
     assert reply.error in (kinds or ("PolicyError",)), (reply.error, reply.text)
+
+
+def refusal(reply: Message, said: str) -> None:
+    assert_refused(reply)
+    assert isinstance(reply, ms.Failure)
+    assert said in reply.text
 
 
 # -- SQL -------------------------------------------------------------------------------------------
@@ -432,6 +438,30 @@ def test_a_start_that_is_refused_is_no_start(
         assert_refused(ask(start(noise)))
         for message in ROUNDS[3:]:
             assert_refused(ask(message))
+
+
+QUIET = SnapshotPrivacy(LabelNoise("laplace", 1.0, (-1.0, 3.0), ()), "none", (), 0.0, 0.0, None)
+LABELS = replace(SLOT, features=(), privacy=QUIET, base=True)
+DAYS = "SELECT p.days AS sqlfl_target, p AS sqlfl_base, p.pid AS sqlfl_key_0_0 FROM patients AS p"
+WITH_LABELS = request(*TOLD[:2], Asked(0, "send_labels", "", "", 1))
+
+
+BASES = ["row(p.age)", "row(p.pid, p.age + 1)", "p.age", "'x'", "(p)", "p.pid", "p.pid || p.age"]
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("rules", ["epsilon = 5, delta = 1e-4"])
+def test_noise_of_ones_choice(database: Open, rules: str, base: str) -> None:
+    """Each has its own draw of each label, and rows that are alike in it one in each run: whoever
+    takes the mean of many needs no more of a budget than one costs."""
+    with closing(party(database("SELECT 1"), rules)) as client:
+        ask = lambda message: told(client, message)  # noqa: E731
+        text = DAYS.replace("p AS sqlfl_base", f"{base} AS sqlfl_base")
+        reply = begun(ask, LABELS, WITH_LABELS, text)
+        if base == "(p)":
+            assert isinstance(reply, ms.Ready)
+        else:
+            refusal(reply, "noise of labels that follows from whole rows")
 
 
 # -- rules -----------------------------------------------------------------------------------------

@@ -195,8 +195,8 @@ GAUSSIAN = replace(
     ids=str,
 )
 def test_what_a_coordinator_may_say_of_a_slot(changed: dict[str, object]) -> None:
-    assert not list(hindrance(GAUSSIAN, HELD, ()))
-    assert len(list(hindrance(GAUSSIAN, replace(HELD, **changed), ()))) == 1  # type: ignore[arg-type]
+    assert not list(hindrance(GAUSSIAN, HELD, (), ()))
+    assert len(list(hindrance(GAUSSIAN, replace(HELD, **changed), (), ()))) == 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_a_coordinator_may_say_of_a_slot(changed: dict[str, object]) -> Non
 )
 def test_what_a_coordinator_may_say_of_a_run(epsilon: float, delta: float) -> None:
     told = to_json(Privacy(epsilon=epsilon, delta=delta, predictions="gaussian"))
-    assert len(list(hindrance(replace(GAUSSIAN, privacy=told), HELD, ()))) == 1
+    assert len(list(hindrance(replace(GAUSSIAN, privacy=told), HELD, (), ()))) == 1
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_what_a_coordinator_may_say_of_labels(label: LabelNoise) -> None:
     slot = replace(HELD, target=True, features=())
     for own, refused in ((good, 0), (label, 1)):
         told = SnapshotPrivacy(own, "none", (), 0.0, 0.0, None)
-        assert len(list(hindrance(GAUSSIAN, replace(slot, privacy=told), ()))) == refused
+        assert len(list(hindrance(GAUSSIAN, replace(slot, privacy=told), (), ()))) == refused
 
 
 def test_the_privacy_that_is_told_is_one() -> None:
     with pytest.raises(sqlfl.InternalError, match="the privacy of a request is none"):
-        list(hindrance(replace(REQUEST, privacy="7"), HELD, ()))
+        list(hindrance(replace(REQUEST, privacy="7"), HELD, (), ()))
 
 
 def test_models_are_not_scored_over_an_account(
