@@ -32,6 +32,7 @@ from sqlfl.guard.homes import Home
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
 from sqlfl.guard.ledger import Budget, Ledger
+from sqlfl.guard.modes import against, allowances
 from sqlfl.guard.proposals import Asking, Proposal, Read, not_known_again, parts_of, with_marks
 from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun, Serve, Slots
@@ -150,6 +151,12 @@ class Guard:
                     raise refusal("weights = 'never'")
         return answer(request)
 
+    def check_peers(self, request: ms.SetPeers) -> None:
+        """Before masks are agreed on. Raises PolicyError."""
+        run = self._runs.get(request.run)
+        if run is not None:
+            run.check_peers(request)
+
     def keep(self, asked: Sent, told: Sent) -> None:
         """What came and what is answered, with their bytes, where the owner has policies. Raises
         Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
@@ -231,6 +238,7 @@ class Guard:
         tables = frozenset().union(*found.tables.values())
         every = _strictest(ruling, tables)
         verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
+        verdicts += against(request, found, rules, every, partial(ruling.may, JOIN))
         verdicts = verdicts or not_known_again(found, rules)
         accounts = self._accounts(ruling, tables)
         if accounts and not verdicts:
@@ -260,7 +268,7 @@ class Guard:
             if table in found.tables[item.slot]
             for most in [noising.allowance(item, entries)]
             if most is not None
-        }
+        } | dict(allowances(request, found, rules))
         parts = {item.slot: parts_of(item, found, rules) for item in found.slots}
         run = GovernedRun(request, rules, every, self._slots, allowed, parts, self._differencing)
         while len(self._proposals) >= MOST_PROPOSALS:

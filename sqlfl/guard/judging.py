@@ -14,13 +14,6 @@ from sqlfl.request import REFUSED, Asked, Request, Verdict
 from sqlfl.schema import SlotSpecification
 
 CHECK = "check"
-MOMENTS = frozenset(
-    kind.kind
-    for kind in (
-        ms.SendGram, ms.SendRotated, ms.SendErrors, ms.SendProfile, ms.SendExplained, ms.SendSkew,
-        ms.SendStatistics,
-    )
-)  # fmt: skip
 SCORES = frozenset(
     kind.kind
     for kind in (
@@ -61,17 +54,13 @@ def judged(
     found = [Verdict(ms.CLIENT, "", REFUSED, has(rule)) for rule in _of_all(request, every)]
     specified = {item.slot: item for item in slots}
     for item in slots:
-        if (item.target or item.weight) and rules[item.slot].labels == NEVER:
-            found.append(
-                Verdict(item.slot, "its target, or weights", REFUSED, has("labels = 'never'"))
-            )
         if item.identifiers and rules[item.slot].identifiers == NEVER:
             found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
     often = request.often()
     for asked in request.asked:
         own = specified.get(asked.slot)
         if own is not None:
-            rule = _of_one(asked, own, ruling, tables, rules)
+            rule = _of_one(asked, own, ruling, tables)
         else:
             rule = "" if asked.slot == ms.CLIENT else "this slot of the query is another party's"
         folds = own is not None and own.folds
@@ -100,11 +89,7 @@ def _of_one(
     item: SlotSpecification,
     ruling: Ruling,
     tables: Mapping[int, frozenset[Table]],
-    rules: Mapping[int, TrainingPolicy],
 ) -> str:
-    own = rules[item.slot]
-    if asked.kind in MOMENTS and own.moments == NEVER:
-        return has("moments = 'never'")
     if asked.kind in SCORES:
         for table in sorted(tables[item.slot]):
             if not any(grant.roles.predict for grant in ruling.of(table)):

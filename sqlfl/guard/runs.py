@@ -15,8 +15,9 @@ from sqlfl.errors import PolicyError
 from sqlfl.guard.differencing import JOINED, SLACK, TAKEN, Differencing, Rows
 from sqlfl.guard.judging import refusal
 from sqlfl.guard.ledger import FEATURES, LABELS
+from sqlfl.guard.masked import in_clear
 from sqlfl.guard.scopes import Table
-from sqlfl.options.policies import TrainingPolicy
+from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes
 from sqlfl.request import Request
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
@@ -116,6 +117,8 @@ class GovernedRun:
             # what it is refused for shows only once there is something to train
             self._barred.add(request.slot)
         reply = answer(request)
+        if SECURE_SUM in modes(rules.predictions) and in_clear(request, reply):
+            raise refusal("predictions = 'secure_sum'")
         if isinstance(request, MEASURING):
             self.left.add(FEATURES)
         if isinstance(request, ms.Activate):
@@ -130,6 +133,12 @@ class GovernedRun:
             _check_classes(reply, rules)
             self.left.add(LABELS)
         return reply
+
+    def check_peers(self, request: ms.SetPeers) -> None:
+        """Of predictions, of which each row of a table has one, a sum over one table hides none."""
+        rules = self.rules.get(request.slot, self.every)
+        if SECURE_SUM in modes(rules.predictions) and set(request.slots.tolist()) == {request.slot}:
+            raise refusal("predictions = 'secure_sum', over several tables")
 
     def _count(self, request: ms.Message, rules: TrainingPolicy) -> None:
         key = (request.slot, request.kind)

@@ -11,15 +11,19 @@ from typing import TypeVar
 from sqlfl.errors import OptionError
 from sqlfl.methods import methods
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.entries import Given, Table, entries_of, error, markdown, option
+from sqlfl.options.entries import Given, Table, entries_of, markdown, option
 from sqlfl.options.types import OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
-EXACT, NEVER = "exact", "never"
+EXACT, NOISED, SECURE_SUM, NEVER = "exact", "noised", "secure_sum", "never"
+"""How something may leave."""
+MODES = ("labels", "predictions", "moments", "identifiers", "weights", "metrics")
+"""Rules that say so."""
 DELTA = 1e-6
+LARGEST_EPSILON = 4.0
+"""Of one run, where nothing is said. Who guesses which of two rows it was may be right 98 times of
+100 at that: beyond, noise is one by name only."""
 ALWAYS, FIRST_TIME = "always", "first_time"
-LATER = ("predictions", "metrics")
-"""Rules that are not built yet."""
 
 
 def _listed(what: str, choices: Callable[[], tuple[str, ...]]) -> OptionType[tuple[str, ...]]:
@@ -61,6 +65,14 @@ def _written(seconds: float) -> str:
     return f"{seconds / _UNITS[unit]:g} {unit}s"
 
 
+_ROUNDED = {
+    "rounded": "rounding bounds nothing: what it hides of one number, others of the same rows tell"
+}
+_METRICS = dict.fromkeys(
+    ("rounded", NOISED, SECURE_SUM),
+    "the coordinator works metrics out, of labels and predictions that it was sent: a party can "
+    "keep these, or have them noised (labels, predictions), and round nothing",
+)
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
 _LENGTH = re.compile(r"([0-9]+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
 _HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
@@ -152,7 +164,7 @@ class TrainingPolicy:
     delta: float = option(
         OptionType("a number greater than 0 and less than 1", _read_share),
         DELTA,
-        "at which that epsilon holds",
+        "at which that epsilon holds, and max_epsilon",
     )
     per: float | None = option(
         OptionType("a length of time, as '30 days' or '12 hours'", _read_length, written=_written),
@@ -166,19 +178,47 @@ class TrainingPolicy:
         "requests of training and scoring that are answered for a table of the query in one run",
     )
     labels: str = option(
-        choice(EXACT, NEVER), EXACT, "targets and weights, which leave as they are, or not at all"
+        choice(EXACT, NOISED, NEVER, instead=_ROUNDED),
+        EXACT,
+        "targets and weights: as they are; targets alone, under PRIVACY (label_epsilon = ...); or "
+        "neither",
+    )
+    max_label_epsilon: float = option(
+        number(0, above=True),
+        LARGEST_EPSILON,
+        "of labels = 'noised': the largest epsilon of a row's label in one run",
+    )
+    predictions: str = option(
+        choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
+        EXACT,
+        "what rounds of training and scores tell of features: anything; training alone, under "
+        "PRIVACY (epsilon = ..., predictions = 'gaussian'); training alone, in sums under masks "
+        "over several tables; or nothing",
+    )
+    max_epsilon: float = option(
+        number(0, above=True),
+        LARGEST_EPSILON,
+        "of predictions or moments = 'noised': the largest epsilon of a row's features in one run, "
+        "at delta",
+    )
+    moments: str = option(
+        choice(EXACT, NOISED, SECURE_SUM, NEVER, instead=_ROUNDED),
+        EXACT,
+        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, statistics and "
+        "products of columns of a table in several databases; 'noised' and 'secure_sum' (union = "
+        "'secure') have statistics and products of training alone",
     )
     identifiers: str = option(
         choice(EXACT, NEVER), EXACT, "columns of ID, which leave as they are, or not at all"
     )
-    moments: str = option(
-        choice(EXACT, NEVER),
-        EXACT,
-        "what is told of features but for predictions: INFERENCE, SKEW, CHECK, statistics and "
-        "products of columns of a table in several databases",
-    )
     weights: str = option(
         choice(EXACT, NEVER), EXACT, "the weights of its blocks, for WEIGHTS OF MODEL"
+    )
+    metrics: str = option(
+        choice(EXACT, NEVER, instead=_METRICS),
+        EXACT,
+        "whether a run may be there to measure a model: EVALUATE and all that looks into a model "
+        "by labels, rows for validation, TUNE",
     )
     into: str | None = option(
         OptionType("the name of a schema of the database", _read_schema),
@@ -187,23 +227,18 @@ class TrainingPolicy:
         default_text="none",
     )
 
+    @property
+    def noises_features(self) -> bool:
+        """By a rule of its own, beside an account."""
+        return NOISED in (self.predictions, self.moments)
+
 
 TABLE = Table("rule", {entry.name: entry for entry in entries_of(TrainingPolicy)}, {})
 
 
 def resolve_policy(given: Iterable[Given], sql: str | None = None) -> TrainingPolicy:
-    """Raises OptionError for what is no rule, and for rules that are not built yet."""
-    written = tuple(given)
-    for item in written:
-        if item.name in LATER:
-            raise error(
-                f"rule {item.name} is not built yet",
-                item,
-                sql,
-                hint=f"the rules are {', '.join(TABLE.entries)}",
-                name=True,
-            )
-    return TrainingPolicy(**TABLE.read(written, sql).values)
+    """Raises OptionError for what is no rule."""
+    return TrainingPolicy(**TABLE.read(tuple(given), sql).values)
 
 
 def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
@@ -212,6 +247,7 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
     if not found:
         raise OptionError("there is no policy to apply")
     counted = [p for p in found if p.epsilon is not None]
+    noised = [p for p in found if p.noises_features]
     return TrainingPolicy(
         min_rows=max(p.min_rows for p in found),
         min_cell=max(p.min_cell for p in found),
@@ -226,14 +262,28 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
         kinds=_common([p.kinds for p in found]),
         approval=min((p.approval for p in found), key=(ALWAYS, FIRST_TIME, NEVER).index),
         epsilon=_least(p.epsilon for p in found),
-        delta=min((p.delta for p in counted), default=DELTA),
+        delta=min((p.delta for p in (*counted, *noised)), default=DELTA),
         per=_longest([p.per for p in counted]),
         runs_per_day=_least(p.runs_per_day for p in found),
         hours=_AND.join(sorted({p.hours for p in found if p.hours is not None})) or None,
-        **{name: NEVER if any(getattr(p, name) == NEVER for p in found) else EXACT
-           for name in ("labels", "identifiers", "moments", "weights")},
+        max_epsilon=min((p.max_epsilon for p in noised), default=LARGEST_EPSILON),
+        max_label_epsilon=min(
+            (p.max_label_epsilon for p in found if p.labels == NOISED), default=LARGEST_EPSILON
+        ),
+        **{name: _mode(getattr(p, name) for p in found) for name in MODES},
         into=found[0].into if len({p.into for p in found}) == 1 else None,
     )  # fmt: skip
+
+
+def modes(rule: str) -> frozenset[str]:
+    """That hold at once: both of 'noised' and 'secure_sum' where policies have both, as neither is
+    the stricter one."""
+    return frozenset(rule.split(_AND))
+
+
+def _mode(given: Iterable[str]) -> str:
+    found = sorted(set(given) - {EXACT})
+    return NEVER if NEVER in found else _AND.join(found) or EXACT
 
 
 def _longest(lengths: list[float | None]) -> float | None:

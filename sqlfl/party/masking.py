@@ -19,6 +19,8 @@ class Masking:
         self._client = str(client)
         self._secret = secret
         self._runs: dict[str, MaskedRun] = {}
+        self.check_peers: Callable[[ms.SetPeers], None] = lambda request: None
+        """Raises Error where the client is not to add to sums with these."""
 
     def answer(self, request: ms.Message, work: Callable[[], ms.Message]) -> ms.Message:
         """The reply to a request that came from outside; `work` is what makes it without masks."""
@@ -27,6 +29,8 @@ class Masking:
                 reply = work()
                 self._prepared(request)
                 return reply
+            case ms.SetPeers():
+                self.check_peers(request)
             case ms.Finish():
                 self._runs.pop(request.run, None)
         run = self._runs.get(request.run)

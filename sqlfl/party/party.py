@@ -98,12 +98,13 @@ class PartyClient(Server):
         self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
         self._labels = LabelSecret() if labels is None else labels
         self._listings = Listings()
+        slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
         try:
             self._cursors = Cursors(con)
-            slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
             self._guard = Guard(con, str(client), analyst, self._end, slots, store)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
+        self._masking.check_peers = self._guard.check_peers
 
     def interrupt(self) -> None:
         super().interrupt()

@@ -450,7 +450,7 @@ BASES = ["row(p.age)", "row(p.pid, p.age + 1)", "p.age", "'x'", "(p)", "p.pid", 
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("rules", ["epsilon = 5, delta = 1e-4"])
+@pytest.mark.parametrize("rules", ["labels = 'noised'", "epsilon = 5, delta = 1e-4"])
 def test_noise_of_ones_choice(database: Open, rules: str, base: str) -> None:
     """Each has its own draw of each label, and rows that are alike in it one in each run: whoever
     takes the mean of many needs no more of a budget than one costs."""
@@ -466,8 +466,34 @@ def test_noise_of_ones_choice(database: Open, rules: str, base: str) -> None:
 
 # -- rules -----------------------------------------------------------------------------------------
 
+STARTED = {"asked": (Asked(0, "start", "ready", "", 1),)}
+SHARED, DRAWN = replace(SLOT, shared=True), replace(SLOT, drawn=True)
+LOUD = SnapshotPrivacy(LabelNoise("laplace", 4.1, (-1.0, 3.0), ()), "none", (), 0.0, 0.0, None)
 RULES = [
     ("labels = 'never'", SLOT, SELECT, {}),
+    ("labels = 'noised'", SLOT, SELECT, {}),
+    ("labels = 'noised'", replace(SLOT, privacy=LOUD), SELECT, {}),
+    ("labels = 'noised'", replace(SLOT, weight=True, target=False), SELECT, {}),
+    ("predictions = 'never'", SLOT, SELECT, STARTED),
+    ("predictions = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_findings", "", "", 1),)}),
+    ("predictions = 'noised'", SLOT, SELECT, STARTED),
+    ("predictions = 'noised'", SLOT, SELECT, {"asked": (Asked(0, "send_equal_rows", "", "", 1),)}),
+    ("predictions = 'secure_sum'", SLOT, SELECT, STARTED),
+    ("predictions = 'secure_sum'", replace(SLOT, secure=True, shared=True), SELECT, STARTED),
+    ("predictions = 'secure_sum'", DRAWN, SELECT,
+     {"asked": (Asked(0, "send_predictions", "predictions", "", 1),)}),
+    ("predictions = 'secure_sum'", DRAWN, SELECT,
+     {"asked": (Asked(0, "residuals", "partial_gradient", "", 1),)}),
+    ("moments = 'never'", SHARED, SELECT, {}),
+    ("moments = 'never'", replace(SHARED, secure=True), SELECT, {}),
+    ("moments = 'noised'", SHARED, SELECT, {}),
+    ("moments = 'secure_sum'", SHARED, SELECT, {}),
+    ("moments = 'secure_sum'", replace(SLOT, secure=True), SELECT,
+     {"asked": (Asked(0, "send_gram", "", "", 1),)}),
+    ("moments = 'secure_sum'", replace(SHARED, secure=True), SELECT,
+     {"asked": (Asked(0, "send_profile", "", "", 1),)}),
+    ("metrics = 'never'", SLOT, SELECT, {"asked": (Asked(0, "send_split", "", "", 1),)}),
+    ("metrics = 'never'", replace(SLOT, folds=1), SELECT, {}),
     ("kinds = ['lasso']", SLOT, SELECT, {}),
     ("algorithms = ['admm']", SLOT, SELECT, {}),
     ("min_rows = 301", SLOT, SELECT, {}),
