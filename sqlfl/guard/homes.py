@@ -7,11 +7,12 @@ held to less.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard.governance import Governance, Ruling
-from sqlfl.guard.records import Records
+from sqlfl.guard.records import SCHEMA, Records
 from sqlfl.udfs import sql
 from sqlfl.udfs.block_tables import Database
 from sqlfl.udfs.connection import instances
@@ -27,6 +28,17 @@ CLEAR = (
 )
 
 
+_DATABASES = sql.constant(
+    sql.query("SELECT database_name FROM duckdb_databases() WHERE NOT internal")
+)
+_POLICIES = sql.constant(
+    sql.query(
+        f"""SELECT database_name FROM duckdb_tables()
+        WHERE schema_name = '{SCHEMA}' AND table_name = 'policies'"""
+    )
+)
+
+
 class Home:
     """Of one client, for as long as it is attached.
 
@@ -37,6 +49,7 @@ class Home:
     def __init__(self, own: Records, store: Records | None) -> None:
         chosen = store is not None and Governance(store).governs()
         self.records, self._other = (store, own) if store and chosen else (own, store)
+        self._own = own
         self._store, self._governance = store, Governance(self.records)
         self._names = ("store", "database") if chosen else ("database", "store")
 
@@ -48,13 +61,28 @@ class Home:
         found = self._governance.ruling(analyst)
         if self._other is not None and Governance(self._other).governs():
             raise self._elsewhere(found)
-        if found is not None and self.records.database.read_only:
+        if found is None:
+            self._check_others()
+        elif self.records.database.read_only:
             raise PolicyError(
                 f"its owner's training policies are in its {self._names[0]}, which is only read, "
                 "so that nothing can be kept of what it is asked",
                 hint=KEEP,
             )
         return found
+
+    def _check_others(self) -> None:
+        """Policies of another database on the connection would hold of nothing."""
+        with closing(self._own.cursor()) as cursor:
+            if len(sql.fetch(cursor, _DATABASES)) == 1:
+                return
+            places = [name for (name,) in sql.fetch(cursor, _POLICIES)]
+        if any(Governance(Records(self._own.con, name)).governs() for name in places):
+            raise PolicyError(
+                "another database on its connection has training policies, which hold of a party "
+                "of its own alone",
+                hint="attach that database as a party, by its path or a connection of its own",
+            )
 
     def _elsewhere(self, found: Ruling | None) -> PolicyError:
         here, there = self._names

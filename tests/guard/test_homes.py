@@ -471,3 +471,19 @@ def test_a_store_that_queries_could_read_governs_nothing(
             attached(con, kept),
         ):
             pass
+
+
+def test_policies_of_another_database_of_the_connection(database: Open, tmp_path: Path) -> None:
+    """Whoever chooses another database by USE, or names one that is attached, gets nothing."""
+    path = tmp_path / "clinic.duckdb"
+    with duckdb.connect(path) as con:
+        con.execute(PATIENTS)
+        ruled(con)
+    con = database(f"ATTACH '{path}' AS clinic; CREATE TABLE t AS SELECT 1 AS x", own=True)
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("a", con)
+        for query in ("SELECT x FROM a.t", "SELECT age FROM a.clinic.main.patients"):
+            with pytest.raises(sqlfl.PolicyError, match="another database on its connection"):
+                fed.sql(f"CHECK FROM ({query})")
+        con.execute("DETACH clinic")
+        fed.sql("CHECK FROM (SELECT x FROM a.t)")
