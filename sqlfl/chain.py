@@ -163,12 +163,18 @@ class Chain:
     def flush_aside(self) -> None:
         """The same, in a moment."""
         with self._lock:
-            if self._kept is None or self._kept.done():
+            if self._kept is None:
                 self._kept = self._later.submit(self._flush_within, self._aside())
 
     def _flush_within(self, aside: AbstractContextManager[object]) -> None:
+        """Until nothing waits, as who comes meanwhile does not begin another one of these."""
         with aside:
-            self.flush()
+            while True:
+                self.flush()
+                with self._lock:
+                    if not self._noted and not self._waiting:
+                        self._kept = None
+                        return
 
     def close(self) -> None:
         """Keep what waits, and end the threads; what comes later begins others."""
@@ -183,7 +189,8 @@ class Chain:
         kept = self._kept
         if kept is not None and kept.done() and kept.exception() is not None:
             self.flush()
-            self._kept = None
+            with self._lock:
+                self._kept = None
 
     def _settle(self) -> None:
         """All that are noted wait to be written, in their order."""

@@ -24,6 +24,8 @@ log = logging.getLogger("sqlfl.party")
 
 WITHOUT = tuple(kind.kind for kind in (ms.Ready, ms.Sealed, ms.Saved, ms.Proposed))
 """Replies that tell nothing of tables."""
+LAST = (ms.Finish, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
+"""Requests after which nothing else may come for long."""
 Sent: TypeAlias = tuple[ms.Message, pa.Buffer]
 """A message, and its bytes as they came or go."""
 
@@ -47,7 +49,7 @@ class Keeping:
             else:
                 said = what if direction == DOWN else ""
             self._chain.note(self._client, message.run, direction, message.kind, data, said)
-        if isinstance(asked[0], ms.Finish):
+        if isinstance(asked[0], LAST):
             self._chain.flush_aside()
 
     def seal(self, request: ms.Seal) -> ms.Sealed:
