@@ -221,6 +221,8 @@ class Answering:
                 break
             prepared = received(self._client.handle(encode(message)))
             assert not isinstance(prepared, ms.Failure), prepared.text
+            if isinstance(prepared, ms.Prepared):
+                self._client.draw("run", bytes(TAGS[0]))
         if looks:
             encoding = self._client._runs["run"].slots[0].encoding
             assert encoding is not None
@@ -258,7 +260,7 @@ PREPARATION = (
         "run", -1, specifications_to_json((SLOT,)),
         ("SELECT x, c, y AS sqlfl_target FROM t",),
     ),
-    ms.Activate("run", 0, NINE, NINE + 1, 45),
+    ms.Activate("run", 0, NINE, NINE + 1, 45, TAGS),
     ms.SetEncoding(
         "run", 0, np.zeros(1), np.ones(1), np.zeros(1), (TAGS,), (np.full(3, 15.0),), 45.0
     ),

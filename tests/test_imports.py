@@ -244,7 +244,11 @@ BOTTOM = [
     "sqlfl.privacy.specification",
     "sqlfl.transport.network",
 ]
-LATE = {"sqlfl.codec": {"numpy"}, "sqlfl.messages.training": {"numpy"}}
+LATE = {
+    "sqlfl.codec": {"numpy"},
+    "sqlfl.messages.preparation": {"numpy"},
+    "sqlfl.messages.training": {"numpy"},
+}
 """What some of them import when they make an array."""
 
 

@@ -42,6 +42,12 @@ def derive(secret: bytes, *info: str) -> bytes:
     return hmac.digest(extracted, label + b"\x01", "sha256")
 
 
+def run_key(secret: bytes, run: str, nonces: Array) -> bytes:
+    """Of one run, whose clients have drawn these nonces, uint8 (clients, 16), told in one order:
+    who asks again under the same run's id, of a client that has drawn anew, gets another key."""
+    return derive(secret, run, *(bytes(nonce).hex() for nonce in nonces))
+
+
 def pads(key: bytes) -> dict[str, bytes]:
     """The two parameters of `tag` for an HMAC key."""
     if len(key) > _BLOCK:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,17 +58,17 @@ class Numbering:
 
 
 def number_rows(
-    tables: SlotTables, secret: bytes, rows: int, first: int, held: HeldRows | None = None
+    tables: SlotTables, secret: bytes, rows: int, held: HeldRows | None = None
 ) -> Numbering:
-    """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`, and
-    `first` is the first rowid. Of large tables, `raw` loses its keys. `held`: the rows that are
-    kept, where these are not in `raw`.
+    """Of all rows of `raw` that are kept, `rows` of them; tags are keyed with the `secret`. Of
+    large tables, `raw` loses its keys. `held`: the rows that are kept, where these are not in
+    `raw`.
 
     Raises ModelError where a key that is not nullable has a NULL, so that there are fewer.
     """
     wanted = tables.specification
     if held is None:
-        tags, found = _from_tables(tables, secret, rows, first)
+        tags, found = _from_tables(tables, secret, rows)
     else:
         tags, found = _from_columns(tables, secret, held)
     salt = os.urandom(32)
@@ -96,6 +96,30 @@ def number_rows(
     )
 
 
+def origins(tables: SlotTables, rows: int, held: HeldRows | None) -> tuple[Array, Array]:
+    """`fragments` and `marks`, as a Numbering has them, of rows that have no ids yet: in no order,
+    but row by row beside each other."""
+    wanted = tables.specification
+    kinds: dict[str, type[np.generic]] = {}
+    if len(wanted.fragments) > 1:
+        kinds["fragment"] = np.uint16
+    if wanted.marked:
+        kinds["mark"] = np.uint64
+    if held is not None:
+        found = {name: held.columns[name].to_numpy() for name in kinds}
+    elif kinds:
+        query = sql.query(
+            "SELECT $columns FROM $raw AS t",
+            columns=sql.columns_of(kinds, "t"),
+            raw=tables.table("raw"),
+        )
+        found = _filled(tables, query, kinds, rows)
+    else:
+        found = {}
+    none = np.zeros(0, np.uint16), np.zeros(0, np.uint64)
+    return found.get("fragment", none[0]), found.get("mark", none[1])
+
+
 def content(tables: SlotTables) -> dict[str, exp.Expr]:
     """Of row t of `raw`, what the order of seeded rows follows: nothing without a seed."""
     if tables.specification.seed is None:
@@ -104,12 +128,12 @@ def content(tables: SlotTables) -> dict[str, exp.Expr]:
 
 
 def _from_tables(
-    tables: SlotTables, secret: bytes, rows: int, first: int
+    tables: SlotTables, secret: bytes, rows: int
 ) -> tuple[tuple[Array, ...], dict[str, Array]]:
     """Per key its tags, ascending; and by name, of each row, what `_read` has."""
     wanted = tables.specification
     pairs = [_hash_key(tables, k, key, secret) for k, key in enumerate(wanted.keys)]
-    found = _read(tables, [len(tags) for tags, _ in pairs], rows, first)
+    found = _read(tables, [len(tags) for tags, _ in pairs], rows)
     for k, (_, ranks) in enumerate(pairs):
         tables.drop_part(f"tags{k}")
         found[f"k{k}"] = ranks[found[f"k{k}"]]
@@ -194,11 +218,13 @@ def ascending(tags: Array) -> Array:
     return order
 
 
-def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[str, Array]:
+def _read(tables: SlotTables, sizes: list[int], rows: int) -> dict[str, Array]:
     """By name, of each row: pos, fragment where there are several, the place k<k> of its keys in
     their tables; with a seed also hashes of its content, h and exact."""
     wanted = tables.specification
-    position = sql.expression("CAST(t.rowid - $first AS UINTEGER)", first=sql.number(first))
+    position = sql.expression(
+        "CAST(t.rowid - $first AS UINTEGER)", first=sql.number(_first_row(tables))
+    )
     chosen: dict[str, exp.Expr] = {"pos": position}
     kinds: dict[str, type[np.generic]] = {"pos": np.uint32}
     if len(wanted.fragments) > 1:
@@ -227,6 +253,21 @@ def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[s
             on=exp.and_(*map(sql.equal, *pairs)),
             join_type="left" if key.nullable else "",
         )
+    return _filled(tables, query, kinds, rows)
+
+
+def _first_row(tables: SlotTables) -> int:
+    """In the transaction that makes a table, its rowids do not begin at 0."""
+    found = sql.query("SELECT min(rowid) FROM $raw", raw=tables.table("raw"))
+    ((first,),) = sql.fetch(tables.con, found)
+    return int(first or 0)
+
+
+def _filled(
+    tables: SlotTables, query: exp.Select, kinds: Mapping[str, type[np.generic]], rows: int
+) -> dict[str, Array]:
+    """By name, what the query gives of the rows of `raw` that are kept. ModelError where there are
+    fewer than `rows`."""
     found = {name: np.empty(rows, kind) for name, kind in kinds.items()}
     filled = 0
     with sql.batches(tables.con, tables.kept(query)) as reader:
@@ -236,7 +277,7 @@ def _read(tables: SlotTables, sizes: list[int], rows: int, first: int) -> dict[s
                 values[part] = batch.column(name).to_numpy()
             filled = part.stop
     if filled != rows:
-        raise _null_keys(wanted.slot)
+        raise _null_keys(tables.specification.slot)
     return found
 
 

@@ -17,7 +17,7 @@ from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import active_features, converted
 from sqlfl.udfs.held import HeldRows, held_rows
-from sqlfl.udfs.numbering import Numbering, content, number_rows
+from sqlfl.udfs.numbering import Numbering, content, number_rows, origins
 from sqlfl.udfs.tables import SlotTables
 from sqlfl.wire_columns import travels
 
@@ -32,8 +32,9 @@ _WHOLE = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 class Snapshot(SlotTables):
     """A client's rows of one slot, in temporary tables of its cursor or held as columns beside it.
 
-    First `take`, then `keys`, then `activate`; labels, weights, split, identifiers, statistics and
-    engines read the active rows, in the order that `activate` was given.
+    First `take`, then of a slot with keys `number` and `keys`, then `activate`; labels, weights,
+    split, identifiers, statistics and engines read the active rows, in the order that `activate`
+    was given.
     """
 
     rows: tuple[int, ...] = ()
@@ -50,12 +51,11 @@ class Snapshot(SlotTables):
     """The client's own key of what is drawn by a row's content; empty where nothing is."""
     _numbering: Numbering | None = field(default=None, repr=False)
     """Until `activate`."""
+    _numbered: bool = False
     _salt: bytes = field(default=b"", repr=False)
     """The key of chance: random, or with a seed what follows from that and from the rows."""
     _size: int = 0
     """Rows of `raw`."""
-    _first: int = 0
-    """Their first rowid, while the snapshot is taken."""
     _rows: str = "active"
     """The part that holds the active rows."""
     held: HeldRows | None = field(default=None, repr=False)
@@ -69,16 +69,14 @@ class Snapshot(SlotTables):
         con: sql.Connection,
         specification: SlotSpecification,
         fragments: Sequence[str],
-        secret: bytes,
         run: str,
         draws: bytes = b"",
     ) -> Snapshot:
         """Evaluate the fragments (SQL, in the order of `specification.fragments`).
 
-        The caller opens the transaction that makes all snapshots of a client consistent. `secret`
-        is the run's key for join keys; `draws` the client's own for drawing validation rows and the
-        noise of labels, without which a specification with `base` is an InternalError, unless it
-        has a seed, which they follow then.
+        The caller opens the transaction that makes all snapshots of a client consistent. `draws`
+        is the client's own key for drawing validation rows and the noise of labels, without which a
+        specification with `base` is an InternalError, unless it has a seed, which they follow then.
         Raises ModelError if a fragment does not have the columns that the specification calls for.
         """
         seed = specification.seed
@@ -89,17 +87,28 @@ class Snapshot(SlotTables):
         snapshot = cls(con, run, specification, fragments=tuple(fragments), draws=draws)
         try:
             snapshot._evaluate(fragments, draws)
-            snapshot._numbering = number_rows(
-                snapshot, secret, sum(snapshot.rows), snapshot._first, snapshot.held
-            )
-            if snapshot.held is not None:
-                snapshot.held = snapshot.held.without_keys()
-            snapshot._salt = snapshot._numbering.salt
+            if not specification.keys:
+                snapshot._number(b"")
         except BaseException:
             # in a failed transaction nothing can be dropped; its roll-back takes the tables along
             snapshot._tables.clear()
             raise
         return snapshot
+
+    def number(self, secret: bytes) -> None:
+        """Give the rows of a slot with keys their ids; `secret` is the run's key for join keys.
+
+        Raises ModelError where a key that is not nullable has a NULL.
+        """
+        if self._numbered:
+            raise InternalError("keys are asked for once, of a slot that has any")
+        self._number(secret)
+
+    def _number(self, secret: bytes) -> None:
+        found = number_rows(self, secret, sum(self.rows), self.held)
+        if self.held is not None:
+            self.held = self.held.without_keys()
+        self._numbering, self._salt, self._numbered = found, found.salt, True
 
     def keys(self) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
         """What `JoinKeys` carries, rows in row-id order; it is here once.
@@ -115,8 +124,11 @@ class Snapshot(SlotTables):
         return numbering.fragments, numbering.tags, numbering.codes
 
     def taken(self) -> tuple[Array, Array]:
-        """Of all rows in row-id order, before `keys`: the fragment, uint16 (n,), or (0,) if there
-        is one; the mark, uint64 (n,), or (0,) where the specification has none."""
+        """Of all rows, in row-id order once they have ids: the fragment, uint16 (n,), or (0,) if
+        there is one; the mark, uint64 (n,), or (0,) where the specification has none. After `keys`
+        the fragments are gone."""
+        if not self._numbered:
+            return origins(self, sum(self.rows), self.held)
         numbering = self._numbered_rows()
         return numbering.fragments, numbering.marks
 
@@ -426,9 +438,8 @@ class Snapshot(SlotTables):
         )
         found = sql.fetch(self.con, query)
         self._settle({index: (size, own) for index, size, own, *_ in found})
-        # in the transaction that makes a table, its rowids do not begin at 0
-        self._first = min((first for *_, first, _ in found), default=0)
-        if max((last for *_, last in found), default=-1) - self._first + 1 != self._size:
+        first = min((first for *_, first, _ in found), default=0)
+        if max((last for *_, last in found), default=-1) - first + 1 != self._size:
             raise InternalError("the rows of a snapshot do not lie side by side")
 
     def _settle(self, counts: Mapping[int, tuple[int, int]]) -> None:
@@ -443,6 +454,8 @@ class Snapshot(SlotTables):
         )
 
     def _numbered_rows(self) -> Numbering:
+        if not self._numbered:
+            raise InternalError("rows have no ids before their keys are asked for")
         if self._numbering is None:
             raise InternalError("the rows are active already")
         return self._numbering

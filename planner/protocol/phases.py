@@ -206,12 +206,12 @@ def join_keys(run: Run, slot: Slot, client: Client) -> Asked:
     tags = tuple(sym.of_client("tags", slot, client, k, f"key{k}") for k in slot.keys)
     left_out = {} if several else {"fragment": NOTHING}
     reply = content(ms.JoinKeys, what, rows=rows, keys=len(tags), tags=tags, **left_out)
-    return content(ms.SendKeys), reply
+    return content(ms.SendKeys, clients=len(run.clients)), reply
 
 
 def activation(run: Run) -> Exchange:
     def activate(run: Run, slot: Slot, client: Client) -> Asked:
-        request = content(ms.Activate, active=active_rows(slot, client))
+        request = content(ms.Activate, active=active_rows(slot, client), clients=len(run.clients))
         return request, content(ms.Ready) if run.weighted else counted(run, slot, client)
 
     return over(run, "active rows", run.active, activate)

@@ -22,7 +22,8 @@ from sqlfl.coordinator.findings import (
 )
 from sqlfl.coordinator.join_limits import key_words
 from sqlfl.coordinator.join_size import SlotCodes, joins_of
-from sqlfl.coordinator.preparation import Joined, Targets, labels, prepare
+from sqlfl.coordinator.labels import labels
+from sqlfl.coordinator.preparation import Joined, Targets, prepare
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.errors import ModelError
 from sqlfl.messages import Message, Profile, SendExplained, SendProfile

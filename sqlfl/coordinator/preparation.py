@@ -18,7 +18,7 @@ from sqlfl.coordinator.mapping_query import Room, SlotRows, key_codes, run_mappi
 from sqlfl.coordinator.proposing import propose
 from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
 from sqlfl.coordinator.scratch import Scratch
-from sqlfl.errors import ModelError, PartyError, PlanError
+from sqlfl.errors import PartyError, PlanError
 from sqlfl.messages import (
     CLIENT,
     Activate,
@@ -27,20 +27,16 @@ from sqlfl.messages import (
     Prepare,
     Ranges,
     SendKeys,
-    SendLabels,
     SetEncoding,
     SetRanges,
     Statistics,
 )
 from sqlfl.messages.replies import Channel, ask
-from sqlfl.models.kinds import kind_of
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import places
 from sqlfl.privacy.statistics import deviation
 from sqlfl.schema import Address, SlotSpecification, specifications_to_json
-from sqlfl.unions import merge_classes, merge_noised, merge_ranges, merge_statistics
-
-LARGEST_TARGET = 1e30
+from sqlfl.unions import merge_noised, merge_ranges, merge_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +156,9 @@ def prepare(
     Raises PartyError where a client's query fails, ModelError where the join is too large.
     """
     tell("taking snapshots")
-    slots, null_targets = _snapshots(plan, channel, run)
+    slots, null_targets, nonces = _snapshots(plan, channel, run)
     tell("joining keys")
-    codes = _codes(plan, slots, channel, run)
+    codes = _codes(plan, slots, nonces, channel, run)
     seen(codes)
     virtual, labelled = _virtual(plan, codes), _labelled(plan, codes)
     rows = _join(plan, codes, tell, scratch, executor)
@@ -173,7 +169,7 @@ def prepare(
         rows = _limited(plan, rows, virtual, plan.privacy.max_fan_out)
     kept, often = _active(rows)
     rows = rows.renumbered(kept)
-    joined = _activate(plan, slots, rows, kept, often, virtual, channel, run)
+    joined = _activate(plan, slots, nonces, rows, kept, often, virtual, channel, run)
     return Joined(
         rows.total,
         joined,
@@ -187,9 +183,9 @@ def prepare(
 
 
 def _codes(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], channel: Channel, run: str
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: Channel, run: str
 ) -> dict[int, SlotCodes]:
-    keys = _keys(plan, slots, channel, run)
+    keys = _keys(plan, slots, nonces, channel, run)
     check_keys(plan, keys.values())
     return key_codes(slots, keys)
 
@@ -229,7 +225,7 @@ def _unmatched(plan: FederatedPlan, joined: Mapping[int, JoinedSlot]) -> dict[in
 
 
 def _keys(
-    plan: FederatedPlan, slots: tuple[SlotRows, ...], channel: Channel, run: str
+    plan: FederatedPlan, slots: tuple[SlotRows, ...], nonces: Array, channel: Channel, run: str
 ) -> dict[Address, JoinKeys]:
     """Of all clients that join by keys."""
     rows = {
@@ -238,7 +234,7 @@ def _keys(
         if slot.keys
         for address, counts in zip(slot.addresses, slot.fragment_rows, strict=True)
     }
-    requests = {address: SendKeys(run, address[1]) for address in rows}
+    requests = {address: SendKeys(run, address[1], nonces) for address in rows}
     return ask(channel, requests, lambda a: expected.join_keys(told(plan, a), rows[a]))
 
 
@@ -292,7 +288,10 @@ def _unjoined(plan: FederatedPlan, rows: RowMapping, labelled: Array | None) -> 
     return int(np.count_nonzero(apart))
 
 
-def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[SlotRows, ...], int]:
+def _snapshots(
+    plan: FederatedPlan, channel: Channel, run: str
+) -> tuple[tuple[SlotRows, ...], int, Array]:
+    """With the rows without a label, and what clients have drawn, uint8 (clients, 16)."""
     fragments = {client: plan.fragments_sql(client) for client in plan.specifications}
     requests = {
         (client, CLIENT): Prepare(
@@ -324,7 +323,8 @@ def _snapshots(plan: FederatedPlan, channel: Channel, run: str) -> tuple[tuple[S
         )
         counted = tuple(rows[address] for address in addresses)
         slots.append(SlotRows(slot.index, addresses, own, counted, slot.keys))
-    return tuple(slots), null_targets
+    nonces = np.unique([reply.nonce for reply in replies.values()], axis=0)
+    return tuple(slots), null_targets, nonces
 
 
 def _in_words(plan: FederatedPlan, error: PartyError) -> PartyError:
@@ -359,6 +359,7 @@ def _active(rows: RowMapping) -> tuple[dict[int, Array], dict[int, Array]]:
 def _activate(
     plan: FederatedPlan,
     slots: tuple[SlotRows, ...],
+    nonces: Array,
     mapping: RowMapping,
     kept: dict[int, Array],
     often: dict[int, Array],
@@ -380,7 +381,8 @@ def _activate(
             mine = slice(bounds[number], bounds[number + 1])
             own = active[mine]
             own -= np.uint32(slot.offsets[number])
-            requests[address] = Activate(run, slot.slot, own, counts[mine], mapping.total)
+            counted_here = own, counts[mine], mapping.total
+            requests[address] = Activate(run, slot.slot, *counted_here, nonces)
     counted = {a: float(request.counts.sum()) for a, request in requests.items()}
     now = {a: not told(plan, a).weighted for a in requests}
     replies = ask(
@@ -455,41 +457,3 @@ def merge_encodings(
             merged = merge_statistics(parts, total)
         requests |= dict.fromkeys(slot.addresses, merged)
     ask(channel, requests, lambda a: expected.encoding_set(requests[a]))
-
-
-def targets(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
-    """The target of every joined row, in clear, from the clients of the target's slot."""
-    return labels(plan, joined, channel, run).spread(joined)
-
-
-def labels(plan: FederatedPlan, joined: Joined, channel: Channel, run: str) -> Targets:
-    """The targets of the active rows of their slot."""
-    index = next(slot.index for slot in plan.ucq.slots if slot.target)
-    slot = joined.slots[index]
-    requests = {a: SendLabels(run, index) for a in slot.addresses}
-    type_ = plan.ucq.target_type or "VARCHAR"
-    replies = ask(
-        channel, requests, lambda a: expected.labels(told(plan, a), slot.active[a], type_)
-    )
-    parts = [replies[address] for address in slot.addresses]
-    if plan.regression:
-        every = [part.values for part in parts]
-        numbers = np.concatenate(every) if len(every) > 1 else every[0]
-        if max(numbers.max(initial=0.0), -numbers.min(initial=0.0)) > LARGEST_TARGET:
-            raise ModelError(
-                f"target {plan.ucq.target} has values beyond ±{LARGEST_TARGET:g}, which do not fit "
-                "the 4-byte numbers of messages",
-                hint="divide the target by a power of ten",
-            )
-        kind = kind_of(plan.kind)
-        least, lowest = kind.least, numbers.min(initial=np.inf)
-        if least is not None and (lowest < least or (kind.above and lowest == least)):
-            where = f"below {least:g}" if lowest < least else f"that are {least:g}"
-            raise ModelError(
-                f"target {plan.ucq.target} has values {where}, which a {plan.kind} does not take",
-                hint="correct them, or leave their rows out with WHERE",
-            )
-        return Targets(numbers, None, index)
-    classes, codes = merge_classes(parts, type_)
-    # there may be one for each joined row
-    return Targets(codes.astype(np.min_scalar_type(len(classes))), classes, index)

@@ -16,10 +16,11 @@ from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.factorised import Factorised
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
 from sqlfl.coordinator.join_limits import check_memory, check_tables, is_written
+from sqlfl.coordinator.labels import labels
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import CountedMapping, TableMapping
 from sqlfl.coordinator.measures import measured_rows
-from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, labels, prepare
+from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, prepare
 from sqlfl.coordinator.protection import Protection, protect
 from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Problem

@@ -12,7 +12,8 @@ import pyarrow as pa
 from sqlfl.arrays import Array
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.findings import remark_on_features, remark_on_join
-from sqlfl.coordinator.preparation import Joined, Targets, prepare, targets, told
+from sqlfl.coordinator.labels import targets
+from sqlfl.coordinator.preparation import Joined, Targets, prepare, told
 from sqlfl.coordinator.protection import check_run
 from sqlfl.coordinator.quality import look
 from sqlfl.coordinator.weighting import sample_weights

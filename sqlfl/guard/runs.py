@@ -49,6 +49,8 @@ class Parts:
     """None for the row that stands for partners that a LEFT JOIN does not find."""
     least: int | None = None
     """Rows by which runs over them must differ; None where rows are not known again."""
+    keyed: bool = False
+    """Rows have ids once their join keys are asked for."""
 
 
 class GovernedRun:
@@ -83,16 +85,20 @@ class GovernedRun:
     def prepared(self, run: str, slot: int, size: int) -> None:
         """size: rows of the slot's snapshot. Raises PolicyError where they are few, or differ by
         few from those of another run."""
-        fragments, marks = self._slots.taken(run, slot)
-        parts = self.parts[slot]
-        if not len(fragments):
-            fragments = np.full(size, next(iter(parts.tables)), np.uint16)
-        nobodys = [number for number, table in parts.tables.items() if table is None]
-        taken = self._taken[slot] = _Taken(fragments, marks, ~np.isin(fragments, nobodys))
+        taken = self._take(slot, size, *self._slots.taken(run, slot))
         least = self.rules[slot].min_rows
         if int(taken.somebodys.sum()) < least:
             raise refusal(f"min_rows = {least}")
         self._differ(slot, TAKEN, np.arange(size), np.ones(size))
+
+    def _take(self, slot: int, size: int, fragments: Array, marks: Array) -> _Taken:
+        """The rows as they are numbered now: of a slot with keys for good once these have left."""
+        parts = self.parts[slot]
+        if not len(fragments):
+            fragments = np.full(size, next(iter(parts.tables)), np.uint16)
+        nobodys = [number for number, table in parts.tables.items() if table is None]
+        found = self._taken[slot] = _Taken(fragments, marks, ~np.isin(fragments, nobodys))
+        return found
 
     def serve(self, request: ms.Message, answer: Serve) -> ms.Message:
         rules = self.rules.get(request.slot, self.every)
@@ -104,6 +110,8 @@ class GovernedRun:
         ):
             raise PolicyError(f"{request.kind} before the rows that are joined are told")
         if isinstance(request, ms.Activate):
+            if self.parts[request.slot].keyed and not self._asked[request.slot, ms.SendKeys.kind]:
+                raise PolicyError("rows are told active before their join keys are asked for")
             self._check_active(request, rules)
         elif isinstance(request, ms.Weigh):
             self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
@@ -123,6 +131,10 @@ class GovernedRun:
             self.left.add(FEATURES)
         if isinstance(request, ms.Activate):
             self._active[request.slot] = request.rows
+        if isinstance(reply, ms.JoinKeys):
+            size = len(self._taken[request.slot].somebodys)
+            _, marks = self._slots.taken(request.run, request.slot)
+            self._take(request.slot, size, reply.fragment, marks)
         if isinstance(request, ms.Start):
             assert isinstance(reply, ms.Ready)
             self._check_encoded(request, reply.width, rules)

@@ -12,6 +12,15 @@ from sqlfl.schema import MOST_FOLDS
 if TYPE_CHECKING:
     from sqlfl.arrays import Array
 
+NONCE_BYTES = 16
+
+
+def no_nonces() -> Array:
+    """Where none are told, with which no client makes keys."""
+    import numpy as np
+
+    return np.zeros((0, NONCE_BYTES), np.uint8)
+
 
 @dataclass(frozen=True, eq=False)
 class Prepare(Message):
@@ -28,16 +37,24 @@ class Prepare(Message):
 @dataclass(frozen=True, eq=False)
 class Prepared(Message):
     kind = "prepared"
-    words = "rows per fragment, rows without a label"
+    words = "rows per fragment, rows without a label, a nonce"
     rows: Array = field(metadata=array("int64", "fragments", least=0))
     """Rows of each fragment's snapshot."""
     null_targets: Array = field(metadata=array("int64", "fragments", least=0))
     """Rows whose target is NULL; left out unless they are there to match."""
+    nonce: Array = field(metadata=array("uint8", NONCE_BYTES))
+    """Drawn by the client: keys of the run are made of those of all clients."""
+
+
+NONCES = array("uint8", "clients", NONCE_BYTES, ascending=True)
 
 
 @dataclass(frozen=True, eq=False)
 class SendKeys(Message):
     kind = "send_keys"
+    words = "nonces"
+    nonces: Array = field(default_factory=no_nonces, metadata=NONCES)
+    """Of all clients of the run; the one that is asked looks for its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +75,15 @@ class Activate(Message):
     """Coordinator to client: the rows that occur in the join, and how often."""
 
     kind = "activate"
-    words = "rows that occur in the join, how often, and N"
+    words = "joined rows, how often, N, nonces"
     rows: Array = field(metadata=array("uint32", "active", ascending=True))
     """Row ids. All later messages are in this order."""
     counts: Array = field(metadata=array("uint32", "active", least=1))
     """cnt."""
     total: int = field(metadata=integer())
     """N, joined rows."""
+    nonces: Array = field(default_factory=no_nonces, metadata=NONCES)
+    """As in `SendKeys`, which slots without join keys are not sent."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,12 +98,19 @@ class CombinedClient(Server):
                     sizes.setdefault(number, {})[fragment] = count
             own = found[item.slot] = CombinedSlot(item, self._members, sizes)
             check_delta(item, own.size)
-            own.number(request.run)
+            own.number(request)
         self._runs[request.run] = found
         order = [(item.slot, fragment) for item in slots for fragment in item.fragments]
-        return ms.Prepared(
-            request.run, request.slot, _summed(rows, order), _summed(null_targets, order)
-        )
+        counts = _summed(rows, order), _summed(null_targets, order)
+        return ms.Prepared(request.run, request.slot, *counts, self._nonce(request, replies[0]))
+
+    def _nonce(self, request: ms.Prepare, drawn: ms.Prepared) -> np.ndarray:
+        """What one of the clients has drawn for the run, for all of them: what is told is the
+        party's."""
+        nonce = bytes(drawn.nonce)
+        every = range(len(self._members))
+        self._members.do(request, every, lambda _, client: client.draw(request.run, nonce))
+        return drawn.nonce
 
     def _write(self, request: ms.Write) -> ms.Message:
         """Each client's own rows, into its own table."""

@@ -121,23 +121,23 @@ class CombinedSlot:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def number(self, run: str) -> None:
+    def number(self, request: ms.Prepare) -> None:
         """Give rows without keys their order."""
         if not self.specification.keys:
             sizes = list(self._sizes.values())
-            self._rows = by_fragment(self.specification, sizes, self._chances(run))
+            self._rows = by_fragment(self.specification, sizes, self._chances(request))
 
     def _join_keys(self, request: ms.SendKeys) -> ms.Message:
         parts, sizes = self._ask(request, ms.JoinKeys), list(self._sizes.values())
         self._rows, reply = merge_join_keys(
-            self.specification, parts, sizes, self._chances(request.run)
+            self.specification, parts, sizes, self._chances(request)
         )
         return reply
 
-    def _chances(self, run: str) -> list[bytes]:
-        request = ms.SendKeys(run, self.specification.slot)
+    def _chances(self, request: ms.Message) -> list[bytes]:
+        slot = self.specification.slot
         return self._members.do(
-            request, self._sizes, lambda _, client: client.chance(run, request.slot)
+            request, self._sizes, lambda _, client: client.chance(request.run, slot)
         )
 
     def _activate(self, request: ms.Activate) -> ms.Message:

@@ -22,12 +22,13 @@ from sqlfl.party.cursors import Cursors
 from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
+from sqlfl.party.places import told_apart
+from sqlfl.party.run_state import RunState
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
 from sqlfl.schema import (
     Client,
     Listing,
-    Place,
     SlotSpecification,
     listing_to_json,
     specifications_from_json,
@@ -35,7 +36,6 @@ from sqlfl.schema import (
 from sqlfl.udfs import blame, keys
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
-from sqlfl.udfs.connection import files
 from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.drawing import folds_of, split_of
 from sqlfl.udfs.label_secret import Holders, LabelSecret
@@ -60,12 +60,6 @@ class Secrets:
     """Shared by one party's clients: vocabularies."""
     holders: Holders = field(default_factory=Holders)
     """Shared by all parties: whose secret of label noise is another one's too."""
-
-
-@dataclass(eq=False)
-class RunState:
-    cursor: duckdb.DuckDBPyConnection
-    slots: dict[int, SlotState] = field(default_factory=dict)
 
 
 class PartyClient(Server):
@@ -223,23 +217,12 @@ class PartyClient(Server):
         cursor = self._cursors.begin()
         try:
             places, tables = self._listings.listing(cursor)
-            told = Listing(self._told(cursor, places), tables, self._labels.fleeting)
+            if self._instance is not None:
+                places = told_apart(cursor, places, self._instance, self._secrets.organisation)
+            told = Listing(places, tables, self._labels.fleeting)
             return ms.Tables(request.run, request.slot, listing_to_json(told))
         finally:
             self._cursors.end(cursor)
-
-    def _told(
-        self, cursor: duckdb.DuckDBPyConnection, places: tuple[Place, ...]
-    ) -> tuple[Place, ...]:
-        """With what tells, among the party's clients, that two have one database open."""
-        if self._instance is None:
-            return places
-        found, secret = files(cursor), self._secrets.organisation
-        return tuple(
-            replace(place, database=keys.derive(secret, "database", name).hex()[:32])
-            for place in places
-            for name in [found.get(place.catalog) or f"{self._instance}:{place.catalog}"]
-        )
 
     def _describe(self, request: ms.Describe) -> ms.Columns:
         cursor = self._cursors.begin()
@@ -290,7 +273,6 @@ class PartyClient(Server):
         self, request: ms.Prepare, slots: tuple[SlotSpecification, ...], run: RunState
     ) -> ms.Prepared:
         """All fragments in one transaction, so that the slots' snapshots are of one instant."""
-        secret = keys.derive(self._secrets.federation, request.run, "join")
         rows: list[int] = []
         null_targets: list[int] = []
         start = 0
@@ -302,7 +284,6 @@ class PartyClient(Server):
                 run.cursor,
                 replace(item, features=raw(item.features)),
                 fragments,
-                secret,
                 request.run,
                 self._draws(item),
             )
@@ -313,7 +294,8 @@ class PartyClient(Server):
             null_targets += snapshot.null_targets
         run.cursor.commit()
         counts = np.array(rows, np.int64), np.array(null_targets, np.int64)
-        return ms.Prepared(request.run, request.slot, *counts)
+        nonce = np.frombuffer(run.nonce, np.uint8)
+        return ms.Prepared(request.run, request.slot, *counts, nonce)
 
     def _draws(self, item: SlotSpecification) -> bytes:
         """The key of what is drawn by a row's content; before labels are noised, it is on disk."""
@@ -327,10 +309,14 @@ class PartyClient(Server):
         return self._blocks.secret("split") if item.base and item.seed is None else b""
 
     def _send_keys(self, request: ms.SendKeys, state: SlotState) -> ms.JoinKeys:
+        run = self._run(request)
+        run.agree(request.nonces)
+        state.snapshot.number(run.key(self._secrets.federation, request.run, "join"))
         fragment, tags, codes = state.snapshot.keys()
         return ms.JoinKeys(request.run, request.slot, fragment, tags, codes)
 
     def _activate(self, request: ms.Activate, state: SlotState) -> ms.Message:
+        self._run(request).agree(request.nonces)
         state.snapshot.activate(request.rows, request.counts)
         state.joined = request.total
         if state.specification.weighted:
@@ -347,8 +333,12 @@ class PartyClient(Server):
     def _vocabulary_key(self, run: str, state: SlotState) -> bytes:
         if state.warm is not None and state.warm.encoding.vocabulary_key is not None:
             return state.warm.encoding.vocabulary_key  # so that categories can be matched
+        return self._slot_key(run, state, "vocabulary")
+
+    def _slot_key(self, run: str, state: SlotState, purpose: str) -> bytes:
+        """The same for all clients of a slot."""
         own = str(state.specification.slot)
-        return keys.derive(self._slot_secret(state), run, "vocabulary", own)
+        return self._runs[run].key(self._slot_secret(state), run, purpose, own)
 
     def _slot_secret(self, state: SlotState) -> bytes:
         """What all clients of the slot know."""
@@ -405,6 +395,10 @@ class PartyClient(Server):
         self._blocks.save(request.model, request.slot, request.name, block)
         return ms.Saved(request.run, request.slot, 0)
 
+    def draw(self, run: str, nonce: bytes) -> None:
+        """This, drawn by the party, instead of what the client has drawn for the run."""
+        self._runs[run].nonce = nonce
+
     def chance(self, run: str, slot: int) -> bytes:
         """The key of chance of a slot's rows: random, or with a seed what follows from that and
         from the rows."""
@@ -427,11 +421,13 @@ class PartyClient(Server):
         run, slot = request.run, request.slot
         block = self.block(request.model, request.block)
         if isinstance(request, ms.SendErrors):
-            return looks.errors(block, state.snapshot, self._rotation_key(run, state), request)
+            return looks.errors(
+                block, state.snapshot, self._slot_key(run, state, "rotation"), request
+            )
         engine = self._scoring_engine(request, state, block)
         match request:
             case ms.SendRotated():
-                return looks.rotated(block, engine, self._rotation_key(run, state), request)
+                return looks.rotated(block, engine, self._slot_key(run, state, "rotation"), request)
             case ms.ScorePermuted():
                 values = predictions_of(looks.permuted(block, engine, request))
                 return ms.Predictions(run, slot, values, np.zeros(0, np.float64))
@@ -445,10 +441,6 @@ class PartyClient(Server):
     ) -> Engine:
         of = request.model, request.block
         return state.scoring_engine(self._runs[request.run].cursor, block, of)
-
-    def _rotation_key(self, run: str, state: SlotState) -> bytes:
-        """The same for all clients of a slot."""
-        return keys.derive(self._slot_secret(state), run, "rotation", str(state.specification.slot))
 
     def accept(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
         """Hold the block of model `name`, as if it had been trained in this run: no message asks

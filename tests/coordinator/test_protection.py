@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.coordinator.fan_out import copies, limit_fan_out, partners
-from sqlfl.coordinator.preparation import Targets, prepare, targets
+from sqlfl.coordinator.labels import targets
+from sqlfl.coordinator.preparation import Targets, prepare
 from sqlfl.coordinator.protection import (
     Watched,
     _one_class,

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import duckdb
-import pyarrow as pa
 import pytest
 
 import sqlfl
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.schema import Client
-from sqlfl.wire import encoded, received
+from tests import courier
 from tests.conftest import Open
 from tests.guard.clinic import PATIENTS, TESTS, Ask, ruled
 
@@ -35,4 +34,4 @@ def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
     secret = b"\x07" * 32
     client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst="acme")
     with closing(client):
-        yield lambda message: received(client.handle(pa.py_buffer(encoded(message))))
+        yield lambda message: courier.ask(client, message)

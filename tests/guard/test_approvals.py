@@ -327,9 +327,11 @@ def test_training_is_by_the_algorithm_that_was_proposed(ask: Ask) -> None:
     assert isinstance(prepared(ask, KEYS, request=own), ms.Prepared)
     refused(ask(ms.Start("r", 0, "sgd", "{}")), "start before the rows that are joined are told")
     some = np.arange(100, dtype=np.uint32)
+    ask(ms.SendKeys("r", 0))
     few = ms.Activate("r", 0, some, np.ones(100, np.uint32), 99)
     refused(ask(few), "count more than all that are joined")
     assert isinstance(prepared(ask, KEYS, request=own, run="again"), ms.Prepared)
+    ask(ms.SendKeys("again", 0))
     ask(replace(few, run="again", total=100))
     refused(ask(ms.Start("again", 0, "admm", "{}")), "training by admm is not of the run")
 

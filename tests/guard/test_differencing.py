@@ -9,7 +9,6 @@ from itertools import combinations, product
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import sqlfl
@@ -20,7 +19,7 @@ from sqlfl.guard.marks import marked
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.request import Asked
 from sqlfl.schema import Client
-from sqlfl.wire import encoded, received
+from tests import courier
 from tests.conftest import Open
 from tests.guard.clinic import (
     GRANT,
@@ -283,7 +282,7 @@ def asks(clinic: duckdb.DuckDBPyConnection) -> Iterator[Callable[[str], Ask]]:
             secret = b"\x07" * 32
             client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst=analyst)
             stack.enter_context(closing(client))
-            return lambda message: received(client.handle(pa.py_buffer(encoded(message))))
+            return lambda message: courier.ask(client, message)
 
         yield of
 
@@ -297,6 +296,7 @@ def joined(ask: Ask, run: str, ids: set[int], random: np.random.Generator) -> se
         return None
     few = min(len(ids), int(random.choice([0, 0, *range(9)])))
     left = np.sort(random.choice(len(ids), len(ids) - few, replace=False)).astype(np.uint32)
+    ask(ms.SendKeys(run, 0))
     if isinstance(ask(ms.Activate(run, 0, left, np.ones_like(left), len(left))), ms.Failure):
         return set()
     told = ask(ms.SendIdentifiers(run, 0))

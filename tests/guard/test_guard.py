@@ -328,20 +328,27 @@ def test_what_is_told_once_is_not_told_again(ask: Ask) -> None:
     slot = replace(SLOT, target=True)
     assert isinstance(prepared(ask, select, slot), ms.Prepared)
     some, ones = np.arange(100, dtype=np.uint32), np.ones(100, np.uint32)
-    assert isinstance(ask(ms.Activate("r", 0, some, ones, 100)), ms.Ready)
-    assert isinstance(ask(ms.SendLabels("r", 0)), ms.Labels)
-    for again in (ms.Activate("r", 0, some + 100, ones, 100), ms.SendLabels("r", 0)):
+    early = ask(ms.Activate("r", 0, some, ones, 100))
+    assert isinstance(early, ms.Failure)
+    assert early.text == "rows are told active before their join keys are asked for"
+    ask(ms.Finish("r", -1))
+    assert isinstance(prepared(ask, select, slot, run="s"), ms.Prepared)
+    assert isinstance(ask(ms.SendKeys("s", 0)), ms.JoinKeys)
+    assert isinstance(ask(ms.Activate("s", 0, some, ones, 100)), ms.Ready)
+    assert isinstance(ask(ms.SendLabels("s", 0)), ms.Labels)
+    for again in (ms.Activate("s", 0, some + 100, ones, 100), ms.SendLabels("s", 0)):
         reply = ask(again)
         assert isinstance(reply, ms.Failure)
         assert reply.text.startswith(f"message {again.kind} more than 1 times")
-    ask(ms.Finish("r", -1))
-    reply = prepared(ask, select, slot)
+    ask(ms.Finish("s", -1))
+    reply = prepared(ask, select, slot, run="s")
     assert isinstance(reply, ms.Failure)
     assert reply.text.startswith("a run of this name was there before")
 
 
 def test_rows_of_a_few_are_not_activated(ask: Ask) -> None:
     prepared(ask, "SELECT pid AS sqlfl_key_0_0 FROM patients")
+    ask(ms.SendKeys("r", 0))
     reply = ask(ms.Activate("r", 0, np.array([7], np.uint32), np.array([9], np.uint32), 9))
     assert isinstance(reply, ms.Failure)
     assert "min_rows = 5, of rows that are joined" in reply.text

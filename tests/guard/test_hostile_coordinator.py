@@ -14,7 +14,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,12 +36,14 @@ from sqlfl.schema import (
     SlotSpecification,
     specifications_to_json,
 )
-from sqlfl.wire import encoded, received
+from sqlfl.wire import received
+from tests import courier
 from tests.conftest import Open
 from tests.databases import in_memory
 from tests.depth import examples
 from tests.fuzzing import FITTING
 
+TABLES = "SELECT * EXCLUDE (estimated_size) FROM duckdb_tables()"
 CANARY = "CANARY7153"
 NUMBER = 715300717153
 MADE = f"""CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
@@ -90,7 +91,7 @@ def party(con: duckdb.DuckDBPyConnection, rules: str = "", analyst: str = "acme"
 
 
 def told(client: PartyClient, message: Message) -> Message:
-    data = client.handle(pa.py_buffer(encoded(message))).to_pybytes()
+    data = courier.brought(client, message)
     for secret in (CANARY.encode(), str(NUMBER)[:6].encode(), np.int64(NUMBER).tobytes()[:5]):
         assert secret not in data, message
     return received(data)
@@ -356,6 +357,7 @@ ROWS = {
 def test_active_rows_of_ones_choice(ask: Ask, rows: tuple[list[int], list[int], int]) -> None:
     asked = tuple(Asked(0, m.kind, "", "", 1) for m in ANSWERED)
     assert isinstance(propose(ask, SLOT, (SELECT,), request(*asked)), ms.Prepared)
+    assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
     chosen, counts, total = rows
     message = ms.Activate("r", 0, np.array(chosen, np.uint32), np.array(counts, np.uint32), total)
     assert_refused(ask(message), "PolicyError", "InternalError", "WireError")
@@ -379,6 +381,7 @@ def test_weights_of_ones_choice(ask: Ask, weights: np.ndarray) -> None:
     asked = tuple(Asked(0, m.kind, "", "", 1) for m in (*ANSWERED, ms.Weigh("r", 0, ONES, 1.0)))
     slot = replace(SLOT, weighted=True)
     assert isinstance(propose(ask, slot, (SELECT,), request(*asked)), ms.Prepared)
+    assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
     assert isinstance(ask(ms.Activate("r", 0, SOME, ONES, 100)), ms.Ready)
     assert_refused(ask(ms.Weigh("r", 0, weights, 1.0)), "PolicyError", "WireError")
     even = ms.Weigh("r", 0, np.ones(100), 100.0)

@@ -27,6 +27,7 @@ from sqlfl.messages import (
     Predictions,
     Prepared,
     Ready,
+    SendKeys,
     Split,
     Weigh,
     Write,
@@ -109,12 +110,16 @@ def test_a_kind_is_one_message() -> None:
 
 
 UNION = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+NONCE = np.zeros(16, np.uint8)
 WRONG = {
-    "a type": (Prepared("r", 0, np.zeros(2, np.int32), np.zeros(2, np.int64)), "must be int64"),
+    "a type": (
+        Prepared("r", 0, np.zeros(2, np.int32), np.zeros(2, np.int64), NONCE), "must be int64"),
     "another order of bytes": (
-        Prepared("r", 0, np.zeros(2, ">i8"), np.zeros(2, np.int64)), "must be int64"),
+        Prepared("r", 0, np.zeros(2, ">i8"), np.zeros(2, np.int64), NONCE), "must be int64"),
     "dimensions": (PartialGradient("r", 0, np.zeros(3)), "must have 2 dimensions"),
-    "lengths": (Prepared("r", 0, np.zeros(2, int), np.zeros(3, int)), "has 3 where fragments is 2"),
+    "lengths": (
+        Prepared("r", 0, np.zeros(2, int), np.zeros(3, int), NONCE), "has 3 where fragments is 2"),
+    "a short nonce": (SendKeys("r", 0, np.zeros((1, 8), np.uint8)), "has 8 where 16 is"),
     "a list": (ColumnsMessage("r", 0, ["a"], ("b",)), "must be a tuple"),  # type: ignore[arg-type]
     "how many": (ColumnsMessage("r", 0, ("a", "b"), ("b",)), "has 1 where columns is 2"),
     "text that is none": (ColumnsMessage("r", 0, (b"a",), ("b",)), "must hold text"),  # type: ignore[arg-type]
@@ -148,6 +153,8 @@ def f32(*values: float) -> np.ndarray:
 PLACE: Any = ("r", 0, ("a", "b", "c"), (), np.zeros(0, np.int32), ())
 TAGS = np.frombuffer(bytes(range(32)), np.uint8).reshape(2, 16)
 ODD = {
+    "nonces in another order": SendKeys("r", 0, TAGS[[1, 0]]),
+    "a nonce twice": Activate("r", 0, u32(0), u32(1), 1, TAGS[[0, 0]]),
     "rows that do not ascend": Activate("r", 0, u32(1, 0), u32(1, 1), 2),
     "rows that are met twice": Activate("r", 0, u32(1, 1), u32(1, 1), 2),
     "a count of 0": Activate("r", 0, u32(0, 1), u32(1, 0), 2),
@@ -163,7 +170,7 @@ ODD = {
     "a prediction that is no number": Predictions("r", 0, f32(1.0, np.nan), np.zeros(0)),
     "an infinite product": Predictions("r", 0, f32(1.0), np.array([np.inf])),
     "half a row for validation": Split("r", 0, np.array([0, 2], np.uint8)),
-    "negative rows": Prepared("r", 0, np.array([-1]), np.array([0])),
+    "negative rows": Prepared("r", 0, np.array([-1]), np.array([0]), NONCE),
     "a negative weight": Weigh("r", 0, np.array([1.0, -1e-9]), 1.0),
     "an infinite weight": Weigh("r", 0, np.array([1.0, np.inf]), 1.0),
     "other columns of moments": Gram(

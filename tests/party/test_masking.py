@@ -31,6 +31,7 @@ SPECIFICATION = SlotSpecification(
     secure=True,
 )
 GRADIENT = np.array([[1.5], [-2.25]])
+NONCE = np.zeros(ms.NONCE_BYTES, np.uint8)
 
 
 def reply(message: ms.Message) -> Callable[[], ms.Message]:
@@ -45,7 +46,7 @@ class Party:
         self.masking = Masking(self.client, secret)
         self.worked = 0
         text = specifications_to_json((replace(SPECIFICATION, shared=shared),))
-        prepared = ms.Prepared("r", CLIENT, np.ones(1, np.int64), np.zeros(1, np.int64))
+        prepared = ms.Prepared("r", CLIENT, np.ones(1, np.int64), np.zeros(1, np.int64), NONCE)
         self.masking.answer(ms.Prepare("r", CLIENT, text, ("SELECT 1",)), reply(prepared))
 
     @property

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from sqlglot import exp
 
-from sqlfl.messages import JoinKeys
+from sqlfl import session
+from sqlfl.messages import JoinKeys, SendKeys
 from sqlfl.udfs import held_keys, keys, sql
 from tests.conftest import Open
 from tests.depth import THOROUGH
@@ -79,13 +80,15 @@ def by_hash(found: set[bytes]) -> list[int]:
     return sorted(table[tag] for tag in found if tag in table)
 
 
-def by_guessed_key(found: set[bytes], run: str) -> list[int]:
-    """Ids given back by HMAC under keys that someone without the parties' secret could try.
+def by_guessed_key(found: set[bytes], run: str, nonces: np.ndarray) -> list[int]:
+    """Ids given back by HMAC under keys that someone without the parties' secret could try, who has
+    passed all nonces on.
 
     Over the ids that are there: one hit would do to show that a key was right.
     """
     secrets = [b"", bytes(32), run.encode(), bytes.fromhex(run), b"sqlfl", b"join"]
     guesses = secrets + [keys.derive(secret, run, "join") for secret in secrets]
+    guesses += [keys.derive(keys.run_key(secret, run, nonces), "join") for secret in secrets]
     recovered = set()
     for key in guesses:
         for i, message in zip(known(), messages(known()), strict=True):
@@ -94,24 +97,29 @@ def by_guessed_key(found: set[bytes], run: str) -> list[int]:
     return sorted(recovered)
 
 
-def captured(parties: Parties, runs: int = 1) -> list[tuple[str, dict[str, set[bytes]]]]:
-    """The run's id, and each party's tags, of so many runs of one statement."""
+Sent = tuple[tuple[str, np.ndarray], dict[str, set[bytes]]]
+
+
+def captured(parties: Parties, runs: int = 1) -> list[Sent]:
+    """The run's id and its nonces, and each party's tags, of so many runs of one statement."""
     found = []
     with watched(parties) as (fed, coordinator):
         for _ in range(runs):
             fed.sql(TRAIN.replace("TRAIN MODEL", "TRAIN OR REPLACE MODEL"))
             view = coordinator.view()
-            (sent,) = view.of("join_keys", "up", "bank")
-            found.append((sent.run, {party: tags(view, party) for party in PARTIES}))
+            (sent,) = view.of("send_keys", "down", "bank")
+            assert isinstance(sent, SendKeys)
+            own = {party: tags(view, party) for party in PARTIES}
+            found.append(((sent.run, sent.nonces), own))
     return found
 
 
 def test_the_tags_of_real_traffic_are_in_no_dictionary(parties: Parties) -> None:
-    ((run, sent),) = captured(parties)
+    ((told, sent),) = captured(parties)
     for party in PARTIES:
         assert len(sent[party]) == ROWS
         assert by_hash(sent[party]) == []
-        assert by_guessed_key(sent[party], run) == []
+        assert by_guessed_key(sent[party], *told) == []
     # the parties' tags meet all the same, which is what they are for
     assert sent["bank"] == sent["clinic"]
 
@@ -132,16 +140,12 @@ def test_a_build_with_a_plain_hash_is_broken_whole(
 def test_a_build_without_the_secret_is_broken_whole(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    derive = keys.derive
-
-    def careless(secret: bytes, *info: str) -> bytes:
-        return derive(b"" if info[-1] == "join" else secret, *info)
-
-    monkeypatch.setattr(keys, "derive", careless)
-    ((run, sent),) = captured(parties)
+    run_key = keys.run_key
+    monkeypatch.setattr(keys, "run_key", lambda _, *own: run_key(b"", *own))
+    ((told, sent),) = captured(parties)
     monkeypatch.undo()
     for party in PARTIES:
-        assert by_guessed_key(sent[party], run) == known().tolist()
+        assert by_guessed_key(sent[party], *told) == known().tolist()
 
 
 def test_two_runs_of_one_statement_have_no_tag_in_common(parties: Parties) -> None:
@@ -154,12 +158,35 @@ def test_two_runs_of_one_statement_have_no_tag_in_common(parties: Parties) -> No
 def test_a_build_with_one_key_for_all_runs_is_linked(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    derive = keys.derive
-
-    def lasting(secret: bytes, *info: str) -> bytes:
-        return derive(secret, *(info[1:] if info[-1] == "join" else info))
-
-    monkeypatch.setattr(keys, "derive", lasting)
+    monkeypatch.setattr(keys, "run_key", lambda secret, *_: secret)
     (_, first), (_, second) = captured(parties, runs=2)
+    for party in PARTIES:
+        assert first[party] == second[party]
+
+
+def under_one_id(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> tuple[Sent, Sent]:
+    """Two runs of a coordinator that calls them alike."""
+    monkeypatch.setattr(session.secrets, "token_hex", lambda size: "ab" * size)
+    first, second = captured(parties, runs=2)
+    assert first[0][0] == second[0][0]
+    return first, second
+
+
+def test_a_run_id_that_is_used_twice_links_nothing(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (_, first), (_, second) = under_one_id(parties, monkeypatch)
+    for party in PARTIES:
+        assert len(first[party]) == len(second[party]) == ROWS
+        assert not first[party] & second[party]
+    assert second["bank"] == second["clinic"]
+
+
+def test_a_build_whose_keys_follow_from_the_run_id_alone_is_linked(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_key = keys.run_key
+    monkeypatch.setattr(keys, "run_key", lambda secret, run, nonces: run_key(secret, run, []))
+    (_, first), (_, second) = under_one_id(parties, monkeypatch)
     for party in PARTIES:
         assert first[party] == second[party]

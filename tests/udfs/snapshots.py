@@ -73,8 +73,10 @@ def take(
         if form == "tables":  # rows without features are held for either engine
             patch.setattr(rows, "held_rows", lambda *_: None)
         con.begin()
-        snapshot = Snapshot.take(con, wanted, fragments, secret, run, draws)
+        snapshot = Snapshot.take(con, wanted, fragments, run, draws)
         con.commit()
+    if wanted.keys:
+        snapshot.number(secret)
     return snapshot
 
 

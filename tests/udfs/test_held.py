@@ -155,7 +155,6 @@ def test_null_keys_are_refused_where_they_may_not_be(database: Open) -> None:
     con = database("CREATE TABLE t AS SELECT nullif(range, 3) AS k FROM range(9)")
     with pytest.raises(ModelError, match="NULL join keys"):
         both(con, specification(join=(("BIGINT",),)), "SELECT k AS sqlfl_key_0_0 FROM t")
-    con.rollback()
 
 
 def test_rows_of_several_fragments_some_of_which_only_match(database: Open) -> None:

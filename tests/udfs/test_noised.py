@@ -36,6 +36,7 @@ from sqlfl.udfs.register import BlockFunction
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.unions import merge_noised
 from sqlfl.wire import decode, encode
+from tests import courier
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 
@@ -410,7 +411,7 @@ class Party:
         self.client = PartyClient(CLIENT, con, Secrets(b"f", b"o"), blocks, labels)
 
     def ask(self, request: ms.Message) -> ms.Message:
-        return decode(self.client.handle(encode(request)))
+        return courier.ask(self.client, request)
 
     def begin(self, wanted: SlotSpecification, fragment: str, run: str = "run") -> ms.Message:
         text = specifications_to_json((wanted,))

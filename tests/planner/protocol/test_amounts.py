@@ -50,7 +50,8 @@ def test_what_is_planned_is_what_is_counted(kind: str) -> None:
 def test_sizes_are_formulas() -> None:
     amount = content(ms.Predictions, rows=ROWS, outputs=OUTPUTS, products=1).amount
     assert amount == Amount(ROWS * OUTPUTS + 1, 4 * ROWS * OUTPUTS + 8)
-    assert content(ms.SendKeys).amount == NOTHING
+    assert content(ms.SendLabels).amount == NOTHING
+    assert content(ms.SendKeys, clients=3).amount == Amount(Size(3), Size(48))
 
 
 def test_a_tag_is_one_value() -> None:
