@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -249,3 +250,88 @@ def interruptible(work: Callable[[], T], stop: Callable[[], None]) -> T:
 
     finish(begin, stop)
     return done.result()
+
+
+# -- work that takes too long ----------------------------------------------------------------------
+
+
+class Deadline:
+    """When work is to have ended."""
+
+    def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
+        self.due, self.stop = time.monotonic() + seconds, stop
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self.due
+
+
+class _Watch(threading.Thread):
+    """Stops what takes too long. It sleeps until the next deadline that it knows: most work has
+    ended by then, and has neither woken nor waited for it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="sqlfl deadlines", daemon=True)
+        self.changed = threading.Condition()
+        self.deadlines: set[Deadline] = set()
+        self.wakes = 0.0
+        self.ended = False
+
+    def run(self) -> None:
+        with self.changed:
+            while self.deadlines:
+                for deadline in self.deadlines:
+                    if deadline.passed:
+                        self._stop_work(deadline)
+                soonest = min(deadline.due for deadline in self.deadlines)
+                self.wakes = max(soonest, time.monotonic() + AGAIN)
+                self.changed.wait(self.wakes - time.monotonic())
+            self.ended = True
+
+    @staticmethod
+    def _stop_work(deadline: Deadline) -> None:
+        try:
+            deadline.stop()
+        except Exception:
+            log.exception("work that takes too long cannot be stopped")
+
+    def add(self, deadline: Deadline) -> bool:
+        """False where it has ended, or is in a process that has forked from its own."""
+        with self.changed:
+            if self.ended or not self.is_alive():
+                return False
+            self.deadlines.add(deadline)
+            if deadline.due < self.wakes:
+                self.changed.notify()
+            return True
+
+    def remove(self, deadline: Deadline) -> None:
+        with self.changed:
+            self.deadlines.discard(deadline)
+
+
+_watches: list[_Watch] = []
+_watching = threading.Lock()
+
+
+@contextmanager
+def limited(seconds: float, stop: Callable[[], None]) -> Iterator[Deadline]:
+    """Where the block takes longer, `stop` is called from another thread, again and again until the
+    block has ended, and not after that. What it has made by then is to be looked at."""
+    deadline = Deadline(seconds, stop)
+    watch = _watch(deadline)
+    try:
+        yield deadline
+    finally:
+        watch.remove(deadline)
+
+
+def _watch(deadline: Deadline) -> _Watch:
+    with _watching:
+        if _watches and _watches[0].add(deadline):
+            return _watches[0]
+        new = _Watch()
+        new.deadlines.add(deadline)
+        _watches[:] = [new]
+        new.start()
+        return new

@@ -22,6 +22,7 @@ import pytest
 
 import sqlfl
 from sqlfl.interrupts import (
+    AGAIN,
     Interrupts,
     Stopped,
     checkpoint,
@@ -29,6 +30,7 @@ from sqlfl.interrupts import (
     finish,
     heeding,
     interruptible,
+    limited,
     noted,
     stoppable,
 )
@@ -313,3 +315,41 @@ def test_a_training_of_another_thread(database: Open, times: int) -> None:
             assert isinstance(done.exception(60), KeyboardInterrupt)
             assert fed.models == ()
         assert not fed._parties.servers[Client("a")].working
+
+
+# -- work that takes too long ----------------------------------------------------------------------
+
+
+def test_what_takes_too_long_is_stopped_again_and_again_until_it_ends() -> None:
+    stops: list[float] = []
+    with limited(600, lambda: None), limited(0.1, lambda: stops.append(time.monotonic())) as own:
+        begun = time.monotonic()
+        while len(stops) < 3:
+            time.sleep(0.005)
+            assert time.monotonic() < begun + 20
+    assert own.passed
+    assert stops[0] >= own.due
+    count = len(stops)
+    time.sleep(3 * AGAIN)
+    assert len(stops) == count
+
+
+def test_what_ends_in_time_is_not_stopped() -> None:
+    for _ in range(20):
+        with limited(0.02, lambda: pytest.fail("stopped")) as own:
+            assert not own.passed
+    time.sleep(0.06)
+    with limited(0.02, lambda: None):  # by another thread, where the first one has ended
+        time.sleep(0.05)
+
+
+def test_one_that_cannot_be_stopped_keeps_no_other_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def deaf() -> None:
+        raise RuntimeError("deaf")
+
+    heard = threading.Event()
+    with limited(0.01, deaf), limited(0.02, heard.set):
+        assert heard.wait(20)
+    assert "cannot be stopped" in caplog.text

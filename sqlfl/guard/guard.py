@@ -33,6 +33,7 @@ from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
 from sqlfl.guard.ledger import Budget, Ledger
 from sqlfl.guard.modes import against, allowances
+from sqlfl.guard.open_runs import OpenRuns
 from sqlfl.guard.proposals import Asking, Proposal, Read, not_known_again, parts_of, with_marks
 from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun, Serve, Slots
@@ -77,8 +78,9 @@ OUTSIDE = (ms.Keep, ms.Drop, ms.Collect)
 class Guard:
     """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
-    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run. `store` :
-    of the party's store, where its owner may keep policies and all other records.
+    analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run, `stop`
+    ends what is being answered, from another thread. `store` : of the party's store, where its
+    owner may keep policies and all other records.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Guard:
         client: str,
         analyst: str,
         ends: Callable[[str], None],
+        stop: Callable[[], None],
         slots: Slots,
         store: Records | None = None,
     ) -> None:
@@ -102,16 +105,15 @@ class Guard:
         self._differencing = Differencing(records, analyst)
         self._keeping = Keeping(client, analyst, records)
         self._known: tuple[int, float, Ruling | None] | None = None
-        self._runs: dict[str, GovernedRun] = {}
+        self._runs = OpenRuns(ends, stop, self._ledger)
         self._proposals: dict[str, Proposal] = {}
         self._seen: set[str] = set()
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
+        self._runs.check(request)
         if isinstance(request, ms.Finish):
             self._proposals.pop(request.run, None)
-            ended = self._runs.pop(request.run, None)
-            if ended is not None and ended.every.epsilon is not None:
-                self._ledger.settle(request.run, ended.left)
+            self._runs.finish(request.run)
             return answer(request)
         if isinstance(request, ms.Seal):
             return self._keeping.seal(request)
@@ -119,12 +121,20 @@ class Guard:
             run = self._runs.get(request.run)
             if run is None or isinstance(request, OUTSIDE):
                 return answer(request)
-            return run.serve(request, answer)
+            return self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
         ruling = self._ruling(anew=isinstance(request, ANEW))
         if ruling is None:
             if isinstance(request, ms.Propose):
                 return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
             return answer(request)
+        proposal = self._proposals.get(request.run) if isinstance(request, ms.Prepare) else None
+        rules = _strictest(ruling, None) if proposal is None else proposal.run.every
+        work = partial(self._governed, request, answer, ruling, combined=combined)
+        return self._runs.in_time(request, rules, work)
+
+    def _governed(
+        self, request: ms.Message, answer: Serve, ruling: Ruling, *, combined: bool
+    ) -> ms.Message:
         if combined:
             raise PolicyError(
                 "its owner has made training policies, and these are not built for databases "
@@ -389,6 +399,8 @@ class Guard:
         self._seen.add(request.run)
         if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
             raise refusal(f"hours = '{run.every.hours}'")
+        if len(self._runs) >= run.every.open_runs:
+            raise refusal(f"open_runs = {run.every.open_runs}")
         if proposal.asked:
             self._ledger.reserve(request.run, self._analyst, proposal.asked)
         start = 0
@@ -411,7 +423,7 @@ class Guard:
             if proposal.asked:
                 self._ledger.settle(request.run, ())
             raise
-        self._runs[request.run] = run
+        self._runs.begin(request.run, run)
         return reply
 
     # -- names ------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ class GovernedRun:
         self.request, self._slots, self._allowed = request, slots, allowed
         self._differencing = differencing
         self.left: set[str] = set()
+        self.heard = 0.0
+        """When a message was last answered, by the clock that `time.monotonic` reads."""
         self._most = request.often()
         self._asked: Counter[tuple[int, str]] = Counter()
         self._taken: dict[int, _Taken] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from sqlfl.errors import OptionError
 from sqlfl.methods import methods
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Given, Table, entries_of, markdown, option
-from sqlfl.options.types import OptionType, choice, integer, meant, number
+from sqlfl.options.types import SIZE, OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
 EXACT, NOISED, SECURE_SUM, NEVER = "exact", "noised", "secure_sum", "never"
@@ -60,9 +61,29 @@ def _read_length(value: object) -> float | None:
     return float(found[1]) * _UNITS[found[2].lower()] if found and float(found[1]) else None
 
 
-def _written(seconds: float) -> str:
+def written_length(seconds: float) -> str:
     unit = next((u for u in ("day", "hour", "minute") if seconds % _UNITS[u] == 0), "second")
-    return f"{seconds / _UNITS[unit]:g} {unit}s"
+    number = seconds / _UNITS[unit]
+    return f"{number:g} {unit}{'s' * (number != 1)}"
+
+
+def _read_bytes(value: object) -> int | None:
+    text = SIZE.read(value)
+    found = None if text is None else _SIZE.fullmatch(text)
+    return None if found is None else max(int(float(found[1]) * _BYTES[found[2].upper()]), 1)
+
+
+def written_size(size: int) -> str:
+    unit = next(unit for unit in reversed(_BYTES) if size % _BYTES[unit] == 0)
+    return f"{size // _BYTES[unit]}{unit.replace('I', 'i')}"
+
+
+def _read_folders(value: object) -> tuple[str, ...] | None:
+    given = (value,) if isinstance(value, str) else value
+    if not isinstance(given, tuple) or not given:
+        return None
+    good = all(isinstance(item, str) and os.path.isabs(item) for item in given)
+    return tuple(str(item) for item in given) if good else None
 
 
 _ROUNDED = {
@@ -74,6 +95,11 @@ _METRICS = dict.fromkeys(
     "keep these, or have them noised (labels, predictions), and round nothing",
 )
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
+_BYTES = {
+    "B": 1, "KB": 10**3, "KIB": 2**10, "MB": 10**6, "MIB": 2**20, "GB": 10**9, "GIB": 2**30,
+    "TB": 10**12, "TIB": 2**40,
+}  # fmt: skip
+_SIZE = re.compile(r"([0-9.]+)([A-Za-z]+)")
 _LENGTH = re.compile(r"([0-9]+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
 _HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 _AND = " and "
@@ -167,7 +193,9 @@ class TrainingPolicy:
         "at which that epsilon holds, and max_epsilon",
     )
     per: float | None = option(
-        OptionType("a length of time, as '30 days' or '12 hours'", _read_length, written=_written),
+        OptionType(
+            "a length of time, as '30 days' or '12 hours'", _read_length, written=written_length
+        ),
         None,
         "epsilon holds of any window of this length",
         default_text="for ever",
@@ -176,6 +204,40 @@ class TrainingPolicy:
         integer(1),
         10_000,
         "requests of training and scoring that are answered for a table of the query in one run",
+    )
+    seconds: float = option(
+        number(0, above=True),
+        600.0,
+        "that one request may take at the party: then it is ended, and its run with it",
+        default_text="600",
+    )
+    lease: float = option(
+        OptionType("a length of time, as '1 hour'", _read_length, written=written_length),
+        3600.0,
+        "after which a run that nothing is heard of is ended, when anything next arrives",
+    )
+    open_runs: int = option(
+        integer(1), 8, "runs of the analyst that may be open at once, of one federation"
+    )
+    memory: int | None = option(
+        OptionType(SIZE.text, _read_bytes, SIZE.advise, written_size),
+        None,
+        "what training of a table may take beside the database; and memory_limit of a database "
+        "that sqlfl opens by its path, the least of all policies",
+        default_text="memory_limit of the database",
+    )
+    threads: int | None = option(
+        integer(1),
+        None,
+        "of a database that sqlfl opens by its path, the least of all policies",
+        default_text="as DuckDB has them",
+    )
+    folders: tuple[str, ...] | None = option(
+        OptionType("a list of absolute paths of folders", _read_folders, written=list),
+        None,
+        "whose files views may read, in a database that sqlfl opens by its path; those of all "
+        "policies together",
+        default_text="none",
     )
     labels: str = option(
         choice(EXACT, NOISED, NEVER, instead=_ROUNDED),
@@ -265,6 +327,12 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
         delta=min((p.delta for p in (*counted, *noised)), default=DELTA),
         per=_longest([p.per for p in counted]),
         runs_per_day=_least(p.runs_per_day for p in found),
+        seconds=min(p.seconds for p in found),
+        lease=min(p.lease for p in found),
+        open_runs=min(p.open_runs for p in found),
+        memory=_least(p.memory for p in found),
+        threads=_least(p.threads for p in found),
+        folders=tuple(sorted({folder for p in found for folder in p.folders or ()})) or None,
         hours=_AND.join(sorted({p.hours for p in found if p.hours is not None})) or None,
         max_epsilon=min((p.max_epsilon for p in noised), default=LARGEST_EPSILON),
         max_label_epsilon=min(

@@ -95,7 +95,7 @@ class PartyClient(Server):
         slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
         try:
             self._cursors = Cursors(con)
-            self._guard = Guard(con, str(client), analyst, self._end, slots, store)
+            self._guard = Guard(con, str(client), analyst, self._end, self.interrupt, slots, store)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
         self._masking.check_peers = self._guard.check_peers

@@ -28,10 +28,15 @@ def fed(clinic: duckdb.DuckDBPyConnection, database: Open) -> Iterator[sqlfl.Fed
 
 
 @pytest.fixture
-def ask(clinic: duckdb.DuckDBPyConnection) -> Iterator[Ask]:
-    """A party that is spoken to without a coordinator's code."""
+def client(clinic: duckdb.DuckDBPyConnection) -> Iterator[PartyClient]:
     ruled(clinic)
     secret = b"\x07" * 32
     client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst="acme")
     with closing(client):
-        yield lambda message: courier.ask(client, message)
+        yield client
+
+
+@pytest.fixture
+def ask(client: PartyClient) -> Ask:
+    """A party that is spoken to without a coordinator's code."""
+    return lambda message: courier.ask(client, message)
