@@ -109,6 +109,11 @@ class Blocks(Protocol):
         """Why nothing lasts, to follow the party's name ('is read-only'); empty if it does."""
         ...
 
+    @property
+    def runs(self) -> frozenset[str]:
+        """Those that have blocks here, of this coordinator."""
+        ...
+
     def save(self, run: str, slot: int, name: str, block: SavedBlock) -> None:
         """Hold the block of model `name` until `keep`, `drop` or `close`."""
         ...

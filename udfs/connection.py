@@ -125,6 +125,16 @@ def has_open_transaction(con: sql.Connection) -> bool:
     return True
 
 
+def size_of(text: str) -> int | None:
+    """Bytes, of a size as DuckDB shows it; None for what is more than there is of anything."""
+    number, _, unit = text.partition(" ")
+    power = _UNITS.find(unit[:1])
+    return None if power < 0 else int(float(number) * 1024**power)
+
+
+_UNITS = "bKMGT"
+
+
 def _file(path: str, kind: str) -> str:
     try:
         status = os.stat(path)

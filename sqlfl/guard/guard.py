@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from sqlfl.guard.homes import Home
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
 from sqlfl.guard.ledger import Budget, Ledger
+from sqlfl.guard.models import Models
 from sqlfl.guard.modes import against, allowances
 from sqlfl.guard.open_runs import OpenRuns
 from sqlfl.guard.proposals import Asking, Proposal, Read, not_known_again, parts_of, with_marks
@@ -79,8 +80,8 @@ class Guard:
     """Of one client: `serve` answers a request by `answer`, or raises PolicyError.
 
     analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run, `stop`
-    ends what is being answered, from another thread. `store` : of the party's store, where its
-    owner may keep policies and all other records.
+    ends what is being answered, from another thread; `blocks` are the runs that the coordinator has
+    blocks of. `store` : of the party's store, where its owner may keep policies and all records.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Guard:
         ends: Callable[[str], None],
         stop: Callable[[], None],
         slots: Slots,
+        blocks: Callable[[], Collection[str]],
         store: Records | None = None,
     ) -> None:
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
@@ -107,6 +109,7 @@ class Guard:
         self._known: tuple[int, float, Ruling | None] | None = None
         self._runs = OpenRuns(ends, stop, self._ledger)
         self._proposals: dict[str, Proposal] = {}
+        self._models = Models(records, analyst, blocks)
         self._seen: set[str] = set()
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
@@ -118,8 +121,11 @@ class Guard:
         if isinstance(request, ms.Seal):
             return self._keeping.seal(request)
         if not isinstance(request, _ASKED):
+            if isinstance(request, OUTSIDE):
+                governed = self._ruling(anew=False) is not None
+                return self._models.serve(request, answer) if governed else answer(request)
             run = self._runs.get(request.run)
-            if run is None or isinstance(request, OUTSIDE):
+            if run is None:
                 return answer(request)
             return self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
         ruling = self._ruling(anew=isinstance(request, ANEW))
@@ -176,6 +182,10 @@ class Guard:
         if isinstance(request, ms.Propose) and request.run in self._proposals:
             what = self._proposals[request.run].told
         self._keeping.keep(asked, told, what)
+
+    def accept(self, run: str) -> None:
+        """Blocks of this run are the analyst's, as who has the party's process says."""
+        self._models.add(run)
 
     def close(self) -> None:
         """Write what waits."""
@@ -266,7 +276,7 @@ class Guard:
             return ms.Proposed("", propose.slot, verdicts_to_json(said))
         if verdicts:
             raise PolicyError(verdicts[0].rule, hint=ASK)
-        if propose.run in self._seen:
+        if propose.run in self._seen or self._models.is_known(propose.run):
             raise PolicyError("a run of this name was there before: each has one of its own")
         if every.approval != NEVER:
             names = tuple(sorted(".".join(table[1:]) for table in tables))
@@ -397,6 +407,7 @@ class Guard:
             )
         run = proposal.run
         self._seen.add(request.run)
+        self._models.add(request.run)
         if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
             raise refusal(f"hours = '{run.every.hours}'")
         if len(self._runs) >= run.every.open_runs:

@@ -64,7 +64,8 @@ def parts_of(item: SlotSpecification, found: Read, rules: Mapping[int, TrainingP
     tables = {
         number: None if own.nobodys else next(iter(own.tables), None) for number, own in readings
     }
-    return Parts(tables, rules[item.slot].min_difference, bool(item.keys))
+    made = sum(feature.width for feature in item.features if feature.fitted)
+    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made)
 
 
 def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:

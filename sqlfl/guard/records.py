@@ -89,6 +89,8 @@ SEEN = {
     "counts": "BLOB",
     "seen_at": "TIMESTAMPTZ",
 }
+MODELS = {"run": "VARCHAR", "analyst": "VARCHAR", "kept_at": "TIMESTAMPTZ"}
+"""Whose run it was that blocks are kept of."""
 RECORD = COLUMNS
 """Of messages (sqlfl.chain)."""
 TURNS = {"number": "BIGINT"}
@@ -100,6 +102,7 @@ TABLES = {
     "runs": RUNS,
     "ledger": LEDGER,
     "seen": SEEN,
+    "models": MODELS,
     "chain": RECORD,
     "turns": TURNS,
 }

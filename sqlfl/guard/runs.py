@@ -13,14 +13,16 @@ from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import PolicyError
 from sqlfl.guard.differencing import JOINED, SLACK, TAKEN, Differencing, Rows
-from sqlfl.guard.judging import refusal
+from sqlfl.guard.judging import has, refusal
 from sqlfl.guard.ledger import FEATURES, LABELS
 from sqlfl.guard.masked import in_clear
 from sqlfl.guard.scopes import Table
-from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes
+from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.request import Request
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
+NUMBER = 8
+"""Bytes."""
 BEFORE = (ms.SendKeys, ms.Activate)
 """What may come before a slot's active rows are told."""
 MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
@@ -37,6 +39,15 @@ class Slots(Protocol):
     def limit(self, run: str, slot: int, squared_mu: float) -> None:
         """Once it is started: what training may release of a row."""
 
+    def room(
+        self, run: str, slot: int, method: str, configuration: str, most: int
+    ) -> tuple[Mapping[str, int], int]:
+        """Before it is started: bytes that this takes, by what decides it, and passes over the rows
+        for one request."""
+
+    def memory(self, run: str, slot: int) -> int | None:
+        """Of the database, in bytes; None without a limit."""
+
     def taken(self, run: str, slot: int) -> tuple[Array, Array]:
         """`Snapshot.taken`."""
 
@@ -51,6 +62,8 @@ class Parts:
     """Rows by which runs over them must differ; None where rows are not known again."""
     keyed: bool = False
     """Rows have ids once their join keys are asked for."""
+    made: int = 0
+    """Numbers that TRANSFORM makes of a row once it is active."""
 
 
 class GovernedRun:
@@ -115,12 +128,17 @@ class GovernedRun:
             if self.parts[request.slot].keyed and not self._asked[request.slot, ms.SendKeys.kind]:
                 raise PolicyError("rows are told active before their join keys are asked for")
             self._check_active(request, rules)
+            if self.parts[request.slot].made:
+                made = NUMBER * len(request.rows) * self.parts[request.slot].made
+                self._check_room(request.run, request.slot, {"TRANSFORM": made}, rules)
         elif isinstance(request, ms.Weigh):
             self._check_counts(request.slot, self._active[request.slot], request.counts, rules)
         elif isinstance(request, ms.Write):
             self._check_into(request)
-        elif isinstance(request, ms.Start) and request.method != self.request.algorithm:
-            raise _beyond(f"training by {request.method}")
+        elif isinstance(request, ms.Start):
+            self._check_start(request, rules)
+        elif isinstance(request, ms.Save) and request.model != request.run:
+            raise _beyond("a block of another run")
         if request.slot in self._barred:
             raise PolicyError(f"{request.kind} after a start that was refused")
         if isinstance(request, ms.Start):
@@ -198,6 +216,31 @@ class GovernedRun:
             chosen = np.isin(of, numbers)
             own = Rows.of(taken.marks[rows[chosen]], counts[chosen])
             self._differencing.see(family, table, own, least)
+
+    def _check_start(self, request: ms.Start, rules: TrainingPolicy) -> None:
+        """Before anything is made by it."""
+        if request.method != self.request.algorithm:
+            raise _beyond(f"training by {request.method}")
+        run, slot = request.run, request.slot
+        told = sum(count for (own, _), count in self._most.items() if own == slot)
+        most = int(min(told, rules.rounds))
+        takes, passes = self._slots.room(run, slot, request.method, request.configuration, most)
+        if passes > rules.rounds:
+            raise refusal(f"rounds = {rules.rounds}, of passes for one request too")
+        self._check_room(run, slot, takes, rules)
+
+    def _check_room(
+        self, run: str, slot: int, takes: Mapping[str, int], rules: TrainingPolicy
+    ) -> None:
+        limit = self._slots.memory(run, slot) if rules.memory is None else rules.memory
+        if limit is None or sum(takes.values()) <= limit:
+            return
+        said = f"its database has a memory_limit of {limit / 1e9:,.3g} GB"
+        if rules.memory is not None:
+            said = has(f"memory = '{written_size(limit)}'")
+        by = max(takes, key=lambda name: takes[name])
+        asked = f"{sum(takes.values()) / 1e9:,.3g} GB are asked for, most of it by {by}"
+        raise PolicyError(f"{said}, and {asked}", hint="ask for less, or ask its owner")
 
     def _check_encoded(self, request: ms.Start, width: int, rules: TrainingPolicy) -> None:
         largest, cell = self._slots.shape(request.run, request.slot)

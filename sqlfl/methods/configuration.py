@@ -5,6 +5,7 @@ The coordinator expects replies by it, and the party answers by it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -16,8 +17,24 @@ from sqlfl.privacy.specification import RoundNoise
 
 Own = TypeVar("Own", bound="Configuration")
 
+NUMBER = 8
+"""Bytes."""
+PIECE = 1 << 16
+"""Rows of which the values of a tower's upper layers are there at once."""
 PENALTY = 1
 """Numbers that a block's first client sends beside predictions, where a method asks for no more."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Of what is trained on at a client."""
+
+    rows: int
+    """Active ones."""
+    width: int
+    """Encoded columns."""
+    numeric: int
+    """Those that are not one-hot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +106,35 @@ class Configuration:
     def remembered(self) -> int:
         """Vectors as large as the block that a client holds."""
         return 1
+
+    @property
+    def gram(self) -> bool:
+        """A client makes second moments of its block, or may be asked for what takes them."""
+        return self.metric and self.tower is None
+
+    @property
+    def passes(self) -> int:
+        """Over its own rows, that a client makes for one request."""
+        return 1
+
+    def room(self, extent: Extent, most: int) -> Mapping[str, int]:
+        """About how many bytes training takes at a client beside the encoded rows, by the option
+        that decides it; `most` is how often its block may change. Options are in range."""
+        own = math.prod(self.parameters(extent.width))
+        found = {
+            # predictions and residuals, in more than one type of numbers
+            "outputs": NUMBER * (3 * extent.rows * self.outputs + 2 * own),
+            "keep": NUMBER * own * min(self.keep, most),
+        }
+        if self.gram:
+            found["columns"] = 2 * NUMBER * extent.numeric * extent.width
+        shape = self.shape(extent.width)
+        if shape is not None:
+            piece = min(extent.rows, PIECE) * sum(shape.hidden)
+            # gradients, averages of these, and what is handed from layer to layer and back
+            passing = 3 * extent.rows * shape.hidden[0] + 4 * piece
+            found["hidden"] = NUMBER * (6 * own + passing)
+        return found
 
     @property
     def sizes(self) -> Mapping[str, int]:

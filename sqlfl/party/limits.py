@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
+from sqlfl.methods.configuration import NUMBER, Extent
+from sqlfl.party.operator import client_of
+from sqlfl.party.requests import check_options
 from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.second_moments import moments_sensitivity
+from sqlfl.udfs import sql
 from sqlfl.udfs.cells import smallest
+from sqlfl.udfs.connection import size_of
 
 
 class Slots:
@@ -22,6 +27,28 @@ class Slots:
         state = self._find(run, slot)
         largest = max(map(len, state.encoded().vocabularies), default=0)
         return largest, smallest(state.snapshot)
+
+    def room(
+        self, run: str, slot: int, method: str, configuration: str, most: int
+    ) -> tuple[Mapping[str, int], int]:
+        """Bytes that training takes by this configuration, by what decides it, where a block
+        changes `most` times; and passes over the rows for one request. InternalError for options
+        that are out of range."""
+        state = self._find(run, slot)
+        own = client_of(method).configuration.from_json(configuration)
+        check_options(own)
+        encoding, rows = state.encoded(), state.snapshot.active
+        found = dict(own.room(Extent(rows, encoding.width, encoding.numeric), most))
+        if state.specification.engine == "arrays":
+            # columns, and of each category the place of a 1
+            found["engine"] = NUMBER * rows * (encoding.numeric + 2 * len(encoding.vocabularies))
+        return found, own.passes
+
+    def memory(self, run: str, slot: int) -> int | None:
+        """memory_limit of the database; None where it has none."""
+        con = self._find(run, slot).snapshot.con
+        ((text,),) = sql.fetch(con, _MEMORY)
+        return size_of(text)
 
     def taken(self, run: str, slot: int) -> tuple[Array, Array]:
         return self._find(run, slot).snapshot.taken()
@@ -38,3 +65,6 @@ class Slots:
             largest = float(state.engine.counts.max(initial=0.0))
             sensitivity = moments_sensitivity(largest, guard.privacy.row_bound, categories)
         guard.limit(squared_mu, sensitivity)
+
+
+_MEMORY = sql.constant(sql.query("SELECT current_setting('memory_limit') AS memory_limit"))

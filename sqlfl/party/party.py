@@ -95,7 +95,16 @@ class PartyClient(Server):
         slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
         try:
             self._cursors = Cursors(con)
-            self._guard = Guard(con, str(client), analyst, self._end, self.interrupt, slots, store)
+            self._guard = Guard(
+                con,
+                str(client),
+                analyst,
+                self._end,
+                self.interrupt,
+                slots,
+                lambda: self._blocks.runs,
+                store,
+            )
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
         self._masking.check_peers = self._guard.check_peers
@@ -446,6 +455,7 @@ class PartyClient(Server):
         """Hold the block of model `name`, as if it had been trained in this run: no message asks
         for it."""
         self._blocks.save(run, slot, name, block)
+        self._guard.accept(run)
 
     def block(self, run: str, slot: int) -> SavedBlock:
         """That of the run's model. Raises ModelError where there is none."""

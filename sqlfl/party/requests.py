@@ -47,7 +47,7 @@ class Held:
     @classmethod
     def of(cls, engine: Engine, own: Configuration) -> Held:
         """Raises InternalError for options that are out of range."""
-        _check_options(own)
+        check_options(own)
         parameters = own.parameters(engine.width)
         if math.prod(parameters) * own.remembered > LARGEST:
             raise InternalError(f"a block of {math.prod(parameters)} parameters is too large")
@@ -84,8 +84,9 @@ class Held:
         return {}
 
 
-def _check_options(own: Configuration) -> None:
-    least = {"outputs": 1, "clients": 1}
+def check_options(own: Configuration) -> None:
+    """Raises InternalError for options that are out of range."""
+    least = {"outputs": 1, "clients": 1, "batch": 1}
     for name, value in _numbers(own):
         whole = isinstance(value, int)
         if whole and not least.get(name, 0) <= value <= MOST:

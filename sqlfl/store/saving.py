@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from sqlfl.coordinator import expected
 from sqlfl.coordinator.training import Trained
-from sqlfl.errors import Error, ModelError, PartyError
+from sqlfl.errors import Error, ModelError, PartyError, PolicyError
 from sqlfl.interrupts import deferred
 from sqlfl.messages import CLIENT, Collect, Drop, Keep, Ready
 from sqlfl.messages.replies import Expected, ask
@@ -186,7 +186,7 @@ class Saving:
                 try:
                     request = {(client, CLIENT): Drop(run, CLIENT, run)}
                     ask(self._border.channel(), request, lambda address: Expected(Ready))
-                except PartyError as error:
+                except (PartyError, PolicyError) as error:
                     log.warning("the blocks of run %s stay for now: %s", run, error)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -12,11 +15,16 @@ import pytest
 
 import sqlfl
 from sqlfl import messages as ms
+from sqlfl.codec import to_json
 from sqlfl.guard import open_runs
 from sqlfl.interrupts import checkpoint
+from sqlfl.party.limits import Slots
 from sqlfl.party.party import PartyClient
+from sqlfl.request import Asked
+from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.udfs.connection import size_of
 from sqlfl.udfs.rows import Snapshot
-from tests.guard.clinic import TRAIN, Ask, prepared, ruled
+from tests.guard.clinic import REQUEST, SLOT, TRAIN, Ask, prepared, ruled
 from tests.guard.test_ledger import ACCOUNT, booked, private
 
 KEYS = "SELECT pid AS sqlfl_key_0_0 FROM patients"
@@ -166,3 +174,142 @@ def test_what_it_has_reserved_is_settled(
     clock(3700)
     fed.explain(TRAIN)
     assert dict(booked(clinic))["features"] == state
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+FEATURES = (FeatureSpecification("age", "numeric"), FeatureSpecification("ward", "category"))
+TRAINED = replace(SLOT, features=FEATURES)
+SELECT = "SELECT age, ward, pid AS sqlfl_key_0_0 FROM patients"
+OWN: dict[str, Any] = {
+    "outputs": 1, "rows": 100, "total": 100.0, "clients": 1, "leader": True, "l2": 0.1,
+    "curvature": 1.0,
+}  # fmt: skip
+MOST = 2**31 - 1
+
+
+def begun(ask: Ask, algorithm: str = "sgd", slot: SlotSpecification = TRAINED) -> ms.Message:
+    """The answer to what comes before `Start`."""
+    asked = (*REQUEST.asked, Asked(0, "start", "", "", 1), Asked(0, "residuals", "", "", 500))
+    request = replace(REQUEST, algorithm=algorithm, asked=asked)
+    assert isinstance(prepared(ask, SELECT, slot, request), ms.Prepared)
+    assert isinstance(ask(ms.SendKeys("r", 0)), ms.JoinKeys)
+    return ask(ms.Activate("r", 0, SOME, ONES, 100))
+
+
+def start(algorithm: str, **values: Any) -> ms.Start:
+    return ms.Start("r", 0, algorithm, to_json({**OWN, **values}))
+
+
+def tower(*hidden: int) -> dict[str, Any]:
+    return {"hidden": hidden, "activation": "relu"}
+
+
+LARGE: dict[str, tuple[ms.Start, str]] = {
+    "outputs": (start("sgd", outputs=MOST), "outputs"),
+    "a layer": (start("sgd", tower=tower(MOST)), "hidden"),
+    "layers": (start("admm", tower=tower(*[30_000] * 50)), "hidden"),
+    "a layer of more than its rows": (start("pbm", tower=tower(10**8), slots=2), "hidden"),
+    "what is kept": (start("sgd", keep=MOST, outputs=2 * 10**5), "keep"),
+    "pairs": (start("lbfgs", memory=10**8), "memory"),
+    "classes": (start("lbfgs", outputs=10**4, shares=[1e-4] * 10**4), "shares"),
+    "a sketch": (start("frank_wolfe", radius=1.0, sketch=MOST), "sketch"),
+    "joined rows of a sketch": (start("frank_wolfe", radius=1.0, sketch=8, rows=MOST), "rows"),
+    "sums": (start("pbm", tower=tower(2), slots=2, outputs=64, rows=10**8), "rows"),
+}
+
+
+@pytest.mark.parametrize(("message", "name"), LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("rule", ["memory = '1GB'", ""])
+def test_training_that_takes_much_is_refused_by_name(
+    ask: Ask,
+    clinic: duckdb.DuckDBPyConnection,
+    monkeypatch: pytest.MonkeyPatch,
+    rule: str,
+    message: ms.Start,
+    name: str,
+) -> None:
+    """Before anything is made."""
+    monkeypatch.setattr(Slots, "memory", lambda *_: 10**9)
+    ruled(clinic, rule, grant="")
+    assert isinstance(begun(ask, message.method), ms.Ready)
+    tracemalloc.start()
+    try:
+        reply = ask(message)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    whose = "its owner's policy has memory = '1GB'" if rule else "has a memory_limit of 1 GB"
+    refused(reply, whose)
+    refused(reply, f"most of it by {name}")
+    assert peak < 2**25
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        start("sgd"),
+        start("lbfgs", keep=10),
+        start("admm", tower=tower(16, 8), local={"epochs": 3, "batch": 64, "rate": 0.1}),
+    ],
+    ids=lambda message: message.method,
+)
+def test_what_is_usual_begins(
+    ask: Ask, clinic: duckdb.DuckDBPyConnection, message: ms.Start
+) -> None:
+    ruled(clinic, "memory = '4MB'", grant="")
+    begun(ask, message.method)
+    assert isinstance(ask(message), ms.Ready)
+
+
+def test_the_limit_is_that_of_the_database_where_there_is_no_rule(
+    ask: Ask, client: PartyClient
+) -> None:
+    begun(ask)
+    found = client._guard._slots.memory("r", 0)
+    assert found is not None
+    assert 2**26 < found < 2**50
+    refused(ask(start("sgd", outputs=10**9, keep=MOST)), "its database has a memory_limit of ")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512 bytes", 512), ("18.8 GiB", 20186346291), ("1.0 TiB", 2**40), ("16383.9 PiB", None)],
+)
+def test_sizes_as_duckdb_shows_them(text: str, size: int | None) -> None:
+    assert size_of(text) == size
+
+
+def test_rows_that_are_held_beside_the_database_count(
+    ask: Ask, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    ruled(clinic, "memory = '4KB'", grant="")
+    begun(ask)
+    refused(ask(start("sgd")), "memory = '4KB'")
+
+
+def test_columns_that_transform_makes_count(ask: Ask, clinic: duckdb.DuckDBPyConnection) -> None:
+    step = Step("spline", "numeric", 10_000, 10)
+    made = FeatureSpecification("age", "array", 10_009, Made((), "age", step))
+    ruled(clinic, "memory = '1MB'", grant="")
+    reply = begun(ask, slot=replace(TRAINED, features=(made, FEATURES[1])))
+    refused(reply, "memory = '1MB', and 0.00801 GB are asked for, most of it by TRANSFORM")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"local": {"epochs": 10**9, "batch": 1, "rate": 0.1}},
+     {"local": {"epochs": 1, "batch": 1, "rate": 0.1}, "inner_rounds": MOST, "clients": 3}],
+    ids=["epochs", "inner rounds"],
+)  # fmt: skip
+def test_passes_for_one_request_count_as_rounds(ask: Ask, values: dict[str, Any]) -> None:
+    begun(ask, "admm")
+    refused(ask(start("admm", tower=tower(4), **values)), "rounds = 10000, of passes for one")
+
+
+def test_a_batch_of_no_rows_is_none(ask: Ask) -> None:
+    begun(ask, "admm")
+    local = {"epochs": 1, "batch": 0, "rate": 0.1}
+    reply = ask(start("admm", tower=tower(4), local=local))
+    assert isinstance(reply, ms.Failure)
+    assert reply.text == "option batch is 0, from 1 to 2147483648"

@@ -38,3 +38,11 @@ class AdmmConfiguration(Configuration):
     @property
     def metric(self) -> bool:
         return not self.averagings
+
+    @property
+    def gram(self) -> bool:
+        return self.tower is None
+
+    @property
+    def passes(self) -> int:
+        return 1 if self.local is None else max(self.local.epochs, self.inner_rounds)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlfl.methods.configuration import Configuration
+from sqlfl.methods.configuration import NUMBER, Configuration, Extent
 from sqlfl.methods.lbfgs.lengths import MEMORY, coefficients_length, products_length
 
 
@@ -28,6 +29,13 @@ class LbfgsConfiguration(Configuration):
     @property
     def remembered(self) -> int:
         return 3 + 3 * self.memory
+
+    def room(self, extent: Extent, most: int) -> Mapping[str, int]:
+        own = math.prod(self.parameters(extent.width))
+        found = dict(super().room(extent, most))
+        found["memory"] = NUMBER * own * self.remembered
+        found["shares"] = 4 * NUMBER * len(self.shares) ** 2
+        return found
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -42,6 +42,9 @@ class PbmTower(GradientTower[PbmConfiguration]):
         return super()._answer(message)
 
     def _embeddings(self, message: SendEmbeddings) -> Embeddings:
+        known = self._configuration.rows
+        if message.joined > known:
+            raise InternalError(f"{message.kind} is of {message.joined} joined rows, of {known}")
         distinct, where = np.unique(message.rows, return_inverse=True)
         if distinct.size and int(distinct[-1]) >= self._held.active:
             raise InternalError(f"{message.kind} names row {distinct[-1]} of {self._held.active}")

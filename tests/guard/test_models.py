@@ -1,0 +1,180 @@
+"""Blocks of models are kept, dropped and collected by the analyst whose run it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import sqlfl
+from sqlfl import messages as ms
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.schema import Client
+from sqlfl.udfs.block_tables import DatabaseBlocks
+from tests.courier import ask
+from tests.databases import in_memory
+from tests.guard.clinic import GRANT, PATIENTS, TESTS, TRAIN, ruled
+
+MODEL = TRAIN.replace("MODEL m", "MODEL {name}")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "clinic.duckdb"
+    with duckdb.connect(found) as con:
+        con.execute(PATIENTS)
+        ruled(con)
+        ruled(con, grant=GRANT.replace("acme", "globex"))
+    return found
+
+
+@contextmanager
+def federation(path: Path, analyst: str, name: str = "coordinator") -> Iterator[sqlfl.Federation]:
+    file = path.with_name(f"{name}.duckdb")
+    with ExitStack() as stack:
+        fed = stack.enter_context(sqlfl.connect(file, analyst=analyst, progress=False))
+        lab = stack.enter_context(in_memory())
+        lab.execute(TESTS)
+        fed.attach("lab", lab, store=path.with_name("lab.duckdb"))
+        fed.attach("clinic", path)
+        yield fed
+
+
+def runs(path: Path) -> list[str]:
+    with duckdb.connect(path, read_only=True) as con:
+        try:
+            return [run for (run,) in con.execute("SELECT run FROM sqlfl.blocks").fetchall()]
+        except duckdb.CatalogException:
+            return []
+
+
+def train(path: Path, analyst: str, name: str = "m") -> str:
+    """The run that has trained it."""
+    with federation(path, analyst) as fed:
+        fed.sql(MODEL.format(name=name))
+        return fed.model(name).run
+
+
+@contextmanager
+def spoken(path: Path, analyst: str) -> Iterator[PartyClient]:
+    """With the blocks of the coordinator of these tests, whoever it is."""
+    with duckdb.connect(path) as con:
+        ((coordinator,),) = con.execute("SELECT DISTINCT coordinator FROM sqlfl.blocks").fetchall()
+        blocks = DatabaseBlocks(con, "clinic", coordinator, "clinic/0", path=str(path))
+        secret = b"\x07" * 32
+        own = Secrets(secret, secret)
+        client = PartyClient(Client("clinic"), con, own, blocks, analyst=analyst)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+def refused(reply: ms.Message, said: str) -> None:
+    assert isinstance(reply, ms.Failure)
+    assert reply.error == "PolicyError"
+    assert said in reply.text
+
+
+def test_an_analyst_trains_keeps_replaces_and_drops(path: Path) -> None:
+    train(path, "acme")
+    second = train(path, "acme")
+    assert runs(path) == [second]
+    with federation(path, "acme") as fed:
+        fed.sql(MODEL.format(name="other"))
+        fed.sql("DROP MODEL m")
+        fed.sql("DROP MODEL other")
+    assert runs(path) == []
+
+
+@pytest.mark.parametrize("analyst", ["globex", ""])
+def test_nobody_else_drops_keeps_or_collects_them(path: Path, analyst: str) -> None:
+    run = train(path, "acme")
+    with spoken(path, analyst) as client:
+        refused(
+            ask(client, ms.Drop(run, -1, run)), "are to be dropped is not one of this analyst's"
+        )
+        refused(ask(client, ms.Keep(run, -1, run)), "are to be kept is not one of this analyst's")
+        assert isinstance(ask(client, ms.Collect("", -1, ())), ms.Collected)
+    assert runs(path) == [run]
+    with spoken(path, "acme") as client:
+        refused(ask(client, ms.Keep(run, -1, run)), "are to be kept")  # it has been
+        assert isinstance(ask(client, ms.Collect("", -1, ())), ms.Collected)
+    assert runs(path) == []
+
+
+def test_what_is_not_there_is_dropped_by_anybody(path: Path) -> None:
+    """As after a run that was refused."""
+    run = train(path, "acme")
+    with spoken(path, "globex") as client:
+        assert isinstance(ask(client, ms.Drop("x", -1, "x")), ms.Ready)
+    assert runs(path) == [run]
+
+
+def test_analysts_of_one_coordinator_leave_each_others_models(path: Path) -> None:
+    """It forgets, as it were, what it does not know; each collects its own."""
+    one, other = train(path, "acme", "a"), train(path, "globex", "b")
+    assert sorted(runs(path)) == sorted([one, other])
+    with federation(path, "globex") as fed:
+        fed.sql("DROP MODEL a")  # is gone at the coordinator
+    assert sorted(runs(path)) == sorted([one, other])
+    with federation(path, "acme"):
+        pass  # collects
+    assert runs(path) == [other]
+
+
+def test_blocks_from_before_there_were_policies_are_the_owners(path: Path) -> None:
+    with sqlfl.owner(path) as owner:
+        owner.sql("REVOKE ALL ON patients FROM 'acme'; REVOKE ALL ON patients FROM 'globex'")
+        owner.sql("DROP TRAINING POLICY r")
+    run = train(path, "acme")
+    with duckdb.connect(path) as con:
+        ruled(con)
+    with federation(path, "acme") as fed:
+        fed.sql("DROP MODEL m")
+    with spoken(path, "acme") as client:
+        refused(ask(client, ms.Drop(run, -1, run)), "are to be dropped")
+        assert isinstance(ask(client, ms.Collect("", -1, ())), ms.Collected)
+    assert runs(path) == [run]
+
+
+def test_a_block_is_of_its_own_run(path: Path) -> None:
+    """Or one analyst's would take the place of another's, or hide it."""
+    run = train(path, "acme")
+    honest = PartyClient._answer
+
+    def lying(self: PartyClient, request: ms.Message) -> ms.Message:
+        if isinstance(request, ms.Save):
+            request = ms.Save(request.run, request.slot, run, request.name, request.back)
+        return honest(self, request)
+
+    with pytest.MonkeyPatch.context() as patch, federation(path, "globex") as fed:
+        patch.setattr(PartyClient, "_answer", lying)
+        with pytest.raises(sqlfl.PolicyError, match="a block of another run is not of the run"):
+            fed.sql(MODEL.format(name="b"))
+    assert runs(path) == [run]
+
+
+def test_a_run_is_not_called_like_one_that_has_a_model(path: Path) -> None:
+    run = train(path, "acme")
+    with pytest.MonkeyPatch.context() as patch, federation(path, "globex") as fed:
+        patch.setattr("sqlfl.session.secrets.token_hex", lambda _: run)
+        with pytest.raises(sqlfl.PolicyError, match="a run of this name was there before"):
+            fed.sql(MODEL.format(name="b"))
+    assert runs(path) == [run]
+
+
+def test_a_model_that_is_imported_is_the_analysts(path: Path) -> None:
+    pytest.importorskip("safetensors")
+    folder = path.with_name("exported")
+    with federation(path, "acme") as fed:
+        fed.sql(MODEL.format(name="a"))
+        fed.sql(f"EXPORT MODEL a TO '{folder}' WITH (formats = ['safetensors'])")
+        fed.sql(f"IMPORT MODEL b FROM '{folder}'")
+        assert {fed.model(name).lasting for name in "ab"} == {True}
+        fed.sql("DROP MODEL a")
+        fed.sql("DROP MODEL b")
+    assert runs(path) == []
