@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from sqlfl.files import (
     there,
     to_path,
 )
+from sqlfl.guard.closing import close_off, rules_of
 from sqlfl.guard.governance import Governance
 from sqlfl.guard.homes import named, store_of
 from sqlfl.guard.records import Records
@@ -101,6 +102,7 @@ class Attachment:
         ]
         self._stack = ExitStack()
         self.places: tuple[Place, ...] = ()
+        self._said: list[str] = []
         self.opened: list[Connection] = []
         """Those that sqlfl has opened, and is to close."""
 
@@ -144,7 +146,7 @@ class Attachment:
 
     def remarks(self) -> list[str]:
         """What the user is to know of the connections: what their cursors do not share."""
-        return [text for place in self.places for text in _not_shared(place)]
+        return [*self._said, *(text for place in self.places for text in _not_shared(place))]
 
     def twins(self, attached: Mapping[Client, Place]) -> set[frozenset[Client]]:
         """Pairs of a client of this party and one of those that are `attached` already, under
@@ -227,8 +229,45 @@ class Attachment:
         path = database_path(source, client.party)
         self._refuse_path(path, "the source")
         writes = keeps and self._coordinator is not None and may_be_written(path)
-        if not writes:
+        con = self._written(path) if writes else self._read(path)
+        rules = rules_of(con)
+        if rules is None:
+            return con
+        if current_database(con).read_only:
+            con = self._opened_anew(con, path)
+        if not close_off(con, rules):
+            self._said.append(
+                f"party {client}: its database is open in this process already, and its owner has "
+                "training policies: files, extensions, memory and threads stay as they are there"
+            )
+        return con
+
+    def _read(self, path: Path) -> Connection:
+        try:
             return self._open(path, read_only=True)
+        except Error:
+            if not may_be_written(path):
+                raise
+            # it is open to be written, as by another federation, or not at all
+            con = open_database(path)
+            with closing(con):
+                if rules_of(con) is None:
+                    raise
+            return self._open(path)
+
+    def _opened_anew(self, con: Connection, path: Path) -> Connection:
+        """To be written, as what leaves is kept there."""
+        if not may_be_written(path):
+            raise Error(
+                "its owner has made training policies, and what leaves is to be kept in it: it may "
+                "only be read",
+                hint="let this process write it",
+            )
+        self.opened.remove(con)
+        con.close()
+        return self._written(path)
+
+    def _written(self, path: Path) -> Connection:
         try:
             return self._open(path)
         except Error as error:

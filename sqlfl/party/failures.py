@@ -20,6 +20,13 @@ def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
         return str(error)
     if isinstance(error, duckdb.ConnectionException):
         return f"its connection is closed\nhint: {REOPEN}"
+    if isinstance(error, duckdb.PermissionException):
+        # one sentence: a planner has hints of its own
+        return (
+            "its database may not open what it was asked to read, as a file behind a view: its "
+            "owner names the folder in a policy, WITH (folders = ['/path']), before sqlfl opens "
+            "it, or an open connection is attached"
+        )
     if isinstance(request, (ms.Keep, ms.Drop, ms.Collect)):
         if isinstance(error, duckdb.TransactionException):
             return (

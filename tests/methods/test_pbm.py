@@ -327,6 +327,8 @@ def test_requests_that_do_not_fit_are_refused() -> None:
     none = np.zeros(0, np.uint32)
     with pytest.raises(InternalError, match="names row 20 of 20"):
         operator.handle(SendEmbeddings("run", 1, 1, 1, np.array([20], np.uint32), none))
+    with pytest.raises(InternalError, match="is of 81 joined rows, of 80"):
+        operator.handle(SendEmbeddings("run", 1, 81, 1, np.array([3], np.uint32), none + 1))
     residuals = PbmResiduals("run", 1, np.zeros((2, 3), np.float32), 0.1, 2, 0)
     with pytest.raises(InternalError, match="other sizes"):
         operator.handle(residuals)

@@ -10,7 +10,9 @@ import pytest
 
 import sqlfl
 from sqlfl.errors import Error, OptionError, ParseError
+from sqlfl.options.policies import TrainingPolicy, resolve_policy, strictest
 from sqlfl.ownership.owner import Owner
+from sqlfl.ownership.statements import CreatePolicy, parse_owners
 from tests.conftest import Open
 
 GRANT = "GRANT TRAIN (age), JOIN (pid) ON patients TO 'acme' UNDER research"
@@ -88,6 +90,10 @@ def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
         ("CREATE TRAINING POLICY p WITH (delta = 1)", "greater than 0 and less than 1"),
         ("CREATE TRAINING POLICY p WITH (per = 30)", "a length of time, as '30 days'"),
         ("CREATE TRAINING POLICY p WITH (per = '0 days')", "a length of time, as '30 days'"),
+        ("CREATE TRAINING POLICY p WITH (seconds = 0)", "a number greater than 0"),
+        ("CREATE TRAINING POLICY p WITH (lease = 60)", "a length of time, as '1 hour'"),
+        ("CREATE TRAINING POLICY p WITH (open_runs = 0)", "a whole number from 1 up, got 0"),
+        ("CREATE TRAINING POLICY p WITH (memory = 'much')", "a size such as '4GB'"),
         ("DROP TRAINING POLICY p", "there is no training policy p"),
         (GRANT.replace("UNDER research", "UNDER reserch"), "there is no training policy reserch"),
         (GRANT.replace("UNDER research", ""), "expected UNDER after the analyst"),
@@ -132,3 +138,27 @@ def test_a_policy_that_is_used_stays(owner: Owner) -> None:
     with pytest.raises(Error, match=r"policy research has grants on main\.patients"):
         owner.sql("DROP TRAINING POLICY research")
     owner.sql("REVOKE ALL ON patients FROM 'acme'; DROP TRAINING POLICY research")
+
+
+def test_limits_are_shown_as_they_are_written(owner: Owner) -> None:
+    given = "seconds = 90.0, lease = '1 minute', open_runs = 2, memory = '1536MiB', threads = 3"
+    owner.sql(f"CREATE TRAINING POLICY p WITH ({given}, folders = ['/data/a', '/data/b'])")
+    told = owner.sql("SHOW POLICIES").arrow().to_pylist()[-1]["rules"]
+    assert given in told
+    assert "folders = ['/data/a', '/data/b']" in told
+
+
+def test_of_limits_the_strictest_holds() -> None:
+    one = resolve("seconds = 5, lease = '1 hour', open_runs = 3, memory = '2GB', threads = 4")
+    other = resolve("seconds = 9, lease = '1 minute', open_runs = 9, memory = '1GB'")
+    found = strictest([one, other, TrainingPolicy()])
+    assert (found.seconds, found.lease, found.open_runs) == (5, 60, 3)
+    assert (found.memory, found.threads, found.folders) == (10**9, 4, None)
+    a, b = resolve("folders = '/a'"), resolve("folders = ['/b', '/a']")
+    assert strictest([a, b]).folders == ("/a", "/b")  # what views read: of nobody's asking
+
+
+def resolve(rules: str) -> TrainingPolicy:
+    statement = parse_owners(f"CREATE TRAINING POLICY p WITH ({rules})")
+    assert isinstance(statement, CreatePolicy)
+    return resolve_policy(statement.rules, statement.sql)
