@@ -178,3 +178,15 @@ def test_a_model_that_is_imported_is_the_analysts(path: Path) -> None:
         fed.sql("DROP MODEL a")
         fed.sql("DROP MODEL b")
     assert runs(path) == []
+
+
+def test_whoever_names_no_analyst_keeps_none(path: Path) -> None:
+    pytest.importorskip("safetensors")
+    folder = path.with_name("exported")
+    with federation(path, "acme") as fed:
+        fed.sql(MODEL.format(name="a"))
+        fed.sql(f"EXPORT MODEL a TO '{folder}' WITH (formats = ['safetensors'])")
+        fed.sql("DROP MODEL a")
+    with federation(path, "") as fed, pytest.raises(sqlfl.PolicyError, match="are to be kept"):
+        fed.sql(f"IMPORT MODEL b FROM '{folder}'")
+    assert runs(path) == []
