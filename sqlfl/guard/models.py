@@ -57,7 +57,7 @@ class Models:
         )
 
     def _is_own(self, run: str) -> bool:
-        return run in self._own or (bool(self._analyst) and self._analyst in self._noted(run))
+        return run in self._own or self._analyst in self._noted(run)
 
     def _note(self, run: str) -> None:
         if self._noted(run):
