@@ -22,6 +22,7 @@ from sqlfl.planner.grammar.parameters import Filled, fill
 from sqlfl.planner.grammar.queries import read_path, written
 from sqlfl.planner.query.outputs import outputs_of
 from sqlfl.planning import explain
+from sqlfl.progress import Progress
 from sqlfl.relation import Relation
 from sqlfl.result import Result
 from sqlfl.store.registry import Model, Registry, card
@@ -30,6 +31,7 @@ from sqlfl.trace import Trace
 from sqlfl.transport.base import Channel
 from sqlfl.transport.border import Border
 from sqlfl.verifying import chained
+from sqlfl.waiting import approved, wait_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,6 +43,7 @@ class Face(ABC):
     _border: Border
     _parties: Parties
     _registry: Registry
+    _progress: bool | None
 
     @abstractmethod
     def model(self, name: str) -> Model: ...
@@ -57,6 +60,10 @@ class Face(ABC):
 
     @abstractmethod
     def _channel(self) -> Channel: ...
+
+    @abstractmethod
+    def _pause(self, seconds: float) -> None:
+        """Let time pass, in which other threads may run statements."""
 
     def sql(self, text: str, parameters: Values = None) -> Result:
         """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
@@ -169,6 +176,24 @@ class Face(ABC):
         collected = Trace()
         with self._parties.observers.added(collected.add):
             yield collected
+
+    def _patiently(
+        self,
+        statement: st.TrainModel | st.EvaluateModel | st.PredictModel | st.CheckQuery,
+        run: Callable[[], Result],
+    ) -> Result:
+        """What `run` returns, once owners have approved it where WITH says to wait for that."""
+        seconds = wait_of(statement.options)
+        if seconds is None:
+            return run()
+        name = getattr(statement, "name", "CHECK")
+        return approved(
+            run,
+            seconds,
+            lambda: verdicts(self._plan(statement), self._channel()),
+            self._pause,
+            lambda: Progress(name, None, self._progress),
+        )
 
     def _explained(self, statement: st.Statement) -> ExplainedPlan:
         plan = self._plan(statement)

@@ -13,7 +13,7 @@ SAME = ("engine", "name", "device", "warm")
 """Of a slot's specification: what changes nothing of what leaves. (Of a warm start the request
 says that it is one.)"""
 
-OWN = ("engine", "memory_limit", "max_joined_rows", "network", "warm_start")
+OWN = ("engine", "memory_limit", "max_joined_rows", "network", "warm_start", "wait")
 """Of the options: likewise."""
 
 

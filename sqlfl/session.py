@@ -174,13 +174,13 @@ class Federation(Face):
                 table = pa.table({"plan": text.splitlines()})
                 return Result(table, text=text, markup=shown._repr_html_)
             case st.TrainModel():
-                return self._train(statement)
+                return self._patiently(statement, lambda: self._train(statement))
             case st.PredictModel():
-                return self._score(statement, predict)
+                return self._patiently(statement, lambda: self._score(statement, predict))
             case st.EvaluateModel():
-                return self._score(statement, evaluate)
+                return self._patiently(statement, lambda: self._score(statement, evaluate))
             case st.CheckQuery():
-                return self._check(statement)
+                return self._patiently(statement, lambda: self._check(statement))
             case st.WeightsOfModel():
                 return weights_of(statement.name, self._saving, self._channel())
             case st.ExportModel():
@@ -208,6 +208,7 @@ class Federation(Face):
         own = threading.get_ident()
         with self._state:
             self._closed = True
+            self._state.notify_all()
             self._state.wait_for(lambda: all(thread == own for thread in self._working))
             if self._released:
                 return
@@ -426,6 +427,11 @@ class Federation(Face):
     def _channel(self, network: Network | None = None) -> Channel:
         """One that carries nothing any more once the federation is being closed."""
         return self._border.channel(self._check_open, network)
+
+    def _pause(self, seconds: float) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._closed, seconds)
+        self._check_open()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,7 +11,8 @@ from sqlfl.guard.judging import has
 from sqlfl.guard.ledger import Ledger
 from sqlfl.guard.runs import GovernedRun
 from sqlfl.interrupts import limited
-from sqlfl.options.policies import TrainingPolicy, written_length
+from sqlfl.options.policies import TrainingPolicy
+from sqlfl.options.types import written_length
 
 AFTER = (ms.Finish, ms.Seal, ms.Keep, ms.Drop, ms.Collect)
 """What may still come of a run that has ended."""

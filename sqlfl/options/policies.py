@@ -13,7 +13,7 @@ from sqlfl.errors import OptionError
 from sqlfl.methods import methods
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.entries import Given, Table, entries_of, markdown, option
-from sqlfl.options.types import SIZE, OptionType, choice, integer, meant, number
+from sqlfl.options.types import LENGTH, SIZE, OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
 EXACT, NOISED, SECURE_SUM, NEVER = "exact", "noised", "secure_sum", "never"
@@ -56,17 +56,6 @@ def _read_share(value: object) -> float | None:
     return found if found is not None and found < 1.0 else None
 
 
-def _read_length(value: object) -> float | None:
-    found = _LENGTH.fullmatch(value.strip()) if isinstance(value, str) else None
-    return float(found[1]) * _UNITS[found[2].lower()] if found and float(found[1]) else None
-
-
-def written_length(seconds: float) -> str:
-    unit = next((u for u in ("day", "hour", "minute") if seconds % _UNITS[u] == 0), "second")
-    number = seconds / _UNITS[unit]
-    return f"{number:g} {unit}{'s' * (number != 1)}"
-
-
 def _read_bytes(value: object) -> int | None:
     text = SIZE.read(value)
     found = None if text is None else _SIZE.fullmatch(text)
@@ -94,13 +83,11 @@ _METRICS = dict.fromkeys(
     "the coordinator works metrics out, of labels and predictions that it was sent: a party can "
     "keep these, or have them noised (labels, predictions), and round nothing",
 )
-_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
 _BYTES = {
     "B": 1, "KB": 10**3, "KIB": 2**10, "MB": 10**6, "MIB": 2**20, "GB": 10**9, "GIB": 2**30,
     "TB": 10**12, "TIB": 2**40,
 }  # fmt: skip
 _SIZE = re.compile(r"([0-9.]+)([A-Za-z]+)")
-_LENGTH = re.compile(r"([0-9]+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
 _HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 _AND = " and "
 
@@ -193,9 +180,7 @@ class TrainingPolicy:
         "at which that epsilon holds, and max_epsilon",
     )
     per: float | None = option(
-        OptionType(
-            "a length of time, as '30 days' or '12 hours'", _read_length, written=written_length
-        ),
+        LENGTH,
         None,
         "epsilon holds of any window of this length",
         default_text="for ever",
@@ -212,7 +197,7 @@ class TrainingPolicy:
         default_text="600",
     )
     lease: float = option(
-        OptionType("a length of time, as '1 hour'", _read_length, written=written_length),
+        LENGTH,
         3600.0,
         "after which a run that nothing is heard of is ended, when anything next arrives",
     )

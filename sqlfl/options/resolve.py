@@ -181,7 +181,7 @@ def resolve_scoring(
             message = f"option {name} is of TRAIN; EVALUATE and PREDICT take {', '.join(SCORING)}"
             raise error(message, option, sql, name=True)
     usual = {name: table.entries[name].default for name in SCORING}
-    kept = kept_options(model, SCORING)
+    kept = kept_options(model, [name for name in SCORING if name != "wait"])
     values: dict[str, Any] = usual | kept | written.values
     return ScoringOptions(tower=tower_of(kind, model), **values)
 

@@ -29,6 +29,7 @@ from sqlfl.options.types import (
     BOOLEAN,
     CLASS_WEIGHT,
     FRACTION,
+    LENGTH,
     MODEL,
     NETWORK,
     SIZE,
@@ -171,6 +172,10 @@ class TrainingOptions:
         default_text="none: comm_seconds is NULL")
     allow_cross_join: bool = option(BOOLEAN, False,
         "take a query that joins tables without an equality")
+    wait: float | None = option(LENGTH, None,
+        "how long the statement waits, where owners of tables have to approve it before it runs: "
+        "it asks again now and then",
+        default_text="it ends, to be run again")
     tower: TowerOptions | None
     """None of linear models."""
     merge_equal_rows: bool = option(BOOLEAN, True,
@@ -217,6 +222,7 @@ class ScoringOptions:
     allow_cross_join: bool
     tower: TowerOptions | None
     """The model's."""
+    wait: float | None = None
 
 
 SCORING = tuple(spec.name for spec in fields(ScoringOptions) if spec.name != "tower")

@@ -22,7 +22,7 @@ MOST = 1000
 GREATER = ("accuracy", "auc", "r2")
 """Metrics of which more is better."""
 SHARED = (
-    *("engine", "memory_limit", "max_joined_rows", "algorithm", "seed", "network", "union"),
+    *("engine", "memory_limit", "max_joined_rows", "algorithm", "seed", "network", "union", "wait"),
     *("allow_cross_join", "merge_equal_rows", "validation_fraction", "class_weight", "device"),
     *("threshold", "quantile"),  # what is minimised, and so what losses are of
 )

@@ -142,6 +142,29 @@ def _read_size(value: object) -> str | None:
     return f"{match[1]}{match[2]}" if float(match[1]) > 0 else None
 
 
+def _read_length(value: object) -> float | None:
+    """In seconds."""
+    found = _LENGTH.fullmatch(value.strip()) if isinstance(value, str) else None
+    return float(found[1]) * _SECONDS[found[2].lower()] if found and float(found[1]) else None
+
+
+def written_length(seconds: float | None) -> str | None:
+    """In words, as it is read.
+
+    >>> written_length(7200.0), written_length(90.0)
+    ('2 hours', '90 seconds')
+    """
+    if seconds is None:
+        return None
+    unit = next((u for u in ("day", "hour", "minute") if seconds % _SECONDS[u] == 0), "second")
+    number = seconds / _SECONDS[unit]
+    return f"{number:g} {unit}{'s' * (number != 1)}"
+
+
+_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
+_LENGTH = re.compile(r"([0-9]+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
+
+
 def _read_boolean(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
@@ -185,6 +208,9 @@ def _read_batch(value: object) -> Batch | None:
 
 
 SIZE = OptionType("a size such as '4GB' or '512MiB', or bytes", _read_size)
+LENGTH: OptionType[float] = OptionType(
+    "a length of time, as '30 days' or '12 hours'", _read_length, written=written_length
+)
 BOOLEAN = OptionType("true or false", _read_boolean)
 MODEL = OptionType("the name of a model", _read_text)
 ALIAS = OptionType("the alias of a table of the query", _read_text)

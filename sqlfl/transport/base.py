@@ -12,7 +12,14 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from sqlfl.chain import DOWN, UP, Chain
-from sqlfl.errors import ApprovalError, Error, InternalError, PartyError, PolicyError, WireError
+from sqlfl.errors import (
+    ApprovalError,
+    Error,
+    InternalError,
+    PartyError,
+    PolicyError,
+    WireError,
+)
 from sqlfl.messages import ENVELOPE, LONGEST_FAILURE, Failure, Message, Seal, Sealed
 from sqlfl.messages.replies import refused
 from sqlfl.printing import clipped, lines
@@ -204,9 +211,9 @@ class Channel:
         return self.bytes_up + self.bytes_down
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
-        """One round. Raises PartyError for the first client, in order, that failed, or whose reply
-        is no message or none to this request, and PolicyError for one that refuses. All that came
-        is in the audit then, too."""
+        """One round. Raises PartyError or PolicyError for the first client, in order, that failed,
+        or whose reply is no message or none to this request; ApprovalError where nothing else
+        failed, for all who wait for an owner. All that came is in the audit then, too."""
         if not requests:
             return {}
         if self._check is not None:
@@ -219,7 +226,7 @@ class Channel:
         answers = self._transport.exchange(sent)
         self.rounds += 1
         replies: dict[Address, Message] = {}
-        problems: list[Error] = []
+        problems: list[PartyError | PolicyError] = []
         for (address, request), data in zip(asked.items(), answers, strict=True):
             try:
                 replies[address] = self._answered(address[0], request, data, crossed)
@@ -228,7 +235,7 @@ class Channel:
         if self._network is not None and self.comm_seconds is not None:
             self.comm_seconds += self._network.seconds(crossed.values())
         if problems:
-            raise problems[0]
+            raise _first(problems)
         return replies
 
     def heads(self, client: Client, run: str) -> tuple[str, str]:
@@ -274,6 +281,14 @@ class Channel:
         return reply
 
 
+def _first(problems: Sequence[PartyError | PolicyError]) -> Error:
+    """What is raised of them: nobody is to wait for a run that others refuse."""
+    others = [error for error in problems if not isinstance(error, ApprovalError)]
+    if others or len(problems) == 1:
+        return (others or problems)[0]
+    return ApprovalError("; ".join(error.message for error in problems), hint=problems[0].hint)
+
+
 _REFUSALS = {kind.__name__: kind for kind in (PolicyError, ApprovalError)}
 
 
@@ -281,7 +296,8 @@ def _check(client: Client, request: Message, reply: Message) -> None:
     """Raises PartyError where it is no reply to this request."""
     if isinstance(reply, Failure) and reply.error in _REFUSALS:
         text = clipped(lines(reply.text), LONGEST_FAILURE)
-        raise _REFUSALS[reply.error](f"party {client}: {text}")
+        told, _, hint = text.partition("\nhint: ")
+        raise _REFUSALS[reply.error](f"party {client}: {told}", hint=hint or None)
     if isinstance(reply, Failure):
         raise PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
     for name in ENVELOPE:

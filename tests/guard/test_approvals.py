@@ -53,6 +53,7 @@ SAME = [
     "  " + TRAIN.replace(" ", "\n /* other */ "),
     TRAIN.replace("MODEL m", "MODEL another"),
     TRAIN.replace("FROM (", "WITH (memory_limit = '1GB') FROM (", 1),
+    TRAIN.replace("FROM (", "WITH (wait = '2 hours') FROM (", 1),
 ]
 OTHER = [
     TRAIN.replace("p.bmi, ", ""),
