@@ -38,7 +38,7 @@ class Fragments:
         self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
     ) -> Reading:
         reading = self.read(cursor, text, ruling)
-        for role, output in zip(_roles(item, reading.outputs), reading.outputs, strict=True):
+        for role, output in zip(roles_of(item, reading.outputs), reading.outputs, strict=True):
             if role == JOIN:
                 self._check_key(output, ruling)
                 continue
@@ -109,7 +109,7 @@ class Fragments:
         )
 
 
-def _roles(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
+def roles_of(item: SlotSpecification, outputs: tuple[Output, ...]) -> list[str]:
     """What each output of a fragment is for: by its place, as that is how it is taken."""
     parts = sum(len(key.types) for key in item.keys)
     found = [TRAIN] * len(item.features) + [LABEL] * (item.target + item.weight)

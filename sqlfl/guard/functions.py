@@ -57,6 +57,19 @@ def functions_of(con: sql.Connection) -> Functions:
     return Functions(frozenset(plain), frozenset({*types, "array"}), aggregates)
 
 
+def every_function(con: sql.Connection) -> Functions:
+    """All that the database of `con` has, whatever it does: what is no policy's to decide on."""
+    known = frozenset(name for (name,) in sql.fetch(con, _NAMES)) | {*SPECIAL}
+    types = frozenset(name for (name,) in sql.fetch(con, _EVERY_TYPE)) | {"array"}
+    return Functions(known, types, functions_of(con).aggregates)
+
+
+_NAMES = sql.constant(
+    sql.query("SELECT lower(function_name) AS name FROM duckdb_functions() GROUP BY ALL")
+)
+_EVERY_TYPE = sql.constant(
+    sql.query("SELECT lower(type_name) AS name FROM duckdb_types() GROUP BY ALL")
+)
 _FUNCTIONS = sql.constant(
     sql.query(
         """SELECT lower(function_name) AS name, internal, function_type = 'aggregate'

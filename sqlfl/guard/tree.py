@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
 from sqlfl.guard.canonical import canonical, nobodys, nodes, stable
+from sqlfl.guard.constants import WIDEST, beside, is_null, literal
 from sqlfl.guard.functions import Functions
 from sqlfl.guard.scopes import (
     NONE,
@@ -46,6 +47,7 @@ NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "st
 """Functions of a column alone that a join key may have: they make no value of one's choice."""
 NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
 """Constants that a key may be, or that may stand in place of NULL: one value of each type."""
+DECIDED = " in a query that a policy decides on"
 PARSE = sql.constant(sql.query("SELECT json_serialize_sql($text)"))
 _EXPRESSIONS = (
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT",
@@ -73,6 +75,12 @@ class Reading:
     """Each row of its one table makes one row at most, whatever other rows there are."""
     nobodys: bool = False
     """It is one row that is of no table."""
+    equal: Reads = NONE
+    """Those of `links` that are compared with one another."""
+    beside: frozenset[tuple[Column, str | None]] = frozenset()
+    """Constants that columns are compared with, or else stand with; None of a test for NULL."""
+    named: Reads = NONE
+    """All columns that are named anywhere, whatever becomes of them."""
 
 
 Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
@@ -109,6 +117,9 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
         canonical(statements[0]),
         stable(statements[0], functions.aggregates),
         nobodys(statements[0], functions.aggregates),
+        frozenset(reader.equal),
+        frozenset(reader.beside),
+        frozenset(reader.named),
     )
 
 
@@ -133,6 +144,9 @@ class _Reader:
         self._columns, self._functions = columns, functions
         self.filters: set[Column] = set()
         self.links: set[Column] = set()
+        self.equal: set[Column] = set()
+        self.named: set[Column] = set()
+        self.beside: set[tuple[Column, str | None]] = set()
         self.tables: set[Table] = set()
 
     # -- queries -----------------------------------------------------------------------------------
@@ -211,7 +225,8 @@ class _Reader:
         put = {
             folded(r["key"]): self.reads(r["value"], scope) for r in item.get("replace_list") or ()
         }
-        outputs = (o for source in sources for o in source.outputs if o.name not in gone)
+        outputs = [o for source in sources for o in source.outputs if o.name not in gone]
+        self.named.update(*(output.reads for output in outputs))
         return [Output(o.name, put[o.name]) if o.name in put else o for o in outputs]
 
     # -- FROM --------------------------------------------------------------------------------------
@@ -243,6 +258,7 @@ class _Reader:
                     raise _refused("a join of columns without duplicates")
                 for name in node.get("using_columns") or ():
                     self.links |= by_name(scope, name)
+                    self.equal |= by_name(scope, name)
             case other:
                 raise _refused(other)
         if node.get("sample") is not None:
@@ -305,6 +321,8 @@ class _Reader:
                 sides = inner["children"]
             linked = bool(sides) and all(self._plain(side, scope) for side in sides)
         (self.links if linked else self.filters).update(reads)
+        if linked and not str(kind).endswith("NULL"):
+            self.equal.update(reads)
         return reads
 
     def _group(self, node: Node, scope: Scope, outputs: tuple[Output, ...]) -> None:
@@ -325,7 +343,7 @@ class _Reader:
             folded(str(name)),
             reads,
             self._plain(node, scope),
-            _literal(node),
+            literal(node),
             None if source is None else source.table,
             source is not None,
         )
@@ -384,7 +402,10 @@ class _Reader:
         return self._inner(node, scope)
 
     def _inner(self, node: Node, scope: Scope) -> Reads:
-        return frozenset().union(*(self.reads(value, scope) for value in node.values()))
+        found = frozenset().union(*(self.reads(value, scope) for value in node.values()))
+        if 0 < len(found) <= WIDEST and node.get("class"):
+            self.beside.update((column, text) for text in beside(node) for column in found)
+        return found
 
     def _column(self, node: Node, scope: Scope) -> Reads:
         names = node["column_names"]
@@ -395,6 +416,7 @@ class _Reader:
             given = not any(first in own.sources for own in scope.chain())
         if not found and not given:
             raise unknown(str(names[min(1, len(names) - 1)]))
+        self.named.update(*(output.reads for output in found if output.name))
         return frozenset().union(*(output.reads for output in (*found, *unsure)))
 
     def _subquery(self, node: Node, scope: Scope) -> Reads:
@@ -439,36 +461,21 @@ def _inside(node: Node) -> Node | None:
             return inner[0]["expression"] if alone else None
         case "OPERATOR" if node.get("type") == "OPERATOR_COALESCE":
             first, *others = node["children"]
-            return first if all(_literal(o) in NEUTRAL for o in others) else None
+            return first if all(literal(o) in NEUTRAL for o in others) else None
         case "CASE":
             checks, otherwise = node.get("case_checks") or [], node.get("else_expr")
-            empty = otherwise is None or _is_null(otherwise)
-            never = len(checks) == 1 and _literal(checks[0]["when_expr"]) == "false"
+            empty = otherwise is None or is_null(otherwise)
+            never = len(checks) == 1 and literal(checks[0]["when_expr"]) == "false"
             return checks[0]["then_expr"] if never and empty else None
     return None
 
 
 def _placed(node: Node, outputs: tuple[Output, ...]) -> Output | None:
     """The output that a number in GROUP BY or ORDER BY stands for."""
-    text = _literal(node)
+    text = literal(node)
     if text is None or not text.isdecimal() or not 1 <= int(text) <= len(outputs):
         return None
     return outputs[int(text) - 1]
-
-
-def _literal(node: Node) -> str | None:
-    """The text of a constant."""
-    while node["class"] == "CAST":
-        node = node["child"]
-    if node["class"] != "CONSTANT" or _is_null(node):
-        return None
-    return str((node.get("literal") or {}).get("text", ""))
-
-
-def _is_null(node: Node) -> bool:
-    return node["class"] == "CONSTANT" and str((node.get("literal") or {}).get("kind")).startswith(
-        "NULL"
-    )
 
 
 def _refs(node: object) -> Iterator[Node]:
@@ -476,4 +483,4 @@ def _refs(node: object) -> Iterator[Node]:
 
 
 def _refused(what: object) -> PolicyError:
-    return PolicyError(f"{what} is not taken in a query that a policy decides on")
+    return PolicyError(f"{what} is not taken{DECIDED}")
