@@ -143,6 +143,14 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
     return tuple(Column(row[0], _type(row[1])) for row in sql.fetch(con, query))
 
 
+def types_of(con: sql.Connection, table: tuple[str, str, str]) -> dict[str, str]:
+    """The columns of a table or view, by its database, schema and name, and their types."""
+    catalog, schema, name = table
+    quoted = sql.to_sql(exp.table_(name, db=schema, catalog=catalog, quoted=True))
+    found = sql.fetch(con, _TYPED, {"name": quoted})
+    return {column: _type(kind) for column, kind in found}
+
+
 def current_place(con: sql.Connection) -> tuple[str, str]:
     """Database and schema that names without them mean on `con`, as USE has set them.
 
@@ -190,6 +198,7 @@ def _current(names: tuple[str, ...]) -> str:
     )
 
 
+_TYPED = sql.constant(sql.query("SELECT name, type FROM pragma_table_info($name) ORDER BY cid"))
 _KINDS = ("current", "database", "schema", "table", "view")
 _FEW = 16
 """Tables whose columns are asked for one by one."""

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import text, texts
+from sqlfl.messages.models import Seal
+
+REHEARSAL = "rehearsal:"
+"""What the name of a run begins with that is over rows that are made up, and of no other run."""
+MADE_UP = 1000
+"""Rows of each table that is made up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +59,28 @@ class Propose(Message):
     """As it comes in `Prepare` later."""
     fragments: tuple[str, ...] = field(metadata=texts("fragments"))
     """Likewise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearse(Message):
+    """Coordinator to client: make rows up, by names and types and what is said here, for all that
+    follows of the run, whose name begins with `REHEARSAL`."""
+
+    kind = "rehearse"
+    words = "a run as a whole, to be rehearsed over rows that are made up"
+    request: str = field(metadata=text())
+    """As in `Propose`."""
+    specification: str = field(metadata=text())
+    """As it comes in `Prepare` later."""
+    fragments: tuple[str, ...] = field(metadata=texts("fragments"))
+    """Likewise."""
+
+
+def of_rehearsal(request: Message) -> bool:
+    """It is served from rows that are made up, or not at all."""
+    own = request.run.startswith(REHEARSAL)
+    # what is made up is so by the party itself; and what was said is kept by it
+    return own and not isinstance(request, (Rehearse, Seal))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,277 @@
+"""Rows that are made up, by the types of a table's columns and what a query says of them alone.
+
+They follow from names, types, and constants of the query: two databases with tables of the same
+types have the same ones, whatever is in the tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from sqlfl.errors import Error
+from sqlfl.messages import MADE_UP
+from sqlfl.udfs import sql
+from sqlfl.udfs.kinds_of_values import Kind, kind_of
+
+MOST_CONSTANTS = 100
+"""Of what is said of a column, among its values."""
+TEXTS = 5
+"""Distinct values of what is no number."""
+NOTHING = "sqlfl_nothing"
+"""The column of a table of which no column is read."""
+_ROOM = {"TINYINT": 100, "UTINYINT": 100, "SMALLINT": 30_000, "USMALLINT": 30_000}
+"""Numbers that small types have."""
+_WHOLE = (
+    *_ROOM, "INTEGER", "BIGINT", "HUGEINT", "UINTEGER", "UBIGINT", "UHUGEINT", "BIGNUM",
+)  # fmt: skip
+_BROKEN = ("FLOAT", "DOUBLE", "DECIMAL")
+_DAYS = (
+    "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE",
+)  # fmt: skip
+_TIMES = ("TIME", "TIME_NS", "TIME WITH TIME ZONE")
+_PLAIN = ("VARCHAR", "BLOB", "JSON", "VARIANT")
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a query makes of a column, which says how its values are made up.
+
+    A key's are all distinct, and the same at every party; others are drawn.
+    """
+
+    key: bool = False
+    bounds: tuple[float, float] | None = None
+    """Least and largest value of numbers."""
+    listed: tuple[str, ...] = ()
+    """All values, as texts."""
+    beside: tuple[str | None, ...] = ()
+    """Constants of the query that some values are, as texts; None for NULL."""
+
+
+def made_up(columns: Mapping[str, tuple[str, Use]], table: str) -> exp.Select:
+    """A SELECT of MADE_UP rows with these columns: name -> type and use.
+
+    Raises Error for a type of which no values are made.
+    """
+    every = [
+        sql.named(_column(name, kind_of(told), use, f"{table}.{name}"), name)
+        for name, (told, use) in columns.items()
+    ] or [sql.named(sql.number(1), NOTHING)]
+    return sql.query(
+        "SELECT $columns FROM range($rows) AS made(number)", columns=every, rows=sql.number(MADE_UP)
+    )
+
+
+def _column(name: str, kind: Kind, use: Use, salt: str) -> exp.Expr:
+    try:
+        if use.key:
+            return _key(kind, use, salt)
+        value = _drawn(kind, _chance(salt), use.bounds)
+        if use.listed:
+            return _one_of(use.listed, kind, value, salt)
+        return _beside(kind, value, use, salt)
+    except Error as error:
+        raise Error(f"column {name}: {error.message}", hint=error.hint) from None
+
+
+def _key(kind: Kind, use: Use, salt: str) -> exp.Expr:
+    """Few are constants of the query, which joined tables may have in common: they multiply."""
+    value = _numbered(kind, sql.expression("number + 1"))
+    texts = _texts(use)
+    if not texts:
+        return value
+    some = sql.expression("number % 50 = 0")
+    return sql.call("coalesce", sql.when(some, _same(kind, _pick(texts, salt))), value)
+
+
+# -- values of a type ------------------------------------------------------------------------------
+
+
+def _numbered(kind: Kind, number: exp.Expr) -> exp.Expr:
+    """The value of that number, from 0 up: others for others, as long as the type has so many."""
+    if kind.name in _ROOM:
+        number = sql.expression("$n % $room", n=number, room=sql.number(_ROOM[kind.name]))
+    if kind.name == "DECIMAL":
+        width, scale = kind.numbers
+        room = 10 ** min(width - scale or scale, 6)
+        shown = "$n % $room" if width > scale else "($n % $room) / $room"
+        number = sql.expression(shown, n=number, room=sql.number(room))
+    elif kind.name == "BOOLEAN":
+        number = sql.expression("$n % 2 = 0", n=number)
+    elif kind.name == "BIT":
+        number = sql.cast(number, "INTEGER")
+    elif kind.name == "UUID":
+        number = sql.call("lpad", sql.text(number), sql.number(32), sql.string("0"))
+    elif kind.name in _DAYS:
+        number = sql.expression(
+            "CAST('2020-01-01' AS DATE) + CAST($n % 100000 AS INTEGER)", n=number
+        )
+    elif kind.name in _TIMES:
+        number = sql.expression("CAST('00:00:00' AS TIME) + to_seconds($n % 86400)", n=number)
+    elif kind.name == "INTERVAL":
+        number = sql.expression("to_days(CAST($n % 10000 AS INTEGER))", n=number)
+    elif kind.name in _PLAIN:
+        number = sql.text(number)
+    elif kind.parts:
+        number = _of_parts(kind, number, _numbered)
+    elif kind.name == '"NULL"':
+        return exp.Null()
+    elif kind.name not in (*_WHOLE, *_BROKEN):
+        raise Error(
+            f"no values are made up of type {kind.text}",
+            hint="leave the column out, or grant a view that makes a number or a text of it",
+        )
+    return _as(number, kind)
+
+
+def _drawn(kind: Kind, chance: exp.Expr, bounds: tuple[float, float] | None = None) -> exp.Expr:
+    """By a whole number that is drawn. Numbers are above 0, as logarithms and roots take them,
+    where nothing else is said."""
+    if kind.name in (*_WHOLE, *_BROKEN):
+        usual = _between(kind, chance, *_range(kind))
+        if bounds is None:
+            return _as(usual, kind)
+        return sql.call("coalesce", _try(_between(kind, chance, *bounds), kind), _as(usual, kind))
+    if kind.name in _DAYS and kind.name != "DATE":
+        moment = sql.expression(
+            "CAST('2020-01-01' AS TIMESTAMP) + to_seconds($n % 126230400)", n=chance
+        )
+        return _as(moment, kind)
+    if kind.name in ("DATE", *_TIMES, "INTERVAL"):
+        return _numbered(kind, sql.expression("$n % 1461", n=chance))
+    if kind.parts:
+        return _as(_of_parts(kind, chance, _drawn), kind)
+    return _numbered(kind, sql.expression("1 + $n % $texts", n=chance, texts=sql.number(TEXTS)))
+
+
+def _range(kind: Kind) -> tuple[float, float]:
+    if kind.name != "DECIMAL":
+        return 1.0, 100.0
+    width, scale = kind.numbers
+    high = min(100.0, 10.0 ** (width - scale) - 1.0) or 0.9
+    return min(1.0, high / 9), high
+
+
+def _between(kind: Kind, chance: exp.Expr, low: float, high: float) -> exp.Expr:
+    if kind.name in _WHOLE:
+        least = math.ceil(low)
+        room = max(1, math.floor(high) - least + 1)
+        return sql.expression("$low + $n % $room", n=chance, low=_number(least), room=_number(room))
+    return sql.expression(
+        "$low + $room * ($n % 1000003) / 1000003.0",
+        n=chance, low=_number(low), room=_number(high - low),
+    )  # fmt: skip
+
+
+def _of_parts(kind: Kind, number: exp.Expr, make: Callable[[Kind, exp.Expr], exp.Expr]) -> exp.Expr:
+    """What is made of parts, each by a number of its own, the first by the number itself."""
+
+    def part(place: int) -> exp.Expr:
+        return make(kind.parts[place], _hashed(number, sql.number(place)) if place else number)
+
+    match kind.name:
+        case "LIST" | "ARRAY":
+            length = kind.numbers[0] if kind.numbers else 3
+            inner = make(kind.parts[0], _hashed(number, sql.column("element")))
+            made = exp.Lambda(this=inner, expressions=[_element()])
+            return sql.call("list_transform", sql.call("range", sql.number(length)), made)
+        case "MAP":
+            both = (sql.call("list_value", part(place)) for place in (0, 1))
+            return sql.call("map", *both)
+        case "UNION":
+            return sql.call("union_value", _called(kind.labels[0], part(0)))
+    parts = (_called(label, part(place)) for place, label in enumerate(kind.labels))
+    return sql.call("struct_pack", *parts)
+
+
+def _element() -> exp.Identifier:
+    return exp.to_identifier("element", quoted=True)
+
+
+def _called(label: str, value: exp.Expr) -> exp.Expr:
+    return exp.PropertyEQ(this=exp.to_identifier(label, quoted=True), expression=value)
+
+
+def _as(value: exp.Expr, kind: Kind) -> exp.Cast:
+    return exp.Cast(this=value, to=exp.Var(this=kind.text))
+
+
+def _number(value: float) -> exp.Expr:
+    return exp.Literal.number(value) if value >= 0 else exp.Neg(this=exp.Literal.number(-value))
+
+
+# -- chance ----------------------------------------------------------------------------------------
+
+
+def _chance(*salt: str) -> exp.Expr:
+    """A whole number below 10⁹ that follows from the row's number and the salt."""
+    return _hashed(sql.column("number"), *map(sql.string, salt))
+
+
+def _hashed(*of: exp.Expr) -> exp.Expr:
+    return sql.expression("CAST(hash($of) % 1000000007 AS BIGINT)", of=list(of))
+
+
+def _pick(texts: tuple[str, ...], salt: str) -> exp.Expr:
+    texts = texts[:MOST_CONSTANTS]
+    every = sql.call("list_value", *map(sql.string, texts))
+    place = sql.expression("1 + $n % $many", n=_chance(salt, "which"), many=sql.number(len(texts)))
+    return sql.call("list_extract", every, place)
+
+
+def _one_of(texts: tuple[str, ...], kind: Kind, otherwise: exp.Expr, salt: str) -> exp.Expr:
+    """The value of one of the texts; where it is none of the type, `otherwise`."""
+    return sql.call("coalesce", _try(_pick(texts, salt), kind), otherwise)
+
+
+def _beside(kind: Kind, value: exp.Expr, use: Use, salt: str) -> exp.Expr:
+    """Half of the values are constants of the query, or lie beside them: in each fourth row those
+    of all columns, so that rows fulfil conditions on several."""
+    texts = _texts(use)
+    if texts:
+        pick = _pick(texts, salt)
+        some = sql.expression("number % 4 = 0 OR $n % 2 = 0", n=_chance(salt, "whether"))
+        near = _near(kind, pick, salt)
+        value = sql.call("coalesce", sql.when(some, near), value)
+    if None in use.beside:
+        some = sql.expression("number % 8 = 0 OR $n % 8 = 0", n=_chance(salt, "null"))
+        value = sql.when(some, exp.Null(), value)
+    return value
+
+
+def _texts(use: Use) -> tuple[str, ...]:
+    return tuple(sorted(text for text in use.beside if text is not None))
+
+
+def _same(kind: Kind, pick: exp.Expr) -> exp.Expr:
+    """The constant as a value of the type, NULL where it is none; of a year a day in it."""
+    same: exp.Expr = _try(pick, kind)
+    if kind.name not in _DAYS:
+        return same
+    day = sql.when(
+        sql.expression("length($pick) = 4", pick=pick), sql.join_text(pick, sql.string("-06-15"))
+    )
+    return sql.call("coalesce", same, _try(day, kind))
+
+
+def _near(kind: Kind, pick: exp.Expr, salt: str) -> exp.Expr:
+    """The constant, or one more, or one less: comparisons are true of some."""
+    same = _same(kind, pick)
+    off = sql.expression("$n % 3 - 1", n=_chance(salt, "near"))
+    if kind.name in (*_WHOLE, *_BROKEN):
+        moved: exp.Expr = sql.expression(
+            "$value + $off", value=sql.try_cast(pick, "DOUBLE"), off=off
+        )
+    elif kind.name in _DAYS:
+        moved = sql.expression("$value + to_days(CAST($off AS INTEGER))", value=same, off=off)
+    else:
+        return same
+    return sql.when(sql.equal(off, sql.number(0)), same, _try(sql.call("try", moved), kind))
+
+
+def _try(value: exp.Expr, kind: Kind) -> exp.TryCast:
+    return exp.TryCast(this=value, to=exp.Var(this=kind.text))
