@@ -35,10 +35,18 @@ from sqlfl.guard.ledger import Budget, Ledger
 from sqlfl.guard.models import Models
 from sqlfl.guard.modes import against, allowances
 from sqlfl.guard.open_runs import OpenRuns
-from sqlfl.guard.proposals import Asking, Proposal, Read, not_known_again, parts_of, with_marks
+from sqlfl.guard.proposals import (
+    Asking,
+    Proposal,
+    Read,
+    not_known_again,
+    parts_of,
+    told_of,
+    with_marks,
+)
 from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun, Serve, Slots
-from sqlfl.guard.scopes import ASK, Table, unknown
+from sqlfl.guard.scopes import ASK, Column, Table, unknown
 from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import NEVER, TrainingPolicy, strictest, within
 from sqlfl.request import (
@@ -111,6 +119,8 @@ class Guard:
         self._proposals: dict[str, Proposal] = {}
         self._models = Models(records, analyst, blocks)
         self._seen: set[str] = set()
+        self._rehearsed = ""
+        """What the rehearsal is that has just begun."""
 
     def serve(self, request: ms.Message, answer: Serve, *, combined: bool) -> ms.Message:
         self._runs.check(request)
@@ -141,17 +151,7 @@ class Guard:
     def _governed(
         self, request: ms.Message, answer: Serve, ruling: Ruling, *, combined: bool
     ) -> ms.Message:
-        if combined:
-            raise PolicyError(
-                "its owner has made training policies, and these are not built for databases "
-                "that a party combines"
-            )
-        if not self._analyst:
-            raise PolicyError(
-                "its owner has made training policies, and the federation names no analyst to "
-                "whom something might be granted",
-                hint="sqlfl.connect(analyst='name')",
-            )
+        self._check_named(combined=combined)
         match request:
             case ms.ListTables():
                 return self._listed(request, answer, ruling)
@@ -173,6 +173,35 @@ class Guard:
         if run is not None:
             run.check_peers(request)
 
+    def _check_named(self, *, combined: bool) -> None:
+        """There is somebody to whom something may be granted."""
+        if combined:
+            raise PolicyError(
+                "its owner has made training policies, and these are not built for databases "
+                "that a party combines"
+            )
+        if not self._analyst:
+            raise PolicyError(
+                "its owner has made training policies, and the federation names no analyst to "
+                "whom something might be granted",
+                hint="sqlfl.connect(analyst='name')",
+            )
+
+    def rehearse(self, request: ms.Rehearse, *, combined: bool) -> Callable[[Column], bool]:
+        """Over rows that are made up: all that it reads must be granted, as names and types are
+        told of it. Nothing is asked of the owner, counted or reserved. Which columns there may be;
+        raises PolicyError."""
+        ruling = self._ruling(anew=True)
+        self._rehearsed = ""
+        if ruling is None:
+            return lambda column: True
+        self._check_named(combined=combined)
+        _check_length(request)
+        asked = request_from_json(request.request)
+        views, _ = self._fragments(request, ruling)
+        self._rehearsed = f"rehearsal over rows that are made up: {told_of(asked, views)}"
+        return ruling.may_any
+
     def keep(self, asked: Sent, told: Sent) -> None:
         """What came and what is answered, with their bytes, where the owner has policies. Raises
         Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
@@ -181,6 +210,8 @@ class Guard:
         request, what = asked[0], ""
         if isinstance(request, ms.Propose) and request.run in self._proposals:
             what = self._proposals[request.run].told
+        elif isinstance(request, ms.Rehearse):
+            what = self._rehearsed
         self._keeping.keep(asked, told, what)
 
     def accept(self, run: str) -> None:
@@ -242,10 +273,7 @@ class Guard:
 
     def _proposed(self, propose: ms.Propose, ruling: Ruling) -> ms.Message:
         """Of a run that is to begin a reply is that it may; what is only asked tells all."""
-        if len(propose.request) > LONGEST_REQUEST:
-            raise PolicyError(
-                f"a request of {len(propose.request):,} characters; {LONGEST_REQUEST:,} are taken"
-            )
+        _check_length(propose)
         request = request_from_json(propose.request)
         try:
             views, found = self._fragments(propose, ruling)
@@ -319,7 +347,9 @@ class Guard:
             return (Verdict(ms.CLIENT, "", WAITING, rule),)
         return ()
 
-    def _fragments(self, propose: ms.Propose, ruling: Ruling) -> tuple[Mapping[Table, str], Read]:
+    def _fragments(
+        self, propose: ms.Propose | ms.Rehearse, ruling: Ruling
+    ) -> tuple[Mapping[Table, str], Read]:
         slots = specifications_from_json(propose.specification)
         if len(propose.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
@@ -452,6 +482,13 @@ class Guard:
 
 _ASKED = (ms.ListTables, ms.Describe, ms.Propose, ms.Prepare, ms.SendBlock)
 """Requests for which grants are looked at anew."""
+
+
+def _check_length(request: ms.Propose | ms.Rehearse) -> None:
+    if len(request.request) > LONGEST_REQUEST:
+        raise PolicyError(
+            f"a request of {len(request.request):,} characters; {LONGEST_REQUEST:,} are taken"
+        )
 
 
 def _about(rows: int | None) -> int | None:

@@ -149,4 +149,5 @@ def left(records: Records) -> Iterator[Left]:
 _LEFT = f"""SELECT analyst, run, kind, count(*), sum(bytes)::BIGINT, epoch_us(min(noted_at)),
     epoch_us(max(noted_at)) FROM t WHERE direction = '{UP}' AND kind NOT IN {WITHOUT}
     GROUP BY ALL ORDER BY min(seq)"""
-_TOLD = f"SELECT run, told FROM t WHERE kind = '{ms.Propose.kind}' AND told <> ''"
+_TOLD = f"""SELECT run, told FROM t
+    WHERE kind IN ('{ms.Propose.kind}', '{ms.Rehearse.kind}') AND told <> ''"""

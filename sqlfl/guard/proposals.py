@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from sqlfl.guard.runs import GovernedRun, Parts
 from sqlfl.guard.scopes import Table
 from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import TrainingPolicy
-from sqlfl.request import REFUSED, Verdict
+from sqlfl.request import REFUSED, Request, Verdict
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 from sqlfl.udfs import sql
 
@@ -40,10 +40,13 @@ class Proposal:
     @property
     def told(self) -> str:
         """What it is, for who looks at what has left."""
-        own = self.run.request
-        by = f" by {own.algorithm}" if own.algorithm else ""
-        tables = ", ".join(".".join(table[1:]) for table in sorted(self.views))
-        return f"{own.purpose} {own.kind}{by} of {tables}"
+        return told_of(self.run.request, self.views)
+
+
+def told_of(request: Request, tables: Iterable[Table]) -> str:
+    by = f" by {request.algorithm}" if request.algorithm else ""
+    named = ", ".join(".".join(table[1:]) for table in sorted(tables))
+    return f"{request.purpose} {request.kind}{by} of {named}"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,9 +15,12 @@ from sqlfl.party.members import Members, Reply
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device
 from sqlfl.party.party import PartyClient
+from sqlfl.party.rehearsals import StandIn
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import check_delta, protected
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
+
+Whole = TypeVar("Whole", ms.Prepare, ms.Rehearse)
 
 
 class CombinedClient(Server):
@@ -39,6 +43,7 @@ class CombinedClient(Server):
 
     def close(self) -> None:
         """The clients are another's to close."""
+        super().close()
         self._runs.clear()
         self._members.close()
 
@@ -58,6 +63,23 @@ class CombinedClient(Server):
     def _keep(self, *_: object) -> None:
         """Nothing: where a client has policies, none of them answers."""
 
+    def _stand_in(self, request: ms.Rehearse) -> StandIn:
+        """Over what stands in for each client: those that have no fragment too, by their number."""
+        shares, _ = self._shares(request.specification, request.fragments)
+
+        def begin(number: int, client: PartyClient) -> PartyClient:
+            found = client.rehearse(shares[number].of(request))
+            assert isinstance(found, PartyClient)
+            return found
+
+        clients = self._members.do(request, range(len(shares)), begin)
+        return StandIn(CombinedClient(clients))
+
+    def forget(self, run: str) -> None:
+        super().forget(run)
+        for client in self._members.clients:
+            client.forget(run)
+
     def _ask_all(self, request: ms.Message, kind: type[Reply]) -> list[Reply]:
         return self._members.ask(dict.fromkeys(range(len(self._members)), request), kind)
 
@@ -68,20 +90,11 @@ class CombinedClient(Server):
         return found
 
     def _prepare(self, request: ms.Prepare) -> ms.Message:
-        slots = specifications_from_json(request.specification)
+        shares, slots = self._shares(request.specification, request.fragments)
         for item in slots:
             if item.device is not None:
                 check_device(item.device, private=protected(item))
-        shares = [_Share(number) for number in range(len(self._members))]
-        texts = iter(request.fragments)
-        for item in slots:
-            for number, fragment in _parts(item):
-                if number not in range(len(shares)):
-                    raise InternalError(f"slot {item.slot} is of client {number} of {len(shares)}")
-                shares[number].add(item, fragment, next(texts, ""))
-        if sum(len(share.texts) for share in shares) != len(request.fragments):
-            raise InternalError(f"{len(request.fragments)} fragments came for those of the slots")
-        replies = self._members.ask({s.number: s.request(request) for s in shares}, ms.Prepared)
+        replies = self._members.ask({s.number: s.of(request) for s in shares}, ms.Prepared)
         rows, null_targets = (
             {
                 key: int(count)
@@ -111,6 +124,22 @@ class CombinedClient(Server):
         every = range(len(self._members))
         self._members.do(request, every, lambda _, client: client.draw(request.run, nonce))
         return drawn.nonce
+
+    def _shares(
+        self, specification: str, fragments: tuple[str, ...]
+    ) -> tuple[list[_Share], tuple[SlotSpecification, ...]]:
+        """Of each client, and the slots as they were specified."""
+        slots = specifications_from_json(specification)
+        shares = [_Share(number) for number in range(len(self._members))]
+        texts = iter(fragments)
+        for item in slots:
+            for number, fragment in _parts(item):
+                if number not in range(len(shares)):
+                    raise InternalError(f"slot {item.slot} is of client {number} of {len(shares)}")
+                shares[number].add(item, fragment, next(texts, ""))
+        if sum(len(share.texts) for share in shares) != len(fragments):
+            raise InternalError(f"{len(fragments)} fragments came for those of the slots")
+        return shares, slots
 
     def _write(self, request: ms.Write) -> ms.Message:
         """Each client's own rows, into its own table."""
@@ -171,7 +200,7 @@ class _Share:
             secure=False,
         )
 
-    def request(self, whole: ms.Prepare) -> ms.Prepare:
+    def of(self, whole: Whole) -> Whole:
         text = specifications_to_json(tuple(self._slots.values()))
         return replace(whole, specification=text, fragments=tuple(self.texts))
 

@@ -44,6 +44,8 @@ def safe_text(error: Error | duckdb.Error, request: ms.Message) -> str:
 
 
 def failed(request: ms.Message, error: Error | duckdb.Error) -> str:
+    if ms.of_rehearsal(request):
+        return f"over rows that are made up, {request.kind} fails with {str(error).splitlines()[0]}"
     return (
         f"its database failed on {request.kind} with {type(error).__name__}; what it said stays "
         "with the party (log sqlfl.party), for it may quote data"

@@ -25,14 +25,14 @@ class Members:
     """By their number. What one fails on is raised once all have ended, and names it."""
 
     def __init__(self, clients: Sequence[PartyClient]) -> None:
-        self._clients = tuple(clients)
+        self.clients = tuple(clients)
         self._pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
-        return len(self._clients)
+        return len(self.clients)
 
     def interrupt(self) -> None:
-        for client in self._clients:
+        for client in self.clients:
             client.interrupt()
 
     def close(self) -> None:
@@ -53,8 +53,8 @@ class Members:
         self, request: ms.Message, numbers: Iterable[int], task: Callable[[int, PartyClient], T]
     ) -> list[T]:
         if self._pool is None:
-            name = f"sqlfl {self._clients[0].client.party}"
-            self._pool = ThreadPoolExecutor(len(self._clients), thread_name_prefix=name)
+            name = f"sqlfl {self.clients[0].client.party}"
+            self._pool = ThreadPoolExecutor(len(self.clients), thread_name_prefix=name)
         work: list[Future[T]] = []
         try:
             for number in numbers:
@@ -74,7 +74,7 @@ class Members:
         return found
 
     def _named(self, request: ms.Message, number: int, task: Callable[[int, PartyClient], T]) -> T:
-        own = self._clients[number]
+        own = self.clients[number]
         try:
             return task(number, own)
         except (Error, duckdb.Error) as error:

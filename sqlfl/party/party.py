@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import duckdb
 import numpy as np
@@ -23,7 +23,9 @@ from sqlfl.party.failures import failed
 from sqlfl.party.observers import Observers
 from sqlfl.party.operator import check_device, client_of
 from sqlfl.party.places import told_apart
+from sqlfl.party.rehearsals import StandIn, standing_in
 from sqlfl.party.run_state import RunState
+from sqlfl.party.secrets import Secrets as Secrets
 from sqlfl.party.server import Server
 from sqlfl.party.slot_state import SlotState, check_delta, protected
 from sqlfl.schema import (
@@ -38,7 +40,7 @@ from sqlfl.udfs.blocks import Blocks, MemoryBlocks, SavedBlock
 from sqlfl.udfs.carry import carry_block
 from sqlfl.udfs.describe import Listings, describe
 from sqlfl.udfs.drawing import folds_of, split_of
-from sqlfl.udfs.label_secret import Holders, LabelSecret
+from sqlfl.udfs.label_secret import LabelSecret
 from sqlfl.udfs.predict import make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.skew import skew
@@ -48,18 +50,6 @@ from sqlfl.udfs.write import write
 
 APART = (ms.ListTables, ms.Describe, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
 """Requests that a client answers outside by itself, whose party combines its clients."""
-
-
-@dataclass(frozen=True, repr=False)
-class Secrets:
-    """Keys of the hashes; the coordinator's code never touches them."""
-
-    federation: bytes
-    """Shared by all parties: join keys."""
-    organisation: bytes
-    """Shared by one party's clients: vocabularies."""
-    holders: Holders = field(default_factory=Holders)
-    """Shared by all parties: whose secret of label noise is another one's too."""
 
 
 class PartyClient(Server):
@@ -121,10 +111,11 @@ class PartyClient(Server):
     @property
     def working(self) -> bool:
         """A run is in progress."""
-        return bool(self._runs)
+        return bool(self._runs) or self.rehearsing
 
     def close(self) -> None:
         """End all runs and forget the saved blocks."""
+        super().close()
         for run in list(self._runs):
             self._end(run)
         self._guard.close()
@@ -144,6 +135,12 @@ class PartyClient(Server):
 
     def _keep(self, asked: Sent, told: Sent) -> None:
         self._guard.keep(asked, told)
+
+    def _stand_in(self, request: ms.Rehearse) -> StandIn:
+        shown = self._guard.rehearse(request, combined=self.client.combined)
+        own = self._secrets.of_rehearsals
+        made = lambda con: PartyClient(self.client, con, own)  # noqa: E731
+        return standing_in(self._cursors, request, shown, made)
 
     def _served(self, request: ms.Message) -> ms.Message:
         match request:

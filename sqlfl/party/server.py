@@ -20,6 +20,7 @@ from sqlfl.interrupts import stoppable
 from sqlfl.party.failures import safe_text
 from sqlfl.party.masking import Masking
 from sqlfl.party.observers import Observers
+from sqlfl.party.rehearsals import Rehearsals, Served, StandIn
 from sqlfl.printing import clipped, lines
 from sqlfl.schema import Client
 from sqlfl.threads import single
@@ -38,6 +39,7 @@ class Server(ABC):
         self.client = client
         self._masking = Masking(client, secret)
         self._observers = Observers() if observers is None else observers
+        self._rehearsals = Rehearsals()
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -48,6 +50,7 @@ class Server(ABC):
         soon, as between two queries, this is to be called again.
         """
         self._stop.set()
+        self._rehearsals.interrupt()
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
         """The reply to one request; a failure is a reply too, without data values in its text.
@@ -62,9 +65,7 @@ class Server(ABC):
             return encode(ms.Failure("", ms.CLIENT, "WireError", text))
         at = ""
         try:
-            reply = self.work(
-                request.kind, lambda: self._masking.answer(request, lambda: self._admitted(request))
-            )
+            reply = self._reply(request)
             return self._sent(request, data, replace(reply, number=request.number))
         except (Error, duckdb.Error) as error:
             log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
@@ -81,6 +82,44 @@ class Server(ABC):
         text = clipped(lines(text), ms.LONGEST_FAILURE)
         failed = ms.Failure(request.run, request.slot, name, text, at, number=request.number)
         return self._sent(request, data, failed)
+
+    def _reply(self, request: ms.Message) -> ms.Message:
+        """Of a rehearsal nothing is served but by what stands in for the party."""
+        if isinstance(request, ms.Rehearse):
+            self.work(request.kind, lambda: self.rehearse(request))
+            return ms.Ready(request.run, request.slot)
+        if not ms.of_rehearsal(request):
+            return self.serve(request)
+        try:
+            return self._rehearsals.serve(request)
+        finally:
+            if isinstance(request, ms.Finish):
+                self.forget(request.run)
+
+    def serve(self, request: ms.Message) -> ms.Message:
+        """The reply to a request that came from outside."""
+        return self.work(
+            request.kind, lambda: self._masking.answer(request, lambda: self._admitted(request))
+        )
+
+    def rehearse(self, request: ms.Rehearse) -> Served:
+        """Let a rehearsal begin; what serves it. Raises Error where it cannot."""
+        return self._rehearsals.begin(request.run, lambda: self._stand_in(request))
+
+    def forget(self, run: str) -> None:
+        """The rehearsal is over."""
+        self._rehearsals.end(run)
+
+    @property
+    def rehearsing(self) -> bool:
+        return bool(self._rehearsals)
+
+    def close(self) -> None:
+        self._rehearsals.close()
+
+    @abstractmethod
+    def _stand_in(self, request: ms.Rehearse) -> StandIn:
+        """What is to serve the rehearsal."""
 
     def _sent(self, request: ms.Message, data: pa.Buffer, reply: ms.Message) -> pa.Buffer:
         """The reply's bytes, once both are kept where they are to be."""

@@ -1,0 +1,139 @@
+"""Runs that a party serves from rows that are made up, and never from its tables.
+
+What follows `Rehearse` of a run goes to a stand-in: a client like any other, over a database in
+memory which has the tables that the run's fragments name, with columns of the same types. It has
+no connection to the party's own database, no blocks of its models and none of its secrets. The
+name of such a run says that it is one, so that no message of it is served otherwise, whatever else
+the party has forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import duckdb
+
+from sqlfl import messages as ms
+from sqlfl.errors import Error
+from sqlfl.guard.scopes import Column
+from sqlfl.party.cursors import Cursors
+from sqlfl.party.sketches import sketched
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import current_place, describe, use
+from sqlfl.udfs.stage import staged
+
+MOST = 8
+"""Rehearsals of a client at once: a further one ends the first."""
+
+
+class Served(Protocol):
+    """What serves the messages of a rehearsal."""
+
+    def serve(self, request: ms.Message) -> ms.Message: ...
+    def interrupt(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """Of one run."""
+
+    server: Served
+    end: Callable[[], None] = lambda: None
+    """Forgets what it is over."""
+
+    def close(self) -> None:
+        self.server.interrupt()
+        try:
+            self.server.close()
+        finally:
+            self.end()
+
+
+class Rehearsals:
+    """Of one client: by the names of the runs."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, StandIn] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def begin(self, run: str, make: Callable[[], StandIn]) -> Served:
+        """Raises Error where no rehearsal of that name can begin."""
+        if not run.startswith(ms.REHEARSAL):
+            raise Error(f"the name of a rehearsal begins with {ms.REHEARSAL}")
+        if run in self._all:
+            raise Error("a rehearsal of this name has begun already")
+        while len(self._all) >= MOST:  # who has begun them may be gone
+            self.end(next(iter(self._all)))
+        self._all[run] = make()
+        return self._all[run].server
+
+    def serve(self, request: ms.Message) -> ms.Message:
+        if request.run in self._all:
+            return self._all[request.run].server.serve(request)
+        if isinstance(request, ms.Finish):
+            return ms.Ready(request.run, request.slot)
+        raise Error("no rehearsal of this name has begun, or it is over")
+
+    def end(self, run: str) -> None:
+        stand_in = self._all.pop(run, None)
+        if stand_in is not None:
+            stand_in.close()
+
+    def interrupt(self) -> None:
+        for stand_in in tuple(self._all.values()):
+            stand_in.server.interrupt()
+
+    def close(self) -> None:
+        for run in tuple(self._all):
+            self.end(run)
+
+
+def standing_in(
+    cursors: Cursors,
+    request: ms.Rehearse,
+    shown: Callable[[Column], bool],
+    make: Callable[[duckdb.DuckDBPyConnection], Served],
+) -> StandIn:
+    """A stand-in that `make` makes of a connection: to a database that has what the run's fragments
+    read, whose rows are made up. Of the client's own database names and types are read, of columns
+    that are to be `shown`.
+
+    Raises Error for fragments that it cannot be told of what they read, and for types of which no
+    values are made.
+    """
+    cursor = cursors.begin()
+    try:
+        place = current_place(cursor)
+        tables = sketched(cursor, place, request, shown)
+    finally:
+        cursors.end(cursor)
+    with sql.observed(None):  # nothing of this is run by the client's database
+        con = staged(tables, place)
+        try:
+            _check(con, place, request)
+            return StandIn(make(con), con.close)
+        except BaseException:
+            con.close()
+            raise
+
+
+def _check(con: duckdb.DuckDBPyConnection, place: tuple[str, str], request: ms.Rehearse) -> None:
+    """Raises Error for a fragment that has more than a database without extensions, macros and
+    types of its own knows."""
+    with closing(con.cursor()) as cursor:
+        use(cursor, place)
+        for text in request.fragments:
+            try:
+                describe(cursor, text)
+            except (duckdb.BinderException, duckdb.CatalogException) as error:
+                raise Error(
+                    "a rehearsal has the tables that a query names, and no macros, types and "
+                    f"extensions of its database: {str(error).splitlines()[0]}",
+                    hint="a view that has the expression as a column can be rehearsed",
+                ) from error

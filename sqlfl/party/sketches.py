@@ -1,0 +1,157 @@
+"""What a run's fragments read, and what for: by it rows are made up for a rehearsal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from sqlfl import messages as ms
+from sqlfl.codec import loads
+from sqlfl.errors import Error, PolicyError
+from sqlfl.fragment_columns import ROW
+from sqlfl.guard.fragments import roles_of
+from sqlfl.guard.functions import every_function
+from sqlfl.guard.governance import JOIN, LABEL, TRAIN
+from sqlfl.guard.names import Names
+from sqlfl.guard.scopes import Column, Output, Table
+from sqlfl.guard.tree import DECIDED, Reading, read
+from sqlfl.models.kinds import TWO_CLASSES, kind_of
+from sqlfl.request import Request, request_from_json
+from sqlfl.schema import SlotSpecification, specifications_from_json
+from sqlfl.udfs import sql
+from sqlfl.udfs.describe import types_of
+from sqlfl.udfs.synthetic import Use
+
+LABELS, WEIGHTS = (1.0, 10.0), (1.0, 2.0)
+"""Of numbers, where nothing else is said: logarithms of them can be taken."""
+CLASSES = ("1", "2", "3")
+BOOLEAN = "BOOLEAN"
+LARGEST = 1e15
+"""Of bounds."""
+
+
+def sketched(
+    cursor: sql.Connection,
+    place: tuple[str, str],
+    request: ms.Rehearse,
+    shown: Callable[[Column], bool],
+) -> dict[Table, dict[str, tuple[str, Use]]]:
+    """Of each table that the fragments name, the columns that they name and that may be shown, with
+    type and use.
+
+    `place` is the database and the schema of names without them. Nothing is bound but the names of
+    tables, and nothing runs. Raises Error where it cannot be told what a fragment reads.
+    """
+    names, functions = Names(cursor, place), every_function(cursor)
+    told = request_from_json(request.request)
+    found = _Uses(told)
+    texts = iter(request.fragments)
+    for item in specifications_from_json(request.specification):
+        for _ in item.fragments:
+            text = next(texts, "")
+            try:
+                reading = read(cursor, text, names.table, functions)
+            except PolicyError as error:
+                why = error.message.removesuffix(DECIDED)
+                raise Error(
+                    f"of what a query reads no rows can be made up: {why}",
+                    hint="a view that has it as columns can be rehearsed",
+                ) from error
+            found.add(item, reading)
+    if next(texts, None) is not None:
+        raise Error("more fragments came than the slots have")
+    return {table: dict(_typed(cursor, table, found, shown)) for table in sorted(found.tables)}
+
+
+def _typed(
+    cursor: sql.Connection, table: Table, found: _Uses, shown: Callable[[Column], bool]
+) -> Iterator[tuple[str, tuple[str, Use]]]:
+    for name, kind in types_of(cursor, table).items():
+        column = Column(table, name)
+        if column in found.named and shown(column):
+            yield name, (kind, found.use(column, kind))
+
+
+@dataclass
+class _Uses:
+    """Gathered over all fragments of a client."""
+
+    request: Request
+    tables: set[Table] = field(default_factory=set)
+    named: set[Column] = field(default_factory=set)
+    keys: set[Column] = field(default_factory=set)
+    bounds: dict[Column, tuple[float, float]] = field(default_factory=dict)
+    listed: dict[Column, tuple[str, ...]] = field(default_factory=dict)
+    classes: set[Column] = field(default_factory=set)
+    """Labels of which nothing is said."""
+    beside: dict[Column, set[str | None]] = field(default_factory=dict)
+
+    def add(self, item: SlotSpecification, reading: Reading) -> None:
+        self.tables |= reading.tables
+        self.named |= reading.named | reading.links
+        self.keys |= reading.equal
+        for column, text in reading.beside:
+            self.beside.setdefault(column, set()).add(text)
+        roles = roles_of(item, reading.outputs)
+        for place, (role, output) in enumerate(zip(roles, reading.outputs, strict=True)):
+            if role == ROW or output.whole is not None:
+                continue
+            if role == JOIN:
+                self.keys |= output.reads
+            elif role == TRAIN:
+                self._feature(item, place, output)
+            elif role == LABEL and item.target and place == len(item.features):
+                self._label(item, output)
+            elif role == LABEL and output.same is not None:
+                self.bounds[output.same] = WEIGHTS
+
+    def _feature(self, item: SlotSpecification, place: int, output: Output) -> None:
+        public = item.privacy.bounds if item.privacy is not None else ()
+        own = public[place] if public else None
+        if output.same is not None and own:
+            self._bound(output.same, own)
+
+    def _label(self, item: SlotSpecification, output: Output) -> None:
+        own = item.privacy.label if item.privacy is not None else None
+        if output.same is None:
+            for column in output.reads:
+                self.bounds.setdefault(column, LABELS)
+        elif own is not None:
+            self._bound(output.same, own.classes or own.bounds or LABELS)
+        elif not item.classes:
+            self.bounds[output.same] = LABELS
+        elif weighed := _weighed(self.request):
+            self.listed[output.same] = weighed
+        else:
+            self.classes.add(output.same)
+
+    def _bound(self, column: Column, public: Sequence[float] | Sequence[str]) -> None:
+        texts = tuple(value for value in public if isinstance(value, str))
+        numbers = [value for value in public if not isinstance(value, str)]
+        if texts:
+            self.listed[column] = texts
+        elif len(numbers) == 2 and all(abs(number) <= LARGEST for number in numbers):
+            self.bounds[column] = min(numbers), max(numbers)
+        else:
+            raise Error(f"the bounds of {column.name} are no two numbers up to {LARGEST:g}")
+
+    def use(self, column: Column, kind: str) -> Use:
+        listed = self.listed.get(column, ())
+        if column in self.classes and kind != BOOLEAN:
+            two = kind_of(self.request.kind).target == TWO_CLASSES
+            listed = CLASSES[: 2 if two else 3]
+        beside = self.beside.get(column, set())
+        return Use(
+            key=column in self.keys,
+            bounds=self.bounds.get(column),
+            listed=listed,
+            beside=tuple(sorted(beside, key=lambda text: (text is not None, text or ""))),
+        )
+
+
+def _weighed(request: Request) -> tuple[str, ...]:
+    """The classes that the statement gives weights to."""
+    options = loads(request.options)
+    first = options[0] if isinstance(options, list) and options else None
+    weights = first.get("class_weight") if isinstance(first, dict) else None
+    return tuple(weights) if isinstance(weights, dict) else ()
