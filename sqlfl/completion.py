@@ -18,6 +18,7 @@ from sqlfl.options.resolve import privacy_options
 from sqlfl.options.training import SCORING, with_options
 from sqlfl.options.tuning import TUNING
 from sqlfl.planner.grammar.dialect import STATEMENTS
+from sqlfl.planner.grammar.explaining import ANALYZE, REHEARSED, leading
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.schema import folded
 from sqlfl.transforms import COLUMN, FUNCTIONS
@@ -90,10 +91,13 @@ def completions(text: str, at: int, names: Names) -> tuple[int, tuple[str, ...]]
 
 def _likely(own: list[Token], names: Names, written: str) -> Iterable[str]:
     words = [_word(token) for token in own]
-    while words[:1] == ["EXPLAIN"]:
-        words = words[4:] if words[1:4] == ["(", "VERBOSE", ")"] else words[1:]
+    while start := leading(words):
+        explained, words = words[:start], words[start:]
+        if not words and ANALYZE in explained:
+            return REHEARSED
         if not words:
-            return [*(w for w in STATEMENTS if w in _CLAUSES and w not in ("EXPORT", "IMPORT"))]
+            planned = (w for w in STATEMENTS if w in _CLAUSES and w not in ("EXPORT", "IMPORT"))
+            return [*planned, *([ANALYZE] if start == 1 else [])]
     if not words:
         return STATEMENTS
     verb, last = words[0], words[-1]

@@ -90,6 +90,8 @@ class Face(ABC):
             piece = whole(text, parameters)
             statement = piece.statement()
             if isinstance(statement, st.ExplainStatement):
+                if statement.analyze:
+                    raise Error("explain runs nothing", hint="fed.sql('EXPLAIN ANALYZE ...') does")
                 statement = statement.statement
             with piece.placed():
                 return self._explained(statement)

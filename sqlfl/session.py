@@ -21,6 +21,7 @@ from sqlfl.coordinator.checking import check
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.executors.named import THREADS, executor_of
 from sqlfl.coordinator.looking import evaluate, predict
+from sqlfl.coordinator.proposing import verdicts
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.training import train
 from sqlfl.coordinator.tuning import tune
@@ -32,10 +33,11 @@ from sqlfl.parties import Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
-from sqlfl.planning import plan_check, plan_scoring, plan_training
+from sqlfl.planning import explain, plan_check, plan_scoring, plan_training
 from sqlfl.plans import Plans
 from sqlfl.printing import line
 from sqlfl.progress import Progress
+from sqlfl.rehearsal import check_rehearsed, rehearsed
 from sqlfl.remarks import Remarks
 from sqlfl.result import Result
 from sqlfl.running import running
@@ -167,6 +169,8 @@ class Federation(Face):
 
     def _answer(self, statement: st.Statement) -> Result:
         match statement:
+            case st.ExplainStatement(analyze=True):
+                return self._rehearse(statement)
             case st.ExplainStatement():
                 plan = self._explained(statement.statement)
                 shown = plan.details if statement.verbose else plan
@@ -387,6 +391,22 @@ class Federation(Face):
                 return checked(check(plan, channel, run, Scoring(progress.stage)))
         finally:
             progress.close()
+
+    def _rehearse(self, statement: st.ExplainStatement) -> Result:
+        own, remarks = check_rehearsed(statement), Remarks()
+        plan = self._plan(own, remark=remarks.add)
+        self._remark(plan, remarks)
+        shown = explain(plan, verdicts(plan, self._channel()))
+        name = f"{plan.name or 'CHECK'}, rehearsed"
+        return rehearsed(
+            shown,
+            self._border,
+            self._check_open,
+            lambda: Progress(name, plan.epochs, self._progress),
+            self._executor,
+            remarks.texts,
+            verbose=statement.verbose,
+        )
 
     def _running(self, plan: FederatedPlan, run: str) -> AbstractContextManager[None]:
         self._border.govern(plan.run.governed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from sqlfl.planner.explain import document
+from sqlfl.planner.explain.rehearsed import Account, rehearsed
 from sqlfl.planner.explain.render import Document, to_html, to_text
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import line
@@ -27,6 +28,12 @@ class ExplainedPlan(FederatedPlan):
     def details(self) -> Document:
         """EXPLAIN (VERBOSE): every message of each client with its size, and all SQL."""
         return document.details(self, self.report, self.verdicts)
+
+    def rehearsed(self, account: Account, *, verbose: bool = False) -> Document:
+        """EXPLAIN ANALYZE: how its rehearsal went, before the plan."""
+        make = document.details if verbose else document.summary
+        own = make(self, self.report, self.verdicts)
+        return replace(own, sections=(rehearsed(self, account), *own.sections))
 
     def __str__(self) -> str:
         return to_text(document.summary(self, self.report, self.verdicts))

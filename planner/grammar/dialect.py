@@ -8,6 +8,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from sqlfl.errors import nearest
 from sqlfl.options.looks import LOOKS
+from sqlfl.planner.grammar.explaining import ANALYZE, NO_ROWS, REHEARSED, VERBOSE
 from sqlfl.planner.grammar.listings import Listings
 from sqlfl.planner.grammar.spellings import respelled
 from sqlfl.planner.grammar.statements import (
@@ -95,22 +96,7 @@ class _Reader(Listings):
     def _statement(self) -> Statement:
         first = self.word()
         if first == "EXPLAIN":
-            self.at += 1
-            verbose = self.accept("(")
-            if verbose:
-                self.expect("VERBOSE", "after EXPLAIN (")
-                self.expect(")", "after EXPLAIN (VERBOSE")
-            planned = (
-                *("CHECK", "TRAIN", "TUNE", "EVALUATE", "PREDICT"),
-                *(*_QUALITY, "CONTRIBUTIONS", "SKEW", "VALIDATE"),
-            )
-            if self.word() not in planned:
-                raise self.fail(
-                    f"expected one of {', '.join(planned)} after EXPLAIN, got {self.got()}"
-                )
-            explained = self._statement()
-            assert isinstance(explained, TrainModel | EvaluateModel | PredictModel | CheckQuery)
-            return ExplainStatement(explained, self.sql, verbose)
+            return self._explain()
         readers: dict[str, Callable[[], Statement]] = {
             "CHECK": self._check,
             **dict.fromkeys(("TRAIN", "TUNE"), self._train),
@@ -146,6 +132,40 @@ class _Reader(Listings):
         raise self.fail(
             f"expected a statement ({', '.join(STATEMENTS)}), got {self.got()}", hint=hint
         )
+
+    def _explain(self) -> ExplainStatement:
+        self.at += 1
+        asked = {ANALYZE} if self.accept(ANALYZE) else self._asked()
+        planned = (
+            *(*REHEARSED, "EVALUATE", "PREDICT"),
+            *(*_QUALITY, "CONTRIBUTIONS", "SKEW", "VALIDATE"),
+        )
+        if self.word() not in (REHEARSED if ANALYZE in asked else planned):
+            of = "EXPLAIN ANALYZE" if ANALYZE in asked else "EXPLAIN"
+            known = REHEARSED if ANALYZE in asked else planned
+            raise self.fail(
+                f"expected one of {', '.join(known)} after {of}, got {self.got()}",
+                hint=NO_ROWS if ANALYZE in asked and self.word() in planned else None,
+            )
+        explained = self._statement()
+        assert isinstance(explained, TrainModel | EvaluateModel | PredictModel | CheckQuery)
+        return ExplainStatement(explained, self.sql, VERBOSE in asked, ANALYZE in asked)
+
+    def _asked(self) -> set[str]:
+        """The options in parentheses."""
+        found: set[str] = set()
+        if not self.accept("("):
+            return found
+        while not found or self.accept(","):
+            word = self.word()
+            if word not in (VERBOSE, ANALYZE) or word in found:
+                raise self.fail(
+                    f"expected {VERBOSE} or {ANALYZE} in EXPLAIN (...), got {self.got()}"
+                )
+            found.add(word)
+            self.at += 1
+        self.expect(")", "after the options of EXPLAIN")
+        return found
 
     def _train(self) -> TrainModel:
         verb, replace = self.word(-1), False

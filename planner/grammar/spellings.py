@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError, nearest
+from sqlfl.planner.grammar.explaining import leading
 from sqlfl.planner.grammar.spelled_options import SpelledOption, spelled_options
 from sqlfl.planner.grammar.spelled_transforms import read_spelled
 from sqlfl.planner.grammar.statements import Word
@@ -35,10 +36,7 @@ def respelled(tokens: list[Token], sql: str) -> list[Token]:
     Raises ParseError for what has no counterpart, and says what is nearest.
     """
     words = [token.text.upper() for token in tokens[:8]]
-    start = 0
-    if words[:1] == ["EXPLAIN"]:
-        start = 4 if words[1:4] == ["(", "VERBOSE", ")"] else 1
-    reader = _Spelling(tokens, sql, start)
+    reader = _Spelling(tokens, sql, leading(words))
     if reader.accept("CREATE", "MODEL"):
         return reader.create(())
     if reader.accept("CREATE", "OR", "REPLACE", "MODEL"):

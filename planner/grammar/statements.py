@@ -157,6 +157,8 @@ class ExplainStatement:
     sql: str = field(repr=False)
     verbose: bool = False
     """With all details."""
+    analyze: bool = False
+    """It is run, over rows that parties make up."""
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,10 @@ class Audit:
         return pa.table(dict(zip(AUDIT.names, columns, strict=True)), schema=AUDIT)
 
 
+Note: TypeAlias = Callable[[Client, str, Message], None]
+"""Of a client, a direction, and a message."""
+
+
 class Channel:
     """The coordinator's end of the border for one run (or for planning).
 
@@ -184,7 +188,7 @@ class Channel:
     comm_seconds : what these exchanges take by the model `network`; None where there is none.
 
     `check` is called before each exchange; what it raises ends the work. `chain` keeps the messages
-    of the clients `chained`.
+    of the clients `chained`. `note` is told of each message that is sent or has come.
     """
 
     def __init__(
@@ -195,12 +199,13 @@ class Channel:
         network: Network | None = None,
         chain: Chain | None = None,
         chained: Container[Client] = (),
+        note: Note | None = None,
     ) -> None:
         self._transport = transport
         self._audit = audit
         self._check = check
         self._network = network
-        self._chain, self._chained = chain, chained
+        self._chain, self._chained, self._note = chain, chained, note
         self.rounds = 0
         self.bytes_up = 0
         self.bytes_down = 0
@@ -255,6 +260,8 @@ class Channel:
         if message.slot != slot:
             raise InternalError(f"{message.kind} for slot {message.slot} sent to slot {slot}")
         self._audit.add(client, "down", message)
+        if self._note is not None:
+            self._note(client, DOWN, message)
         if client in crossed:
             crossed[client] += message.nbytes
             self.bytes_down += message.nbytes
@@ -273,6 +280,8 @@ class Channel:
             self._audit.add_unreadable(client, request.run, len(data))
             raise refused(client, request, f"cannot be read: {error.message}") from None
         self._audit.add(client, "up", reply)
+        if self._note is not None:
+            self._note(client, UP, reply)
         self._kept(client, reply, UP, data)
         if client in crossed:
             crossed[client] += reply.nbytes

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sqlfl.chain import Chain, Keep, MemoryLinks, Row
 from sqlfl.schema import Client
-from sqlfl.transport.base import Audit, AuditLog, Channel, Transport
+from sqlfl.transport.base import Audit, AuditLog, Channel, Note, Transport
 from sqlfl.transport.network import Network
 
 
@@ -40,10 +40,14 @@ class Border:
         self._governed.update(clients)
 
     def channel(
-        self, check: Callable[[], None] | None = None, network: Network | None = None
+        self,
+        check: Callable[[], None] | None = None,
+        network: Network | None = None,
+        note: Note | None = None,
     ) -> Channel:
-        """`check` and `network` as in `Channel`."""
-        return Channel(self.transport, self.audit, check, network, self._chain, self._governed)
+        """`check`, `network` and `note` as in `Channel`."""
+        chained = self._chain, self._governed
+        return Channel(self.transport, self.audit, check, network, *chained, note)
 
     def links(self) -> list[Row]:
         """All entries of the chain, in order."""

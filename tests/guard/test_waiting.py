@@ -204,7 +204,9 @@ def test_closing_the_federation_ends_it(
     with meanwhile(own):
         until(lambda: states(clinic) == ["waiting"])
         time.sleep(0.1)
+        began = time.monotonic()
         fed.close()
+        assert time.monotonic() - began < 50
     assert "the federation is closed" in str(seen)
 
 
@@ -258,6 +260,7 @@ def test_it_is_no_option_of_the_model(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
 ) -> None:
     fed.sql(SHORT)
+    assert fed.explain(f"EVALUATE MODEL m FROM ({QUERY})").options.wait is None
     ruled(clinic, ALWAYS)
     began = time.monotonic()
     with pytest.raises(ApprovalError) as raised:

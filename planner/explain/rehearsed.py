@@ -1,0 +1,84 @@
+"""EXPLAIN ANALYZE: what a plan took over rows that were made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlfl.planner.explain.render import Notes, Section, Table
+from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.schema import Client
+
+SAID = (
+    "Each party made {rows:,} rows up for each of its tables, by names, types and what the "
+    "statement says: no row of a table was read, and nothing is kept. Counted are the messages of "
+    "the run, without planning and without what has the parties make rows up."
+)
+OWNERS = "A rehearsal counts against no policy. Whether owners let the statement run is told below."
+OTHERWISE = (
+    "Over real rows there may be more or fewer rows, categories and rounds: the formulas below "
+    "hold of them too. What the model comes to over rows that were made up says nothing, and is "
+    "not shown."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a client sent, or got, planning left out."""
+
+    client: Client
+    crosses: bool
+    """It left one party for another."""
+    up: bool
+    messages: int
+    bytes: int
+    formula: int | None
+    """Bytes as EXPLAIN says; None where it has a quantity that messages do not tell."""
+    differing: tuple[str, ...]
+    """Kinds of messages that were others than it says."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """How a rehearsal went."""
+
+    rows: int
+    """Of each table."""
+    epochs: int
+    exchanges: int
+    """Those in which the statement runs."""
+    seconds: float
+    interrupted: bool
+    lines: tuple[Line, ...]
+    remarks: tuple[str, ...]
+    """What was odd while the statement was planned."""
+
+
+def rehearsed(plan: FederatedPlan, account: Account) -> Section:
+    rows = tuple(
+        (
+            str(line.client) + ("" if line.crosses else ", at the coordinator"),
+            "sent" if line.up else "got",
+            f"{line.messages:,}",
+            f"{line.bytes:,}",
+            "not told" if line.formula is None else f"{line.formula:,}",
+        )
+        for line in account.lines
+    )
+    headers = ("client", "has", "messages", "bytes", "bytes by EXPLAIN's formulas")
+    owners = (OWNERS,) if plan.run.governed else ()
+    said = SAID.format(rows=account.rows)
+    notes = (*_said(plan, account), said, OTHERWISE, *owners, *account.remarks)
+    return Section("The rehearsal", (Table(headers, rows), Notes(notes)))
+
+
+def _said(plan: FederatedPlan, account: Account) -> Iterator[str]:
+    ran = "It ran to its end" if not account.interrupted else "It was interrupted, and ended"
+    epochs = f"{account.epochs:,} epochs, " if plan.algorithm else ""
+    yield f"{ran}: {epochs}{account.exchanges:,} exchanges, {account.seconds:.1f} seconds."
+    for line in account.lines:
+        if line.differing:
+            yield (
+                f"EXPLAIN says otherwise of what {line.client} {'sent' if line.up else 'got'}: "
+                f"{', '.join(line.differing)}. That is a fault of sqlfl; please report it."
+            )
