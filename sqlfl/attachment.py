@@ -26,6 +26,7 @@ from sqlfl.guard.closing import close_off, rules_of
 from sqlfl.guard.governance import Governance
 from sqlfl.guard.homes import named, store_of
 from sqlfl.guard.records import Records
+from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import Client
 from sqlfl.sources import database_path, no_source
 from sqlfl.store.coordinator_file import CoordinatorFile
@@ -210,6 +211,9 @@ class Attachment:
             if not Governance(records).governs():
                 raise _keeps_nothing(named(stored))
         given = isinstance(source, duckdb.DuckDBPyConnection)
+        rules = None if records is None or given else rules_of(records)
+        if rules is not None:
+            self._close_off(client, con, rules)
         secret = label_secret(
             con,
             client,
@@ -230,17 +234,20 @@ class Attachment:
         self._refuse_path(path, "the source")
         writes = keeps and self._coordinator is not None and may_be_written(path)
         con = self._written(path) if writes else self._read(path)
-        rules = rules_of(con)
+        rules = rules_of(Records(con, current_database(con).catalog))
         if rules is None:
             return con
         if current_database(con).read_only:
             con = self._opened_anew(con, path)
+        self._close_off(client, con, rules)
+        return con
+
+    def _close_off(self, client: Client, con: Connection, rules: TrainingPolicy) -> None:
         if not close_off(con, rules):
             self._said.append(
                 f"party {client}: its database is open in this process already, and its owner has "
                 "training policies: files, extensions, memory and threads stay as they are there"
             )
-        return con
 
     def _read(self, path: Path) -> Connection:
         try:
@@ -251,7 +258,7 @@ class Attachment:
             # it is open to be written, as by another federation, or not at all
             con = open_database(path)
             with closing(con):
-                if rules_of(con) is None:
+                if rules_of(Records(con, current_database(con).catalog)) is None:
                     raise
             return self._open(path)
 

@@ -6,7 +6,6 @@ from sqlfl.files import Connection
 from sqlfl.guard.governance import Governance
 from sqlfl.guard.records import Records
 from sqlfl.options.policies import TrainingPolicy, strictest
-from sqlfl.udfs.describe import current_place
 
 CLOSED = (
     "autoload_known_extensions",
@@ -19,9 +18,9 @@ CLOSED = (
 """What is set to false, in this order."""
 
 
-def rules_of(con: Connection) -> TrainingPolicy | None:
+def rules_of(records: Records) -> TrainingPolicy | None:
     """The strictest of all policies in force; None where there are none."""
-    policies = Governance(Records(con, current_place(con)[0])).policies()
+    policies = Governance(records).policies()
     return strictest(policy for _, policy in policies.values()) if policies else None
 
 

@@ -97,7 +97,7 @@ class Fragments:
             self._found[key] = found
             return found
 
-        return read(cursor, text, columns, self._functions)
+        return read(cursor, text, columns, self._functions, ruling.may_any)
 
     def _not_granted(self, ruling: Ruling, column: Column, role: str) -> PolicyError:
         if not ruling.may_any(column):

@@ -6,9 +6,8 @@ Where the owner has made no policy, all is served as it comes.
 from __future__ import annotations
 
 import datetime as dt
-import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ import duckdb
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard import noising
+from sqlfl.guard.accounting import Accounting, strictest_of
 from sqlfl.guard.approvals import Approvals, Filed
 from sqlfl.guard.differencing import Differencing
 from sqlfl.guard.fragments import Fragments
@@ -31,7 +31,7 @@ from sqlfl.guard.governance import (
 from sqlfl.guard.homes import Home
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
-from sqlfl.guard.ledger import Budget, Ledger
+from sqlfl.guard.ledger import Ledger
 from sqlfl.guard.models import Models
 from sqlfl.guard.modes import against, allowances
 from sqlfl.guard.open_runs import OpenRuns
@@ -48,12 +48,10 @@ from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun, Serve, Slots
 from sqlfl.guard.scopes import ASK, Column, Table, unknown
 from sqlfl.guard.tree import Reading
-from sqlfl.options.policies import NEVER, TrainingPolicy, strictest, within
+from sqlfl.options.policies import NEVER, within
 from sqlfl.request import (
-    ALLOWED,
     REFUSED,
     WAITING,
-    Request,
     Verdict,
     digest,
     request_from_json,
@@ -67,7 +65,6 @@ from sqlfl.schema import (
 )
 from sqlfl.udfs import sql
 from sqlfl.udfs.describe import current_place
-from sqlfl.udfs.label_ways import way_to_label
 
 T = TypeVar("T")
 MOST_FRAGMENTS = 256
@@ -104,7 +101,6 @@ class Guard:
         store: Records | None = None,
     ) -> None:
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
-        self._lasting, self._session = False, secrets.token_hex(16)
         self._place = current_place(con)
         self._home = Home(Records(con, self._place[0]), store)
         records = self._home.records
@@ -112,6 +108,7 @@ class Guard:
         self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
+        self._accounting = Accounting(con, analyst, self._ledger)
         self._differencing = Differencing(records, analyst)
         self._keeping = Keeping(client, analyst, records)
         self._known: tuple[int, float, Ruling | None] | None = None
@@ -144,7 +141,7 @@ class Guard:
                 return ms.Proposed(request.run, request.slot, verdicts_to_json(()))
             return answer(request)
         proposal = self._proposals.get(request.run) if isinstance(request, ms.Prepare) else None
-        rules = _strictest(ruling, None) if proposal is None else proposal.run.every
+        rules = strictest_of(ruling, None) if proposal is None else proposal.run.every
         work = partial(self._governed, request, answer, ruling, combined=combined)
         return self._runs.in_time(request, rules, work)
 
@@ -163,7 +160,7 @@ class Guard:
             case ms.Prepare():
                 return self._prepared(request, answer, ruling)
             case ms.SendBlock():
-                if _strictest(ruling, None).weights == NEVER:
+                if strictest_of(ruling, None).weights == NEVER:
                     raise refusal("weights = 'never'")
         return answer(request)
 
@@ -240,7 +237,7 @@ class Guard:
         reply = answer(request)
         assert isinstance(reply, ms.Tables)
         told = listing_from_json(reply.tables)
-        self._lasting = not told.fleeting
+        self._accounting.lasting = not told.fleeting
         kept = []
         for table in told.tables:
             path = (
@@ -282,25 +279,21 @@ class Guard:
                 raise
             verdict = Verdict(ms.CLIENT, "", REFUSED, error.message)
             return ms.Proposed(propose.run, propose.slot, verdicts_to_json((verdict,)))
-        rules = {slot: _strictest(ruling, own) for slot, own in found.tables.items()}
+        rules = {slot: strictest_of(ruling, own) for slot, own in found.tables.items()}
         tables = frozenset().union(*found.tables.values())
-        every = _strictest(ruling, tables)
+        every = strictest_of(ruling, tables)
         verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
         verdicts += against(request, found, rules, every, partial(ruling.may, JOIN))
         verdicts = verdicts or not_known_again(found, rules)
-        accounts = self._accounts(ruling, tables)
-        if accounts and not verdicts:
-            verdicts = self._unnoised(request, found, accounts, ruling)
         asked: Asking = ()
-        if accounts and not verdicts:
-            asked = self._asking(request, propose.fragments, found, accounts)
-            try:
-                self._ledger.check(self._analyst, asked)
-            except PolicyError as error:
-                verdicts = (Verdict(ms.CLIENT, "", REFUSED, error.message),)
+        if not verdicts:
+            verdicts, asked = self._accounting.asked(request, propose.fragments, found, ruling)
         told = digest(propose.request, propose.specification, found.canonical)
         if not propose.run:
-            said = (*self._answered(verdicts, told, every.approval), *self._remains(asked))
+            said = (
+                *self._answered(verdicts, told, every.approval),
+                *self._accounting.remains(asked),
+            )
             return ms.Proposed("", propose.slot, verdicts_to_json(said))
         if verdicts:
             raise PolicyError(verdicts[0].rule, hint=ASK)
@@ -323,13 +316,6 @@ class Guard:
             self._proposals.pop(next(iter(self._proposals)))
         self._proposals[propose.run] = Proposal(ruling, run, propose, told, views, asked)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
-
-    def _remains(self, asked: Asking) -> Iterable[Verdict]:
-        for table, budget, entries in asked:
-            account = self._ledger.account(self._analyst, table, budget)
-            now, after = account.epsilon(budget.delta), account.after(entries).epsilon(budget.delta)
-            words = f"epsilon of {'.'.join(table[1:])}: {now:.4g} of {budget.epsilon:g} is spent"
-            yield Verdict(ms.CLIENT, f"{words}, {after:.4g} after this run", ALLOWED, "")
 
     def _answered(
         self, verdicts: tuple[Verdict, ...], told: str, approval: str
@@ -367,55 +353,6 @@ class Guard:
         # as it is now, which has just been seen
         views = {table: ruling.of(table)[0].definition for table in every}
         return views, Read(slots, tables, readings)
-
-    def _accounts(self, ruling: Ruling, tables: Iterable[Table]) -> dict[Table, Budget]:
-        """Of tables of which an account is kept."""
-        found = {table: noising.budget_of(_strictest(ruling, [table])) for table in tables}
-        return {table: budget for table, budget in found.items() if budget is not None}
-
-    def _unnoised(
-        self,
-        request: Request,
-        found: Read,
-        accounts: Mapping[Table, Budget],
-        ruling: Ruling,
-    ) -> tuple[Verdict, ...]:
-        """All that would leave of these tables without noise that an account can be kept of."""
-        readings = [own for of_slot in found.readings.values() for own in of_slot]
-        verdicts = [
-            Verdict(ms.CLIENT, ".".join(table[1:]), REFUSED, f"{has('epsilon')}, which takes {why}")
-            for table, why in noising.unstable(accounts, readings, partial(ruling.may, JOIN))
-        ]
-        for item in found.slots:
-            own = [accounts[table] for table in found.tables[item.slot] if table in accounts]
-            if not own:
-                continue
-            said, texts = has(f"epsilon = {own[0].epsilon:g}"), found.readings[item.slot]
-            verdicts += [
-                Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
-                for what, why in noising.hindrance(request, item, request.asked, texts)
-            ]
-        return tuple(verdicts)
-
-    def _asking(
-        self,
-        request: Request,
-        fragments: tuple[str, ...],
-        found: Read,
-        accounts: Mapping[Table, Budget],
-    ) -> Asking:
-        """What the run asks of the ledger."""
-        session = "" if self._lasting else self._session
-        asked, start = [], 0
-        with closing(sql.waiting(self._con.cursor)) as cursor:
-            for item in found.slots:
-                texts = fragments[start : start + len(item.fragments)]
-                start += len(item.fragments)
-                own = [table for table in found.tables[item.slot] if table in accounts]
-                ways = [way_to_label(cursor, text) for text in texts] if own and item.target else []
-                entries = noising.entries(request, item, ways, session) if own else ()
-                asked += [(table, accounts[table], entries) for table in own]
-        return tuple(asked)
 
     def _prepared(self, request: ms.Prepare, answer: Serve, ruling: Ruling) -> ms.Message:
         proposal = self._proposals.pop(request.run, None)
@@ -494,10 +431,3 @@ def _check_length(request: ms.Propose | ms.Rehearse) -> None:
 def _about(rows: int | None) -> int | None:
     """To one digit: what the choice of an engine needs."""
     return None if rows is None else int(float(f"{rows:.0e}"))
-
-
-def _strictest(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:
-    """Over these tables, or over all that is granted to the analyst."""
-    own = [grant.table for grant in ruling.grants] if tables is None else tables
-    rules = ruling.rules(own)
-    return strictest(rules or ruling.policies.values())

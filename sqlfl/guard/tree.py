@@ -87,9 +87,16 @@ Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | 
 """Of the parts of a table's name the table and its columns; None where there is none."""
 
 
-def read(con: sql.Connection, text: str, columns: Columns, functions: Functions) -> Reading:
+def read(
+    con: sql.Connection,
+    text: str,
+    columns: Columns,
+    functions: Functions,
+    shown: Callable[[Column], bool] = lambda _: True,
+) -> Reading:
     """What `text`, one SELECT, reads. Raises PolicyError for all that is not known to be harmless,
-    and for tables and columns that `columns` does not know."""
+    for tables and columns that `columns` does not know, and, in the same words, for columns by name
+    that are not `shown`, whatever becomes of them."""
     if len(text) > LONGEST:
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
@@ -105,7 +112,7 @@ def read(con: sql.Connection, text: str, columns: Columns, functions: Functions)
     if len(statements) != 1:
         raise PolicyError(f"one SELECT is taken, and {len(statements)} came")
     _check_size(statements[0])
-    reader = _Reader(columns, functions)
+    reader = _Reader(columns, functions, shown)
     outputs = reader.query(statements[0]["node"], Scope())
     tables = frozenset(reader.tables)
     links = frozenset(reader.links)
@@ -140,8 +147,10 @@ def _check_size(tree: object) -> None:
 
 
 class _Reader:
-    def __init__(self, columns: Columns, functions: Functions) -> None:
-        self._columns, self._functions = columns, functions
+    def __init__(
+        self, columns: Columns, functions: Functions, shown: Callable[[Column], bool]
+    ) -> None:
+        self._columns, self._functions, self._shown = columns, functions, shown
         self.filters: set[Column] = set()
         self.links: set[Column] = set()
         self.equal: set[Column] = set()
@@ -414,7 +423,8 @@ class _Reader:
         given = any(first in own.names for own in scope.chain())
         if given and len(names) > 1:  # what a parameter has, and not what a table of its name has
             given = not any(first in own.sources for own in scope.chain())
-        if not found and not given:
+        hidden = any(not self._shown(c) for o in found if o.name for c in o.reads)
+        if hidden or (not found and not given):
             raise unknown(str(names[min(1, len(names) - 1)]))
         self.named.update(*(output.reads for output in found if output.name))
         return frozenset().union(*(output.reads for output in (*found, *unsure)))

@@ -365,6 +365,31 @@ def test_rows_are_drawn_by_what_is_granted(ask: Ask) -> None:
     assert isinstance(reply, ms.Prepared)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT age FROM (SELECT age, {} AS dead FROM patients) AS q",
+        "SELECT age FROM (SELECT age, 1 + {} AS dead FROM patients) AS q",
+        "WITH dead AS (SELECT {} FROM patients) SELECT age FROM patients",
+        "SELECT age FROM (SELECT age FROM patients, (SELECT {} FROM patients LIMIT 0)) AS q",
+        "SELECT age FROM (SELECT age, (SELECT max(p.{}) FROM patients p) AS dead FROM patients)",
+        "SELECT age FROM (SELECT q.{} AS dead, age FROM (FROM patients) AS q)",
+    ],
+)
+def test_which_columns_there_are_is_not_told(ask: Ask, text: str) -> None:
+    """Also not where nothing comes of them."""
+    told = set()
+    for name in ("salary", "nothing"):
+        reply = ask(ms.Describe("", -1, text.format(name)))
+        assert isinstance(reply, ms.Failure)
+        told.add((reply.error, reply.text.replace(name, "x")))
+        slot = replace(SLOT, features=(FeatureSpecification("age", "numeric"),), keys=())
+        assert isinstance(prepared(ask, text.format(name), slot), ms.Failure)
+    assert len(told) == 1
+    assert "column x is not granted" in told.pop()[1]
+    assert isinstance(ask(ms.Describe("", -1, text.format("bmi"))), ms.Columns)
+
+
 def test_a_run_has_not_too_many_fragments(ask: Ask) -> None:
     slot = replace(SLOT, fragments=tuple(range(257)))
     texts = ("SELECT pid AS sqlfl_key_0_0 FROM patients",) * 257

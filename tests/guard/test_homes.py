@@ -195,19 +195,40 @@ def test_policies_that_nothing_can_be_kept_under_allow_nothing(
     source: Path, store: Path, attached: Attach
 ) -> None:
     ruled(source)
-    with attached(source) as fed:
+    with duckdb.connect(source, read_only=True) as con, attached(con) as fed:
         for text in STATEMENTS:
             with pytest.raises(PolicyError) as error:
                 fed.sql(text)
             assert "training policies are in its database, which is only read" in str(error.value)
             assert KEEP in str(error.value)
     with (
-        attached(source, store, store.with_name("c.duckdb")) as fed,  # which keeps blocks alone
+        duckdb.connect(source, read_only=True) as con,
         pytest.raises(PolicyError, match="in its database, which is only read"),
+        attached(con, store, store.with_name("c.duckdb")),  # which keeps blocks alone
     ):
-        fed.sql(TRAIN)
+        pass
     with duckdb.connect(source) as con, attached(con) as fed:
         fed.sql(TRAIN)
+    with attached(source) as fed:  # by its path it is opened to be written
+        fed.sql(TRAIN)
+
+
+def test_a_source_whose_policies_are_in_a_store_is_closed_off(
+    source: Path, store: Path, attached: Attach, tmp_path: Path
+) -> None:
+    """By its path; files are for views in folders that the policies have."""
+    with duckdb.connect(source) as con:
+        path = tmp_path / "more.parquet"
+        con.execute(f"COPY (SELECT pid, age, bmi, ward, days, ill FROM patients) TO '{path}'")
+        con.execute(f"CREATE VIEW more AS FROM '{path}'")
+    grant = GRANT.replace("patients", "more")
+    text = TRAIN.replace("clinic.patients", "clinic.more")
+    ruled(source, grant=grant, store=store)
+    with attached(source, store) as fed, pytest.raises(sqlfl.Error, match="folders"):
+        fed.sql(text)
+    ruled(source, f"folders = '{tmp_path}', threads = 1", grant="", store=store)
+    with attached(source, store) as fed:
+        fed.sql(text)
 
 
 @pytest.fixture

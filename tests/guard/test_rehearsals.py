@@ -250,8 +250,9 @@ def test_hashes_are_under_other_keys(database: Open) -> None:
         told(client, prepare(RUN, KEYED, text))
         made_up = told(client, ms.SendKeys(RUN, 0))
         # what a party would tell of the same values under this name, did it serve such a run
-        other.serve(prepare(RUN, KEYED, text))
-        real = other.serve(ms.SendKeys(RUN, 0))
+        drawn = other.serve(prepare(RUN, KEYED, text))
+        assert isinstance(drawn, ms.Prepared)
+        real = other.serve(ms.SendKeys(RUN, 0, drawn.nonce[None]))
         assert isinstance(made_up, ms.JoinKeys)
         assert isinstance(real, ms.JoinKeys)
         tags = [{bytes(tag) for tag in own.tags[0]} for own in (made_up, real)]
@@ -332,8 +333,8 @@ def test_types_of_what_is_not_granted_are_not_told(ask: Ask) -> None:
         assert isinstance(reply, ms.Failure)
         replies.append(reply.text)
         ask(ms.Finish(RUN, -1))
-    # what is not granted is not there; of what is granted the type is known
-    assert 'column "salary" not found' in replies[0]
+    # of what is granted the type is known
+    assert replies[0].startswith("column salary is not granted")
     assert "length(BIGINT)" in replies[1]
 
 

@@ -147,7 +147,7 @@ def test_it_ends_when_the_time_is_over(
 ) -> None:
     ruled(clinic, ALWAYS)
     began = time.monotonic()
-    with pytest.raises(ApprovalError, match=r"request 1 \(it has waited 1 seconds for that\)"):
+    with pytest.raises(ApprovalError, match=r"request 1 \(it has waited 1 second for that\)"):
         fed.sql(SHORT)
     assert 1.0 <= time.monotonic() - began < 30
     assert not fed.models

@@ -91,7 +91,10 @@ def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
         ("CREATE TRAINING POLICY p WITH (per = 30)", "a length of time, as '30 days'"),
         ("CREATE TRAINING POLICY p WITH (per = '0 days')", "a length of time, as '30 days'"),
         ("CREATE TRAINING POLICY p WITH (seconds = 0)", "a number greater than 0"),
-        ("CREATE TRAINING POLICY p WITH (lease = 60)", "a length of time, as '1 hour'"),
+        (
+            "CREATE TRAINING POLICY p WITH (lease = 60)",
+            "a length of time, as '30 days' or '12 hours'",
+        ),
         ("CREATE TRAINING POLICY p WITH (open_runs = 0)", "a whole number from 1 up, got 0"),
         ("CREATE TRAINING POLICY p WITH (memory = 'much')", "a size such as '4GB'"),
         ("DROP TRAINING POLICY p", "there is no training policy p"),

@@ -1,0 +1,99 @@
+"""What a run asks of the accounts that owners keep, and what it is refused for under one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+
+from sqlfl import messages as ms
+from sqlfl.errors import PolicyError
+from sqlfl.guard import noising
+from sqlfl.guard.governance import JOIN, Ruling
+from sqlfl.guard.judging import has
+from sqlfl.guard.ledger import Budget, Ledger
+from sqlfl.guard.proposals import Asking, Read
+from sqlfl.guard.scopes import Table
+from sqlfl.options.policies import TrainingPolicy, strictest
+from sqlfl.request import ALLOWED, REFUSED, Request, Verdict
+from sqlfl.udfs import sql
+from sqlfl.udfs.label_ways import way_to_label
+
+
+class Accounting:
+    """Of one client's analyst. lasting : noise of labels is the same in all sessions."""
+
+    def __init__(self, con: sql.Connection, analyst: str, ledger: Ledger) -> None:
+        self._con, self._analyst, self._ledger = con, analyst, ledger
+        self._session = secrets.token_hex(16)
+        self.lasting = False
+
+    def asked(
+        self, request: Request, fragments: tuple[str, ...], found: Read, ruling: Ruling
+    ) -> tuple[tuple[Verdict, ...], Asking]:
+        """What is refused; else what the run asks of the ledger."""
+        tables = frozenset().union(*found.tables.values())
+        budgets = {t: noising.budget_of(strictest_of(ruling, [t])) for t in tables}
+        accounts = {table: budget for table, budget in budgets.items() if budget is not None}
+        if not accounts:
+            return (), ()
+        verdicts = tuple(_unnoised(request, found, accounts, ruling))
+        if verdicts:
+            return verdicts, ()
+        asked = self._asking(request, fragments, found, accounts)
+        try:
+            self._ledger.check(self._analyst, asked)
+        except PolicyError as error:
+            return (Verdict(ms.CLIENT, "", REFUSED, error.message),), asked
+        return (), asked
+
+    def remains(self, asked: Asking) -> Iterator[Verdict]:
+        for table, budget, entries in asked:
+            account = self._ledger.account(self._analyst, table, budget)
+            now, after = account.epsilon(budget.delta), account.after(entries).epsilon(budget.delta)
+            words = f"epsilon of {'.'.join(table[1:])}: {now:.4g} of {budget.epsilon:g} is spent"
+            yield Verdict(ms.CLIENT, f"{words}, {after:.4g} after this run", ALLOWED, "")
+
+    def _asking(
+        self,
+        request: Request,
+        fragments: tuple[str, ...],
+        found: Read,
+        accounts: Mapping[Table, Budget],
+    ) -> Asking:
+        session = "" if self.lasting else self._session
+        asked, start = [], 0
+        with closing(sql.waiting(self._con.cursor)) as cursor:
+            for item in found.slots:
+                texts = fragments[start : start + len(item.fragments)]
+                start += len(item.fragments)
+                own = [table for table in found.tables[item.slot] if table in accounts]
+                ways = [way_to_label(cursor, text) for text in texts] if own and item.target else []
+                entries = noising.entries(request, item, ways, session) if own else ()
+                asked += [(table, accounts[table], entries) for table in own]
+        return tuple(asked)
+
+
+def _unnoised(
+    request: Request, found: Read, accounts: Mapping[Table, Budget], ruling: Ruling
+) -> Iterator[Verdict]:
+    """All that would leave of these tables without noise that an account can be kept of."""
+    readings = [own for of_slot in found.readings.values() for own in of_slot]
+    for table, why in noising.unstable(accounts, readings, partial(ruling.may, JOIN)):
+        name = ".".join(table[1:])
+        yield Verdict(ms.CLIENT, name, REFUSED, f"{has('epsilon')}, which takes {why}")
+    for item in found.slots:
+        own = [accounts[table] for table in found.tables[item.slot] if table in accounts]
+        if not own:
+            continue
+        said, texts = has(f"epsilon = {own[0].epsilon:g}"), found.readings[item.slot]
+        for what, why in noising.hindrance(request, item, request.asked, texts):
+            yield Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
+
+
+def strictest_of(ruling: Ruling, tables: Iterable[Table] | None) -> TrainingPolicy:
+    """Over these tables, or over all that is granted to the analyst."""
+    own = [grant.table for grant in ruling.grants] if tables is None else tables
+    rules = ruling.rules(own)
+    return strictest(rules or ruling.policies.values())
