@@ -419,7 +419,7 @@ def test_disclosures_are_the_messages_with_values() -> None:
     assert total == sum(
         (amount for key, (_, amount) in plan.totals().items() if key[3] == UP), start=0 * total
     )
-    assert "send_keys" not in {d.kind for d in plan.disclosures}
+    assert "send_labels" not in {d.kind for d in plan.disclosures}
 
 
 def test_symbols_have_a_place_and_a_documented_role() -> None:
