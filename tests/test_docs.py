@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 import sqlfl
@@ -152,6 +153,11 @@ def test_the_page_on_owners_runs(
     for name in ("fed", "owner", "clinic", "lab"):
         namespace[name].close()
     assert policies_markdown() in page
+    begun = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    assert len(begun) == 2
+    with duckdb.connect() as con:
+        for text in begun:
+            assert len(sqlfl.owner(con).sql(text))
 
 
 def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) -> None:
