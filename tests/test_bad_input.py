@@ -208,6 +208,7 @@ STATEMENTS: list[tuple[str, str, type[sqlfl.Error], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("text", "error", "word"), [s[1:] for s in STATEMENTS],
                          ids=[s[0] for s in STATEMENTS])  # fmt: skip
 def test_a_statement_that_cannot_be(

@@ -59,7 +59,7 @@ def test_outer_joins_reach_the_central_optimum(
 # -- beside a union --------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -> None:

@@ -159,7 +159,7 @@ METHODS: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.thinned(17)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
 @pytest.mark.parametrize("method", METHODS)

@@ -232,6 +232,7 @@ def test_infinite_numbers_are_an_error_in_sql(fed: sqlfl.Federation, tmp_path: P
             bare.sql(scored.format(age="'inf'::DOUBLE")).fetchall()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "clauses", [FITTED, "WITH (hidden = [4], epochs = 1)"], ids=["linear", "mlp"]
 )

@@ -193,6 +193,7 @@ CLAUSES = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
 def test_private_traffic_is_what_explain_says(database: Open, clause: str, clients: int) -> None:
@@ -216,6 +217,7 @@ def test_private_traffic_is_what_explain_says(database: Open, clause: str, clien
     assert stats.chisquare(counts).pvalue > 1e-5
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
 def test_a_party_that_draws_otherwise_is_found_out(
     database: Open, clause: str, monkeypatch: pytest.MonkeyPatch

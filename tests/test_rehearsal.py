@@ -131,7 +131,7 @@ METHODS = {
 TWO = ("lbfgs", "logistic", "batches", "lasso", "towers", "private", "tune", "check of classes")
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_it_takes_is_what_explain_says(fed: sqlfl.Federation, method: str) -> None:
     assert {row["party"] for row in rehearsed(fed, METHODS[method])} == {"clinic", "lab"}
@@ -206,6 +206,7 @@ def test_queries_of_all_forms(fed: sqlfl.Federation, query: str) -> None:
     rehearsed(fed, TRAIN.format("linear_regression", "days", "WITH (epochs = 2)", QUERIES[query]))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("kind", "target"),
     [

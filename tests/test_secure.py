@@ -71,7 +71,7 @@ def test_admm_approaches_the_central_optimum(case: Case, clients: int) -> None:
     again(test_truth.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_plain_union(way: str, engine: str, database: Open) -> None:
@@ -203,6 +203,7 @@ WAY_OF_LOSING = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
 @pytest.mark.parametrize("name", WAY_OF_LOSING)
 def test_a_lost_round_is_made_again(name: str, algorithm: str, database: Open) -> None:

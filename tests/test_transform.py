@@ -291,6 +291,7 @@ def of_rows() -> dict[str, Callable[[pa.Table], dict[str, Part]]]:
 EVERY = stateless() | of_rows()
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("transform", EVERY)
 def test_a_model_is_that_of_scikit_learn(case: Case, transform: str, engine: str) -> None:
@@ -378,6 +379,7 @@ def test_rows_count_what_they_weigh(case: Case) -> None:
     np.testing.assert_allclose(given, expected[ours], atol=1e-4)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("transform", "options"),
     [

@@ -285,7 +285,7 @@ def test_both_sides_come_to_the_gap(
     assert page.read_text().split("\n\n", 1)[1].split("\n\n<!--")[0] in printed
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 def test_a_side_that_cannot_says_why() -> None:
     size = ("--rows", "2000", "--repeats", "1")

@@ -134,6 +134,7 @@ RULES: list[tuple[str, str, str]] = [
 ]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("rules", "text", "said"), RULES, ids=[rule for rule, *_ in RULES])
 def test_the_rules_of_a_policy(
     fed: sqlfl.Federation,

@@ -80,6 +80,7 @@ def counts(store: Path) -> dict[str, int]:
         return {name: con.execute(ROW + name).fetchall()[0][0] for (name,) in names}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["path", "read-only file", "connection"])
 def test_a_source_that_is_only_read_is_governed(
     how: str, source: Path, store: Path, attached: Attach

@@ -290,7 +290,7 @@ ANSWERED = (
 )
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("message", IN_RUN, ids=lambda m: m.kind)
 @pytest.mark.parametrize("when", ["before", "proposed", "refused", "finished"])
 def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
@@ -309,7 +309,7 @@ def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
     assert_refused(reply, "PolicyError", "InternalError", "ModelError", "Error")
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("message", OF_RUNS, ids=lambda m: m.kind)
 @pytest.mark.parametrize("slot", [0, 1, -1, 99])
 def test_what_the_proposal_does_not_name(ask: Ask, message: Message, slot: int) -> None:
@@ -521,7 +521,7 @@ RULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize(("rules", "slot", "text", "changed"), RULES, ids=range(len(RULES)))
 @pytest.mark.parametrize("claimed", ["train", "check", "predict", "evaluate", "nothing"])
 def test_rules_whatever_it_says_that_it_does(
@@ -576,7 +576,7 @@ PROPOSED = {SELECT}
 
 
 @given(st.lists(STEPS, min_size=3, max_size=25))
-@examples(40)
+@examples(25, 800)
 def test_any_sequence_of_messages(steps: list[tuple[str, str, Any]]) -> None:
     """What is answered: at most once what tells of rows, only in a run that was proposed and
     prepared as proposed, of the slot that it has."""

@@ -136,6 +136,7 @@ UNNOISED = [
 ]  # fmt: skip
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("text", "said"), UNNOISED, ids=range(len(UNNOISED)))
 def test_what_leaves_without_noise_is_refused(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, text: str, said: str
@@ -348,6 +349,7 @@ def noise(**values: object) -> object:
     return change
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "values",
     [
@@ -517,6 +519,7 @@ with sqlfl.connect(analyst="acme", progress=False) as fed:
 """
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["prepare", "send_labels", "residuals", "save"])
 def test_a_process_that_is_killed_leaves_what_it_reserved(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "clinic.duckdb"

@@ -92,6 +92,7 @@ def test_noised_predictions(fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnec
         refused(fed, f"{text}({QUERY})", noised)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("rules", "epsilon", "delta", "good"),
     [

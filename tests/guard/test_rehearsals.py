@@ -79,6 +79,7 @@ def kept(con: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[Any, ...]]]:
     return {name: con.execute(f"FROM sqlfl.{name}").fetchall() for name in tables}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "rules",
     [
@@ -410,7 +411,7 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, min_size=4, max_size=25))
-@examples(40)
+@examples(20, 800)
 def test_any_sequence_of_messages(steps: list[tuple[str, str]]) -> None:
     """Runs whose names say that they are rehearsals are of rows that are made up, others of those
     that there are, and only where they were proposed."""

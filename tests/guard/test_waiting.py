@@ -232,6 +232,7 @@ def test_what_is_granted_may_have_changed_meanwhile(
     assert states(clinic) == ["used"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -125,6 +125,7 @@ def test_a_ball_that_holds_the_least_squares_ends_there() -> None:
     np.testing.assert_allclose(found, x @ solution, atol=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sample", [1, 2])
 def test_samples_of_columns_decay_as_one_over_the_iterations(sample: int) -> None:
     join = joined(10, (1, 2, 1), numeric=5)

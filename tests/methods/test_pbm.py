@@ -167,6 +167,7 @@ class Spied(MemoryChannel):
         return self.masked[address].answer(request, work)
 
 
+@pytest.mark.thinned(2)
 def test_estimates_are_unbiased_and_vary_as_they_should() -> None:
     """At fixed towers: E of each joined row over many epochs of rate 0."""
     join = curved("linear_regression", total=60, sizes=(60, 12), clients=(1, 2))

@@ -56,7 +56,7 @@ def test_the_default_step_descends(kind: str, correlation: float) -> None:
     assert all(np.diff(objectives) < 0)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("batch", [20, 100, 500])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_default_step_of_batches_converges(kind: str, batch: int) -> None:

@@ -83,6 +83,7 @@ def test_noised_gradients_are_counted_beside_draws() -> None:
     assert found.multipliers == {0: 6.0}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "given",
     [{}, {"bins": 32}, {"theta": 0.004}, {"bins": 8, "theta": 0.004}, {"statistics": "noised"}],
@@ -126,6 +127,7 @@ def test_what_the_largest_theta_leaves_gradients_have() -> None:
     assert share.multipliers[0] < found.multipliers[0]
 
 
+@pytest.mark.thinned(2)
 @examples(4, 100)
 @given(
     st.floats(0.3, 40.0),

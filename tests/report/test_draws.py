@@ -156,6 +156,7 @@ def test_towers_held_fixed_have_the_epsilon_of_the_draws() -> None:
 # -- with noised gradients ------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", ["noised gradients", "a budget"])
 def test_noised_gradients_have_one(way: str) -> None:
     every = list(cases(**WAYS[way]))  # some take a second to calibrate
