@@ -12,8 +12,9 @@ import hashlib
 import json
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -32,6 +33,8 @@ WAITING = 1.0
 """Seconds for which entries are in memory alone, while there are more of them."""
 LARGE = 1 << 16
 """Bytes from which a message is hashed beside what goes on with it."""
+SHARED = 8
+"""Of those, how many are remembered for the other side."""
 MOST_BYTES = 64 << 20
 """Of messages that wait for that."""
 COLUMNS = {
@@ -114,6 +117,8 @@ class Chain:
         self._size = 0
         self._waiting: list[Entry] = []
         self._since = time.monotonic()
+        self._failed = False
+        """Whether what is written last was not taken: nothing else is noted until it is."""
         self._heads: dict[tuple[str, str], hashlib._Hash] = {}
         self._last: str | None = None
 
@@ -123,12 +128,13 @@ class Chain:
         """That this message was sent, or came; `data`: its bytes."""
         at = time.time_ns() // 1000
         size = len(data)
-        self._check_kept()
+        if self._failed:
+            self.flush()
         with self._lock:
             if size < LARGE:
                 sha256, hashed = _digest(data), None
             else:
-                sha256, hashed = "", self._hashing.submit(_digest, data)
+                sha256, hashed = "", _HASHES.of(data, self._hashing.submit)
             if not self._waiting and not self._noted:
                 self._since = time.monotonic()
             entry = Entry(at, client, self._analyst, run, direction, kind, size, sha256, told)
@@ -149,32 +155,35 @@ class Chain:
             return self._heads.get((client, run), hashlib.sha256()).hexdigest(), self._last
 
     def flush(self) -> None:
-        """Keep what waits."""
+        """Keep what waits; nothing of it goes on in another thread."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None:
+            wait([kept])
+        self._flush()
+
+    def _flush(self) -> None:
         with self._writing:
             with self._lock:
                 self._settle()
                 entries = tuple(self._waiting)
                 self._since = time.monotonic()
+            self._failed = bool(entries)
             if entries:
                 self._last = self._keep(entries)
+                self._failed = False
                 with self._lock:
                     del self._waiting[: len(entries)]
 
     def flush_aside(self) -> None:
         """The same, in a moment."""
         with self._lock:
-            if self._kept is None:
+            if self._kept is None or self._kept.done():
                 self._kept = self._later.submit(self._flush_within, self._aside())
 
     def _flush_within(self, aside: AbstractContextManager[object]) -> None:
-        """Until nothing waits, as who comes meanwhile does not begin another one of these."""
         with aside:
-            while True:
-                self.flush()
-                with self._lock:
-                    if not self._noted and not self._waiting:
-                        self._kept = None
-                        return
+            self._flush()
 
     def close(self) -> None:
         """Keep what waits, and end the threads; what comes later begins others."""
@@ -183,14 +192,6 @@ class Chain:
         finally:
             self._later.close()
             self._hashing.close()
-
-    def _check_kept(self) -> None:
-        """Raises what has kept entries from being written, if it still does."""
-        kept = self._kept
-        if kept is not None and kept.done() and kept.exception() is not None:
-            self.flush()
-            with self._lock:
-                self._kept = None
 
     def _settle(self) -> None:
         """All that are noted wait to be written, in their order."""
@@ -222,6 +223,31 @@ class _Aside:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
+
+
+class _Hashes:
+    """Of large messages just now: where both sides are in this process, one hashes for the other.
+
+    A buffer is held as long as its hash, so that no other one has its address meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, int], tuple[Buffer, Future[str]]] = OrderedDict()
+
+    def of(self, data: Buffer, submit: Callable[..., Future[str]]) -> Future[str]:
+        key = (data.address, data.size)
+        with self._lock:
+            known = self._known.pop(key, None)
+            if known is not None:  # the other side has it now, too
+                return known[1]
+            found = submit(_digest, data)
+            self._known[key] = data, found
+            while len(self._known) > SHARED:
+                self._known.popitem(last=False)
+            return found
+
+
+_HASHES = _Hashes()
 
 
 def _digest(data: Buffer) -> str:

@@ -24,14 +24,15 @@ log = logging.getLogger("sqlfl.party")
 
 WITHOUT = tuple(kind.kind for kind in (ms.Ready, ms.Sealed, ms.Saved, ms.Proposed))
 """Replies that tell nothing of tables."""
-LAST = (ms.Finish, ms.Keep, ms.Drop, ms.Collect, ms.SendBlock)
-"""Requests after which nothing else may come for long."""
+LAST = (ms.Finish, ms.SendBlock)
+"""Requests after which nothing may come for long, and the connection is its owner's again."""
 Sent: TypeAlias = tuple[ms.Message, pa.Buffer]
 """A message, and its bytes as they came or go."""
 
 
 class Keeping:
-    """Of one client. What waits in memory is written after a run, once a second, and in `close`."""
+    """Of one client. What waits in memory is written at the end of a run, once a second, and in
+    `close`."""
 
     def __init__(self, client: str, analyst: str, records: Records) -> None:
         self._client, self._records = client, records
@@ -50,7 +51,7 @@ class Keeping:
                 said = what if direction == DOWN else ""
             self._chain.note(self._client, message.run, direction, message.kind, data, said)
         if isinstance(asked[0], LAST):
-            self._chain.flush_aside()
+            self._chain.flush()
 
     def seal(self, request: ms.Seal) -> ms.Sealed:
         heads = self._chain.heads(self._client, request.run)
