@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlfl.coordinator.scoring import Scoring
 from sqlfl.coordinator.weights import weights
 from sqlfl.errors import ModelError
-from sqlfl.face import picture
+from sqlfl.pictures import Picture
 from sqlfl.result import Result
 from sqlfl.store.registry import Model, Registry
 from sqlfl.store.saving import Saving
@@ -48,4 +48,4 @@ def weights_of(name: str, saving: Saving, channel: Channel) -> Result:
         saving.check_here(model)
         notes: list[str] = []
         table = weights(model, channel, Scoring(note=notes.append))
-        return Result(table, notes=notes, figure=picture("weights", model.name))
+        return Result(table, notes=notes, figure=Picture("weights", model.name))

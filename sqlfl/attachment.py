@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import duckdb
 
@@ -29,7 +29,6 @@ from sqlfl.guard.records import Records
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import Client
 from sqlfl.sources import database_path, no_source
-from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.udfs.block_tables import Database, blocks_of, current_database
 from sqlfl.udfs.blocks import Blocks, MemoryBlocks
 from sqlfl.udfs.connection import (
@@ -46,6 +45,20 @@ Source: TypeAlias = duckdb.DuckDBPyConnection | str | os.PathLike[str]
 Store: TypeAlias = Source | None
 
 
+class Keeper(Protocol):
+    """A coordinator that keeps models, as parties know it."""
+
+    @property
+    def id(self) -> str:
+        """By which they know its blocks from those of others."""
+        ...
+
+    @property
+    def path(self) -> Path | None:
+        """Its file; None where that is on another machine."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Place:
     """One client's database, and where its blocks and the secret of its label noise are kept."""
@@ -60,6 +73,15 @@ class Place:
     """Of DuckDB, told apart among the party's clients; None where it has one client."""
     records: Records | None = None
     """Of the store, where it has one: its owner may keep policies there."""
+    keeps: tuple[Connection, Database] | None = None
+    """Where blocks are kept; None where none are."""
+
+    def blocks_for(self, coordinator: str) -> Blocks:
+        """Those of another coordinator than the one that this was attached for, by its id."""
+        if self.keeps is None:
+            return MemoryBlocks()
+        con, database = self.keeps
+        return blocks_of(con, coordinator, str(self.client), database)
 
 
 class Attachment:
@@ -69,6 +91,7 @@ class Attachment:
     store : the same, or None; one for all clients, or a list with one for each.
     coordinator : None where models are not kept.
     combine : several clients are one to the coordinator.
+    first : the number of the first of these clients, where the party has others elsewhere.
 
     Raises Error for what is no source or store, PartyError where one cannot be used.
     """
@@ -78,9 +101,10 @@ class Attachment:
         name: str,
         source: Source | Sequence[Source],
         store: Store | Sequence[Store],
-        coordinator: CoordinatorFile | None,
+        coordinator: Keeper | None,
         *,
         combine: bool = False,
+        first: int = 0,
     ) -> None:
         sources = list(source) if isinstance(source, (list, tuple)) else [source]
         if not sources:
@@ -98,7 +122,7 @@ class Attachment:
         self.combined = combine and len(sources) > 1
         """Of one client there is nothing to combine."""
         self._asked: list[tuple[Client, Any, Any]] = [
-            (Client(name, index, combined=self.combined), item, stores[index])
+            (Client(name, first + index, combined=self.combined), item, stores[index])
             for index, item in enumerate(sources)
         ]
         self._stack = ExitStack()
@@ -180,7 +204,7 @@ class Attachment:
             self._refuse_coordinator(database, "the source")
             blocks = blocks_of(con, self._coordinator.id, str(client), database)
             secret = label_secret(con, client, keeps=blocks.lasting, given=given, source=database)
-            return Place(client, con, blocks, secret, here)
+            return Place(client, con, blocks, secret, here, keeps=(con, database))
         except duckdb.ConnectionException as error:
             raise PartyError(
                 str(client),
@@ -222,7 +246,8 @@ class Attachment:
             source=database,
             stored=stored,
         )
-        return Place(client, con, blocks, secret, located(database), records=records)
+        keeps = None if self._coordinator is None else (kept, stored)
+        return Place(client, con, blocks, secret, located(database), None, records, keeps)
 
     def _source(self, client: Client, source: Source, *, keeps: bool) -> Connection:
         """`keeps`: the blocks go into the source itself."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sqlfl.coordinator.checking import parts_of
+from sqlfl.pictures import Picture
 from sqlfl.result import Result, table_to_html
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLES = {
     "query": "The query",
@@ -21,6 +18,7 @@ TITLES = {
     "feature": "Features, over the joined rows",
 }
 CLEAN = "nothing looks like a mistake"
+PICTURE = Picture("check", "")
 
 
 def checked(table: pa.Table) -> Result:
@@ -35,10 +33,4 @@ def checked(table: pa.Table) -> Result:
 
     text = [f"{title}\n{Result(part)!r}" for title, part in shown]
     listed = "\n".join(f"- {finding}" for finding in findings)
-    return Result(table, text="\n".join([*text, "Findings", listed]), markup=markup, figure=_figure)
-
-
-def _figure(table: pa.Table) -> Figure:
-    from sqlfl.check_plots import check_figure
-
-    return check_figure(table)
+    return Result(table, text="\n".join([*text, "Findings", listed]), markup=markup, figure=PICTURE)

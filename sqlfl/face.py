@@ -5,9 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from sqlglot import exp
 
 from sqlfl import listing
@@ -15,6 +13,7 @@ from sqlfl.catalog import FederationCatalog
 from sqlfl.coordinator.proposing import verdicts
 from sqlfl.errors import Error
 from sqlfl.parties import Parties
+from sqlfl.pictures import Picture
 from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
@@ -22,7 +21,7 @@ from sqlfl.planner.grammar.parameters import Filled, fill
 from sqlfl.planner.grammar.queries import read_path, written
 from sqlfl.planner.query.outputs import outputs_of
 from sqlfl.planning import explain
-from sqlfl.progress import Progress
+from sqlfl.progress import Progress, Tell
 from sqlfl.relation import Relation
 from sqlfl.result import Result
 from sqlfl.store.registry import Model, Registry, card
@@ -33,9 +32,6 @@ from sqlfl.transport.border import Border
 from sqlfl.verifying import chained
 from sqlfl.waiting import approved, wait_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 class Face(ABC):
     """Statements as text, and what there is."""
@@ -43,7 +39,7 @@ class Face(ABC):
     _border: Border
     _parties: Parties
     _registry: Registry
-    _progress: bool | None
+    _progress: bool | Tell | None
 
     @abstractmethod
     def model(self, name: str) -> Model: ...
@@ -237,18 +233,6 @@ class Face(ABC):
         return FederationCatalog(self._channel(), self._parties.clients, query)
 
 
-def figure_of(plan: FederatedPlan) -> Callable[[pa.Table], Figure] | None:
+def figure_of(plan: FederatedPlan) -> Picture | None:
     """What draws the rows that the plan's look shows; None where it has none."""
-    return None if plan.look is None else picture(plan.look.word, plan.name)
-
-
-def picture(look: str, model: str) -> Callable[[pa.Table], Figure]:
-    """What draws the rows of `look` OF MODEL `model`, or of TUNE."""
-
-    def draw(table: pa.Table) -> Figure:
-        from sqlfl.model_plots import PICTURES, model_figure
-        from sqlfl.quality_plots import quality_figure
-
-        return (model_figure if look in PICTURES else quality_figure)(look, model, table)
-
-    return draw
+    return None if plan.look is None else Picture(plan.look.word, plan.name)

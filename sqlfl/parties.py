@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -25,6 +26,18 @@ from sqlfl.store.registry import Model
 from sqlfl.udfs.label_secret import Holders
 
 
+class End(Protocol):
+    """A client that serves elsewhere."""
+
+    def handle(self, data: pa.Buffer) -> pa.Buffer:
+        """The reply to one request. Raises LostError where none comes."""
+        ...
+
+    def interrupt(self) -> None:
+        """End what it serves; from any thread, and more than once."""
+        ...
+
+
 class Parties:
     """Attaches and detaches; safe to use from several threads.
 
@@ -36,7 +49,7 @@ class Parties:
     clients : party -> its clients, in order; replaced as a whole, never changed.
     handlers : what a transport serves the clients by; grows and shrinks.
     interrupts : what ends the request that a client is serving.
-    servers : the clients' ends.
+    servers : the clients' ends, of those that are in this process.
     observers : who is told of what the clients run.
     """
 
@@ -126,6 +139,29 @@ class Parties:
                 self.servers |= servers
                 self.clients = {**self.clients, name: tuple(servers)}
 
+    def admit(
+        self,
+        name: str,
+        ends: Mapping[int, End],
+        welcome: Callable[[Sequence[Client]], None],
+    ) -> None:
+        """A party whose clients, by their numbers, serve elsewhere; `welcome` as in `attach`. One
+        that is known already stays as it is."""
+        check_name(name, "party name")
+        with self._lock:
+            if self._known(name) is not None:
+                return
+            own = {Client(name, number): end for number, end in sorted(ends.items())}
+            self.handlers |= {client: end.handle for client, end in own.items()}
+            self.interrupts |= {client: end.interrupt for client, end in own.items()}
+            try:
+                welcome(tuple(own))
+            except BaseException:
+                for client in own:
+                    del self.handlers[client], self.interrupts[client]
+                raise
+            self.clients = {**self.clients, name: tuple(own)}
+
     def detach(self, name: str, leave: Callable[[Sequence[Client]], None]) -> None:
         """Forget the party, and close what was opened for it.
 
@@ -142,7 +178,8 @@ class Parties:
                     hint=f"did you mean {close}?" if close else f"the parties are: {listed}",
                 )
             clients = self.clients[known]
-            if any(self.servers[client].working for client in clients):
+            here = [self.servers[client] for client in clients if client in self.servers]
+            if any(server.working for server in here):
                 raise Error(
                     f"party {known} takes part in a statement that another thread runs",
                     hint="wait for its end",
@@ -150,11 +187,12 @@ class Parties:
             leave(clients)
             with deferred(), ExitStack() as stack:
                 self.clients = {n: c for n, c in self.clients.items() if n != known}
-                for con in self._opened.pop(known):
+                for con in self._opened.pop(known, ()):
                     stack.callback(con.close)
                 for client in clients:
-                    del self.handlers[client], self.interrupts[client], self._places[client]
-                    stack.callback(self.servers.pop(client).close)
+                    del self.handlers[client], self.interrupts[client]
+                    if self._places.pop(client, None) is not None:
+                        stack.callback(self.servers.pop(client).close)
                 whole = clients[0].whole
                 if whole in self._combined:
                     del self.handlers[whole], self.interrupts[whole]

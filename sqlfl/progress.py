@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from tqdm import tqdm
 
@@ -23,11 +24,33 @@ STAGES = "{desc} [{elapsed}{postfix}]"
 """A bar of a statement without epochs."""
 
 
+@dataclass(frozen=True)
+class Step:
+    """How far a statement is."""
+
+    name: str
+    epochs: int | None
+    """At most; None for a statement without epochs."""
+    epoch: int
+    note: str
+    """The stage, or the objective."""
+    objective: float | None
+    """After this epoch."""
+    sent: int
+    """Bytes that have crossed borders so far."""
+    tolerance: float
+    over: bool = False
+
+
+Tell: TypeAlias = Callable[[Step], None]
+
+
 class Progress:
     """Shows the stage and the epochs of one statement, and leaves nothing behind.
 
     `enabled` True shows it at once, False never. None shows it after `DELAY`, and only where
-    somebody looks: a terminal on standard error, or a notebook, which may show a widget.
+    somebody looks: a terminal on standard error, or a notebook, which may show a widget. A function
+    is told instead, by the thread that runs the statement.
 
     The rest is reckoned against the epochs that are likely: `epochs` at most, and with a
     `tolerance` those after which the objective changes by less, relatively, if it goes on settling
@@ -38,7 +61,7 @@ class Progress:
         self,
         name: str,
         epochs: int | None,
-        enabled: bool | None = None,
+        enabled: bool | Tell | None = None,
         tolerance: float = 0.0,
         sent: Callable[[], int] | None = None,
     ) -> None:
@@ -54,7 +77,10 @@ class Progress:
         self._closed = False
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
-        if enabled:
+        self._tell = enabled if callable(enabled) else None
+        if self._tell is not None:
+            self._told()
+        elif enabled:
             self._show()
         elif enabled is None and (in_notebook() or _is_terminal()):
             # What is slow may be a stage of one exchange, in which no call comes to draw the bar.
@@ -64,10 +90,12 @@ class Progress:
 
     def stage(self, text: str) -> None:
         self._set(self._epoch, text)
+        self._told()
 
     def epoch(self, number: int, objective: float) -> None:
         self._objectives = [*self._objectives[-SPAN:], objective]
         self._set(number, f"objective {objective:.6g}")
+        self._told(objective)
 
     @property
     def likely(self) -> int | None:
@@ -83,7 +111,14 @@ class Progress:
         size = f"{tqdm.format_sizeof(sent, 'B')} sent" if sent else ""
         return ", ".join(text for text in (self._note, size) if text)
 
+    def _told(self, objective: float | None = None, *, over: bool = False) -> None:
+        if self._tell is not None:
+            sent = 0 if self._sent is None else self._sent()
+            step = self._name, self._epochs, self._epoch, self._note, objective, sent
+            self._tell(Step(*step, self._tolerance, over))
+
     def close(self) -> None:
+        self._told(over=True)
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:

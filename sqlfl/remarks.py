@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from sqlfl.errors import Warning
 
 _BETWEEN = ("sqlfl", "IPython", "decorator", "contextlib")
 """Packages between the user's code and the place that warns."""
+
+
+_heard: ContextVar[Callable[[str], None] | None] = ContextVar("sqlfl remarks", default=None)
+
+
+@contextmanager
+def heard(by: Callable[[str], None]) -> Iterator[None]:
+    """What is remarked in the block is told to this function, for a user elsewhere."""
+    token = _heard.set(by)
+    try:
+        yield
+    finally:
+        _heard.reset(token)
 
 
 class Remarks:
@@ -31,11 +47,20 @@ class Remarks:
         if text in self._texts:
             return
         self._texts.append(text)
-        warnings.warn(text, Warning, stacklevel=_levels())
+        told = _heard.get()
+        if told is not None:
+            told(text)
+        else:
+            warn(text)
+
+
+def warn(text: str) -> None:
+    """Where the user called."""
+    warnings.warn(text, Warning, stacklevel=_levels())
 
 
 def _levels() -> int:
-    """How far up the stack the user's own code is, for whoever calls `add`."""
+    """How far up the stack the user's own code is, for whoever calls `warn`."""
     frame: FrameType | None = sys._getframe(2)
     level = 2
     while frame is not None and _package(frame) in _BETWEEN:

@@ -93,6 +93,10 @@ class Result:
             raise Error("Result.pl() needs polars", hint="pip install polars") from error
         return polars.from_arrow(self._table)
 
+    def own(self) -> tuple[str | None, str | None, Callable[[pa.Table], Figure] | None]:
+        """Its text, its HTML and what draws it; None for those that its rows make."""
+        return self._text, None if self._markup is None else self._markup(), self._figure
+
     def plot(self) -> Figure:
         """The rows as a matplotlib Figure: of ROC OF MODEL and its like.
 

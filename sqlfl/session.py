@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -29,14 +29,14 @@ from sqlfl.errors import Error, ModelError
 from sqlfl.exporting import exported, imported
 from sqlfl.face import Face, figure_of
 from sqlfl.interrupts import deferred
-from sqlfl.parties import Parties, check_name
+from sqlfl.parties import End, Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar import statements as st
 from sqlfl.planning import explain, plan_check, plan_scoring, plan_training
 from sqlfl.plans import Plans
 from sqlfl.printing import line
-from sqlfl.progress import Progress
+from sqlfl.progress import Progress, Tell
 from sqlfl.rehearsal import check_rehearsed, rehearsed
 from sqlfl.remarks import Remarks
 from sqlfl.result import Result
@@ -65,7 +65,8 @@ class Federation(Face):
     ----------
     path : the coordinator's file, which keeps models, their history and the audit; made where it is
         not there. None: all is gone with the federation.
-    progress : show progress of long statements; None: only in a terminal and in a notebook.
+    progress : show progress of long statements; None: only in a terminal and in a notebook; or what
+        is told of it.
     at : the party that the coordinator is at: what goes between it and that party's clients crosses
         no border. None: it is with none of the parties.
     transport : what carries messages: 'local', all parties being in this process, or one that
@@ -82,7 +83,7 @@ class Federation(Face):
         self,
         path: str | os.PathLike[str] | None = None,
         *,
-        progress: bool | None = None,
+        progress: bool | Tell | None = None,
         at: str | None = None,
         transport: str = LOCAL,
         executor: str | Executor = THREADS,
@@ -164,6 +165,15 @@ class Federation(Face):
         """
         with self._statement():
             self._parties.detach(name, self._saving.leave)
+
+    def admit(self, name: str, ends: Mapping[int, End]) -> None:
+        """A party whose clients, by their numbers from 0, serve elsewhere, under `name` in SQL.
+
+        It is admitted once; what serves it is the caller's. Raises Error for what is no identifier,
+        and where it does not answer.
+        """
+        with self._statement():
+            self._parties.admit(name, ends, self._saving.collect)
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -456,34 +466,3 @@ class Federation(Face):
     def _check_open(self) -> None:
         if self._closed:
             raise Error("the federation is closed", hint="sqlfl.connect() makes a new one")
-
-
-def connect(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    progress: bool | None = None,
-    at: str | None = None,
-    transport: str = LOCAL,
-    executor: str | Executor = THREADS,
-    analyst: str | None = None,
-) -> Federation:
-    """A federation whose coordinator lives in this process.
-
-    path : the file, made where it is not there, in which the coordinator keeps models, their
-        history and the audit; the parties keep their parts (docs/models.md). None: nothing is kept.
-    progress : show progress of long statements; None: only in a terminal and in a notebook.
-    at : the party that the coordinator is at; None: it is with none of them. What goes between it
-        and that party's clients crosses no border, so that the labels of that party leave nobody.
-        `fed.audit()` records these messages too, and says so; sums of bytes leave them out.
-    transport : what carries messages: 'local', or a transport that another package offers.
-    executor : what computes on the joined rows at the coordinator: 'threads' of this process, other
-        'processes' of this machine, 'ray', or an object (docs/executors.md).
-    analyst : your name, by which owners grant what may be done with their tables (docs/owner.md).
-
-    >>> import sqlfl
-    >>> with sqlfl.connect(at="clinic") as fed:
-    ...     print(fed)
-    <sqlfl federation at clinic: parties: none; models: none>
-    """
-    given = {"progress": progress, "at": at, "transport": transport, "executor": executor}
-    return Federation(path, analyst=analyst, **given)  # type: ignore[arg-type]

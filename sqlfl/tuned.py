@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from sqlfl.coordinator.training import Trained
 from sqlfl.coordinator.tuning import Tuned
-from sqlfl.face import picture
 from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
+from sqlfl.pictures import Picture
 from sqlfl.result import Result, table_to_html
 from sqlfl.store.registry import Model
 
@@ -50,7 +50,7 @@ def tuned_result(model: Model, tuned: Tuned, tuning: Tuning) -> Result:
         table,
         text=f"{Result(table)!r}\n{said}",
         markup=markup,
-        figure=picture("tune", model.name),
+        figure=Picture("tune", model.name),
     )
 
 

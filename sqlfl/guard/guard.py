@@ -87,6 +87,7 @@ class Guard:
     analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run, `stop`
     ends what is being answered, from another thread; `blocks` are the runs that the coordinator has
     blocks of. `store` : of the party's store, where its owner may keep policies and all records.
+    `required` : without a policy nothing is served.
     """
 
     def __init__(
@@ -99,7 +100,10 @@ class Guard:
         slots: Slots,
         blocks: Callable[[], Collection[str]],
         store: Records | None = None,
+        *,
+        required: bool = False,
     ) -> None:
+        self._required = required
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
         self._place = current_place(con)
         self._home = Home(Records(con, self._place[0]), store)
@@ -228,6 +232,12 @@ class Guard:
             changes = Records.changes
             self._reader.forget()
             known = self._known = changes, now, self._home.ruling(self._analyst)
+        if known[2] is None and self._required:
+            raise PolicyError(
+                "its owner has made no training policy, and without one nothing is granted to "
+                "whoever is on another machine",
+                hint="its owner: sqlfl owner DATABASE 'CREATE TRAINING POLICY ...'",
+            )
         return known[2]
 
     # -- planning ---------------------------------------------------------------------------------

@@ -58,9 +58,9 @@ class PartyClient(Server):
     Every run works on a cursor of its own, whose temporary tables go with it; `con` itself is
     never used to run anything. `instance` tells its instance of DuckDB from those of the party's
     other clients; None where there are none. `observers` are told of what is run. `store` is where
-    its owner may keep policies, apart from the tables. With `client.combined` it answers the party
-    all that it is asked, and says to others only what `APART` has. Raises PartyError where `con` is
-    closed.
+    its owner may keep policies, apart from the tables; without any nothing is served where they are
+    `required`. With `client.combined` it answers the party all that it is asked, and says to others
+    only what `APART` has. Raises PartyError where `con` is closed.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class PartyClient(Server):
         observers: Observers | None = None,
         analyst: str = "",
         store: Records | None = None,
+        *,
+        required: bool = False,
     ) -> None:
         super().__init__(client, secrets.federation, observers)
         self._secrets = secrets
@@ -85,16 +87,8 @@ class PartyClient(Server):
         slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
         try:
             self._cursors = Cursors(con)
-            self._guard = Guard(
-                con,
-                str(client),
-                analyst,
-                self._end,
-                self.interrupt,
-                slots,
-                lambda: self._blocks.runs,
-                store,
-            )
+            told = str(client), analyst, self._end, self.interrupt, slots
+            self._guard = Guard(con, *told, lambda: self._blocks.runs, store, required=required)
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
         self._masking.check_peers = self._guard.check_peers
