@@ -25,11 +25,12 @@ from sqlfl.errors import (
 from sqlfl.version import __version__
 
 if TYPE_CHECKING:
+    from sqlfl.connecting import connect
     from sqlfl.ownership.owner import owner
     from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.relation import Relation
     from sqlfl.result import Result
-    from sqlfl.session import Federation, connect
+    from sqlfl.session import Federation
     from sqlfl.store.registry import Model
     from sqlfl.trace import Trace
     from sqlfl.verifying import verify
@@ -65,7 +66,7 @@ _HOMES = {
     "Relation": "sqlfl.relation",
     "Result": "sqlfl.result",
     "Trace": "sqlfl.trace",
-    "connect": "sqlfl.session",
+    "connect": "sqlfl.connecting",
     "owner": "sqlfl.ownership.owner",
     "verify": "sqlfl.verifying",
 }

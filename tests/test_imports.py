@@ -132,6 +132,7 @@ ROOMS = {
     "party": ("guard", "udfs", "messages", "methods", "models", "privacy", "secure"),
     "guard": ("udfs", "messages", "options", "privacy"),
     "ownership": ("guard", "udfs", "options", "planner.grammar", "result", "sources"),
+    "remote": ("attachment", "guard", "messages", "party", "udfs"),
     "secure": ("messages", "privacy"),
     "udfs": ("messages", "models", "privacy", "store"),
     "privacy": (
@@ -299,7 +300,7 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
 
 
 def test_the_party_knows_messages_only() -> None:
-    for package in ("sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client"):
+    for package in ("sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client", "sqlfl.remote"):
         for module in members(package):
             for other in reached(module):
                 for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.session"):
@@ -316,9 +317,9 @@ def test_the_transport_knows_no_algorithm() -> None:
 
 
 def test_nothing_is_built_on_the_front() -> None:
-    front = ("sqlfl.session", "sqlfl.cli", "sqlfl.magics")
+    front = ("sqlfl.session", "sqlfl.cli", "sqlfl.connecting", "sqlfl.magics", "sqlfl.service")
     for module, path in SOURCES.items():
-        if module in front or module in ("sqlfl", "sqlfl.__main__"):
+        if any(within(module, f) for f in front) or module in ("sqlfl", "sqlfl.__main__"):
             continue
         for other in modules(path):
             assert not any(within(other, f) for f in front), f"{module} imports {other}"

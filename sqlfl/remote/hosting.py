@@ -1,0 +1,197 @@
+"""What serves a party's database to a coordinator elsewhere: each analyst apart, by their passes.
+
+The coordinator is not trusted: who asks is whom the pass was signed by, and what may be asked is
+what the owner's policies grant to that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+
+from sqlfl import messages as ms
+from sqlfl.attachment import Attachment, Place, Source, Store
+from sqlfl.errors import Error, PolicyError, WireError
+from sqlfl.guard.homes import Home
+from sqlfl.guard.records import Records
+from sqlfl.interrupts import AGAIN
+from sqlfl.party.observers import Observers
+from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.schema import Client
+from sqlfl.udfs.label_secret import Holders
+from sqlfl.wire import encode, received
+
+log = logging.getLogger("sqlfl.party")
+
+Known = Callable[[str, str], str]
+"""Of a study and a pass: the analyst who asks. Raises PolicyError."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A coordinator whose file is on another machine."""
+
+    id: str
+    path: Path | None = None
+
+
+class Host:
+    """Of one database, which is client `index` of the party `name`; a context.
+
+    secret : of all parties. organisation : of this party's clients; None where it has this one
+    alone. open : it serves without training policies too. Raises Error where the database cannot be
+    used, or has no policies and is not `open`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        store: Store = None,
+        *,
+        secret: bytes,
+        known: Known,
+        organisation: bytes | None = None,
+        index: int = 0,
+        open: bool = False,
+    ) -> None:
+        self.client = Client(name, index)
+        self._known, self._open = known, open
+        own = secrets.token_bytes(32) if organisation is None else organisation
+        self._secrets = Secrets(secret, own, Holders())
+        self._attachment = Attachment(name, source, store, Elsewhere(""), first=index)
+        self._place: Place | None = None
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._ends: dict[tuple[str, str], PartyClient] = {}
+        self._busy: Counter[PartyClient] = Counter()
+        """How many requests each is at."""
+        self._coordinator, self._session = "", ""
+
+    def __enter__(self) -> Host:
+        with ExitStack() as stack:
+            attachment = stack.enter_context(self._attachment)
+            for con in attachment.opened:
+                stack.callback(con.close)
+            (self._place,) = attachment.places
+            for text in attachment.remarks():
+                log.warning("%s", text)
+            if not self._open:
+                self._check_governed(self._place)
+            stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with ExitStack() as stack:
+            for con in self._attachment.opened:
+                stack.callback(con.close)
+            self._retire()
+
+    def welcome(self, coordinator: str, session: str) -> None:
+        """As `sqlfl.remote.agent.Serves`: what runs of another process of the coordinator have left
+        is forgotten; blocks of models stay."""
+        if session != self._session:
+            self._retire()
+            self._coordinator, self._session = coordinator, session
+
+    def _retire(self) -> None:
+        with self._idle:
+            ends = list(self._ends.values())
+            self._ends.clear()
+            while any(self._busy[end] for end in ends):
+                for end in ends:
+                    end.interrupt()
+                self._idle.wait(AGAIN)
+        with ExitStack() as stack:
+            for end in ends:
+                stack.callback(end.close)
+
+    def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
+        try:
+            analyst = self._known(study, speaker)
+        except PolicyError as error:
+            return self._refused(data, error)
+        with self._lock:
+            end = self._ends.get((study, analyst))
+            if end is None:
+                end = self._ends[study, analyst] = self._made(study, analyst)
+            self._busy[end] += 1
+        try:
+            return end.handle(data)
+        finally:
+            with self._idle:
+                self._busy[end] -= 1
+                self._busy += Counter()  # those at nothing are left out
+                self._idle.notify_all()
+
+    def interrupt(self, client: int, study: str, speaker: str) -> None:
+        try:
+            analyst = self._known(study, speaker)
+        except PolicyError:
+            return
+        with self._lock:
+            end = self._ends.get((study, analyst))
+        if end is not None:
+            end.interrupt()
+
+    def stop(self) -> None:
+        with self._lock:
+            ends = list(self._ends.values())
+        for end in ends:
+            end.interrupt()
+
+    @property
+    def working(self) -> bool:
+        """A run is in progress."""
+        with self._lock:
+            return any(end.working for end in self._ends.values())
+
+    def _made(self, study: str, analyst: str) -> PartyClient:
+        assert self._place is not None
+        place = self._place
+        told = hashlib.sha256("\n".join((self._coordinator, study, analyst)).encode())
+        return PartyClient(
+            self.client,
+            place.con,
+            self._secrets,
+            place.blocks_for(told.hexdigest()[:32]),
+            place.labels,
+            None,
+            Observers(),
+            analyst,
+            place.records,
+            required=not self._open,
+        )
+
+    def _check_governed(self, place: Place) -> None:
+        records = Records(place.con, place.located.catalog)
+        if Home(records, place.records).ruling("") is None:
+            raise Error(
+                f"party {self.client.party}: its database has no training policies, so that "
+                "nothing of it is granted to anybody",
+                hint="its owner: sqlfl owner DATABASE 'CREATE TRAINING POLICY ...' (docs/owner.md)",
+            )
+
+    def _refused(self, data: pa.Buffer, error: PolicyError) -> pa.Buffer:
+        try:
+            request = received(data)
+        except WireError:
+            return encode(ms.Failure("", ms.CLIENT, "WireError", "it was sent what is no request"))
+        log.warning("%s refuses %s: %s", self.client, request.kind, error.message)
+        told = request.run, request.slot, type(error).__name__, str(error)
+        return encode(ms.Failure(*told, number=request.number))

@@ -1,0 +1,95 @@
+"""A stream to a coordinator's server, from the end that dials."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from sqlfl.remote.frames import MOST_BYTES, SCHEMA, Frame, Receiver, Sender
+
+log = logging.getLogger("sqlfl.remote")
+
+PING, PONG = "ping", "pong"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Each as PEM; None where there is no TLS."""
+
+    key: bytes | None = None
+    certificate: bytes | None = None
+    authority: bytes | None = None
+
+
+class Stream:
+    """One call of a coordinator's server, a context. server : the name that its certificate must
+    have; None for that of the location. `descriptor` says what kind of stream it is.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        credentials: Credentials,
+        descriptor: str,
+        server: str | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._client = flight.FlightClient(
+            location,
+            override_hostname=server if credentials.authority else None,
+            tls_root_certs=credentials.authority,
+            cert_chain=credentials.certificate,
+            private_key=credentials.key,
+        )
+        self.ended = threading.Event()
+        self._closing = threading.Lock()
+        self._heard = time.monotonic()
+        writer, self._reader = self._client.do_exchange(
+            flight.FlightDescriptor.for_path(descriptor)
+        )
+        self._writer = writer
+        writer.begin(SCHEMA)
+        self.sender = Sender(writer)
+        self.receiver = Receiver(self._reader, most_bytes)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+        self.sender.close()
+        with self._closing:
+            for close in (self._writer.close, self._client.close):
+                with suppress(pa.ArrowException, OSError):
+                    close()
+
+    def receive(self) -> Frame:
+        frame = self.receiver.receive()
+        self._heard = time.monotonic()
+        return frame
+
+    def watch(self, heartbeat: float) -> None:
+        """A sign of life every `heartbeat` seconds; where none came back for three, the stream is
+        given up."""
+        while not self.ended.wait(heartbeat):
+            if time.monotonic() - self._heard > 3.0 * heartbeat:
+                log.info("nothing was heard for %.0f seconds", 3.0 * heartbeat)
+                self.cancel()
+                return
+            with suppress(pa.ArrowException, OSError):
+                self.sender.send(Frame(PING))
+
+    def cancel(self) -> None:
+        self.ended.set()
+        with suppress(pa.ArrowException, OSError):
+            self._reader.cancel()
+
+
+def said(error: BaseException) -> str:
+    return str(error).partition("\n")[0].partition(". gRPC client debug")[0] or "it was closed"

@@ -1,0 +1,1 @@
+"""The coordinator as a service, and the analysts' end of it."""

@@ -1,0 +1,189 @@
+"""What goes to an analyst elsewhere, as bytes: results, models, plans and errors.
+
+Rows are an Arrow stream; what belongs to them is JSON in its schema. Nothing that is read is run:
+what draws a result is a name of `sqlfl.pictures`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from sqlfl import errors
+from sqlfl.errors import Error, PartyError, StatementError, WireError
+from sqlfl.pictures import Picture
+from sqlfl.planner.explain.explained import ExplainedPlan
+from sqlfl.result import Result
+from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
+from sqlfl.store.registry import Model
+
+TOLD = b"sqlfl"
+
+
+def result_to_bytes(result: Result) -> pa.Buffer:
+    text, markup, figure = result.own()
+    told: dict[str, object] = {"text": text, "markup": markup, "notes": list(result.notes)}
+    if isinstance(figure, Picture):
+        told["picture"] = asdict(figure)
+    return _bytes(result.arrow(), told)
+
+
+def bytes_to_result(data: pa.Buffer) -> Result:
+    """Raises WireError for anything else; so do those below."""
+    table, told = _read(data)
+    text, markup = (_text(told, name) for name in ("text", "markup"))
+    shown = None if markup is None else (lambda: markup)
+    return Result(
+        table, text=text, markup=shown, notes=_texts(told, "notes"), figure=_picture(told)
+    )
+
+
+def model_to_bytes(model: Model) -> pa.Buffer:
+    told = {"document": model_to_json(model), "lasting": model.lasting, "kept": model.kept}
+    return _bytes(model.history, told)
+
+
+def bytes_to_model(data: pa.Buffer) -> Model:
+    table, told = _read(data)
+    try:
+        model = model_from(told.get("document"), history_to_bytes(table), str(told.get("kept")))
+    except ValueError as error:
+        raise WireError(f"a model that cannot be read: {error}") from None
+    return replace(model, lasting=told.get("lasting") is True)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A document as text and as HTML."""
+
+    text: str
+    markup: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.markup
+
+
+@dataclass(frozen=True, repr=False)
+class RemotePlan:
+    """What EXPLAIN says of a statement; `str` is its text."""
+
+    summary: Shown
+    details: Shown
+    """EXPLAIN (VERBOSE): every message of each client with its size, and all SQL."""
+
+    def __str__(self) -> str:
+        return str(self.summary)
+
+    def __repr__(self) -> str:
+        return "<sqlfl plan; print it for EXPLAIN>"
+
+    def _repr_html_(self) -> str:
+        return self.summary._repr_html_()
+
+
+def plan_to_bytes(plan: ExplainedPlan) -> pa.Buffer:
+    details = plan.details
+    told = {
+        "summary": [str(plan), plan._repr_html_()],
+        "details": [str(details), details._repr_html_()],
+    }
+    return _bytes(None, told)
+
+
+def bytes_to_plan(data: pa.Buffer) -> RemotePlan:
+    _, told = _read(data)
+    found = [_texts(told, name) for name in ("summary", "details")]
+    if [len(texts) for texts in found] != [2, 2]:
+        raise WireError("a plan that is none")
+    return RemotePlan(*(Shown(*texts) for texts in found))
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def error_to_told(error: Error) -> dict[str, object]:
+    """What a header says of it."""
+    told: dict[str, object] = {
+        "error": type(error).__name__, "message": error.message, "hint": error.hint,
+    }  # fmt: skip
+    if isinstance(error, StatementError) and error.span is not None:
+        told |= {"sql": error.sql, "span": list(error.span)}
+    if isinstance(error, PartyError):
+        told |= {"party": error.party, "at": error.at}
+    return told
+
+
+def told_to_error(told: Mapping[str, Any]) -> Error:
+    """The same error, with where in a statement it is."""
+    kind = getattr(errors, str(told.get("error")), None)
+    message, hint = str(told.get("message")), _text(told, "hint")
+    if not isinstance(kind, type) or not issubclass(kind, Error):
+        return Error(message, hint=hint)
+    made: type[Error] = kind
+    if issubclass(made, StatementError):
+        return made(message, hint=hint, sql=_text(told, "sql"), span=_span(told.get("span")))
+    if issubclass(made, PartyError):
+        found = made(str(told.get("party")), "", hint=hint, at=str(told.get("at", "")))
+        found.message = message
+        found.args = (message if hint is None else f"{message}\nhint: {hint}",)
+        return found
+    return (
+        made(message, hint=hint) if made.__init__ is Error.__init__ else Error(message, hint=hint)
+    )
+
+
+def _span(found: object) -> tuple[int, int] | None:
+    if isinstance(found, list) and len(found) == 2 and all(type(n) is int for n in found):
+        return found[0], found[1]
+    return None
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+def _bytes(table: pa.Table | None, told: Mapping[str, object]) -> pa.Buffer:
+    own = pa.table({}) if table is None else table
+    schema = own.schema.with_metadata({TOLD: json.dumps(told).encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(own.replace_schema_metadata(schema.metadata))
+    return sink.getvalue()
+
+
+def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        told = json.loads((table.schema.metadata or {})[TOLD])
+        if not isinstance(told, dict):
+            raise ValueError("no object")
+    except (pa.ArrowException, ValueError, KeyError, RecursionError, OSError) as error:
+        raise WireError(f"an answer that cannot be read: {error}") from None
+    return table.replace_schema_metadata(None), told
+
+
+def _text(told: Mapping[str, Any], name: str) -> str | None:
+    found = told.get(name)
+    return found if isinstance(found, str) else None
+
+
+def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    found = told.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise WireError(f"{name} that are no texts")
+    return tuple(found)
+
+
+def _picture(told: Mapping[str, Any]) -> Picture | None:
+    found = told.get("picture")
+    if not isinstance(found, dict) or set(found) != {"look", "model"}:
+        return None
+    return Picture(str(found["look"]), str(found["model"]))

@@ -1,0 +1,192 @@
+"""What analysts elsewhere ask of their desks, each call in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from sqlfl.errors import Error, InternalError, WireError
+from sqlfl.interrupts import Interrupts, heeding
+from sqlfl.planner.grammar import statements as st
+from sqlfl.progress import Step
+from sqlfl.remarks import heard
+from sqlfl.remote.frames import INTERRUPT, Frame, Sender
+from sqlfl.result import Result
+from sqlfl.service import answers
+from sqlfl.service.board import Board
+from sqlfl.service.desks import Desk, stepping
+from sqlfl.texts import whole
+
+log = logging.getLogger("sqlfl.remote")
+
+CALL, ANSWER, FAILED, STEP, REMARK = "call", "answer", "failed", "step", "remark"
+SQL, EXPLAIN, MODEL, TABLE, QUERY, LIST = "sql", "explain", "model", "table", "query", "list"
+LISTS = ("parties", "models", "tables", "audit", "chain", "status")
+MOST_TEXT = 4 << 20
+"""Bytes of what an analyst sends."""
+_HERE = (st.ExportModel, st.ImportModel)
+"""Statements whose files would be the coordinator's, and whose blocks are at the parties."""
+
+
+class Calls:
+    """What one stream of an analyst has asked, each in a thread of its own."""
+
+    def __init__(self, desk: Desk, sender: Sender, most: int, board: Board) -> None:
+        self._desk, self._sender, self._most, self._board = desk, sender, most, board
+        self._lock = threading.Lock()
+        self._running: dict[int, tuple[threading.Thread, Interrupts]] = {}
+        self._done: Callable[[], object] | None = None
+
+    def take(self, frame: Frame) -> None:
+        number = frame.number("number")
+        with self._lock:
+            known = self._running.get(number)
+            if frame.kind == INTERRUPT:
+                if known is not None:
+                    known[1].interrupt()
+                return
+            if frame.kind != CALL or known is not None:
+                raise WireError(f"{frame.kind} came where a call does")
+            if len(frame.body) > MOST_TEXT:
+                raise WireError(f"a text of {len(frame.body):,} bytes; {MOST_TEXT:,} are taken")
+            if len(self._running) >= self._most:
+                busy = Error(
+                    f"{self._most} statements of this connection are running",
+                    hint="wait for one of them",
+                )
+                self._send(Frame(FAILED, {"number": number, **answers.error_to_told(busy)}))
+                return
+            interrupts = Interrupts()
+            work = threading.Thread(
+                target=self._call, args=(number, frame, interrupts), name="sqlfl-statement"
+            )
+            self._running[number] = work, interrupts
+        work.start()
+
+    def interrupt_all(self) -> None:
+        with self._lock:
+            for _, interrupts in self._running.values():
+                interrupts.interrupt()
+
+    def join(self, seconds: float) -> None:
+        with self._lock:
+            threads = [thread for thread, _ in self._running.values()]
+        for thread in threads:
+            thread.join(seconds)
+
+    def when_done(self, done: Callable[[], object]) -> None:
+        """The stream is gone; what runs goes on. `done` is called after the last of it."""
+        with self._lock:
+            self._done = done
+            idle = not self._running
+        if idle:
+            done()
+
+    def _call(self, number: int, frame: Frame, interrupts: Interrupts) -> None:
+        try:
+            with heeding(interrupts):
+                body = self._answer(number, frame)
+            reply = Frame(ANSWER, {"number": number}, body)
+        except KeyboardInterrupt:
+            reply = Frame(FAILED, {"number": number, "error": "KeyboardInterrupt"})
+        except Error as error:
+            reply = Frame(FAILED, {"number": number, **answers.error_to_told(error)})
+        except Exception:
+            log.exception("a statement failed beyond sqlfl's own errors")
+            fault = InternalError("the coordinator failed; its log says how")
+            reply = Frame(FAILED, {"number": number, **answers.error_to_told(fault)})
+        with self._lock:
+            del self._running[number]
+            done = None if self._running else self._done
+        self._send(reply)
+        if done is not None:
+            done()
+
+    def _answer(self, number: int, frame: Frame) -> pa.Buffer:
+        what = frame.text("what")
+        try:
+            text = frame.body.to_pybytes().decode()
+        except UnicodeDecodeError:
+            raise WireError("a text that is not UTF-8") from None
+        desk, fed = self._desk, self._desk.federation
+        desk.admit()
+        with desk.placed(text):
+            if what == SQL:
+                return answers.result_to_bytes(self._ran(number, text))
+            if what == EXPLAIN:
+                return answers.plan_to_bytes(fed.explain(text))
+            if what == MODEL:
+                return answers.model_to_bytes(fed.model(text))
+            if what in (TABLE, QUERY):
+                own = fed.table(text) if what == TABLE else fed.query(text)
+                return answers.result_to_bytes(Result(own.schema().arrow(), text=own.sql))
+        if what != LIST or text not in LISTS:
+            raise WireError(f"{what} {text!r:.40} is nothing that is answered")
+        return answers.result_to_bytes(self._listed(text))
+
+    def _listed(self, what: str) -> Result:
+        fed = self._desk.federation
+        if what in ("tables", "audit", "chain"):
+            return {"tables": fed.tables, "audit": fed.audit, "chain": fed.chain}[what]()
+        if what == "status":
+            return _status(self._board.told(self._desk.study, self._desk.analyst))
+        names = fed.parties if what == "parties" else fed.models
+        return Result(pa.table({"name": pa.array(names, pa.string())}))
+
+    def _ran(self, number: int, text: str) -> Result:
+        statement = whole(text).statement()
+        if isinstance(statement, _HERE):
+            raise Error(
+                f"{_verb(text)} MODEL is not built for parties on other machines: no message "
+                "carries a block of a model",
+                hint="where a party's database is, a federation of that process's own exports it",
+            )
+        own = self._board.begin(self._desk.study, self._desk.analyst, _verb(text))
+
+        def stepped(step: Step) -> None:
+            own.step(step)
+            told = {name: getattr(step, name) for name in step.__dataclass_fields__}
+            if step.objective is not None and not _finite(step.objective):
+                told["objective"] = None
+            self._send(Frame(STEP, {"number": number, **told}))
+
+        how, error = "failed", None
+        try:
+            with stepping(stepped), heard(self._remark(number)):
+                found = self._desk.federation.sql(text)
+            how = "done"
+            return found
+        except KeyboardInterrupt:
+            how = "stopped"
+            raise
+        except Error as problem:
+            error = problem.message
+            raise
+        finally:
+            self._board.end(own, how, error)
+
+    def _remark(self, number: int) -> Callable[[str], None]:
+        return lambda text: self._send(Frame(REMARK, {"number": number, "text": text}))
+
+    def _send(self, frame: Frame) -> None:
+        """To whoever may have gone."""
+        with suppress(pa.ArrowException, OSError):
+            self._sender.send(frame)
+
+
+def _status(told: dict[str, Any]) -> Result:
+    """The parties, one row each."""
+    return Result(pa.Table.from_pylist(told["parties"]))
+
+
+def _verb(text: str) -> str:
+    return text.split(None, 1)[0].upper() if text.split() else ""
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0.0

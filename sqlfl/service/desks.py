@@ -1,0 +1,113 @@
+"""A coordinator's desks: the federation of one analyst in one study, with the parties that are
+there.
+
+Each analyst has a file of models and an audit of their own, as parties bind models to whom they
+were trained for.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from sqlfl.errors import Error
+from sqlfl.progress import Step, Tell
+from sqlfl.service.line import Line
+from sqlfl.session import Federation
+
+log = logging.getLogger("sqlfl.remote")
+
+_steps: ContextVar[Tell | None] = ContextVar("sqlfl steps", default=None)
+
+
+@contextmanager
+def stepping(tell: Tell) -> Iterator[None]:
+    """Steps of the statement that runs in the block are told to this."""
+    token = _steps.set(tell)
+    try:
+        yield
+    finally:
+        _steps.reset(token)
+
+
+def _tell(step: Step) -> None:
+    tell = _steps.get()
+    if tell is not None:
+        tell(step)
+
+
+@dataclass(frozen=True)
+class RemoteEnd:
+    """What serves one client elsewhere. speaker : the pass of the analyst just now."""
+
+    line: Line
+    study: str
+    speaker: Callable[[], str]
+
+    def handle(self, data: pa.Buffer) -> pa.Buffer:
+        return self.line.ask(0, data, self.study, self.speaker())
+
+    def interrupt(self) -> None:
+        self.line.interrupt(0, self.study, self.speaker())
+
+
+class Desk:
+    """parties : of the study, each with its lines in order. path : the federation's file; None
+    where nothing is kept. Raises Error where that cannot be used."""
+
+    def __init__(
+        self, study: str, analyst: str, parties: Mapping[str, tuple[Line, ...]], path: Path | None
+    ) -> None:
+        self.study, self.analyst = study, analyst
+        self._parties = parties
+        self._lock = threading.Lock()
+        self._speaker = ""
+        self.federation = Federation(path, analyst=analyst, progress=_tell)
+
+    def speak(self, speaker: str) -> None:
+        """The pass of the analyst's latest connection."""
+        self._speaker = speaker
+
+    def admit(self) -> None:
+        """Those that are there, and were not before."""
+        with self._lock:
+            known = set(self.federation.parties)
+            for name, lines in self._parties.items():
+                if name in known or any(line.away for line in lines):
+                    continue
+                speaker = lambda: self._speaker  # noqa: E731
+                ends = {n: RemoteEnd(line, self.study, speaker) for n, line in enumerate(lines)}
+                try:
+                    self.federation.admit(name, ends)
+                except Error as error:
+                    log.warning("%s is not admitted to %s: %s", name, self.study, error.message)
+
+    @contextmanager
+    def placed(self, text: str) -> Iterator[None]:
+        """Errors of a statement say which of its parties have not come yet."""
+        try:
+            yield
+        except Error as error:
+            known = set(self.federation.parties)
+            away = [n for n in self._parties if n not in known and _named(n, text)]
+            if away:
+                error.say_where(
+                    f"of study {self.study}, {' and '.join(away)} is not connected, and has not "
+                    "been since the coordinator began"
+                )
+            raise
+
+    def close(self) -> None:
+        self.federation.close()
+
+
+def _named(party: str, text: str) -> bool:
+    return re.search(rf"\b{re.escape(party)}\b", text, re.IGNORECASE) is not None

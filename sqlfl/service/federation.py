@@ -1,0 +1,209 @@
+"""A federation whose coordinator is elsewhere, with the methods of one in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, NoReturn
+
+from sqlfl import remarks
+from sqlfl.asking import weights_text
+from sqlfl.errors import Error
+from sqlfl.planner.grammar import statements as st
+from sqlfl.planner.grammar.parameters import fill
+from sqlfl.planner.grammar.queries import read_path
+from sqlfl.printing import line
+from sqlfl.progress import Progress
+from sqlfl.relation import Relation
+from sqlfl.remote.frames import Frame
+from sqlfl.remote.settings import AnalystSettings, read_settings
+from sqlfl.result import Result
+from sqlfl.schema import Column
+from sqlfl.service import answers
+from sqlfl.service.calls import EXPLAIN, LIST, MODEL, QUERY, REMARK, SQL, TABLE
+from sqlfl.service.desk_line import DeskLine
+from sqlfl.store.registry import Model
+from sqlfl.texts import Values, pieces, text_of, whole
+
+SETTINGS = "SQLFL_CONFIG"
+"""The variable of the environment that names an analyst's settings."""
+
+
+class RemoteFederation:
+    """An analyst's desk at a coordinator. Use `sqlfl.connect("grpc+tls://host:8815", ...)`.
+
+    config : the TOML file of the analyst's settings (docs/distributed.md); by default what the
+        variable SQLFL_CONFIG names. study : which of the coordinator's; by default the one of the
+        settings. analyst : the analyst's name, where there is no certificate. progress : as in
+        `sqlfl.connect`.
+
+    Parties come and go by themselves: `attach` and `detach` are not built, and neither are `trace`,
+    as nobody says what is run elsewhere, and EXPORT and IMPORT MODEL. Raises Error where the
+    coordinator cannot be reached, or does not take the analyst.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        config: str | os.PathLike[str] | None = None,
+        study: str | None = None,
+        analyst: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        path = os.environ.get(SETTINGS) if config is None else config
+        own = AnalystSettings() if path is None else read_settings(AnalystSettings, path)
+        study = study or own.study
+        if study is None:
+            raise Error("no study is named", hint="sqlfl.connect(location, study='name')")
+        self._progress = progress
+        self._location = location
+        self._line = DeskLine(location, study, own, analyst or own.name or "")
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def sql(self, text: str, parameters: Values = None) -> Result:
+        """As `Federation.sql`: of several statements, those before one that fails are done."""
+        read = [(piece, piece.statement()) for piece in pieces(text, parameters)]
+        for piece, statement in read:
+            with piece.placed(done=True):
+                result = answers.bytes_to_result(self._asked(SQL, piece.sql, statement))
+        return result
+
+    def explain(self, text: str, parameters: Values = None) -> answers.RemotePlan:
+        """As `Federation.explain`: text and HTML of the plan, and its `details`."""
+        piece = whole(text, parameters)
+        statement = piece.statement()
+        with piece.placed():
+            return answers.bytes_to_plan(self._asked(EXPLAIN, piece.sql, statement))
+
+    def model(self, name: str) -> Model:
+        """As `Federation.model`."""
+        found = answers.bytes_to_model(self._line.ask(MODEL, name))
+        return replace(found, ask=lambda: self.sql(weights_text(found.name)))
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return self._names("parties")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self._names("models")
+
+    def tables(self) -> Result:
+        return self._list("tables")
+
+    def chain(self) -> Result:
+        return self._list("chain")
+
+    def audit(self) -> Result:
+        return self._list("audit")
+
+    def status(self) -> Result:
+        """The coordinator's parties: whether they are connected, and what has gone to and fro."""
+        return self._list("status")
+
+    def table(self, name: str) -> Relation:
+        path = read_path(name, "a table", 2, 4)
+        return self._relation(TABLE, name, path)
+
+    def query(self, text: str, parameters: Values = None) -> Relation:
+        return self._relation(QUERY, fill(text_of(text, "a query"), parameters).sql)
+
+    # -- what is not there ------------------------------------------------------------------------
+
+    def attach(self, name: str, *_: object, **__: object) -> None:
+        raise Error(
+            "a party joins a coordinator on another machine by itself",
+            hint=f"where its database is: sqlfl party --join {self._location} --config party.toml",
+        )
+
+    def detach(self, name: str) -> None:
+        raise Error("a party leaves a coordinator on another machine by itself")
+
+    def trace(self) -> NoReturn:
+        raise Error("parties on other machines do not say what SQL they run")
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of the connection; models stay, and what is running goes on."""
+        self._line.close()
+
+    def __enter__(self) -> RemoteFederation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return line(f"<sqlfl federation at {self._location}, study {self._line.study}>")
+
+    def _names(self, what: str) -> tuple[str, ...]:
+        return tuple(name for (name,) in self._list(what))
+
+    def _list(self, what: str) -> Result:
+        return answers.bytes_to_result(self._line.ask(LIST, what))
+
+    def _relation(self, what: str, text: str, path: tuple[str, ...] = ()) -> Relation:
+        found = answers.bytes_to_result(self._line.ask(what, text))
+        columns = tuple(Column(name, kind) for name, kind in found)
+        return Relation(found.own()[0] or text, columns, self, path)  # type: ignore[arg-type]
+
+    def _asked(self, what: str, text: str, statement: st.Statement) -> Any:
+        shown = _Shown(self._progress)
+        try:
+            return self._line.ask(what, text, shown.heard)
+        finally:
+            shown.close()
+            for said in shown.remarks:
+                remarks.warn(said)
+
+
+class _Shown:
+    """What comes before an answer: the progress of a statement, and what it remarks."""
+
+    def __init__(self, enabled: bool | None) -> None:
+        self._enabled = enabled
+        self._bar: Progress | None = None
+        self._sent = 0
+        self.remarks: list[str] = []
+
+    def heard(self, frame: Frame) -> None:
+        if frame.kind == REMARK:
+            self.remarks.append(frame.text("text"))
+            return
+        told: Mapping[str, Any] = frame.told
+        if told.get("over"):
+            self.close()
+            return
+        self._sent = frame.number("sent")
+        if self._bar is None:
+            epochs, tolerance = told.get("epochs"), told.get("tolerance")
+            self._bar = Progress(
+                frame.text("name"),
+                epochs if type(epochs) is int else None,
+                self._enabled,
+                float(tolerance) if isinstance(tolerance, (int, float)) else 0.0,
+                self._bytes,
+            )
+        objective = told.get("objective")
+        if isinstance(objective, (int, float)):
+            self._bar.epoch(frame.number("epoch"), float(objective))
+        elif frame.text("note", ""):
+            self._bar.stage(frame.text("note"))
+
+    def close(self) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.close()
+
+    def _bytes(self) -> int:
+        return self._sent

@@ -1,0 +1,178 @@
+"""The coordinator's end of the line to a party: requests down, replies up, whatever stream carries
+them just now."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from sqlfl.errors import LostError, WireError
+from sqlfl.remote.frames import INTERRUPT, REPLY, REQUEST, Frame, Sender
+
+log = logging.getLogger("sqlfl.remote")
+
+AGAIN = 0.5
+"""Seconds after which an interrupt is sent again while it is asked for."""
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A request without a reply yet."""
+
+    frame: Frame
+    done: threading.Event = field(default_factory=threading.Event)
+    reply: pa.Buffer | None = None
+    why: str = ""
+    """It will have none, and why."""
+
+
+class Line:
+    """Of one agent of a party, to its clients by their numbers.
+
+    party : its name. first : the number of the agent's first client among the party's. lease :
+    seconds for which requests wait for a party that is away. A request has a number of its own; the
+    one that is sent again after a reconnection has the same, so that the party, if it has served
+    it, answers as it did. Counted are requests, bytes of messages, and streams after the first one.
+    What the party has of a process that was restarted is lost, and so are the requests to it. Safe
+    to use from several threads.
+    """
+
+    def __init__(self, party: str, lease: float, first: int = 0) -> None:
+        self.party, self.first, self._lease = party, first, lease
+        self._lock = threading.Lock()
+        self._number = 0
+        self._pending: dict[int, _Pending] = {}
+        self._received: list[int] = []
+        self._sender: Sender | None = None
+        self._boot = ""
+        self._away_since = time.monotonic()
+        self._closed = False
+        self._interrupted: dict[tuple[int, str, str], float] = {}
+        self.requests = self.bytes_down = self.bytes_up = self.reconnections = 0
+
+    # -- streams ----------------------------------------------------------------------------------
+
+    def connect(self, sender: Sender, boot: str) -> bool:
+        """The party has a new stream, by a process `boot`: what it has not answered is sent again.
+        Whether it is another process than before."""
+        with self._lock:
+            other = self._boot not in ("", boot)
+            if other:
+                self._fail("was restarted, and has forgotten the run")
+            self.reconnections += self._boot != ""
+            self._boot, self._sender = boot, sender
+            waiting = [self._pending[number].frame for number in sorted(self._pending)]
+        for frame in waiting:
+            sender.send(frame)
+        return other
+
+    def disconnect(self, sender: Sender) -> None:
+        """The stream is gone; another one may have taken its place already."""
+        with self._lock:
+            if self._sender is sender:
+                self._sender, self._away_since = None, time.monotonic()
+
+    def close(self, why: str) -> None:
+        """No party will come any more."""
+        with self._lock:
+            self._closed = True
+            self._fail(why)
+
+    @property
+    def away(self) -> float:
+        """For how many seconds the party has had no stream; 0 while it has one."""
+        with self._lock:
+            return 0.0 if self._sender is not None else time.monotonic() - self._away_since
+
+    def receive(self, frame: Frame) -> None:
+        """A frame of the stream. Raises WireError for what is no reply to a request."""
+        if frame.kind != REPLY:
+            raise WireError(f"{frame.kind} came where replies do")
+        number = frame.number("number")
+        with self._lock:
+            pending = self._pending.pop(number, None)
+            if pending is None:
+                if 0 < number <= self._number:
+                    return  # the same reply came by the stream before
+                raise WireError("a reply to no request")
+            self._received.append(number)
+            self.bytes_up += len(frame.body)
+        pending.reply = frame.body
+        pending.done.set()
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def ask(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
+        """The reply to a request, in bytes. speaker : the pass of the analyst who asks; empty for
+        the coordinator's own. Raises LostError where none comes within the lease."""
+        pending, number = self._begin(client, data, study, speaker)
+        try:
+            while not pending.done.wait(min(1.0, self._lease)):
+                if self.away > self._lease:
+                    raise self._lost(client, f"is away, for {self.away:.0f} seconds now")
+        finally:
+            with self._lock:
+                self._pending.pop(number, None)
+        if pending.reply is None:
+            raise self._lost(client, pending.why)
+        return pending.reply
+
+    def interrupt(self, client: int, study: str, speaker: str) -> None:
+        """End what the client is serving for this analyst; where it is away, the wait for it."""
+        now, of = time.monotonic(), (client, study, speaker)
+        with self._lock:
+            sender = self._sender
+            if sender is None:
+                self._fail("is away", of)
+                return
+            if now < self._interrupted.get(of, 0.0) + AGAIN:
+                return
+            self._interrupted = {of: now}
+        told = {"client": client, "study": study, "pass": speaker}
+        self._try(lambda: sender.send(Frame(INTERRUPT, told)))
+
+    def _begin(
+        self, client: int, data: pa.Buffer, study: str, speaker: str
+    ) -> tuple[_Pending, int]:
+        with self._lock:
+            if self._closed:
+                raise self._lost(client, "is not there any more")
+            self._number += 1
+            self.requests += 1
+            self.bytes_down += len(data)
+            number, received = self._number, self._received
+            self._received = []
+            told = {
+                "number": number, "client": client, "study": study, "pass": speaker,
+                "received": received,
+            }  # fmt: skip
+            pending = _Pending(Frame(REQUEST, told, data))
+            self._pending[number] = pending
+            sender = self._sender
+        if sender is not None:
+            self._try(lambda: sender.send(pending.frame))
+        return pending, number
+
+    def _try(self, send: Callable[[], None]) -> None:
+        """What fails on a stream that has just broken is sent again by the next one."""
+        try:
+            send()
+        except (pa.ArrowException, OSError) as error:
+            log.info("%s: %s", self.party, error)
+
+    def _fail(self, why: str, of: tuple[int, str, str] | None = None) -> None:
+        """All that waits, or what waits for one analyst."""
+        for number, pending in tuple(self._pending.items()):
+            told = pending.frame.told
+            if of in (None, (told["client"], told["study"], told["pass"])):
+                del self._pending[number]
+                pending.why = why
+                pending.done.set()
+
+    def _lost(self, client: int, why: str) -> LostError:
+        return LostError(f"{self.party}/{self.first + client}", why)

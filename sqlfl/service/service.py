@@ -1,0 +1,225 @@
+"""The coordinator as a service: parties dial in, and analysts, each to their own desk."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from sqlfl.errors import Error, PolicyError, WireError
+from sqlfl.remote.agent import HELLO, WELCOME
+from sqlfl.remote.certificates import checked_name
+from sqlfl.remote.frames import Frame, Receiver, Sender, spoken
+from sqlfl.remote.passes import checked
+from sqlfl.remote.settings import CoordinatorSettings
+from sqlfl.remote.stream import PING, PONG, Credentials
+from sqlfl.service.board import Board
+from sqlfl.service.calls import Calls
+from sqlfl.service.desks import Desk
+from sqlfl.service.line import Line
+from sqlfl.service.server import CoordinatorServer, Refusal, Times
+
+log = logging.getLogger("sqlfl.remote")
+
+ANALYST = "analyst"
+"""The descriptor of an analyst's stream."""
+PASS = "pass"
+"""Another pass, before the one that was given is over."""
+
+
+class Service:
+    """location : where it listens, 'grpc+tls://0.0.0.0:8815'. state : the folder of its files, made
+    where it is not there; None: nothing is kept. Raises Error where it cannot listen, or what is
+    configured does not hang together.
+    """
+
+    def __init__(
+        self, settings: CoordinatorSettings, location: str, state: Path | None, *, insecure: bool
+    ) -> None:
+        check_location(location, insecure=insecure)
+        credentials = Credentials() if insecure else settings.credentials()
+        _check(settings)
+        self._settings, self._state = settings, state
+        self._authority = credentials.authority
+        self._lines = {
+            name: tuple(Line(name, settings.lease, n) for n, _ in enumerate(member.agents))
+            for name, member in settings.parties.items()
+        }
+        self._agents = {
+            agent: (name, self._lines[name][n])
+            for name, member in settings.parties.items()
+            for n, agent in enumerate(member.agents)
+        }
+        self.board = Board(line for lines in self._lines.values() for line in lines)
+        self._lock = threading.Lock()
+        self._desks: dict[tuple[str, str], Desk] = {}
+        self._calls: set[Calls] = set()
+        self._closing = False
+        times = Times(settings.lease, settings.heartbeat)
+        doors = {ANALYST: self._analyst}
+        try:
+            if state is not None:
+                state.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._server = CoordinatorServer(
+                location, settings.name, self, credentials, times, doors
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise Error(f"cannot listen at {location}: {_said(error)}") from error
+
+    @property
+    def port(self) -> int:
+        return int(self._server.port)
+
+    def close(self, seconds: float = 30.0) -> None:
+        """Statements end as by Ctrl-C, within that time, and keep what they have; then all ends."""
+        with self._lock:
+            self._closing = True
+            calls, desks = tuple(self._calls), tuple(self._desks.values())
+        for own in calls:
+            own.interrupt_all()
+        for own in calls:
+            own.join(seconds)
+        for lines in self._lines.values():
+            for line in lines:
+                line.close("the coordinator ends")
+        self._server.shutdown()
+        with ExitStack() as stack:
+            for desk in desks:
+                stack.callback(desk.close)
+
+    # -- parties ----------------------------------------------------------------------------------
+
+    def party(self, identity: str, name: str, clients: int) -> Line:
+        """As `sqlfl.service.server.Admits`."""
+        known = self._agents.get(identity)
+        if known is None or known[0] != name:
+            raise Refusal(f"there is no agent {identity!r:.80} of a party {name!r:.80} here")
+        if clients != 1:
+            raise Refusal("an agent serves one database")
+        return known[1]
+
+    def connected(self, line: Line) -> None:
+        log.info("%s/%d is connected", line.party, line.first)
+
+    def disconnected(self, line: Line) -> None:
+        log.info("%s/%d is away", line.party, line.first)
+
+    # -- analysts ---------------------------------------------------------------------------------
+
+    def _analyst(self, identity: str, receiver: Receiver, sender: Sender) -> None:
+        hello = receiver.receive()
+        if hello.kind != HELLO:
+            raise WireError(f"{hello.kind} came where a hello does")
+        version = spoken(hello.told.get("versions"))
+        study, speaker = hello.text("study"), hello.text("pass")
+        analyst = self._known(identity, study, speaker)
+        try:
+            desk = self._desk(study, analyst)
+        except Error as error:
+            raise Refusal(error.message) from error
+        desk.speak(speaker)
+        told = {
+            "version": version, "coordinator": self._settings.name, "study": study,
+            "analyst": analyst, "session": self._server.session,
+            "heartbeat_ms": int(1e3 * self._settings.heartbeat),
+        }  # fmt: skip
+        sender.send(Frame(WELCOME, told))
+        calls = Calls(desk, sender, self._settings.statements, self.board)
+        with self._lock:
+            if self._closing:
+                raise Refusal("the coordinator ends")
+            self._calls.add(calls)
+        try:
+            while True:
+                frame = receiver.receive()
+                if frame.kind == PING:
+                    sender.send(Frame(PONG))
+                elif frame.kind == PASS:
+                    speaker = frame.text("pass")
+                    if self._known(identity, study, speaker) != analyst:
+                        raise Refusal("the pass is of another analyst")
+                    desk.speak(speaker)
+                else:
+                    calls.take(frame)
+        finally:
+            calls.when_done(lambda: self._calls.discard(calls))
+
+    def _known(self, identity: str, study: str, speaker: str) -> str:
+        """The analyst. Raises Refusal."""
+        if self._authority is None:
+            analyst = speaker
+        else:
+            try:
+                analyst = checked(speaker, self._authority, self._settings.name, study)
+            except PolicyError as error:
+                raise Refusal(error.message) from error
+            if analyst != identity:
+                raise Refusal("the pass is of another analyst than the certificate")
+        known = self._settings.studies.get(study)
+        if known is None or analyst not in known.analysts:
+            raise Refusal(f"there is no study {study!r:.80} of analyst {analyst!r:.80} here")
+        return analyst
+
+    def _desk(self, study: str, analyst: str) -> Desk:
+        with self._lock:
+            found = self._desks.get((study, analyst))
+            if found is None:
+                path = None
+                if self._state is not None:
+                    folder = self._state / study
+                    folder.mkdir(exist_ok=True, mode=0o700)
+                    path = folder / f"{analyst}.duckdb"
+                own = self._settings.studies[study].parties
+                parties = {name: self._lines[name] for name in own}
+                found = self._desks[study, analyst] = Desk(study, analyst, parties, path)
+            return found
+
+
+def check_location(location: str, *, insecure: bool) -> None:
+    """Raises Error where TLS is missing, but on this machine where that was asked for."""
+    found = urlsplit(location)
+    if found.scheme not in ("grpc+tls", "grpc") or found.hostname is None:
+        raise Error(f"{location!r} is no place to connect to", hint="grpc+tls://host:8815 is one")
+    if found.scheme == "grpc+tls" and insecure:
+        raise Error(f"{location} is with TLS, and --insecure without", hint="use grpc://")
+    if found.scheme == "grpc" and not insecure:
+        raise Error(
+            f"{location} is without TLS",
+            hint="use grpc+tls://; --insecure is for this machine alone",
+        )
+    if insecure and found.hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise Error(
+            f"--insecure is for this machine alone, not for {found.hostname}",
+            hint="grpc://127.0.0.1:8815, or keys by sqlfl keygen",
+        )
+
+
+def _check(settings: CoordinatorSettings) -> None:
+    checked_name(settings.name)
+    seen: dict[str, str] = {}
+    for name, member in settings.parties.items():
+        if not name.isidentifier():
+            raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
+        for agent in member.agents:
+            checked_name(agent)
+            if agent in seen:
+                raise Error(f"agent {agent} is of party {seen[agent]} and of {name}")
+            seen[agent] = name
+    for study, own in settings.studies.items():
+        checked_name(study)
+        for analyst in own.analysts:
+            checked_name(analyst)
+        unknown = [name for name in own.parties if name not in settings.parties]
+        if unknown:
+            raise Error(
+                f"study {study} has parties that are not configured: {', '.join(unknown)}",
+                hint=f"there are {', '.join(settings.parties) or 'none'}",
+            )
+
+
+def _said(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
