@@ -48,4 +48,4 @@ def test_a_model_is_bit_equal_to_that_of_one_process(database: Open, tmp_path: P
 def test_it_has_the_methods_of_one_in_this_process() -> None:
     names = {name for name in vars(sqlfl.Federation) if not name.startswith("_")}
     names |= {name for name in vars(Face) if not name.startswith("_")}
-    assert names - {"admit"} <= {name for name in dir(RemoteFederation)}
+    assert names - {"admit"} <= set(dir(RemoteFederation))
