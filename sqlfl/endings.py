@@ -85,6 +85,11 @@ def untold(short: str, why: str) -> Ending:
     return Ending(False, short, why)
 
 
+def so_far(epoch: int) -> Ending:
+    """Of a checkpoint."""
+    return Ending(False, "not at its end", f"this is a checkpoint, of epoch {epoch}")
+
+
 LIMIT = "stopped at the limit of epochs"
 LIMIT_REASON = "the epochs are used up"
 ROUNDING = "stopped by rounding"

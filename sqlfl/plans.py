@@ -153,9 +153,9 @@ class Plans:
         """What `make` makes of a catalog and what is told what is odd; `run` is that of the model
         that is scored. A statement that asks for the time, or starts from a model, is planned each
         time."""
-        key = (_text_of(statement), run)
+        key, passing = (_text_of(statement), run), _is_of_the_moment(statement)
         with self._lock:
-            kept = self._kept.get(key)
+            kept = None if passing else self._kept.get(key)  # RESUME is not as its text says
         refused: dict[Question, ReplyError] = {}
         if kept is not None and kept.holds(catalog, refused):
             for text in kept.remarks:
@@ -168,7 +168,7 @@ class Plans:
         plan = make(asked, remarks.append)
         for text in remarks:
             remark(text)
-        if not (asked.failed or _is_of_the_moment(statement)) and asked.columns <= WIDEST:
+        if not (asked.failed or passing) and asked.columns <= WIDEST:
             with self._lock:
                 self._kept[key] = _Kept(plan, asked.answers, tuple(remarks))
                 self._kept.move_to_end(key)

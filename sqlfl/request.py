@@ -17,6 +17,12 @@ OWN = ("engine", "memory_limit", "max_joined_rows", "network", "warm_start", "wa
 """Of the options: likewise."""
 
 
+def checkpoint_of(run: str, number: int) -> str:
+    """Under which name the blocks of a run's checkpoint are kept, counted from 1."""
+    told = hashlib.sha256(f"checkpoint {number} of run {run}".encode()).hexdigest()
+    return told[: len(run)]
+
+
 @dataclass(frozen=True)
 class Asked:
     """Requests of one kind, of one slot of the query at one client."""

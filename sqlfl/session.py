@@ -40,6 +40,7 @@ from sqlfl.progress import Progress, Tell
 from sqlfl.rehearsal import check_rehearsed, rehearsed
 from sqlfl.remarks import Remarks
 from sqlfl.result import Result
+from sqlfl.resuming import Checkpoints, continued, resumed
 from sqlfl.running import running
 from sqlfl.schema import Client
 from sqlfl.store.coordinator_file import CoordinatorFile
@@ -189,6 +190,8 @@ class Federation(Face):
                 return Result(table, text=text, markup=shown._repr_html_)
             case st.TrainModel():
                 return self._patiently(statement, lambda: self._train(statement))
+            case st.ResumeModel():
+                return self._resume(statement.name)
             case st.PredictModel():
                 return self._patiently(statement, lambda: self._score(statement, predict))
             case st.EvaluateModel():
@@ -307,7 +310,13 @@ class Federation(Face):
 
     # -- running ----------------------------------------------------------------------------------
 
-    def _train(self, statement: st.TrainModel) -> Result:
+    def _resume(self, name: str) -> Result:
+        before = self._registry.get(name)
+        statement = resumed(before)
+        return self._patiently(statement, lambda: self._train(statement, before))
+
+    def _train(self, statement: st.TrainModel, before: Model | None = None) -> Result:
+        """`before`: the model that is resumed."""
         if statement.if_not_exists and statement.name in self._registry:
             return card(self._registry.get(statement.name).facts())
         verb = "TUNE" if isinstance(statement, st.TuneModel) else "TRAIN"
@@ -324,7 +333,7 @@ class Federation(Face):
             self._remark(plan, remarks)
             if not statement.if_not_exists:
                 self._saving.check_name(statement, plan)
-            return self._run_training(statement, plan, warm[0] if warm else None, remarks)
+            return self._run_training(statement, plan, warm[0] if warm else None, remarks, before)
 
     def _remark(self, plan: FederatedPlan, remarks: Remarks, model: Model | None = None) -> None:
         """What is odd about the parties of the plan, and since `model` was trained."""
@@ -339,17 +348,19 @@ class Federation(Face):
         plan: FederatedPlan,
         start: Model | None,
         remarks: Remarks,
+        before: Model | None,
     ) -> Result:
         run = secrets.token_hex(8)
         channel = self._channel(plan.training.network)
         epochs, tolerance = plan.training.epochs, plan.training.tolerance
         progress = Progress(statement.name, epochs, self._progress, tolerance, channel.sent)
+        points = Checkpoints(statement, plan, self._saving, lambda: remarks.texts, before)
         try:
             with self._running(plan, run):
                 try:
                     if plan.tuning is None:
                         told = progress, start, remarks.add
-                        trained = train(plan, channel, run, *told, self._executor)
+                        trained = train(plan, channel, run, *told, self._executor, points.keep)
                     else:
                         tuned = tune(plan, channel, run, progress, remarks.add, self._executor)
                         trained = with_comparison(tuned, plan.tuning)
@@ -357,11 +368,14 @@ class Federation(Face):
                 finally:
                     progress.close()
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
-            self._saving.keep(model, replace=statement.replace)
+            model = continued(model, before)
+            self._saving.keep(model, replace=points.replaces)
             if plan.tuning is not None:
                 return tuned_result(model, tuned, plan.tuning)
         except BaseException as error:
             self._saving.discard(run, plan.databases)
+            if isinstance(error, Error):
+                points.told(error)
             if not isinstance(error, ModelError) or not statement.if_not_exists:
                 raise
             if statement.name not in self._registry:

@@ -21,6 +21,7 @@ from sqlfl.planner.grammar.statements import (
     ImportModel,
     Path,
     PredictModel,
+    ResumeModel,
     Span,
     Statement,
     TrainModel,
@@ -44,13 +45,13 @@ STATEMENTS = (
         "SHOW",
         "DESCRIBE",
         "DROP",
+        "RESUME",
         "HISTORY",
         "FEATURES",
     ),
     *_QUALITY,
     *("CONTRIBUTIONS", "SKEW", "VALIDATE", "WEIGHTS", "EXPORT", "IMPORT", "COMMENT"),
 )
-_RESERVED = ("RESUME",)
 _OWNERS = ("GRANT", "REVOKE")
 _SQL = ("SELECT", "WITH", "FROM", "VALUES", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "COPY")
 _TRAIN_CLAUSES = ("USING", "TARGET", "WEIGHT", "TRANSFORM", "WITH", "PRIVACY", "FROM")
@@ -105,6 +106,7 @@ class _Reader(Listings):
             "SHOW": self._show,
             "DESCRIBE": self._describe,
             "DROP": self._drop,
+            "RESUME": self._resume,
             **dict.fromkeys(("HISTORY", "FEATURES"), self._part_of_model),
             **dict.fromkeys(_QUALITY, self._quality),
             "CONTRIBUTIONS": self._contributions,
@@ -118,14 +120,12 @@ class _Reader(Listings):
         if first in readers:
             self.at += 1
             return readers[first]()
-        if first in _RESERVED:
-            raise self.fail(f"{first} is reserved for later and not built yet")
         if first in _OWNERS:
             raise self.fail(
                 f"{first} is a statement of a table's owner, and not of a federation's",
                 hint="the owner runs it: sqlfl.owner(connection_or_path).sql(...)",
             )
-        near = nearest(first, (*STATEMENTS, *_RESERVED))
+        near = nearest(first, STATEMENTS)
         hint = f"did you mean {near}?" if near else None
         if first in _SQL:
             hint = "run SQL on a party's own connection; a federation has no tables of its own"
@@ -425,6 +425,10 @@ class _Reader(Listings):
             raise self.fail(f"expected a folder in single quotes, got {self.got()}", hint=form)
         self.at += 1
         return str(token.text)
+
+    def _resume(self) -> ResumeModel:
+        self.expect("MODEL", "after RESUME", "RESUME MODEL name")
+        return ResumeModel(self.name("the name of the model"), self.sql)
 
     def _drop(self) -> DropModel:
         self.expect("MODEL", "after DROP", "DROP MODEL [IF EXISTS] name")

@@ -209,6 +209,12 @@ class DescribeModel:
 
 
 @dataclass(frozen=True)
+class ResumeModel:
+    name: Word
+    sql: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class DropModel:
     name: Word
     if_exists: bool
@@ -261,6 +267,7 @@ Statement: TypeAlias = (
     | ShowModels
     | DescribeModel
     | DropModel
+    | ResumeModel
     | ShowTables
     | ShowParties
     | DescribeTable

@@ -46,6 +46,7 @@ def training(run: Run) -> list[Exchange]:
         *([equal_rows(run)] if run.merges else []),
         *fits(run),
         *([releases(run)] if run.protection else []),
+        *checkpoints(run),
         over(run, "save", run.towers, save),
         *ending(run),
     ]
@@ -409,6 +410,13 @@ def equal_rows(run: Run) -> Exchange:
 
 def save(run: Run, slot: Slot, client: Client) -> Asked:
     return content(ms.Save, model=sym.RUN, name=run.model), content(ms.Saved)
+
+
+def checkpoints(run: Run) -> list[Exchange]:
+    """Between epochs; listed after all of them."""
+    if run.training.checkpoint is None:
+        return []
+    return [replace(over(run, "checkpoint", run.towers, save), times=sym.CHECKPOINTS)]
 
 
 def score(run: Run, slot: Slot, client: Client) -> Asked:

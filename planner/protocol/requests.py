@@ -60,6 +60,8 @@ def at_most(run: Run, times: Size) -> int | None:
                 largest = 1 if run.tuning is None else run.tuning.fits
             elif symbol.role in ROUNDS:
                 largest = _epochs(run)
+            elif symbol.role == "checkpoints":
+                largest = _epochs(run) // (run.training.checkpoint or 1)
             else:
                 return None
             product *= largest

@@ -117,6 +117,7 @@ ROLES: dict[str, tuple[str, str]] = {
         "V",
         "times that the gradient was measured in the end: 1, or 0 where training was stopped",
     ),
+    "checkpoints": ("C", "times that the model so far was kept: epochs / checkpoint, at most"),
     "mergers": (
         "G",
         "times that it is asked which rows are equal: 1, or 0 of joins of few rows, and of those "
@@ -147,6 +148,7 @@ EXACT = Size(Symbol("E", "exact"))
 RENEWALS = Size(Symbol("F", "renewals"))
 PROOFS = Size(Symbol("V", "proofs"))
 RUN = Size(Symbol("r", "run"))
+CHECKPOINTS = Size(Symbol("C", "checkpoints"))
 MERGERS = Size(Symbol("G", "mergers"))
 PROBES = Size(Symbol("P", "probes"))
 

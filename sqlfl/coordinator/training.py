@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from sqlfl import endings
 from sqlfl.arrays import Array
 from sqlfl.coordinator.executors.base import Executor
 from sqlfl.coordinator.measures import Measures
+from sqlfl.coordinator.preparation import Joined, Targets
 from sqlfl.coordinator.problems import Prepared, prepared_for
 from sqlfl.coordinator.protection import Watched, check_run
 from sqlfl.coordinator.rounds.divergence import check_kept
@@ -31,6 +32,7 @@ from sqlfl.messages.replies import Channel as Line
 from sqlfl.messages.replies import Expected, ask
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.progress import Progress
+from sqlfl.request import checkpoint_of
 from sqlfl.store.registry import Model
 from sqlfl.transport.base import Channel
 
@@ -107,6 +109,10 @@ class Candidate:
         return valid_loss is not None and (self.valid_loss is None or valid_loss < self.valid_loss)
 
 
+Checkpoint: TypeAlias = Callable[[Trained, str], None]
+"""Keeps what has been trained so far, whose blocks the clients hold under this name."""
+
+
 def train(
     plan: FederatedPlan,
     channel: Channel,
@@ -115,12 +121,14 @@ def train(
     start: Model | None = None,
     remark: Callable[[str], None] = lambda _: None,
     executor: Executor | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     """Run `plan` and leave each block saved at its clients under the name `run`.
 
     `start` is the model of a warm start, whose run the plan names; `remark` is told what is odd
     about the join and the features, before the first round. `executor` computes on the joined rows,
-    or threads that are there as long as this takes. In the rounds Ctrl-C ends the training
+    or threads that are there as long as this takes. `checkpoint` is called as often as the option
+    says, or never. In the rounds Ctrl-C ends the training
     after the current one; the model so far is kept. Raises ModelError for an empty join, a target
     with fewer than two classes or with others than `start` has, and weights that do not do
     (`weigh`); PrivacyError where a budget cannot be met over this join, before any round;
@@ -133,7 +141,8 @@ def train(
     with Scratch() as scratch:
         prepared = prepared_for(plan, line, run, progress, start, remark, executor, scratch)
         with closing(prepared.problem.passes):
-            return run_rounds(plan, prepared, line, channel, run, progress, started)
+            told = progress, started, checkpoint
+            return run_rounds(plan, prepared, line, channel, run, *told)
 
 
 def run_rounds(
@@ -144,6 +153,7 @@ def run_rounds(
     run: str,
     progress: Progress,
     started: float,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     joined, target, problem = prepared.joined, prepared.target, prepared.problem
     watched = Watched(line)
@@ -152,10 +162,42 @@ def run_rounds(
     patience = plan.training.patience or 0
     floor = problem.loss.floor(problem.targets, problem.shares)
     rows: list[dict[str, float | int | None]] = []
+    every = plan.training.checkpoint if checkpoint is not None else None
     step: Step | None = None
     kept: Candidate | None = None
     stopped = False
     algorithm.start()
+    made = 0
+
+    def save(name: str, back: int) -> None:
+        saving = {
+            address: Save(run, slot.index, name, plan.name, back)
+            for slot in plan.ucq.slots
+            if slot.features
+            for address in joined.slots[slot.index].addresses
+        }
+        ask(line, saving, lambda address: Expected(Saved))
+
+    def trained(own: Candidate, ending: Ending, *, interrupted: bool) -> Trained:
+        return Trained(
+            intercept=own.intercept,
+            head=own.head,
+            classes=target.classes,
+            history=pa.Table.from_pylist(rows, schema=HISTORY),
+            metrics={
+                **_counts(plan, joined, target, measures),
+                "objective": own.step.objective + floor,
+                "loss": own.step.loss + floor,
+                **measures.final(own.scores),
+            },
+            interrupted=interrupted,
+            ending=ending,
+            stopped_early=stopped,
+            epoch=own.step.epoch,
+            calibration=None if prepared.protection is None else prepared.protection.calibration,
+            dropped=joined.dropped,
+        )
+
     with noted() as interrupt:
         for step in algorithm.steps():
             measured = measures.epoch(algorithm.scores)
@@ -191,44 +233,36 @@ def run_rounds(
             stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
             if stopped or interrupt.is_set():
                 break
+            if checkpoint is not None and every and step.epoch % every == 0 and not step.ending:
+                made += 1
+                name = checkpoint_of(run, made)
+                so_far = trained(kept, endings.so_far(step.epoch), interrupted=True)
+                save(name, step.epoch - kept.step.epoch)
+                checkpoint(so_far, name)
         if step is None or kept is None:
             raise InternalError(f"{plan.algorithm} made no step")
         if not interrupt.is_set():
             check_kept(problem, kept.step.objective, algorithm.first, STEPS)
         check_run(plan, joined, prepared.protection, line, run, watched.told)
-        final = measures.final(kept.scores)  # before anything is saved: a worker may be gone
-        back = step.epoch - kept.step.epoch
-        saving = {
-            address: Save(run, slot.index, run, plan.name, back)
-            for slot in plan.ucq.slots
-            if slot.features
-            for address in joined.slots[slot.index].addresses
-        }
-        ask(line, saving, lambda address: Expected(Saved))
+        ending = _ending(step, kept.step, interrupt.is_set())
+        # before anything is saved: a worker may be gone
+        found = trained(kept, ending, interrupted=interrupt.is_set())
+        save(run, step.epoch - kept.step.epoch)
+    return found
+
+
+def _counts(
+    plan: FederatedPlan, joined: Joined, target: Targets, measures: Measures
+) -> dict[str, float | int | None]:
     held_out = measures.validation_rows
-    return Trained(
-        intercept=kept.intercept,
-        head=kept.head,
-        classes=target.classes,
-        history=pa.Table.from_pylist(rows, schema=HISTORY),
-        metrics={
-            "rows": measures.training_rows,
-            **({} if held_out is None else {"valid_rows": held_out}),
-            "null_targets": joined.null_targets,
-            "unjoined": joined.unjoined,
-            **{f"unjoined_{plan.ucq.slots[slot].name}": n for slot, n in joined.unmatched.items()},
-            **({} if not _limited(plan) else {"dropped": joined.dropped}),
-            "objective": kept.step.objective + floor,
-            "loss": kept.step.loss + floor,
-            **final,
-        },
-        interrupted=interrupt.is_set(),
-        ending=_ending(step, kept.step, interrupt.is_set()),
-        stopped_early=stopped,
-        epoch=kept.step.epoch,
-        calibration=None if prepared.protection is None else prepared.protection.calibration,
-        dropped=joined.dropped,
-    )
+    return {
+        "rows": measures.training_rows,
+        **({} if held_out is None else {"valid_rows": held_out}),
+        "null_targets": joined.null_targets,
+        "unjoined": joined.unjoined,
+        **{f"unjoined_{plan.ucq.slots[slot].name}": n for slot, n in joined.unmatched.items()},
+        **({} if not _limited(plan) else {"dropped": joined.dropped}),
+    }
 
 
 def _ending(last: Step, kept: Step, interrupted: bool) -> Ending:

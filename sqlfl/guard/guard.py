@@ -138,7 +138,10 @@ class Guard:
             run = self._runs.get(request.run)
             if run is None:
                 return answer(request)
-            return self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
+            reply = self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
+            if isinstance(request, ms.Save):
+                self._models.add(request.model)
+            return reply
         ruling = self._ruling(anew=isinstance(request, ANEW))
         if ruling is None:
             if isinstance(request, ms.Propose):

@@ -18,7 +18,7 @@ from sqlfl.guard.ledger import FEATURES, LABELS
 from sqlfl.guard.masked import in_clear
 from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
-from sqlfl.request import Request
+from sqlfl.request import Request, checkpoint_of
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
 NUMBER = 8
@@ -137,8 +137,10 @@ class GovernedRun:
             self._check_into(request)
         elif isinstance(request, ms.Start):
             self._check_start(request, rules)
-        elif isinstance(request, ms.Save) and request.model != request.run:
-            raise _beyond("a block of another run")
+        elif isinstance(request, ms.Save):
+            number = self._asked[request.slot, ms.Save.kind]
+            if request.model not in (request.run, checkpoint_of(request.run, number)):
+                raise _beyond("a block of another run")
         if request.slot in self._barred:
             raise PolicyError(f"{request.kind} after a start that was refused")
         if isinstance(request, ms.Start):

@@ -379,6 +379,9 @@ def check_privacy(
     if "warm_start" in written.places:
         why = "the model that training starts from knows the rows without this noise"
         raise refuse("warm_start", why, "leave warm_start out")
+    if "checkpoint" in written.places:
+        why = "nothing goes on from a model whose training has been noised"
+        raise refuse("checkpoint", why, "leave checkpoint out")
     if not privacy.features:
         return
     usual = options.method.usual

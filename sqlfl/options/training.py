@@ -189,6 +189,10 @@ class TrainingOptions:
         "that was least; needs validation_fraction", default_text="no early end",
         needs=Needs(("validation_fraction",), message="option patience needs rows to validate on",
             hint="add validation_fraction = 0.2"))
+    checkpoint: int | None = option(integer(1), None,
+        "after so many epochs, again and again, the model so far is kept under its name: what ends "
+        "the training then, RESUME MODEL goes on from", default_text="the model is kept in the end",
+        kinds=USUAL)
     class_weight: ClassWeight | None = option(CLASS_WEIGHT, None,
         "by what the weights of a class's rows are multiplied: given numbers (1 for classes that "
         "are not named), or so that all classes weigh the same", kinds=CLASSIFIERS,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.request import checkpoint_of
 from sqlfl.schema import Client
+from sqlfl.transport.base import Transport
 from sqlfl.udfs.block_tables import DatabaseBlocks
+from sqlfl.wire import decode, encode
 from tests.courier import ask
 from tests.databases import in_memory
 from tests.guard.clinic import GRANT, PATIENTS, TESTS, TRAIN, ruled
@@ -190,3 +195,45 @@ def test_whoever_names_no_analyst_keeps_none(path: Path) -> None:
     with federation(path, "") as fed, pytest.raises(sqlfl.PolicyError, match="are to be kept"):
         fed.sql(f"IMPORT MODEL b FROM '{folder}'")
     assert runs(path) == []
+
+
+def test_checkpoints_are_the_analysts_whose_run_it_is(path: Path) -> None:
+    options = "WITH (algorithm = 'sgd', epochs = 6, tolerance = 0, checkpoint = 2) FROM"
+    with federation(path, "acme") as fed:
+        fed.sql(MODEL.format(name="m").replace("FROM", options, 1))
+        run = fed.model("m").run
+    assert runs(path) == [run]
+    with federation(path, "globex", "other") as fed:
+        fed.sql(MODEL.format(name="m"))
+    assert run in runs(path)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_checkpoint_is_of_its_run_and_number(path: Path, number: int) -> None:
+    """The second of a run is refused under the name of another one, and of another run's."""
+    text = MODEL.format(name="m").replace(
+        "FROM", "WITH (algorithm = 'sgd', epochs = 6, tolerance = 0, checkpoint = 2) FROM", 1
+    )
+
+    class Renaming:
+        def __init__(self, inner: Transport) -> None:
+            self.inner, self.saves = inner, 0
+
+        def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+            return self.inner.exchange([(c, self.renamed(c, data)) for c, data in requests])
+
+        def renamed(self, client: Client, data: pa.Buffer) -> pa.Buffer:
+            message = decode(data)
+            if not isinstance(message, ms.Save) or client.party != "clinic":
+                return data
+            self.saves += 1
+            if self.saves != 2:
+                return data
+            return encode(replace(message, model=checkpoint_of(message.run, number)))
+
+    with in_memory() as lab, sqlfl.Federation(analyst="acme", progress=False, wrap=Renaming) as fed:
+        lab.execute(TESTS)
+        fed.attach("lab", lab)
+        fed.attach("clinic", path)
+        with pytest.raises(sqlfl.PolicyError, match="a block of another run is not of the run"):
+            fed.sql(text)
