@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 from sqlfl.codec import from_json, to_json
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard.records import SCHEMA, Records, time_of
 from sqlfl.guard.scopes import Column, Table
-from sqlfl.options.policies import TrainingPolicy
+from sqlfl.options.policies import TrainingPolicy, damaged
 from sqlfl.schema import folded
 from sqlfl.udfs import sql
 
@@ -70,7 +70,7 @@ class Ruling:
     policies: Mapping[str, TrainingPolicy]
 
     def of(self, table: Table) -> tuple[Grant, ...]:
-        return tuple(grant for grant in self.grants if _key(grant.table) == _key(table))
+        return self._grants.get(_key(table), ())
 
     def may(self, role: str, column: Column) -> bool:
         return any(
@@ -78,12 +78,28 @@ class Ruling:
         )
 
     def may_any(self, column: Column) -> bool:
-        return any(self.may(role, column) for role in COLUMN_ROLES)
+        return column.name in self.columns(column.table)
 
     def columns(self, table: Table) -> frozenset[str]:
         """Those that are granted for anything."""
-        grants = self.of(table)
-        return frozenset(n for g in grants for names in g.roles.columns.values() for n in names)
+        return self._columns.get(_key(table), frozenset())
+
+    @cached_property
+    def _grants(self) -> Mapping[tuple[str, ...], tuple[Grant, ...]]:
+        found: dict[tuple[str, ...], tuple[Grant, ...]] = {}
+        for grant in self.grants:
+            key = _key(grant.table)
+            found[key] = (*found.get(key, ()), grant)
+        return found
+
+    @cached_property
+    def _columns(self) -> Mapping[tuple[str, ...], frozenset[str]]:
+        """Of each table."""
+        return {
+            key: frozenset(n for g in grants for role in COLUMN_ROLES
+                           for n in g.roles.columns.get(role, ()))
+            for key, grants in self._grants.items()
+        }  # fmt: skip
 
     def rules(self, tables: Iterable[Table]) -> list[TrainingPolicy]:
         """The policies under which these tables are granted."""
@@ -151,8 +167,7 @@ class Governance:
     def put_policy(self, name: str, policy: TrainingPolicy, *, replace: bool) -> int:
         """The version that it has now. Raises Error where the name is taken."""
         with self._records.writing() as cursor:
-            found = self._policies(cursor).get(folded(name))
-            if found is not None and not replace:
+            if folded(name) in self._names(cursor) and not replace:
                 raise Error(
                     f"there is a training policy {name} already",
                     hint=f"CREATE OR REPLACE TRAINING POLICY {name}, or choose another name",
@@ -174,10 +189,11 @@ class Governance:
     def drop_policy(self, name: str, *, if_exists: bool) -> bool:
         """Whether there was one. Raises Error where grants are made under it."""
         with self._records.writing() as cursor:
-            if folded(name) not in self._policies(cursor):
+            names = self._names(cursor)
+            if folded(name) not in names:
                 if if_exists:
                     return False
-                raise _no_policy(name, self._policies(cursor))
+                raise _no_policy(name, names)
             used = [g for g in self._grants(cursor) if g.policy == folded(name)]
             if used:
                 tables = sorted({".".join(grant.table[1:]) for grant in used})
@@ -200,8 +216,9 @@ class Governance:
         """The number of the grant; `definition`: the table's, where it is. Raises Error where there
         is no such policy."""
         with self._records.writing() as cursor:
-            if folded(policy) not in self._policies(cursor):
-                raise _no_policy(policy, self._policies(cursor))
+            names = self._names(cursor)
+            if folded(policy) not in names:
+                raise _no_policy(policy, names)
             ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "grants")
             number = (last or 0) + 1
             row = (
@@ -248,6 +265,11 @@ class Governance:
 
     # -- rows -------------------------------------------------------------------------------------
 
+    def _names(self, cursor: sql.Connection) -> list[str]:
+        """Of policies, folded, also of such as are damaged."""
+        text = "SELECT name FROM t WHERE dropped_at IS NULL"
+        return [name for (name,) in self._records.rows(cursor, text, "policies")]
+
     def _policies(self, cursor: sql.Connection) -> dict[str, tuple[int, TrainingPolicy]]:
         rows = self._records.rows(
             cursor, "SELECT name, version, rules FROM t WHERE dropped_at IS NULL", "policies"
@@ -288,13 +310,17 @@ class Governance:
 @lru_cache(maxsize=64)
 def _policy(name: str, rules: str) -> TrainingPolicy:
     try:
-        return from_json(TrainingPolicy, rules)
+        found = from_json(TrainingPolicy, rules)
+        why = damaged(found)
     except ValueError as error:
+        why = str(error)
+    if why is not None:
         raise Error(
-            f"policy {name} in {SCHEMA}.policies is damaged, or of a newer sqlfl: {error}",
+            f"policy {name} in {SCHEMA}.policies is damaged, or of a newer sqlfl: {why}",
             hint="nothing is allowed until the owner makes it anew: CREATE OR REPLACE TRAINING "
             f"POLICY {name}",
-        ) from None
+        )
+    return found
 
 
 def _no_policy(name: str, known: Iterable[str]) -> Error:

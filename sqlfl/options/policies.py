@@ -7,12 +7,13 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from sqlfl.errors import OptionError
 from sqlfl.methods import methods
 from sqlfl.models.kinds import KINDS
-from sqlfl.options.entries import Given, Table, entries_of, markdown, option
+from sqlfl.options.entries import Entry, Given, Table, entries_of, markdown, option
 from sqlfl.options.types import LENGTH, SIZE, OptionType, choice, integer, meant, number
 
 N = TypeVar("N", int, float)
@@ -288,9 +289,30 @@ def resolve_policy(given: Iterable[Given], sql: str | None = None) -> TrainingPo
     return TrainingPolicy(**TABLE.read(tuple(given), sql).values)
 
 
+def damaged(policy: TrainingPolicy) -> str | None:
+    """Of one that was kept: what is said of a rule that has a value which nobody can give it."""
+    for name, entry in TABLE.entries.items():
+        value = getattr(policy, name)
+        if not _may_be(entry, value):
+            return f"{name} = {value!r:.40}, and must be {entry.type.text}"
+    return None
+
+
+def _may_be(entry: Entry, value: Any) -> bool:
+    if value is None:
+        return entry.default is None
+    if entry.type is LENGTH:
+        return bool(value > 0.0)  # in seconds, of which the text may round
+    return bool(entry.type.read(value) == value)
+
+
 def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
     """Of each rule the strictest of all, as rules of clean rooms are put together."""
-    found = list(policies)
+    return _strictest(tuple(policies))
+
+
+@lru_cache(maxsize=256)
+def _strictest(found: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
     if not found:
         raise OptionError("there is no policy to apply")
     counted = [p for p in found if p.epsilon is not None]
@@ -328,6 +350,7 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
 def modes(rule: str) -> frozenset[str]:
     """That hold at once: both of 'noised' and 'secure_sum' where policies have both, as neither is
     the stricter one."""
