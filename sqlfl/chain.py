@@ -9,13 +9,13 @@ messages alone, one after the other.
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
+from json.encoder import encode_basestring_ascii as _json
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -87,7 +87,13 @@ def linked(entries: Iterable[Entry], seq: int, head: str) -> list[Row]:
     rows: list[Row] = []
     for own in entries:
         seq += 1
-        head = hashlib.sha256(json.dumps([head, seq, *own]).encode()).hexdigest()
+        at, client, analyst, run, direction, kind, size, sha256, told = own
+        # the same text as of json.dumps, in a third of the time
+        text = (
+            f'["{head}", {seq}, {at}, {_json(client)}, {_json(analyst)}, {_json(run)}, '
+            f"{_json(direction)}, {_json(kind)}, {size}, {_json(sha256)}, {_json(told)}]"
+        )
+        head = hashlib.sha256(text.encode()).hexdigest()
         rows.append((seq, *own, head))
     return rows
 
@@ -112,8 +118,8 @@ class Chain:
         self._hashing = _Aside("sqlfl-chain-hash")
         self._later = _Aside("sqlfl-chain-keep")
         self._kept: Future[None] | None = None
-        self._noted: list[tuple[Entry, Future[str] | None]] = []
-        """Entries, with what hashes their messages; they are not among what waits yet."""
+        self._noted: list[tuple[Entry, Buffer | Future[str]]] = []
+        """Entries, with their messages or what hashes these; they are not among what waits yet."""
         self._size = 0
         self._waiting: list[Entry] = []
         self._since = time.monotonic()
@@ -127,17 +133,15 @@ class Chain:
     ) -> None:
         """That this message was sent, or came; `data`: its bytes."""
         at = time.time_ns() // 1000
-        size = len(data)
+        size = data.size
         if self._failed:
             self.flush()
+        # a small one is hashed with all others, when nothing waits for it
+        hashed = data if size < LARGE else _HASHES.of(data, self._hashing.submit)
+        entry = Entry(at, client, self._analyst, run, direction, kind, size, "", told)
         with self._lock:
-            if size < LARGE:
-                sha256, hashed = _digest(data), None
-            else:
-                sha256, hashed = "", _HASHES.of(data, self._hashing.submit)
             if not self._waiting and not self._noted:
                 self._since = time.monotonic()
-            entry = Entry(at, client, self._analyst, run, direction, kind, size, sha256, told)
             self._noted.append((entry, hashed))
             self._size += size
             if self._size > MOST_BYTES:
@@ -196,13 +200,17 @@ class Chain:
     def _settle(self) -> None:
         """All that are noted wait to be written, in their order."""
         for entry, hashed in self._noted:
-            own = entry if hashed is None else entry._replace(sha256=hashed.result())
+            at, client, analyst, run, direction, kind, size, _, told = entry
+            sha256 = hashed.result() if isinstance(hashed, Future) else _digest(hashed)
+            own = Entry(at, client, analyst, run, direction, kind, size, sha256, told)
             self._waiting.append(own)
-            key = own.client, own.run
-            if own.run:
-                self._heads.setdefault(key, hashlib.sha256()).update(own.said)
-            if own.kind == FINISH and own.direction == DOWN:
-                self._heads.pop(key, None)
+            if run:
+                head = self._heads.get((client, run))
+                if head is None:
+                    head = self._heads[client, run] = hashlib.sha256()
+                head.update(own.said)
+            if kind == FINISH and direction == DOWN:
+                self._heads.pop((client, run), None)
         self._noted.clear()
         self._size = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlfl.codec import from_json, loads, to_json
 from sqlfl.errors import InternalError
@@ -102,6 +103,7 @@ def verdicts_from_json(text: str) -> tuple[Verdict, ...]:
     return found
 
 
+@lru_cache(maxsize=8)
 def request_from_json(text: str) -> Request:
     """What `to_json` wrote. Raises InternalError for anything else."""
     try:

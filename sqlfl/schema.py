@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 from sqlfl.codec import DEEPEST, LEFT_OUT, from_json, to_json
@@ -264,6 +264,7 @@ def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
     return to_json(slots)
 
 
+@lru_cache(maxsize=8)
 def specifications_from_json(text: str) -> tuple[SlotSpecification, ...]:
     """What `specifications_to_json` wrote. Raises InternalError for anything else."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import runpy
 import sys
 from collections.abc import Callable
@@ -198,6 +199,19 @@ def test_a_head_that_is_told_is_a_lie(files: Files) -> None:
     row[9] = f"{'ab' * 32} {str(row[9]).split()[1]}"
     write(files.party, rechained([*chain[:at], tuple(row), *chain[at + 1 :]]))
     assert any("the coordinator had other messages" in f for f in files.faults(alone=True))
+
+
+def test_an_entry_is_hashed_as_json_has_it() -> None:
+    """Whatever is in it: the head is that which anybody's JSON gives."""
+    odd = ('"', "\\", "\n\t\0", "ä🜁", "\u2028", "", "</x>")
+    entries = [
+        Entry(n, *(odd[(n + k) % len(odd)] for k in range(5)), n, "ab", "é") for n in range(9)
+    ]
+    head = START
+    for row in linked(entries, 0, START):
+        *fields, found = row
+        head = hashlib.sha256(json.dumps([head, *fields]).encode()).hexdigest()
+        assert found == head
 
 
 def test_entries_are_the_bytes_that_crossed(database: Open) -> None:

@@ -224,7 +224,8 @@ def _of_tables(named: tuple[tuple[Any, ...], ...]) -> exp.Var:
         )
         for place, (catalog, schema, name) in enumerate(named)
     ]
-    return sql.constant(reduce(lambda a, b: exp.Union(this=a, expression=b, distinct=False), parts))
+    union = reduce(lambda a, b: exp.Union(this=a, expression=b, distinct=False), parts)
+    return exp.Var(this=sql.to_sql(union))
 
 
 @lru_cache(maxsize=1)

@@ -325,8 +325,31 @@ def verbatim(con: Connection, select: str) -> exp.Var:
 
 
 def constant(query: exp.Expr) -> exp.Var:
-    """The query as text, for one that is run again and again."""
-    return exp.Var(this=to_sql(query))
+    """The query as text, for one that is run again and again: DuckDB takes it apart once."""
+    text = to_sql(query)
+    _CONSTANTS.add(text)
+    return exp.Var(this=text)
+
+
+def again(con: Connection, text: str) -> duckdb.Statement:
+    """One statement that is run again and again, of the program's own text, as DuckDB's parser has
+    it: a tree of no connection, of which each run takes a copy."""
+    found = _parses.get(text)
+    if found is None:
+        (found,) = con.extract_statements(text)
+        if len(_parses) >= MOST_PARSES:
+            _parses.clear()  # of other threads too
+        _parses[text] = found
+    return found
+
+
+MOST_PARSES = 1024
+_CONSTANTS: set[str] = set()
+_parses: dict[str, duckdb.Statement] = {}
+
+
+def _runnable(con: Connection, text: str) -> str | duckdb.Statement:
+    return again(con, text) if text in _CONSTANTS else text
 
 
 _DUCKDB = Dialect.get_or_raise("duckdb")
@@ -348,7 +371,8 @@ def fetch(
     con: Connection, query: exp.Expr, parameters: Parameters | None = None
 ) -> list[tuple[Any, ...]]:
     with _told(to_sql(query)) as (text, count):
-        rows = con.execute(text, dict(parameters) if parameters else None).fetchall()
+        statement = _runnable(con, text)
+        rows = con.execute(statement, dict(parameters) if parameters else None).fetchall()
         count(len(rows))
         return rows
 

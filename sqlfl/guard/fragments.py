@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import eq
+from typing import TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import BASE, KEPT, ROW
@@ -15,11 +18,28 @@ from sqlfl.guard.governance import (
     Ruling,
     definition_of,
 )
-from sqlfl.guard.names import Names
+from sqlfl.guard.names import Listed, Names
 from sqlfl.guard.scopes import ASK, Column, Output, Table, unknown
 from sqlfl.guard.tree import NEUTRAL, Reading, read
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import sql
+
+MOST_KEPT = 64
+LONGEST_KEPT = 10_000
+"""Of the texts of fragments of which it is remembered what they read: how many, and characters."""
+
+Found: TypeAlias = "tuple[Table, tuple[str, ...]]"
+"""A table, and its columns."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a text read: that follows from what these names of tables meant, and from what is
+    granted."""
+
+    ruling: Ruling
+    tables: Mapping[tuple[str, ...], Found | None]
+    reading: Reading
 
 
 class Fragments:
@@ -28,11 +48,15 @@ class Fragments:
     def __init__(self, analyst: str, place: tuple[str, str]) -> None:
         self._analyst, self._place = analyst, place
         self._functions: Functions | None = None
-        self._found: dict[tuple[str, ...], tuple[Table, tuple[str, ...]]] = {}
+        self._found: dict[tuple[str, ...], Found] = {}
+        self._kept: dict[str, _Kept] = {}
+        self.listed = Listed()
+        """What was listed since."""
 
     def forget(self) -> None:
         """What names mean is looked up anew, and with another ruling."""
         self._found.clear()
+        self.listed = Listed()
 
     def check(
         self, cursor: sql.Connection, item: SlotSpecification, text: str, ruling: Ruling
@@ -77,27 +101,43 @@ class Fragments:
     def read(self, cursor: sql.Connection, text: str, ruling: Ruling) -> Reading:
         if self._functions is None:
             self._functions = functions_of(cursor)
-        names = Names(cursor, self._place)
+        names = Names(cursor, self._place, self.listed)
+        asked: dict[tuple[str, ...], Found | None] = {}
 
-        def columns(parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
-            key = tuple(parts)
-            if key in self._found:
-                return self._found[key]
-            found = names.table(parts)
-            grants = () if found is None else ruling.of(found[0])
-            if found is None or not grants:
-                return None
-            now = definition_of(cursor, found[0])
-            if any(grant.definition != now for grant in grants):
-                raise PolicyError(
-                    f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
-                    "when it was granted",
-                    hint="the owner looks at it, and grants it again",
-                )
-            self._found[key] = found
+        def noted(parts: Sequence[str]) -> Found | None:
+            asked[tuple(parts)] = found = self._table(names, parts, ruling)
             return found
 
-        return read(cursor, text, columns, self._functions, ruling.may_any)
+        kept = self._kept.get(text)
+        if kept is not None and kept.ruling == ruling:
+            now = (self._table(names, parts, ruling) for parts in kept.tables)
+            if all(map(eq, now, kept.tables.values())):
+                return kept.reading
+        reading = read(cursor, text, noted, self._functions, ruling.may_any)
+        if len(text) <= LONGEST_KEPT:
+            while len(self._kept) >= MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[text] = _Kept(ruling, asked, reading)
+        return reading
+
+    def _table(self, names: Names, parts: Sequence[str], ruling: Ruling) -> Found | None:
+        """A table that is granted. Raises PolicyError where it is not what was granted."""
+        key = tuple(parts)
+        if key in self._found:
+            return self._found[key]
+        found = names.table(parts)
+        grants = () if found is None else ruling.of(found[0])
+        if found is None or not grants:
+            return None
+        now = definition_of(names.cursor, found[0]) if names.is_view(found[0]) else ""
+        if any(grant.definition != now for grant in grants):
+            raise PolicyError(
+                f"view {'.'.join(found[0][1:])}, or what it reads, is another one than "
+                "when it was granted",
+                hint="the owner looks at it, and grants it again",
+            )
+        self._found[key] = found
+        return found
 
     def _not_granted(self, ruling: Ruling, column: Column, role: str) -> PolicyError:
         if not ruling.may_any(column):

@@ -258,6 +258,8 @@ class Guard:
                 table.schema or self._place[1],
                 table.name,
             )
+            names = tuple(column.name for column in table.columns)
+            self._reader.listed.add(path, names, view=table.rows is None)
             granted = ruling.columns(path)
             columns = tuple(c for c in table.columns if c.name in granted)
             if columns:
@@ -301,7 +303,9 @@ class Guard:
         asked: Asking = ()
         if not verdicts:
             verdicts, asked = self._accounting.asked(request, propose.fragments, found, ruling)
-        told = digest(propose.request, propose.specification, found.canonical)
+        told = ""
+        if every.approval != NEVER or every.runs_per_day is not None:
+            told = digest(propose.request, propose.specification, found.canonical)
         if not propose.run:
             said = (
                 *self._answered(verdicts, told, every.approval),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import duckdb
 from sqlglot import exp
@@ -12,16 +13,34 @@ from sqlfl.schema import folded
 from sqlfl.udfs import sql
 
 
-class Names:
-    """`place`: database and schema that names without them are of."""
+@dataclass
+class Listed:
+    """Tables that were listed just now, by their paths, folded."""
 
-    def __init__(self, cursor: sql.Connection, place: tuple[str, str]) -> None:
-        self._cursor, self._place = cursor, place
+    columns: dict[Table, tuple[str, ...]] = field(default_factory=dict)
+    views: set[Table] = field(default_factory=set)
+
+    def add(self, table: Table, columns: tuple[str, ...], *, view: bool) -> None:
+        self.columns[_key(table)] = columns
+        if view:
+            self.views.add(_key(table))
+
+
+class Names:
+    """`place`: database and schema that names without them are of. `cursor` : a new one, which has
+    no temporary tables yet. `listed` need not be looked up again."""
+
+    def __init__(
+        self, cursor: sql.Connection, place: tuple[str, str], listed: Listed | None = None
+    ) -> None:
+        self.cursor, self._place = cursor, place
         self._known: dict[Table, tuple[Table, tuple[str, ...]] | None] = {}
+        self._listed = Listed() if listed is None else listed
+        self._views = set(self._listed.views)
 
     def table(self, parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
-        """The table or view, in full, and its columns; None where there is none,
-        or where a temporary one has its name."""
+        """The table or view, in full, and its columns; None where there is none, or where a
+        temporary view has its name."""
         catalog, schema = self._place
         match tuple(parts):
             case (name,):
@@ -34,29 +53,37 @@ class Names:
         return None
 
     def _found(self, table: Table) -> tuple[Table, tuple[str, ...]] | None:
-        key = (folded(table[0]), folded(table[1]), folded(table[2]))
+        key = _key(table)
         if key not in self._known:
-            self._known[key] = self._looked_up(table)
+            columns = self._listed.columns.get(key)
+            self._known[key] = self._looked_up(table) if columns is None else (table, columns)
         return self._known[key]
 
     def _is_schema(self, catalog: str, name: str) -> bool:
-        rows = sql.fetch(self._cursor, _SCHEMAS, {"catalog": catalog, "name": name})
+        rows = sql.fetch(self.cursor, _SCHEMAS, {"catalog": catalog, "name": name})
         return bool(rows)
 
-    def _looked_up(self, table: Table) -> tuple[Table, tuple[str, ...]] | None:
-        if self._columns("temp", "main", table[2]) is not None:
-            return None
-        columns = self._columns(*table)
-        return None if columns is None else (table, columns)
+    def is_view(self, table: Table) -> bool:
+        """Of one that `table` has found: whether it was a view then."""
+        return _key(table) in self._views
 
-    def _columns(self, catalog: str, schema: str, name: str) -> tuple[str, ...] | None:
+    def _looked_up(self, table: Table) -> tuple[Table, tuple[str, ...]] | None:
+        catalog, schema, name = table
         quoted = sql.to_sql(exp.table_(name, db=schema, catalog=catalog, quoted=True))
         try:
-            return tuple(
-                column for (column,) in sql.fetch(self._cursor, _COLUMNS, {"name": quoted})
-            )
+            rows = sql.fetch(self.cursor, _FOUND, {"path": quoted, "name": name})
         except (duckdb.CatalogException, duckdb.BinderException):
             return None  # a view of what is gone, too
+        views = {_key((a, b, c)) for place, c, a, b in rows if place < 0}
+        if any(database == "temp" for database, *_ in views):
+            return None
+        if _key(table) in views:
+            self._views.add(_key(table))
+        return table, tuple(row[1] for row in sorted(rows) if row[0] >= 0)
+
+
+def _key(table: Table) -> Table:
+    return folded(table[0]), folded(table[1]), folded(table[2])
 
 
 _SCHEMAS = sql.constant(
@@ -65,4 +92,11 @@ _SCHEMAS = sql.constant(
         WHERE database_name = $catalog AND lower(schema_name) = lower($name)"""
     )
 )
-_COLUMNS = sql.constant(sql.query("SELECT name FROM pragma_table_info($name) ORDER BY cid"))
+_FOUND = sql.constant(
+    exp.Var(
+        this="""SELECT cid, name, '' AS a, '' AS b FROM pragma_table_info($path)
+        UNION ALL SELECT -1, view_name, database_name, schema_name FROM duckdb_views()
+        WHERE lower(view_name) = lower($name)"""
+    )
+)
+"""Its columns, and all views of its name, in one instant: two statements take longer."""

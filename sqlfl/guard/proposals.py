@@ -98,6 +98,8 @@ def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[V
 
 def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Parts]) -> ms.Prepare:
     """With what rows are known again by, where that is needed."""
+    if all(own.least is None for own in parts.values()):
+        return request
     slots: list[SlotSpecification] = []
     texts: list[str] = []
     start = 0

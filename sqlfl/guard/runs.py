@@ -92,6 +92,7 @@ class GovernedRun:
         """When a message was last answered, by the clock that `time.monotonic` reads."""
         self._most = request.often()
         self._asked: Counter[tuple[int, str]] = Counter()
+        self._of_slot: Counter[int] = Counter()
         self._taken: dict[int, _Taken] = {}
         self._active: dict[int, Array] = {}
         self._barred: set[int] = set()
@@ -181,7 +182,8 @@ class GovernedRun:
         self._asked[key] += 1
         if self._asked[key] > self._most[key]:
             raise _beyond(f"message {request.kind} more than {self._most[key]:g} times")
-        if sum(n for (slot, _), n in self._asked.items() if slot == request.slot) > rules.rounds:
+        self._of_slot[request.slot] += 1
+        if self._of_slot[request.slot] > rules.rounds:
             raise refusal(f"rounds = {rules.rounds}")
 
     def _check_active(self, request: ms.Activate, rules: TrainingPolicy) -> None:

@@ -30,6 +30,11 @@ from tests.guard.clinic import (
 )
 
 
+def told(reply: ms.Message) -> str:
+    """By a failure."""
+    return reply.text if isinstance(reply, ms.Failure) else ""
+
+
 def test_without_a_policy_all_is_allowed(fed: sqlfl.Federation) -> None:
     fed.sql(TRAIN)
     assert "salary" in fed.tables().arrow().column("column").to_pylist()
@@ -263,13 +268,47 @@ def test_databases_that_a_party_combines_are_refused(database: Open) -> None:
             fed.sql(TRAIN)
 
 
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ('{"min_rows":"x"}', "min_rows must be an integer"),
+        ('{"min_rows":0}', "min_rows = 0, and must be a whole number from 1 up"),
+        ('{"labels":"bogus"}', "labels = 'bogus', and must be 'exact', 'noised' or 'never'"),
+        ('{"labels":"Never"}', "labels = 'Never', and must be 'exact'"),
+        ('{"predictions":"noised and secure_sum"}', "predictions = 'noised and secure_sum', and"),
+        ('{"approval":"sometimes"}', "approval = 'sometimes', and must be 'always'"),
+        ('{"kinds":["none"]}', r"kinds = \('none',\), and must be a list"),
+        ('{"hours":"morning"}', "hours = 'morning', and must be the hours of a day"),
+        ('{"lease":-1}', "lease = -1.0, and must be"),
+        ('{"memory":0}', "memory = 0, and must be"),
+        ('{"labels":null}', "labels must be text"),
+        ('{"label":"never"}', "without a field label"),
+    ],
+)
 def test_a_damaged_policy_allows_nothing(
-    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, rules: str, said: str
 ) -> None:
     ruled(clinic)
-    clinic.execute("""UPDATE sqlfl.policies SET rules = '{"min_rows":"x"}'""")
-    with pytest.raises(sqlfl.Error, match=r"policy r in sqlfl\.policies is damaged"):
+    clinic.execute("UPDATE sqlfl.policies SET rules = ?", [rules])
+    with pytest.raises(sqlfl.Error, match=rf"policy r in sqlfl\.policies is damaged.*{said}"):
         fed.sql(TRAIN)
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("CREATE OR REPLACE TRAINING POLICY r")
+    fed.sql(TRAIN)
+
+
+def test_every_policy_that_can_be_made_is_read_again(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    rules = """min_rows = 7, min_cell = 2, min_difference = 3, max_parameter_ratio = 0.33,
+      max_fan_out = 9, algorithms = ['lbfgs', 'sgd'], kinds = ['linear_regression'], delta = 1e-7,
+      per = '30 days', lease = '1234567 seconds', seconds = 0.1, memory = '1.5GiB', threads = 2,
+      folders = ['/a', '/b'], hours = '22:00-06:00', labels = 'NOISED', predictions = 'secure_sum',
+      moments = 'never', metrics = 'never', into = 'out', approval = 'first_time', epsilon = 0.1"""
+    with sqlfl.owner(clinic) as owner:
+        owner.sql(f"CREATE TRAINING POLICY wide WITH ({rules})")
+        told = owner.sql("SHOW POLICIES").arrow().to_pylist()
+    assert [row["policy"] for row in told] == ["wide"]
 
 
 # -- by hand ---------------------------------------------------------------------------------------
@@ -315,6 +354,52 @@ def test_nothing_is_told_at_planning(ask: Ask, select: str) -> None:
     same = ask(ms.Describe("", -1, select.replace("salary", "nothing")))
     assert isinstance(same, ms.Failure)
     assert same.text.replace("nothing", "salary") == reply.text.replace("nothing", "salary")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_a_text_read_holds_while_its_tables_are_the_same(
+    listed: bool, ask: Ask, clinic: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that was let pass is remembered; whether it may pass now is asked each time."""
+    if not listed:
+        monkeypatch.setattr("sqlfl.guard.guard.LASTING", 0.0)
+    granted = "SELECT pid, age, bmi, ward, days, ill FROM old"
+    clinic.execute("ALTER TABLE patients RENAME TO old")
+    clinic.execute(f"CREATE TABLE patients AS {granted}")
+    text = "SELECT * FROM patients"
+    for _ in range(2):
+        if listed:
+            ask(ms.ListTables("", -1))
+        assert isinstance(ask(ms.Describe("", -1, text)), ms.Columns)
+    clinic.execute("ALTER TABLE patients ADD COLUMN salary INTEGER")
+    if listed:
+        ask(ms.ListTables("", -1))
+    assert "column salary is not granted" in told(ask(ms.Describe("", -1, text)))
+    clinic.execute("DROP TABLE patients")
+    if listed:
+        ask(ms.ListTables("", -1))
+    assert "table patients is not granted" in told(ask(ms.Describe("", -1, text)))
+
+
+def test_what_a_text_read_holds_while_the_same_is_granted(
+    ask: Ask, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    text = "SELECT pid AS sqlfl_key_0_0 FROM patients"
+    assert isinstance(ask(ms.Describe("", -1, text)), ms.Columns)
+    with sqlfl.owner(clinic) as owner:
+        owner.sql("REVOKE JOIN ON patients FROM 'acme'")
+    assert "column pid is not granted" in told(ask(ms.Describe("", -1, text)))
+    assert "column pid is not granted" in told(prepared(ask, text))
+
+
+def test_a_table_that_became_a_view_since_it_was_listed(
+    ask: Ask, clinic: duckdb.DuckDBPyConnection
+) -> None:
+    ask(ms.ListTables("", -1))
+    clinic.execute("ALTER TABLE patients RENAME TO old")
+    clinic.execute("CREATE VIEW patients AS SELECT * REPLACE (salary AS pid) FROM old")
+    reply = prepared(ask, "SELECT pid AS sqlfl_key_0_0 FROM patients")
+    assert "changed what is granted since" in told(reply)
 
 
 def test_an_error_of_the_database_names_nothing_else(ask: Ask) -> None:

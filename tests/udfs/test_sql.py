@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import duckdb
 import pytest
 from sqlglot import exp, parse_one
@@ -34,6 +36,29 @@ def test_a_query_is_as_it_was_once_it_is_written(text: str) -> None:
     assert written == before.sql(dialect="duckdb")
     assert repr(query) == repr(before)
     assert sql.to_sql(query) == written
+
+
+def test_a_text_that_is_run_again_is_of_no_connection() -> None:
+    """Whichever connection it was parsed on, open or not, and beside others."""
+    text = "UPDATE t SET n = n + $more RETURNING n"
+    for _ in range(2):
+        with closing(duckdb.connect()) as first, closing(duckdb.connect()) as second:
+            for start, con in enumerate((first, second)):
+                con.execute("CREATE TABLE t AS SELECT $start AS n", {"start": start})
+            for turn in (1, 2):
+                for start, con in enumerate((first, second)):
+                    found = con.execute(sql.again(con, text), {"more": 10}).fetchall()
+                    assert found == [(start + 10 * turn,)]
+    constant = sql.constant(sql.query("SELECT n FROM t"))
+    with closing(duckdb.connect()) as con:
+        with pytest.raises(duckdb.CatalogException):
+            sql.fetch(con, constant)
+        for made in (
+            "CREATE TABLE t AS SELECT 1 AS n",
+            "CREATE OR REPLACE TABLE t AS SELECT 'a' AS n",
+        ):
+            con.execute(made)
+            assert sql.fetch(con, constant) == con.execute("FROM t").fetchall()
 
 
 def test_a_part_may_stand_in_two_queries() -> None:
