@@ -329,7 +329,8 @@ def _runs(own: Setting) -> Iterator[str]:
     if own.claims:
         yield (
             "Every further run adds its own ε and δ of features, also one that fails or is "
-            "interrupted, or whose model is dropped. No account is kept over several runs yet."
+            "interrupted, or whose model is dropped. An account over runs is kept only where the "
+            "policy of a table's owner has epsilon: of that table, and for each analyst by itself."
         )
     if own.training:
         yield f"{EVALUATED} It is not covered, nor is what PREDICT and functions of a block give."
