@@ -368,6 +368,7 @@ def test_the_traffic_is_what_explain_says(
         compare_traffic(case, clients, options, engine, then)
 
 
+@pytest.mark.thinned(2)
 @given(OUTER_TOO, st.integers(2, 3), METHODS, ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_of_combined_clients_is_what_explain_says(
@@ -384,13 +385,14 @@ def test_the_traffic_of_combined_clients_is_what_explain_says(
     LOOKED,
     st.booleans(),
 )
-@examples(3)
+@examples(2)
 def test_the_traffic_of_looks_is_what_explain_says(
     case: Case, clients: int, engine: str, look: str, combine: bool
 ) -> None:
     compare_traffic(case, clients, {"epochs": 3}, engine, look, combine=combine)
 
 
+@pytest.mark.thinned(2)
 @given(
     cases(kinds=(SOFTMAX,)), CLIENTS, ENGINES, st.sampled_from(("importance", "parts", "checked"))
 )
@@ -401,6 +403,7 @@ def test_the_traffic_of_looks_at_classes_is_what_explain_says(
     compare_traffic(case, clients, {"epochs": 2}, engine, look)
 
 
+@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(("importance", "contributions")))
 @examples(1)
 def test_the_traffic_of_looks_at_towers_is_what_explain_says(
@@ -423,6 +426,7 @@ TOWERS = (
 )
 
 
+@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT, st.booleans())
 @examples(1)
 def test_the_traffic_of_towers_is_what_explain_says(
@@ -442,8 +446,9 @@ TUNED = (
 )
 
 
+@pytest.mark.thinned(2)
 @given(OUTER_TOO, CLIENTS, st.sampled_from(TUNED), ENGINES, st.booleans())
-@examples(2)
+@examples(1)
 def test_the_traffic_of_tuning_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, combine: bool
 ) -> None:
@@ -475,8 +480,9 @@ CHOSEN = (
 )
 
 
+@pytest.mark.thinned(2)
 @given(cases(kinds=("linear_regression",)), CLIENTS, st.sampled_from(CHOSEN), ENGINES, NEXT)
-@examples(2)
+@examples(1)
 def test_the_traffic_of_chosen_columns_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
@@ -492,8 +498,9 @@ SUMMED = (
 )
 
 
+@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(SUMMED), ENGINES, NEXT)
-@examples(2)
+@examples(1)
 def test_the_traffic_of_secret_sums_is_what_explain_says(
     case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:

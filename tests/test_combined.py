@@ -59,7 +59,7 @@ def test_outer_joins_reach_the_central_optimum(
 # -- beside a union --------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(11)
+@pytest.mark.thinned(19)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -> None:
@@ -72,6 +72,7 @@ def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -
     assert own == pytest.approx(measured, abs=1e-5)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "options",
     [{}, {"algorithm": "admm", "epochs": 5}, {"algorithm": "admm", "union": "consensus"}],
@@ -293,6 +294,7 @@ def test_one_database_is_not_combined(database: Open) -> None:
 # -- models and tables -----------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("first", [False, True])
 def test_models_are_used_whether_their_party_combines_or_not(
     first: bool, database: Open, tmp_path: Path

@@ -159,7 +159,7 @@ METHODS: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(17)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
 @pytest.mark.parametrize("method", METHODS)
@@ -185,7 +185,7 @@ def test_towers(parties: Parties, case: str) -> None:
     compare(parties, "mlp_classifier", query("inner"), 1e-5, **options)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("options", [
     {}, {"validation_fraction": 0.3}, {"class_weight": "balanced"},

@@ -13,7 +13,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,18 @@ def run(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is compiled here need not be fast: that takes ten times as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        if COMPILER:
+            command = tmp_path_factory.mktemp("compiler") / "cc"
+            command.write_text(f'#!/bin/sh\nexec {COMPILER} "$@" -O0\n')
+            command.chmod(0o755)
+            patch.setenv("CC", str(command))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +224,7 @@ ignore_errors = True
 """What others are made of, which takes most of the time, is not looked at."""
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("form", ["wheel", "root"])
 def test_mypy_follows(
     form: str, source: Path, wheel: Path, install: Callable[..., Path], tmp_path: Path

@@ -36,6 +36,8 @@ from tests.strategies import BOUNDED, Case, cases, summing_in_secret, train_sql
 from tests.test_border import tapped
 from tests.unions import LEFT, QUERY, RIGHT, ROWS, UNION, WAYS, again, divided, trained
 
+pytestmark = pytest.mark.thinned(2)
+
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
 ALGORITHMS = (
@@ -71,7 +73,7 @@ def test_admm_approaches_the_central_optimum(case: Case, clients: int) -> None:
     again(test_truth.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_plain_union(way: str, engine: str, database: Open) -> None:

@@ -39,6 +39,8 @@ from tests.databases import in_memory
 from tests.federations import merging
 from tests.test_border import assert_disclosed, tapped
 
+pytestmark = pytest.mark.thinned(2)
+
 L2 = 0.01
 QUERY = """SELECT f.x, f.s, f.n, f.c, f.d, g.z, g.h, f.id, f.w, f.y
 FROM one.f f LEFT JOIN two.g g USING (k)"""

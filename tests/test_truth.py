@@ -494,6 +494,7 @@ PLAIN = """CREATE TABLE t AS SELECT
   (i * 13) % 3 + 8 AS y FROM range(50) r(i)"""
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [0, 6, 11])
 def test_a_tolerance_that_is_never_met_makes_no_model_of_rounding(
     database: Open, seed: int

@@ -76,7 +76,7 @@ def by_scores(table: pa.Table, name: str = "l2") -> dict[float, list[float]]:
     return dict(zip(table.column(name).to_pylist(), table.column("folds").to_pylist(), strict=True))
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(19)
 @pytest.mark.parametrize("combine", [False, True], ids=["apart", "combined"])
 @pytest.mark.parametrize("engine", ["arrays", "sql"])
 @pytest.mark.parametrize("merged", [False, True])
@@ -138,7 +138,7 @@ def reweighed(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize("metric", ["loss", "accuracy", "auc", "log_loss"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.thinned(4)
+pytestmark = pytest.mark.thinned(7)
 
 ROOT = Path(__file__).parent.parent.parent
 

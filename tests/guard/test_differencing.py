@@ -337,12 +337,12 @@ def assert_isolates_nobody(sets: list[set[int]]) -> None:
 
 
 @pytest.mark.thinned(50)
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(50))
 def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int) -> None:
-    """50 a block: the statements differ in few rows, by their conditions or by what is active."""
+    """20 a block: the statements differ in few rows, by their conditions or by what is active."""
     random = np.random.default_rng(block)
     allowed = refused = 0
-    for case in range(50):
+    for case in range(20):
         ask = asks(f"analyst {case}")
         whole = set(random.choice(300, int(random.integers(40, 300)), replace=False).tolist())
         taken: list[set[int]] = []
@@ -365,5 +365,5 @@ def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int)
             allowed, refused = allowed + bool(found), refused + (not found)
         assert_isolates_nobody(taken)
         assert_isolates_nobody(active)
-    assert allowed > 40
-    assert refused > 20
+    assert allowed > 16
+    assert refused > 8

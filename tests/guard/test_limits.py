@@ -60,7 +60,7 @@ def test_so_is_one_that_runs_no_query_and_its_run_with_it(
     ask: Ask, clinic: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, stoppable: bool
 ) -> None:
     def slow(self: Snapshot, secret: bytes) -> None:
-        until = time.monotonic() + (30 if stoppable else 0.4)
+        until = time.monotonic() + (30 if stoppable else 0.9)
         while time.monotonic() < until:
             time.sleep(0.01)
             if stoppable:
@@ -69,14 +69,14 @@ def test_so_is_one_that_runs_no_query_and_its_run_with_it(
 
     number = Snapshot.number
     monkeypatch.setattr(Snapshot, "number", slow)
-    ruled(clinic, "seconds = 0.2", grant="")
+    ruled(clinic, "seconds = 0.6", grant="")
     assert isinstance(prepared(ask, KEYS), ms.Prepared)
     begun = time.monotonic()
-    refused(ask(ms.SendKeys("r", 0)), "seconds = 0.2, and send_keys took longer")
+    refused(ask(ms.SendKeys("r", 0)), "seconds = 0.6, and send_keys took longer")
     assert time.monotonic() - begun < 20
     temporary = "SELECT count(*) FROM duckdb_tables() WHERE temporary"
     assert clinic.sql(temporary).fetchall() == [(0,)]
-    refused(ask(ms.Activate("r", 0, SOME, ONES, 100)), "seconds = 0.2, and send_keys took longer")
+    refused(ask(ms.Activate("r", 0, SOME, ONES, 100)), "seconds = 0.6, and send_keys took longer")
 
 
 def test_the_analyst_is_told_which_rule(
