@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -134,7 +135,8 @@ class Calls:
         if what in ("tables", "audit", "chain"):
             return {"tables": fed.tables, "audit": fed.audit, "chain": fed.chain}[what]()
         if what == "status":
-            return _status(self._board.told(self._desk.study, self._desk.analyst))
+            told = self._board.told_to(self._desk.study, self._desk.analyst, self._desk.members)
+            return _status(told)
         names = fed.parties if what == "parties" else fed.models
         return Result(pa.table({"name": pa.array(names, pa.string())}))
 
@@ -142,11 +144,11 @@ class Calls:
         statement = whole(text).statement()
         if isinstance(statement, _HERE):
             raise Error(
-                f"{_verb(text)} MODEL is not built for parties on other machines: no message "
+                f"{_verb(statement)} MODEL is not built for parties on other machines: no message "
                 "carries a block of a model",
                 hint="where a party's database is, a federation of that process's own exports it",
             )
-        own = self._board.begin(self._desk.study, self._desk.analyst, _verb(text))
+        own = self._board.begin(self._desk.study, self._desk.analyst, _verb(statement))
 
         def stepped(step: Step) -> None:
             own.step(step)
@@ -184,8 +186,9 @@ def _status(told: dict[str, Any]) -> Result:
     return Result(pa.Table.from_pylist(told["parties"]))
 
 
-def _verb(text: str) -> str:
-    return text.split(None, 1)[0].upper() if text.split() else ""
+def _verb(statement: st.Statement) -> str:
+    """'TRAIN' of a `TrainModel`: never by the text, whose first word may be any comment."""
+    return re.split("(?<!^)(?=[A-Z])", type(statement).__name__)[0].upper()
 
 
 def _finite(value: float) -> bool:

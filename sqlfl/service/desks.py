@@ -76,6 +76,11 @@ class Desk:
         """The pass of the analyst's latest connection."""
         self._speaker = speaker
 
+    @property
+    def members(self) -> frozenset[str]:
+        """Names of the study's parties."""
+        return frozenset(self._parties)
+
     def admit(self) -> None:
         """Those that are there, and were not before."""
         with self._lock:
