@@ -31,6 +31,7 @@ DATA = {
     for path in ROOT.glob(pattern)
 }
 """What `python -m sqlfl` shows and copies."""
+OWN = {"sqlfl/py.typed", "sqlfl/service/status.html"}
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 LIBRARY = {"sqlfl/_compiled.so"} if COMPILER else set()
 """What is compiled, where there is a compiler."""
@@ -154,7 +155,7 @@ def modules_of_wheel(path: Path) -> set[str]:
 
 
 def test_wheel_has_every_module_and_sqlfl_alone(wheel: Path) -> None:
-    assert modules_of_wheel(wheel) == MODULES | {"sqlfl/py.typed"} | DATA | LIBRARY
+    assert modules_of_wheel(wheel) == MODULES | OWN | DATA | LIBRARY
     assert "-py3-none-" in wheel.name
     assert wheel.stat().st_size < LARGEST_WHEEL
     with zipfile.ZipFile(wheel) as archive:
@@ -181,7 +182,7 @@ def test_without_a_compiler_the_rest_is_installed(
     target = tmp_path / "wheel"
     target.mkdir()
     found = modules_of_wheel(build("wheel", copy, target))
-    assert found == MODULES | {"sqlfl/py.typed"} | DATA
+    assert found == MODULES | OWN | DATA
 
 
 @pytest.mark.thinned(7)

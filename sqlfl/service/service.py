@@ -21,6 +21,7 @@ from sqlfl.service.board import Board
 from sqlfl.service.calls import Calls
 from sqlfl.service.desks import Desk
 from sqlfl.service.line import Line
+from sqlfl.service.pages import Pages
 from sqlfl.service.server import CoordinatorServer, Refusal, Times
 
 log = logging.getLogger("sqlfl.remote")
@@ -35,10 +36,20 @@ class Service:
     """location : where it listens, 'grpc+tls://0.0.0.0:8815'. state : the folder of its files, made
     where it is not there; None: nothing is kept. Raises Error where it cannot listen, or what is
     configured does not hang together.
+
+    status : 'host:port' at which it is watched by HTTP (`sqlfl.service.pages`); None: nowhere.
+    status_open : that may be on other addresses than this machine's own, without any login.
     """
 
     def __init__(
-        self, settings: CoordinatorSettings, location: str, state: Path | None, *, insecure: bool
+        self,
+        settings: CoordinatorSettings,
+        location: str,
+        state: Path | None,
+        *,
+        insecure: bool,
+        status: str | None = None,
+        status_open: bool = False,
     ) -> None:
         check_location(location, insecure=insecure)
         credentials = Credentials() if insecure else settings.credentials()
@@ -61,18 +72,32 @@ class Service:
         self._closing = False
         times = Times(settings.lease, settings.heartbeat)
         doors = {ANALYST: self._analyst}
+        self._pages: Pages | None = None
+        if status is not None:
+            self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
         try:
             if state is not None:
                 state.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._server = CoordinatorServer(
                 location, settings.name, self, credentials, times, doors
             )
-        except (OSError, pa.ArrowException) as error:
-            raise Error(f"cannot listen at {location}: {_said(error)}") from error
+        except BaseException as error:
+            if self._pages is not None:
+                self._pages.close()
+            if isinstance(error, (OSError, pa.ArrowException)):
+                raise Error(f"cannot listen at {location}: {_said(error)}") from error
+            raise
+        if self._pages is not None:
+            self._pages.start()
 
     @property
     def port(self) -> int:
         return int(self._server.port)
+
+    @property
+    def status_port(self) -> int | None:
+        """Where it is watched; None where it is not."""
+        return None if self._pages is None else self._pages.port
 
     def close(self, seconds: float = 30.0) -> None:
         """Statements end as by Ctrl-C, within that time, and keep what they have; then all ends."""
@@ -88,6 +113,8 @@ class Service:
                 line.close("the coordinator ends")
         self._server.shutdown()
         with ExitStack() as stack:
+            if self._pages is not None:
+                stack.callback(self._pages.close)
             for desk in desks:
                 stack.callback(desk.close)
 

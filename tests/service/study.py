@@ -79,8 +79,10 @@ def settings(folder: Path, parties: Mapping[str, int], **other: float) -> Coordi
 
 
 @contextmanager
-def serving(folder: Path, own: CoordinatorSettings, state: Path | None = None) -> Iterator[Running]:
-    service = Service(own, "grpc+tls://127.0.0.1:0", state, insecure=False)
+def serving(
+    folder: Path, own: CoordinatorSettings, state: Path | None = None, status: str | None = None
+) -> Iterator[Running]:
+    service = Service(own, "grpc+tls://127.0.0.1:0", state, insecure=False, status=status)
     try:
         yield Running(folder, service, f"grpc+tls://127.0.0.1:{service.port}")
     finally:
