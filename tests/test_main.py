@@ -8,7 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from sqlfl.__main__ import main, page, pages
+from sqlfl.__main__ import main
+from sqlfl.cli.reading import page, pages
 
 ROOT = Path(__file__).parent.parent
 
@@ -88,4 +89,6 @@ def test_an_owner_with_a_store_at_the_command_line(
     for wrong in (["owner", path, "--stor", "x", "--no"], ["docs", "owner", "more"]):
         with pytest.raises(SystemExit):
             main(wrong)
-    assert "unrecognized arguments" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "No such option" in said
+    assert "unexpected extra argument" in said

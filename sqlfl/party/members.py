@@ -78,8 +78,9 @@ class Members:
         try:
             return task(number, own)
         except (Error, duckdb.Error) as error:
-            log.info("%s failed on %s: %s", own.client, request.kind, lines(str(error)))
             text = f"client {own.client}: {safe_text(error, request)}"
+            log.info("%s failed on %s: %s", own.client, request.kind, text)
+            log.debug("it said: %s", lines(str(error)))
             if isinstance(error, EvaluationError):
                 raise EvaluationError(text, error.at) from error
             raise Error(text) from error

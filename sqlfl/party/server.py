@@ -64,18 +64,21 @@ class Server(ABC):
             text = f"it was sent what is no request: {error.message}"
             return encode(ms.Failure("", ms.CLIENT, "WireError", text))
         at = ""
+        known = {"party": self.client.party, "run": request.run}
         try:
             reply = self._reply(request)
             return self._sent(request, data, replace(reply, number=request.number))
         except (Error, duckdb.Error) as error:
-            log.info("%s failed on %s: %s", self.client, request.kind, lines(str(error)))
             at = error.at if isinstance(error, EvaluationError) else ""
             failure = (type(error).__name__, safe_text(error, request))
-        except MemoryError as error:
-            log.info("%s failed on %s: %s", self.client, request.kind, error)
+            # What the database says may hold values: with these only for whoever looks closer
+            log.info("%s failed on %s: %s", self.client, request.kind, failure[1], extra=known)
+            log.debug("it said: %s", lines(str(error)))
+        except MemoryError:
+            log.info("%s has too little memory for %s", self.client, request.kind, extra=known)
             failure = ("MemoryError", f"its memory does not suffice for {request.kind}")
         except Exception as error:
-            log.exception("%s failed on %s", self.client, request.kind)
+            log.exception("%s failed on %s", self.client, request.kind, extra=known)
             text = f"{type(error).__name__} while serving {request.kind} (see the log sqlfl.party)"
             failure = ("InternalError", text)
         name, text = failure

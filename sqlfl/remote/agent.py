@@ -74,7 +74,9 @@ class Agent:
     """Of one party. `run` returns when `stop` is called.
 
     location : 'grpc+tls://host:8815'. clients : how many databases it serves. `seen` is called with
-    what becomes of the connection, in words. server : as in `Stream`.
+    what becomes of the connection, in words. server : as in `Stream`. called : the agent's name,
+    where there is no certificate; None for the party's. first : the number of its first database
+    among the party's.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Agent:
         seen: Callable[[str], None] = lambda _: None,
         most_bytes: int = MOST_BYTES,
         server: str | None = None,
+        called: str | None = None,
+        first: int = 0,
     ) -> None:
-        self._server = server
+        self._server, self._called, self._first = server, called or name, first
         self._location, self._name, self._clients = location, name, clients
         self._serves, self._credentials, self._seen = serves, credentials, seen
         self._most_bytes = most_bytes
@@ -130,7 +134,7 @@ class Agent:
         with stream:
             hello = {
                 "versions": list(VERSIONS), "name": self._name, "clients": self._clients,
-                "boot": self._boot,
+                "boot": self._boot, "agent": self._called, "first": self._first,
             }  # fmt: skip
             stream.sender.send(Frame(HELLO, hello))
             terms = _terms(stream.receiver.receive())
@@ -178,7 +182,8 @@ class Agent:
         try:
             reply = self._serves.handle(client, data, study, speaker)
         except Exception:
-            log.exception("%s failed beyond its own failures", self._name)
+            told = {"study": study}
+            log.exception("%s failed beyond its own failures", self._name, extra=told)
             self._replies.drop(number)
             return
         self._replies.end(number, reply)

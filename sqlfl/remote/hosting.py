@@ -85,7 +85,7 @@ class Host:
                 stack.callback(con.close)
             (self._place,) = attachment.places
             for text in attachment.remarks():
-                log.warning("%s", text)
+                log.warning("%s", text, extra={"party": self.client.party})
             if not self._open:
                 self._check_governed(self._place)
             stack.pop_all()
@@ -192,6 +192,7 @@ class Host:
             request = received(data)
         except WireError:
             return encode(ms.Failure("", ms.CLIENT, "WireError", "it was sent what is no request"))
-        log.warning("%s refuses %s: %s", self.client, request.kind, error.message)
+        known = {"party": self.client.party, "run": request.run}
+        log.warning("%s refuses %s: %s", self.client, request.kind, error.message, extra=known)
         told = request.run, request.slot, type(error).__name__, str(error)
         return encode(ms.Failure(*told, number=request.number))

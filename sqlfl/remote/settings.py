@@ -6,23 +6,36 @@ or with `env:NAME` a variable of the environment.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from sqlfl.codec import from_json, to_json
-from sqlfl.errors import Error
+from sqlfl.errors import Error, nearest
 from sqlfl.remote import wrapping
+from sqlfl.remote.identities import check_identity
 from sqlfl.remote.stream import Credentials
 
+log = logging.getLogger("sqlfl.remote")
+
 T = TypeVar("T", bound="Identity")
+N = TypeVar("N", int, float)
 Place: TypeAlias = str
 """A path, or `env:NAME`."""
 VARIABLE = "env:"
 PATHS = ("key", "certificate", "authority", "secret", "organisation", "store", "database")
+
+
+def positive(default: N, most: float = math.inf) -> N:
+    """A field of numbers above 0."""
+    found: N = field(default=default, metadata={"most": most})
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +46,9 @@ class Identity:
     key: Place | None = None
     authority: Place | None = None
 
-    def credentials(self) -> Credentials:
-        """Raises Error where one cannot be read, or some are missing."""
+    def credentials(self, expected: str | None = None) -> Credentials:
+        """expected : the name that the certificate is to have. Raises Error where one cannot be
+        read, some are missing, or they do not go together."""
         given = {name: getattr(self, name) for name in ("key", "certificate", "authority")}
         missing = [name for name, place in given.items() if place is None]
         if missing:
@@ -42,7 +56,11 @@ class Identity:
                 f"the configuration has no {' and no '.join(missing)}",
                 hint="sqlfl keygen makes them; --insecure on this machine alone needs none",
             )
-        return Credentials(**{name: content(place, name) for name, place in given.items()})
+        found = {name: content(place, name) for name, place in given.items()}
+        known = check_identity(found["key"], found["certificate"], found["authority"], expected)
+        if known.over_soon():
+            log.warning("the certificate of %s ends on %s", known.name, known.ends.date())
+        return Credentials(**found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +84,11 @@ class CoordinatorSettings(Identity):
     """That of its certificate."""
     parties: Mapping[str, Member]
     studies: Mapping[str, Study]
-    lease: float = 60.0
+    lease: float = positive(60.0)
     """Seconds for which a party that is away is waited for."""
-    heartbeat: float = 5.0
+    heartbeat: float = positive(5.0)
     """Seconds between two signs of life."""
-    statements: int = 4
+    statements: int = positive(4)
     """That one analyst may have running at once."""
 
 
@@ -103,8 +121,8 @@ class AnalystSettings(Identity):
     coordinator_name: str | None = None
     """That of its certificate, where it is not the host's."""
     study: str | None = None
-    pass_hours: float = field(default=12.0)
-    """For how long the coordinator may ask parties on the analyst's behalf."""
+    pass_hours: float = positive(12.0, most=24.0)
+    """For how long, 24 hours at most, the coordinator may ask parties on the analyst's behalf."""
 
 
 def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
@@ -113,17 +131,17 @@ def read_settings(kind: type[T], path: str | os.PathLike[str]) -> T:
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Error(f"cannot read {file}: {error.strerror}") from error
+        raise Error(
+            f"cannot read {file}: {error.strerror}", hint="docs/distributed.md has examples"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Error(f"{file} is no TOML: {error}") from error
     try:
+        _check_entries(kind, found, "")
         own = from_json(kind, to_json(found))
     except ValueError as error:
-        raise Error(
-            f"{file}: {error}",
-            hint=f"there are {', '.join(spec.name for spec in fields(kind))}; "
-            "docs/distributed.md has examples",
-        ) from error
+        raise Error(f"{file}: {error}", hint=_meant(kind, str(error))) from error
+    _check_numbers(own, file)
     places = {name: getattr(own, name, None) for name in PATHS}
     moved = {name: _moved(place, file.parent) for name, place in places.items() if place}
     return replace(own, **moved)
@@ -158,6 +176,48 @@ def secret_of(place: Place, own: Credentials) -> bytes:
             hint="sqlfl keygen secret --plain makes one, for parties on this machine alone",
         )
     return found
+
+
+def _check_entries(kind: type, found: Mapping[str, object], path: str) -> None:
+    """Raises ValueError for an entry that is missing, or of a name that there is not."""
+    own = {spec.name: spec for spec in fields(kind)}
+    for name in found:
+        if name not in own:
+            close = nearest(name, own)
+            raise ValueError(
+                f"there is no entry {path}{name:.40}"
+                + (f"; did you mean {close}?" if close else f": there are {', '.join(own)}")
+            )
+    for name, spec in own.items():
+        if name not in found and spec.default is MISSING:
+            raise ValueError(f"the entry {path}{name} is missing")
+    for name, inner in _TABLES.get(kind, {}).items():
+        tables = found.get(name)
+        for key, table in tables.items() if isinstance(tables, dict) else ():
+            if isinstance(table, dict):
+                _check_entries(inner, table, f"{path}{name}.{key}.")
+
+
+def _check_numbers(own: Identity, file: Path) -> None:
+    for spec in fields(own):
+        most, value = spec.metadata.get("most"), getattr(own, spec.name)
+        if most is not None and not 0 < value <= most:
+            said = "above 0" if most == math.inf else f"above 0, and {most:g} at most"
+            raise Error(f"{file}: {spec.name} must be {said}, got {value:g}")
+
+
+def _meant(kind: type, said: str) -> str:
+    for name, inner in _TABLES.get(kind, {}).items():
+        if re.search(rf"\b{name}\b", said):
+            lists = [f'{spec.name} = ["..."]' for spec in fields(inner)]
+            return f"[{name}.NAME] has {' and '.join(lists)}; docs/distributed.md has examples"
+    return "docs/distributed.md has examples"
+
+
+_TABLES: Mapping[type, Mapping[str, type]] = {
+    CoordinatorSettings: {"parties": Member, "studies": Study}
+}
+"""Entries that are tables of tables."""
 
 
 def _moved(place: Place, folder: Path) -> Place:

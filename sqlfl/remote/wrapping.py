@@ -31,15 +31,14 @@ def make_secret() -> bytes:
     return secrets.token_bytes(BYTES)
 
 
-def wrap(secret: bytes, certificates: Mapping[str, bytes]) -> str:
-    """JSON with the secret for each of these certificates (PEM), by name."""
-    return json.dumps(
-        {
-            "purpose": PURPOSE.decode(),
-            "wrapped": {name: _sealed(secret, own) for name, own in certificates.items()},
-        },
-        indent=1,
-    )
+def wrap(secret: bytes, certificates: Mapping[str, bytes], others: str | None = None) -> str:
+    """JSON with the secret for each of these certificates (PEM), by name.
+
+    others : a text in which it is wrapped for others already, and stays so.
+    """
+    before = {} if others is None else json.loads(others)["wrapped"]
+    new = {name: _sealed(secret, own) for name, own in certificates.items()}
+    return json.dumps({"purpose": PURPOSE.decode(), "wrapped": {**before, **new}}, indent=1)
 
 
 def unwrap(text: str, key: bytes, certificate: bytes) -> bytes:

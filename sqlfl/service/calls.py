@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -27,9 +28,18 @@ log = logging.getLogger("sqlfl.remote")
 
 CALL, ANSWER, FAILED, STEP, REMARK = "call", "answer", "failed", "step", "remark"
 SQL, EXPLAIN, MODEL, TABLE, QUERY, LIST = "sql", "explain", "model", "table", "query", "list"
-LISTS = ("parties", "models", "tables", "audit", "chain", "status")
+LISTS = ("parties", "models", "tables", "audit", "chain", "status", "statements")
 MOST_TEXT = 4 << 20
 """Bytes of what an analyst sends."""
+STATEMENTS = pa.schema(
+    [
+        ("number", pa.int64()), ("verb", pa.string()), ("name", pa.string()),
+        ("began", pa.string()), ("ended", pa.string()), ("seconds", pa.float64()),
+        ("epoch", pa.int64()), ("epochs", pa.int64()), ("note", pa.string()),
+        ("bytes", pa.int64()), ("error", pa.string()),
+    ]
+)  # fmt: skip
+"""Of an analyst: those that run, and the last that are over."""
 _HERE = (st.ExportModel, st.ImportModel)
 """Statements whose files would be the coordinator's, and whose blocks are at the parties."""
 
@@ -42,6 +52,7 @@ class Calls:
         self._lock = threading.Lock()
         self._running: dict[int, tuple[threading.Thread, Interrupts]] = {}
         self._done: Callable[[], object] | None = None
+        self._ending = False
 
     def take(self, frame: Frame) -> None:
         number = frame.number("number")
@@ -55,10 +66,12 @@ class Calls:
                 raise WireError(f"{frame.kind} came where a call does")
             if len(frame.body) > MOST_TEXT:
                 raise WireError(f"a text of {len(frame.body):,} bytes; {MOST_TEXT:,} are taken")
-            if len(self._running) >= self._most:
+            if self._ending or len(self._running) >= self._most:
                 busy = Error(
-                    f"{self._most} statements of this connection are running",
-                    hint="wait for one of them",
+                    "the coordinator ends"
+                    if self._ending
+                    else f"{self._most} statements of this connection are running",
+                    hint="wait until it is back" if self._ending else "wait for one of them",
                 )
                 self._send(Frame(FAILED, {"number": number, **answers.error_to_told(busy)}))
                 return
@@ -69,6 +82,17 @@ class Calls:
             self._running[number] = work, interrupts
         work.start()
 
+    @property
+    def running(self) -> int:
+        with self._lock:
+            return len(self._running)
+
+    def end(self) -> None:
+        """What runs ends as by Ctrl-C, and nothing more begins."""
+        with self._lock:
+            self._ending = True
+        self.interrupt_all()
+
     def interrupt_all(self) -> None:
         with self._lock:
             for _, interrupts in self._running.values():
@@ -77,8 +101,9 @@ class Calls:
     def join(self, seconds: float) -> None:
         with self._lock:
             threads = [thread for thread, _ in self._running.values()]
+        until = time.monotonic() + seconds
         for thread in threads:
-            thread.join(seconds)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def when_done(self, done: Callable[[], object]) -> None:
         """The stream is gone; what runs goes on. `done` is called after the last of it."""
@@ -134,9 +159,10 @@ class Calls:
         fed = self._desk.federation
         if what in ("tables", "audit", "chain"):
             return {"tables": fed.tables, "audit": fed.audit, "chain": fed.chain}[what]()
-        if what == "status":
-            told = self._board.told_to(self._desk.study, self._desk.analyst, self._desk.members)
-            return _status(told)
+        if what in ("status", "statements"):
+            desk = self._desk
+            told = self._board.told_to(desk.study, desk.analyst, desk.members)
+            return _status(told) if what == "status" else _statements(told)
         names = fed.parties if what == "parties" else fed.models
         return Result(pa.table({"name": pa.array(names, pa.string())}))
 
@@ -148,7 +174,10 @@ class Calls:
                 "carries a block of a model",
                 hint="where a party's database is, a federation of that process's own exports it",
             )
-        own = self._board.begin(self._desk.study, self._desk.analyst, _verb(statement))
+        desk = self._desk
+        own = self._board.begin(desk.study, desk.analyst, _verb(statement))
+        known = {"study": desk.study, "analyst": desk.analyst, "statement": own.number}
+        log.info("%s begins", own.verb, extra=known)
 
         def stepped(step: Step) -> None:
             own.step(step)
@@ -171,6 +200,7 @@ class Calls:
             raise
         finally:
             self._board.end(own, how, error)
+            log.info("%s: %s after %.1f s", own.verb, how, own.seconds, extra=known)
 
     def _remark(self, number: int) -> Callable[[str], None]:
         return lambda text: self._send(Frame(REMARK, {"number": number, "text": text}))
@@ -182,8 +212,12 @@ class Calls:
 
 
 def _status(told: dict[str, Any]) -> Result:
-    """The parties, one row each."""
+    """The study's parties, one row for each client."""
     return Result(pa.Table.from_pylist(told["parties"]))
+
+
+def _statements(told: dict[str, Any]) -> Result:
+    return Result(pa.Table.from_pylist(told["statements"], STATEMENTS))
 
 
 def _verb(statement: st.Statement) -> str:

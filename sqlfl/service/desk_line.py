@@ -18,12 +18,13 @@ from sqlfl.errors import Error, WireError
 from sqlfl.remote.agent import HELLO, REFUSED, WELCOME
 from sqlfl.remote.certificates import names_of
 from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
+from sqlfl.remote.locations import check_location
 from sqlfl.remote.passes import issue
 from sqlfl.remote.settings import AnalystSettings
 from sqlfl.remote.stream import PONG, Credentials, Stream, said
 from sqlfl.service.answers import told_to_error
 from sqlfl.service.calls import ANSWER, CALL, FAILED, REMARK, STEP
-from sqlfl.service.service import ANALYST, PASS, check_location
+from sqlfl.service.service import ANALYST, PASS
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -51,7 +52,7 @@ class DeskLine:
         insecure = location.startswith("grpc://")
         check_location(location, insecure=insecure)
         self._location, self.study, self._settings = location, study, settings
-        self._credentials = Credentials() if insecure else settings.credentials()
+        self._credentials = Credentials() if insecure else settings.credentials(name or None)
         self._server = settings.coordinator_name or urlsplit(location).hostname or ""
         self.analyst = name if insecure else names_of(self._credentials.certificate or b"")[0]
         self._lock = threading.Lock()

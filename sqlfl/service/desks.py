@@ -93,7 +93,9 @@ class Desk:
                 try:
                     self.federation.admit(name, ends)
                 except Error as error:
-                    log.warning("%s is not admitted to %s: %s", name, self.study, error.message)
+                    told = {"party": name, "study": self.study}
+                    text = "%s is not admitted to %s: %s"
+                    log.warning(text, name, self.study, error.message, extra=told)
 
     @contextmanager
     def placed(self, text: str) -> Iterator[None]:

@@ -105,6 +105,10 @@ class RemoteFederation:
         """The coordinator's parties: whether they are connected, and what has gone to and fro."""
         return self._list("status")
 
+    def statements(self) -> Result:
+        """Yours in this study: those that run (`ended` is NULL), and the last of the others."""
+        return self._list("statements")
+
     def table(self, name: str) -> Relation:
         path = read_path(name, "a table", 2, 4)
         return self._relation(TABLE, name, path)

@@ -114,7 +114,15 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             raise WireError(f"{hello.kind} came where a hello does")
         version = spoken(hello.told.get("versions"))
         name, clients = hello.text("name"), hello.number("clients")
-        line = self._admits.party(name if self._insecure else identity, name, clients)
+        if self._insecure:
+            identity = hello.text("agent", name)
+        line = self._admits.party(identity, name, clients)
+        first = hello.told.get("first", line.first)
+        if first != line.first:
+            raise Refusal(
+                f"{identity} is agent {line.first} of party {name}, and serves its database "
+                f"{first!r:.20}: `index` in its configuration is to be {line.first}"
+            )
         sender.send(
             Frame(
                 WELCOME,

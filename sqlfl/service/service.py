@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from sqlfl.errors import Error, PolicyError, WireError
 from sqlfl.remote.agent import HELLO, WELCOME
 from sqlfl.remote.certificates import checked_name
 from sqlfl.remote.frames import Frame, Receiver, Sender, spoken
+from sqlfl.remote.locations import check_location
 from sqlfl.remote.passes import checked
 from sqlfl.remote.settings import CoordinatorSettings
 from sqlfl.remote.stream import PING, PONG, Credentials
@@ -28,6 +30,8 @@ log = logging.getLogger("sqlfl.remote")
 
 ANALYST = "analyst"
 """The descriptor of an analyst's stream."""
+LAST = 5.0
+"""Seconds that a statement has to end in once its parties are gone."""
 PASS = "pass"
 """Another pass, before the one that was given is over."""
 
@@ -52,8 +56,8 @@ class Service:
         status_open: bool = False,
     ) -> None:
         check_location(location, insecure=insecure)
-        credentials = Credentials() if insecure else settings.credentials()
         _check(settings)
+        credentials = Credentials() if insecure else settings.credentials(settings.name)
         self._settings, self._state = settings, state
         self._authority = credentials.authority
         self._lines = {
@@ -72,12 +76,12 @@ class Service:
         self._closing = False
         times = Times(settings.lease, settings.heartbeat)
         doors = {ANALYST: self._analyst}
+        if state is not None:
+            _make(state)
         self._pages: Pages | None = None
         if status is not None:
             self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
         try:
-            if state is not None:
-                state.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._server = CoordinatorServer(
                 location, settings.name, self, credentials, times, doors
             )
@@ -104,13 +108,22 @@ class Service:
         with self._lock:
             self._closing = True
             calls, desks = tuple(self._calls), tuple(self._desks.values())
+        until = time.monotonic() + seconds
         for own in calls:
-            own.interrupt_all()
+            own.end()
         for own in calls:
-            own.join(seconds)
+            own.join(until - time.monotonic())
+        late = sum(own.running for own in calls)
+        if late:
+            log.warning(
+                "%d statements have not ended in %g seconds, and are given up", late, seconds
+            )
         for lines in self._lines.values():
             for line in lines:
                 line.close("the coordinator ends")
+        for own in calls:
+            own.interrupt_all()
+            own.join(LAST)
         self._server.shutdown()
         with ExitStack() as stack:
             if self._pages is not None:
@@ -130,10 +143,10 @@ class Service:
         return known[1]
 
     def connected(self, line: Line) -> None:
-        log.info("%s/%d is connected", line.party, line.first)
+        log.info("%s/%d is connected", line.party, line.first, extra={"party": line.party})
 
     def disconnected(self, line: Line) -> None:
-        log.info("%s/%d is away", line.party, line.first)
+        log.info("%s/%d is away", line.party, line.first, extra={"party": line.party})
 
     # -- analysts ---------------------------------------------------------------------------------
 
@@ -206,25 +219,6 @@ class Service:
             return found
 
 
-def check_location(location: str, *, insecure: bool) -> None:
-    """Raises Error where TLS is missing, but on this machine where that was asked for."""
-    found = urlsplit(location)
-    if found.scheme not in ("grpc+tls", "grpc") or found.hostname is None:
-        raise Error(f"{location!r} is no place to connect to", hint="grpc+tls://host:8815 is one")
-    if found.scheme == "grpc+tls" and insecure:
-        raise Error(f"{location} is with TLS, and --insecure without", hint="use grpc://")
-    if found.scheme == "grpc" and not insecure:
-        raise Error(
-            f"{location} is without TLS",
-            hint="use grpc+tls://; --insecure is for this machine alone",
-        )
-    if insecure and found.hostname not in ("127.0.0.1", "::1", "localhost"):
-        raise Error(
-            f"--insecure is for this machine alone, not for {found.hostname}",
-            hint="grpc://127.0.0.1:8815, or keys by sqlfl keygen",
-        )
-
-
 def _check(settings: CoordinatorSettings) -> None:
     checked_name(settings.name)
     seen: dict[str, str] = {}
@@ -246,6 +240,15 @@ def _check(settings: CoordinatorSettings) -> None:
                 f"study {study} has parties that are not configured: {', '.join(unknown)}",
                 hint=f"there are {', '.join(settings.parties) or 'none'}",
             )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise Error(f"{folder} cannot be a folder for files: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise Error(f"nothing can be written into {folder}", hint="give another --state")
 
 
 def _said(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""The command line: `sqlfl`, or `python -m sqlfl`. A module for each group of commands."""

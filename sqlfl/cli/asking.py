@@ -1,0 +1,163 @@
+"""Statements at a coordinator elsewhere, and what it is doing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sqlfl.cli import formats
+from sqlfl.errors import Error
+from sqlfl.remote.locations import check_location
+from sqlfl.remote.settings import AnalystSettings, read_settings
+from sqlfl.result import Result
+from sqlfl.service.federation import SETTINGS, RemoteFederation
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def connecting(command: F) -> F:
+    """The options by which `connected` finds a coordinator."""
+    for option in (
+        click.option("--insecure", is_flag=True, help="Without TLS, on 127.0.0.1 alone."),
+        click.option("--analyst", help="Your name, where there is no certificate."),
+        click.option("--study", help="By default the one of the settings."),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            envvar=SETTINGS,
+            help=f"Your settings, a TOML file; by default what {SETTINGS} names.",
+        ),
+        click.option("--to", help="The coordinator's place, by default the one of the settings."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def connected(
+    to: str | None,
+    config: Path | None,
+    study: str | None,
+    analyst: str | None,
+    insecure: bool,
+) -> Iterator[RemoteFederation]:
+    """Raises Error where what is given does not lead to a coordinator."""
+    own = AnalystSettings() if config is None else read_settings(AnalystSettings, config)
+    place = to or own.coordinator
+    if place is None:
+        raise Error(
+            "no coordinator is named",
+            hint="--to grpc+tls://host:8815, or `coordinator` in the settings of --config",
+        )
+    check_location(place, insecure=insecure)
+    if insecure and not (analyst or own.name):
+        raise Error("nobody is said to ask", hint="--analyst NAME, or `name` in the settings")
+    if config is None and not insecure:
+        raise Error(
+            f"no settings are named, and {place} asks for a certificate",
+            hint=f"--config alice.toml, or the variable {SETTINGS}",
+        )
+    with RemoteFederation(place, config=config, study=study, analyst=analyst) as fed:
+        yield fed
+
+
+@click.command()
+@click.argument("statement", required=False)
+@connecting
+@click.option(
+    "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Of $NAME."
+)
+@click.option("--format", "form", type=click.Choice(formats.FORMATS), default=formats.TABLE)
+def sql(statement: str | None, parameters: tuple[str, ...], form: str, **given: Any) -> None:
+    """Run a statement, or several with ; between; the last one's result is printed.
+
+    Without one, they come from standard input. Ctrl-C ends a training at the end of its round, and
+    the model is kept; twice, at once. A parameter's value is a number, true, false or null where it
+    is written like one, and else text, which may stand in double quotes.
+    """
+    with _answering(form) as remarks:
+        text = sys.stdin.read() if statement is None else statement
+        if not text.strip():
+            raise Error("there is no statement", hint='sqlfl sql "SHOW PARTIES"')
+        values = _values(parameters)
+        with connected(**given) as fed:
+            result = fed.sql(text, values or None)
+        click.echo(formats.shown(result, form, remarks))
+        if form == formats.CSV:
+            for note in result.notes:
+                click.echo(note, err=True)
+
+
+@click.command()
+@connecting
+@click.option(
+    "--format", "form", type=click.Choice((formats.TABLE, formats.JSON)), default=formats.TABLE
+)
+def status(form: str, **given: Any) -> None:
+    """The parties of a study, and your statements that are running there."""
+    with _answering(form), connected(**given) as fed:
+        parties, statements = fed.status(), fed.statements().arrow()
+        ended = statements.column("ended")
+        running = Result(statements.filter(ended.is_null()).drop_columns(["ended", "error"]))
+        if form == formats.JSON:
+            found = {"parties": _objects(parties), "running": _objects(running)}
+            click.echo(json.dumps(found, allow_nan=False))
+            return
+        click.echo(str(parties))
+        click.echo(str(running) if len(running) else "nothing of yours is running")
+
+
+def _objects(result: Result) -> list[dict[str, Any]]:
+    return [
+        {name: formats.plain(value) for name, value in row.items()}
+        for row in result.arrow().to_pylist()
+    ]
+
+
+@contextmanager
+def _answering(form: str) -> Iterator[list[str]]:
+    """Remarks of what runs in the block are collected, and said on standard error where the answer
+    does not have them; errors are JSON where the answer is to be."""
+    remarks: list[str] = []
+
+    def remarked(message: Warning | str, *_: Any, **__: Any) -> None:
+        remarks.append(str(message))
+        if form != formats.JSON:
+            click.echo(f"Warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = remarked
+        try:
+            yield remarks
+        except Error as error:
+            if form != formats.JSON:
+                raise
+            click.echo(formats.error_told(error))
+            sys.exit(1)
+
+
+def _values(given: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.UsageError(f"a parameter is NAME=VALUE, got {text!r}")
+        if name in found:
+            raise click.UsageError(f"the parameter {name} is given twice")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(found, (list, dict)) else found

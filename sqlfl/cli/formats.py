@@ -1,0 +1,73 @@
+"""Results and errors as they are printed: for people, or for programs."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime as dt
+import io
+import json
+import math
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlfl.errors import Error
+from sqlfl.result import Result
+
+TABLE, JSON, CSV = FORMATS = ("table", "json", "csv")
+
+
+def shown(result: Result, form: str, warnings: Iterable[str] = ()) -> str:
+    """`table`: as Python prints it. `json`: an object with columns (name and Arrow type), rows
+    (lists, in the order of columns), notes and warnings. `csv`: all rows below their names."""
+    if form == JSON:
+        return json.dumps({**told(result), "warnings": list(warnings)}, allow_nan=False)
+    if form == CSV:
+        sink = io.StringIO()
+        writer = csv.writer(sink, lineterminator="\n")
+        writer.writerow(result.columns)
+        writer.writerows([_cell(value) for value in row] for row in result)
+        return sink.getvalue().removesuffix("\n")
+    return str(result)
+
+
+def told(result: Result) -> dict[str, Any]:
+    schema = result.arrow().schema
+    return {
+        "columns": [{"name": field.name, "type": str(field.type)} for field in schema],
+        "rows": [[plain(value) for value in row] for row in result],
+        "notes": list(result.notes),
+    }
+
+
+def error_told(error: Error) -> str:
+    """JSON of an error: its kind, what it says with the place in a statement, and its hint."""
+    message = str(error).removesuffix(f"\nhint: {error.hint}")
+    return json.dumps({"error": type(error).__name__, "message": message, "hint": error.hint})
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: texts for what it has none for, also for numbers that are none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (dt.date, dt.time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, UUID, dt.timedelta)):
+        return str(value)
+    raise TypeError(f"a value of {type(value).__name__}, which no result has")
+
+
+def _cell(value: Any) -> Any:
+    """NULL is nothing between two commas; what is nested is JSON."""
+    own = plain(value)
+    return json.dumps(own) if isinstance(own, (list, dict)) else own

@@ -1,0 +1,181 @@
+"""Keys, certificates and the parties' secret: files, none of which is ever written over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from cryptography import x509
+
+from sqlfl.errors import Error
+from sqlfl.remote import certificates as ct
+from sqlfl.remote import wrapping
+
+FILE = click.Path(path_type=Path)
+FOLDER = click.option(
+    "--folder", type=FILE, default=".", help="Where files are made; by default here."
+)
+
+
+@click.group()
+def keygen() -> None:
+    """Make keys, certificates and the secret of parties."""
+
+
+@keygen.command()
+@click.option("--name", required=True, help="What the authority is called.")
+@FOLDER
+def authority(name: str, folder: Path) -> None:
+    """A private authority, for those who have none: authority.key and authority.crt."""
+    key, own = _new(folder / "authority.key", folder / "authority.crt")
+    private, public = ct.make_authority(name)
+    ct.write_private(key, private)
+    ct.write_public(own, public)
+    click.echo(f"{key}: stays here, and signs with sqlfl keygen sign")
+    click.echo(f"{own}: goes to all parties, analysts and the coordinator")
+
+
+@keygen.command()
+@click.option("--name", required=True, help="Whose key it is: a party's agent, an analyst, ...")
+@click.option(
+    "--host", "hosts", multiple=True, help="Another name or address of a coordinator; repeatable."
+)
+@FOLDER
+def request(name: str, hosts: tuple[str, ...], folder: Path) -> None:
+    """A key, and the request that an authority makes a certificate of: NAME.key and NAME.csr."""
+    name = ct.checked_name(name)
+    key, asked = _new(folder / f"{name}.key", folder / f"{name}.csr")
+    private = ct.make_key()
+    public = ct.signing_request(private, name, hosts)
+    ct.write_private(key, private)
+    ct.write_public(asked, public)
+    click.echo(f"{key}: stays here")
+    click.echo(f"{asked}: goes to the authority, which signs it with sqlfl keygen sign")
+
+
+@keygen.command()
+@click.argument("csr", type=FILE)
+@click.option("--name", help="The name that it asks for, where its file is called otherwise.")
+@click.option(
+    "--host", "hosts", multiple=True, help="Another name that it asks for and is to have."
+)
+@click.option("--key", type=FILE, default="authority.key", help="The authority's key.")
+@click.option("--certificate", type=FILE, default="authority.crt", help="And its certificate.")
+@click.option("--days", type=click.IntRange(1, 3650), default=ct.DAYS_OF_CERTIFICATE)
+def sign(
+    csr: Path, name: str | None, hosts: tuple[str, ...], key: Path, certificate: Path, days: int
+) -> None:
+    """The certificate of a request, beside it: NAME.crt.
+
+    Whoever has the certificate is taken for whom it names: see that the request came from them.
+    What it asks for besides the name in its file's own is refused, unless it is repeated.
+    """
+    asked = _read(csr)
+    try:
+        ct.read_request(asked)
+    except Error as error:
+        raise Error(f"{csr}: {error.message}", hint="sqlfl keygen request makes one") from None
+    first, *others = ct.names_of(asked)
+    expected = csr.name.removesuffix(".csr") if name is None else name
+    if first != expected:
+        raise Error(
+            f"{csr} asks for a certificate of {first}",
+            hint=f"--name {first}, if it did come from there",
+        )
+    more = [other for other in others if other not in hosts]
+    if more:
+        raise Error(
+            f"{csr} asks for more names than {first}: {', '.join(more)}",
+            hint=f"{' '.join(f'--host {other}' for other in more)}, if they are its own",
+        )
+    signer, own = _read(key), _read(certificate)
+    if ct.public_key(own) != ct.private_key(signer).public_key():
+        raise Error(f"{key} is not the key of {certificate}")
+    (made,) = _new(csr.with_name(f"{first}.crt"))
+    ct.write_public(made, ct.sign(asked, signer, own, days=days))
+    click.echo(f"{made}: of {', '.join((first, *others))}, for {days} days; it goes back")
+
+
+@keygen.command()
+@click.option(
+    "--to", "certificates", type=FILE, multiple=True, help="A party's certificate; repeatable."
+)
+@click.option("--out", type=FILE, help="By default parties.secret, and with --from NAME.secret.")
+@click.option("--plain", is_flag=True, help="Wrapped for nobody: for --insecure alone.")
+@click.option("--from", "source", type=FILE, help="Wrap this file's secret for further parties.")
+@click.option("--key", type=FILE, help="With --from: of a party that it is wrapped for.")
+@click.option("--certificate", type=FILE, help="With --from: the certificate of that party.")
+def secret(
+    certificates: tuple[Path, ...],
+    out: Path | None,
+    plain: bool,
+    source: Path | None,
+    key: Path | None,
+    certificate: Path | None,
+) -> None:
+    """The secret under which parties hash join keys, wrapped for each: parties.secret.
+
+    Coordinators never hold it. With --from, the file has what it had, and further parties.
+    """
+    if plain:
+        if certificates or source:
+            raise click.UsageError("--plain is wrapped for nobody: without --to and --from")
+        (made,) = _new(out or Path("parties.secret"))
+        ct.write_private(made, wrapping.make_secret().hex().encode() + b"\n")
+        click.echo(f"{made}: for parties of this machine alone")
+        return
+    if not certificates:
+        raise click.UsageError("--to says for whom: the certificate of each party")
+    named = _named(certificates)
+    others = None
+    if source is None:
+        found = wrapping.make_secret()
+    elif key is None or certificate is None:
+        raise click.UsageError("--from needs --key and --certificate, of a party that has it")
+    else:
+        others = _read(source).decode("utf-8", "replace")
+        found = wrapping.unwrap(others, _read(key), _read(certificate))
+    (made,) = _new(
+        out or Path("parties.secret" if source is None else f"{next(iter(named))}.secret")
+    )
+    ct.write_public(made, wrapping.wrap(found, named, others).encode())
+    click.echo(f"{made}: for {', '.join(named)}; the file goes to all of them")
+
+
+def _named(paths: tuple[Path, ...]) -> dict[str, bytes]:
+    """Certificates by their names."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        data = _read(path)
+        try:
+            ct.public_key(data)
+            name = ct.names_of(data)[0]
+        except x509.ExtensionNotFound:
+            raise Error(f"{path} names no party", hint="is it the authority's?") from None
+        except Error as error:
+            raise Error(
+                f"{path}: {error.message}", hint="--to takes a party's certificate"
+            ) from None
+        if name in found:
+            raise Error(f"{path} is a certificate of {name}, and so is another one that is given")
+        found[name] = data
+    return found
+
+
+def _new(*paths: Path) -> tuple[Path, ...]:
+    """Raises Error where one is there, before another is made."""
+    for path in paths:
+        if path.exists():
+            raise Error(
+                f"{path} is there already, and is not written over", hint="move it away first"
+            )
+        if not path.parent.is_dir():
+            raise Error(f"there is no folder {path.parent}", hint="make it first")
+    return paths
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Error(f"cannot read {path}: {error.strerror}") from error

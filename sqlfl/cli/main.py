@@ -1,0 +1,70 @@
+"""The command `sqlfl`: its groups are loaded when they are used, so that each loads little."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+import sqlfl
+from sqlfl.errors import Error, nearest
+
+HOMES = {
+    "docs": "reading",
+    "examples": "reading",
+    "owner": "owning",
+    "verify": "owning",
+    "keygen": "keygen",
+    "coordinator": "serving",
+    "party": "serving",
+    "sql": "asking",
+    "status": "asking",
+    "shell": "shell",
+}
+"""Of each command the module, in the order of help."""
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells have it."""
+
+
+class Commands(click.Group):
+    """Errors of sqlfl end the process with status 1, and are what it says."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(HOMES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in HOMES:
+            close = nearest(cmd_name, HOMES)
+            meant = f"; did you mean {close}?" if close else ""
+            ctx.fail(f"there is no command {cmd_name!r}{meant}")
+        module = import_module(f"sqlfl.cli.{HOMES[cmd_name]}")
+        found: click.Command = getattr(module, cmd_name)
+        return found
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except Error as error:
+            sys.exit(f"{type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+@click.group(cls=Commands, invoke_without_command=True)
+@click.version_option(sqlfl.__version__, message="sqlfl %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Train models in SQL over tables that several parties keep in their own databases."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Ends the process with status 2, and says why, where the arguments do not do."""
+    try:
+        cli.main(None if arguments is None else list(arguments), "sqlfl")
+    except SystemExit as end:
+        if end.code:
+            raise

@@ -1,0 +1,69 @@
+"""The documentation and the examples that come with the package."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+import click
+
+import sqlfl
+from sqlfl.errors import nearest
+
+HOME = Path(sqlfl.__file__).parent
+README = "readme"
+TARGET = "sqlfl-examples"
+_LEFT = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+
+
+def pages() -> list[str]:
+    """The names of the pages that there are."""
+    return [README, *sorted(path.stem for path in (HOME / "docs").glob("*.md"))]
+
+
+def page(name: str) -> str:
+    """The text of one of `pages`, as Markdown."""
+    if name == README:
+        return str(metadata("sqlfl")["Description"])
+    return (HOME / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def copy_examples(folder: Path) -> None:
+    """The examples, with what they name by its place. Raises FileExistsError."""
+    folder.mkdir(parents=True)
+    for name in ("examples", "docs"):
+        shutil.copytree(HOME / name, folder / name, ignore=_LEFT)
+    (folder / "README.md").write_text(page(README), encoding="utf-8")
+
+
+@click.command()
+@click.argument("name", metavar="[PAGE]", required=False)
+def docs(name: str | None) -> None:
+    """Print a page of the documentation; without one, the names of all."""
+    if name is None:
+        print("\n".join(pages()))
+        return
+    name = name.lower().removesuffix(".md")
+    if name not in pages():
+        close = nearest(name, pages())
+        meant = f"; did you mean {close}?" if close else f": there are {', '.join(pages())}"
+        raise click.UsageError(f"there is no page {name}{meant}")
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # formulas, on any screen
+    print(page(name))
+
+
+@click.command()
+@click.argument("folder", default=TARGET)
+def examples(folder: str) -> None:
+    """Copy the examples, their data and the documentation into a folder."""
+    try:
+        copy_examples(Path(folder))
+    except FileExistsError:
+        raise click.UsageError(f"{folder} is there already: give another folder") from None
+    print(
+        f"{folder}/examples/01_quickstart.ipynb   pip install 'sqlfl[notebook]'; start here\n"
+        f"{folder}/examples/demo.py               pip install 'sqlfl[demo]'\n"
+        f"{folder}/README.md, {folder}/docs"
+    )

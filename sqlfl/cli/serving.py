@@ -1,0 +1,176 @@
+"""What runs until it is told to end: the coordinator, and a party's agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from sqlfl.cli.logs import FORMATS, logging_to
+from sqlfl.errors import Error
+from sqlfl.remote.agent import Agent
+from sqlfl.remote.certificates import checked_name
+from sqlfl.remote.hosting import Host, Known
+from sqlfl.remote.locations import check_location
+from sqlfl.remote.passes import Passes
+from sqlfl.remote.settings import CoordinatorSettings, PartySettings, read_settings, secret_of
+from sqlfl.remote.stream import Credentials
+
+log = logging.getLogger("sqlfl.cli")
+
+HEARD = 0.2
+"""Seconds after which a signal is heard at the latest."""
+FILE = click.Path(path_type=Path)
+CONFIG = click.option("--config", type=FILE, required=True, help="Its settings, a TOML file.")
+INSECURE = click.option(
+    "--insecure", is_flag=True, help="Without TLS and certificates, on 127.0.0.1 alone."
+)
+LOGS = click.option(
+    "--log-format", type=click.Choice(FORMATS), default="text", help="Of lines on standard error."
+)
+
+
+@click.command()
+@click.option("--listen", required=True, help="Where: grpc+tls://0.0.0.0:8815.")
+@click.option("--state", type=FILE, required=True, help="The folder of its files; made if missing.")
+@CONFIG
+@INSECURE
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    help="Seconds that statements have to end in, when it is told to end; by default 30.",
+)
+@LOGS
+def coordinator(
+    listen: str, state: Path, config: Path, insecure: bool, grace: float, log_format: str
+) -> None:
+    """Serve as the coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
+    with _serving(log_format) as stop:
+        from sqlfl.service.service import Service  # an agent of a party loads nothing of it
+
+        settings = read_settings(CoordinatorSettings, config)
+        service = Service(settings, listen, state, insecure=insecure)
+        try:
+            log.info("listening at %s:%d", listen.rpartition(":")[0], service.port)
+            while not stop.wait(HEARD):
+                pass
+            log.info("statements have %g seconds to end in", grace)
+        finally:
+            service.close(grace)
+
+
+@click.command()
+@click.option("--join", required=True, help="The coordinator's place: grpc+tls://host:8815.")
+@CONFIG
+@click.option("--name", help="The party's, instead of the one in the settings.")
+@click.option("--database", help="Its file, instead of the one in the settings.")
+@INSECURE
+@LOGS
+def party(
+    join: str,
+    config: Path,
+    name: str | None,
+    database: str | None,
+    insecure: bool,
+    log_format: str,
+) -> None:
+    """Serve a party's database to a coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
+    with _serving(log_format, party=name or "") as stop:
+        check_location(join, insecure=insecure)
+        found = read_settings(PartySettings, config)
+        own = replace(found, name=name or found.name, database=database or found.database)
+        with _host(own, insecure=insecure) as (host, credentials):
+            agent = Agent(
+                join, own.name, 1, host, credentials, _said(own.name),
+                server=own.coordinator, called=own.agent, first=own.index,
+            )  # fmt: skip
+            _run(agent, stop)
+
+
+@contextmanager
+def _host(own: PartySettings, *, insecure: bool) -> Iterator[tuple[Host, Credentials]]:
+    credentials = Credentials() if insecure else own.credentials(own.agent)
+    if not Path(own.database).exists():
+        raise Error(f"there is no database {own.database}", hint="`database` names its file")
+    with Host(
+        own.name,
+        own.database,
+        own.store,
+        secret=secret_of(own.secret, credentials),
+        known=_known(credentials, own.coordinator),
+        organisation=None if own.organisation is None else secret_of(own.organisation, credentials),
+        index=own.index,
+        open=own.open,
+    ) as host:
+        yield host, credentials
+
+
+def _known(credentials: Credentials, coordinator: str) -> Known:
+    if credentials.authority is None:
+        return lambda study, speaker: checked_name(speaker)
+    return Passes(credentials.authority, coordinator)
+
+
+def _said(name: str) -> Callable[[str], None]:
+    return lambda text: log.info("%s", text, extra={"party": name})
+
+
+def _run(agent: Agent, stop: threading.Event) -> None:
+    """Until it is to stop, or is refused."""
+    ended: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            agent.run()
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work, name="sqlfl-party")
+    thread.start()
+    try:
+        while not stop.wait(HEARD) and thread.is_alive():
+            pass
+    finally:
+        agent.stop()
+        thread.join()
+    problem = ended[0]
+    if problem is not None:
+        raise problem
+
+
+@contextmanager
+def _serving(log_format: str, **fields: str) -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; the second one ends the process. What goes wrong is
+    said in the log where that is for programs."""
+    stop = threading.Event()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    before = {kind: signal.signal(kind, told) for kind in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with logging_to(log_format, **fields):
+            try:
+                yield stop
+            except Error as error:
+                if log_format != "json":
+                    raise
+                log.error("%s: %s", type(error).__name__, error)
+                sys.exit(1)
+            log.info("ended")
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

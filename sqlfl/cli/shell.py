@@ -1,0 +1,167 @@
+"""`sqlfl shell`: statements one after the other, at a prompt."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+from sqlglot.tokenizer_core import TokenType
+
+from sqlfl.cli.asking import connected, connecting
+from sqlfl.completion import Names, completions
+from sqlfl.errors import Error
+from sqlfl.planner.grammar.tokens import tokenize
+from sqlfl.service.federation import RemoteFederation
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import CompleteEvent, Completion
+    from prompt_toolkit.document import Document
+
+    from sqlfl.session import Federation
+
+HELP = """\
+A statement ends with ; and may have several lines.
+TAB completes; the arrow keys go through what was entered before.
+Ctrl-C ends a training at the end of its round, and the model is kept; twice, at once. At the
+prompt it drops what is written.
+\\?  this help          \\q  leave, as does Ctrl-D"""
+FIRST, FURTHER = "sqlfl> ", "  ...> "
+
+
+@click.command()
+@connecting
+def shell(**given: Any) -> None:
+    """Enter statements at a prompt, with completion and history."""
+    try:
+        import prompt_toolkit  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise Error(
+            "sqlfl shell needs prompt_toolkit", hint="pip install 'sqlfl[shell]'"
+        ) from error
+    if not all(os.isatty(number) for number in (0, 1)):
+        raise Error("sqlfl shell needs a terminal", hint="sqlfl sql reads from standard input")
+    with connected(**given) as fed:
+        click.echo(f"{fed!r}; \\? helps")
+        loop(fed, session(fed, history_file()))
+
+
+def loop(fed: RemoteFederation, prompts: PromptSession[str]) -> None:
+    """Until \\q or the end of the input."""
+    while True:
+        try:
+            text = prompts.prompt(FIRST).strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text == "\\q":
+            return
+        if text.startswith("\\"):
+            click.echo(HELP if text == "\\?" else f"there is no {text:.20}; \\? helps")
+        elif text.strip("; \n"):
+            _run(fed, text)
+            cast("_Completer", prompts.completer).forget()
+
+
+def _run(fed: RemoteFederation, text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}")
+        try:
+            click.echo(str(fed.sql(text)))
+        except Error as error:
+            click.echo(f"{type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            click.echo("ended")
+
+
+def ends(text: str) -> bool:
+    """Whether what is written is whole: a statement with ; behind it, a command, or nothing."""
+    if not text.strip() or text.lstrip().startswith("\\"):
+        return True
+    try:
+        tokens = tokenize(text)
+    except Error:  # what is not closed yet
+        return False
+    return not tokens or tokens[-1].token_type is TokenType.SEMICOLON
+
+
+def history_file() -> Path:
+    """A file that its owner alone can read, as statements may hold values."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    path = Path(home) / "sqlfl" / "history"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise Error(f"no history can be kept in {path}: {error.strerror}") from error
+    return path
+
+
+def session(fed: RemoteFederation, history: Path, **terminal: Any) -> PromptSession[str]:
+    """terminal : `input` and `output`, where these are not the process's."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.filters import is_done
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter", filter=~is_done)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if ends(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    return PromptSession(
+        history=FileHistory(str(history)),
+        completer=_completer(fed),
+        complete_in_thread=True,
+        complete_while_typing=False,
+        key_bindings=keys,
+        multiline=True,
+        prompt_continuation=FURTHER,
+        **terminal,
+    )
+
+
+class _Completer:
+    """Names are asked of the coordinator when they are first needed, and after each statement."""
+
+    def __init__(self, fed: RemoteFederation) -> None:
+        self._fed = fed
+        self._names: Names | None = None
+
+    def forget(self) -> None:
+        self._names = None
+
+    def found(self, text: str, at: int) -> tuple[int, tuple[str, ...]]:
+        names = self._names
+        if names is None:
+            names = self._names = Names.of(cast("Federation", self._fed))
+        return completions(text, at, names)
+
+
+def _completer(fed: RemoteFederation) -> Any:
+    from prompt_toolkit.completion import Completer, Completion
+
+    class Own(_Completer, Completer):
+        def get_completions(
+            self, document: Document, complete_event: CompleteEvent
+        ) -> Iterable[Completion]:
+            at = document.cursor_position
+            try:
+                start, words = self.found(document.text, at)
+            except Error:  # the coordinator is away: nothing is known
+                return
+            for word in words:
+                yield Completion(word, start_position=start - at)
+
+    return Own(fed)
