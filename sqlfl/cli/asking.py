@@ -14,6 +14,7 @@ import click
 
 from sqlfl.cli import formats
 from sqlfl.errors import Error
+from sqlfl.errors import Warning as Remark
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.settings import AnalystSettings, read_settings
 from sqlfl.result import Result
@@ -133,6 +134,7 @@ def _answering(form: str) -> Iterator[list[str]]:
             click.echo(f"Warning: {message}", err=True)
 
     with warnings.catch_warnings():
+        warnings.simplefilter("always", Remark)
         warnings.showwarning = remarked
         try:
             yield remarks

@@ -126,12 +126,12 @@ def secret(
         return
     if not certificates:
         raise click.UsageError("--to says for whom: the certificate of each party")
+    if source is not None and (key is None or certificate is None):
+        raise click.UsageError("--from needs --key and --certificate, of a party that has it")
     named = _named(certificates)
     others = None
-    if source is None:
+    if source is None or key is None or certificate is None:
         found = wrapping.make_secret()
-    elif key is None or certificate is None:
-        raise click.UsageError("--from needs --key and --certificate, of a party that has it")
     else:
         others = _read(source).decode("utf-8", "replace")
         found = wrapping.unwrap(others, _read(key), _read(certificate))

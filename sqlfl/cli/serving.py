@@ -55,6 +55,7 @@ def coordinator(
     listen: str, state: Path, config: Path, insecure: bool, grace: float, log_format: str
 ) -> None:
     """Serve as the coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
+    gone = True
     with _serving(log_format) as stop:
         from sqlfl.service.service import Service  # an agent of a party loads nothing of it
 
@@ -66,7 +67,9 @@ def coordinator(
                 pass
             log.info("statements have %g seconds to end in", grace)
         finally:
-            service.close(grace)
+            gone = service.close(grace)
+    if not gone:
+        os._exit(0)
 
 
 @click.command()

@@ -14,6 +14,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.cli.asking import connected, connecting
 from sqlfl.completion import Names, completions
 from sqlfl.errors import Error
+from sqlfl.errors import Warning as Remark
 from sqlfl.planner.grammar.tokens import tokenize
 from sqlfl.service.federation import RemoteFederation
 
@@ -70,6 +71,7 @@ def loop(fed: RemoteFederation, prompts: PromptSession[str]) -> None:
 
 def _run(fed: RemoteFederation, text: str) -> None:
     with warnings.catch_warnings():
+        warnings.simplefilter("always", Remark)
         warnings.showwarning = lambda message, *_, **__: click.echo(f"Warning: {message}")
         try:
             click.echo(str(fed.sql(text)))

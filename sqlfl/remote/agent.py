@@ -32,6 +32,8 @@ log = logging.getLogger("sqlfl.remote")
 PARTY = "party"
 """The descriptor of a party's stream."""
 HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
+ENDS = "ends"
+"""What a coordinator says last."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two attempts to connect: twice as long each time, and a random part of it."""
 MOST_REPLIES, MOST_REPLY_BYTES = 512, 1 << 30
@@ -159,6 +161,8 @@ class Agent:
     def _received(self, frame: Frame, stream: Stream, pool: ThreadPoolExecutor) -> None:
         if frame.kind == PONG:
             return
+        if frame.kind == ENDS:
+            raise EOFError("the coordinator has ended")
         client = frame.number("client")
         if client >= self._clients:
             raise WireError(f"there is no client {client}")

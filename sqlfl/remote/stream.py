@@ -50,11 +50,16 @@ class Stream:
         self.ended = threading.Event()
         self._closing = threading.Lock()
         self._heard = time.monotonic()
-        writer, self._reader = self._client.do_exchange(
-            flight.FlightDescriptor.for_path(descriptor)
-        )
-        self._writer = writer
-        writer.begin(SCHEMA)
+        try:
+            writer, self._reader = self._client.do_exchange(
+                flight.FlightDescriptor.for_path(descriptor)
+            )
+            self._writer = writer
+            writer.begin(SCHEMA)
+        except (pa.ArrowException, OSError):
+            with suppress(pa.ArrowException, OSError):
+                self._client.close()
+            raise
         self.sender = Sender(writer)
         self.receiver = Receiver(self._reader, most_bytes)
 
@@ -92,4 +97,5 @@ class Stream:
 
 
 def said(error: BaseException) -> str:
-    return str(error).partition("\n")[0].partition(". gRPC client debug")[0] or "it was closed"
+    first = str(error).partition("\n")[0].partition(". gRPC client debug")[0]
+    return first.rpartition(", with message: ")[2] or "it was closed"

@@ -119,7 +119,10 @@ class Calls:
                 body = self._answer(number, frame)
             reply = Frame(ANSWER, {"number": number}, body)
         except KeyboardInterrupt:
-            reply = Frame(FAILED, {"number": number, "error": "KeyboardInterrupt"})
+            told: dict[str, object] = {"error": "KeyboardInterrupt"}
+            if self._ending:
+                told = answers.error_to_told(Error("the coordinator has ended, and the statement"))
+            reply = Frame(FAILED, {"number": number, **told})
         except Error as error:
             reply = Frame(FAILED, {"number": number, **answers.error_to_told(error)})
         except Exception:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from sqlfl.errors import Error, WireError
-from sqlfl.remote.agent import HELLO, REFUSED, WELCOME
+from sqlfl.remote.agent import ENDS, HELLO, REFUSED, WELCOME
 from sqlfl.remote.certificates import names_of
 from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
@@ -130,8 +130,9 @@ class DeskLine:
 
     def _connected(self) -> Stream:
         """A new stream; the lock is held, but by the constructor."""
-        stream = Stream(self._location, self._credentials, ANALYST, self._server)
+        stream = None
         try:
+            stream = Stream(self._location, self._credentials, ANALYST, self._server)
             hello = {"versions": list(VERSIONS), "study": self.study, "pass": self._pass()}
             stream.sender.send(Frame(HELLO, hello))
             welcome = stream.receiver.receive()
@@ -142,7 +143,8 @@ class DeskLine:
             spoken([welcome.told.get("version")])
             heartbeat = welcome.number("heartbeat_ms") / 1e3
         except BaseException as error:
-            stream.__exit__()
+            if stream is not None:
+                stream.__exit__()
             if isinstance(error, (pa.ArrowException, OSError, EOFError, WireError)):
                 raise Error(
                     f"cannot connect to {self._location}: {said(error)}",
@@ -176,6 +178,8 @@ class DeskLine:
                 own.done.set()
 
     def _received(self, frame: Frame) -> None:
+        if frame.kind == ENDS:
+            raise EOFError("the coordinator has ended")
         with self._lock:
             own = self._calls.get(frame.number("number"))
             if own is None:

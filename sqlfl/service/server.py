@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from sqlfl.errors import Error, WireError
-from sqlfl.remote.agent import HELLO, PARTY, REFUSED, WELCOME
+from sqlfl.remote.agent import ENDS, HELLO, PARTY, REFUSED, WELCOME
 from sqlfl.remote.frames import MOST_BYTES, SCHEMA, Frame, Receiver, Sender, spoken
 from sqlfl.remote.stream import PING, PONG, Credentials
 from sqlfl.service.line import Line
@@ -85,6 +85,8 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         self._insecure = not tls
         self.session = secrets.token_hex(16)
         self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._senders: set[Sender] = set()
         self._watches: set[_Watch] = set()
         self._watching = threading.Thread(target=self._watch, name="sqlfl-watch", daemon=True)
         self._watching.start()
@@ -94,7 +96,11 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         receiver, sender = Receiver(reader, self._most_bytes), Sender(writer)
         identity = context.peer_identity().decode("utf-8", "replace")
         what = b"/".join(descriptor.path or []).decode("utf-8", "replace")
+        with self._lock:
+            self._senders.add(sender)
         try:
+            if self._over.is_set():
+                raise Refusal("the coordinator ends")
             door = self._party if what == PARTY else self._doors.get(what)
             if door is None:
                 raise Refusal(f"there is nothing called {what!r:.60} here")
@@ -106,6 +112,8 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         except (EOFError, pa.ArrowException, OSError) as error:
             log.info("%s (%s) has gone: %s", identity or "somebody", context.peer(), error)
         finally:
+            with self._lock:
+                self._senders.discard(sender)
             sender.close()
 
     def _party(self, identity: str, receiver: Receiver, sender: Sender) -> None:
@@ -152,11 +160,22 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 line.disconnect(sender)
                 self._admits.disconnected(line)
 
-    def shutdown(self) -> None:
-        """Streams end; what was asked of parties and not answered is lost."""
+    def shutdown(self, seconds: float = 5.0) -> bool:
+        """Streams end; what was asked of parties and not answered is lost. Who is told, and has not
+        gone within these seconds, is left; whether all have."""
         self._over.set()
-        super().shutdown()
+        with self._lock:
+            senders = tuple(self._senders)
+        # gRPC waits for the ends of all streams, and who has stopped reading may hold a sender up
+        work = [threading.Thread(target=_tell_end, args=(own,), daemon=True) for own in senders]
+        ending = threading.Thread(target=super().shutdown, daemon=True)
+        for thread in (*work, ending):
+            thread.start()
+        ending.join(seconds)
+        if ending.is_alive():
+            log.warning("%d streams have not ended, and are left", len(self._senders))
         self._watching.join()
+        return not ending.is_alive()
 
     @contextmanager
     def _watched(self, late: Callable[[], None]) -> Iterator[_Watch]:
@@ -171,6 +190,11 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         while not self._over.wait(self._times.heartbeat):
             for watch in tuple(self._watches):
                 watch.look(3.0 * self._times.heartbeat)
+
+
+def _tell_end(sender: Sender) -> None:
+    with suppress(pa.ArrowException, OSError):
+        sender.send(Frame(ENDS))
 
 
 class _Watch:

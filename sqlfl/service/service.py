@@ -103,8 +103,9 @@ class Service:
         """Where it is watched; None where it is not."""
         return None if self._pages is None else self._pages.port
 
-    def close(self, seconds: float = 30.0) -> None:
-        """Statements end as by Ctrl-C, within that time, and keep what they have; then all ends."""
+    def close(self, seconds: float = 30.0) -> bool:
+        """Statements end as by Ctrl-C, within that time, and keep what they have; then all ends.
+        Whether all who were connected have gone: a process waits for the others when it ends."""
         with self._lock:
             self._closing = True
             calls, desks = tuple(self._calls), tuple(self._desks.values())
@@ -124,12 +125,13 @@ class Service:
         for own in calls:
             own.interrupt_all()
             own.join(LAST)
-        self._server.shutdown()
+        gone = self._server.shutdown()
         with ExitStack() as stack:
             if self._pages is not None:
                 stack.callback(self._pages.close)
             for desk in desks:
                 stack.callback(desk.close)
+        return gone
 
     # -- parties ----------------------------------------------------------------------------------
 

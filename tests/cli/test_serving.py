@@ -1,0 +1,186 @@
+"""What keeps a coordinator or a party from starting, and who is not taken."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from sqlfl.cli.main import cli
+from sqlfl.remote import certificates as ct
+from tests.cli.processes import ROOT, surroundings
+from tests.cli.study import MADE, listening
+from tests.remote.party import AUTHORITY, AUTHORITY_KEY
+
+PARTY = """\
+name = "bank"
+certificate = "bank.crt"
+key = "bank.key"
+authority = "authority.crt"
+coordinator = "here"
+database = "bank.duckdb"
+secret = "parties.secret"
+"""
+COORDINATOR = """\
+name = "here"
+certificate = "here.crt"
+key = "here.key"
+authority = "authority.crt"
+[parties.bank]
+agents = ["bank"]
+[studies.churn]
+parties = ["bank"]
+analysts = ["alice"]
+"""
+AWAY = "grpc+tls://127.0.0.1:1"
+NOW = dt.datetime.now(dt.UTC)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("authority.crt").write_bytes(AUTHORITY)
+    for name in ("bank", "here", "shop"):
+        key = ct.make_key()
+        Path(f"{name}.key").write_bytes(key)
+        request = ct.signing_request(key, name)
+        Path(f"{name}.crt").write_bytes(ct.sign(request, AUTHORITY_KEY, AUTHORITY))
+        old = ct.sign(request, AUTHORITY_KEY, AUTHORITY, days=1, now=NOW - dt.timedelta(days=9))
+        Path(f"{name}-old.crt").write_bytes(old)
+    Path("bank.toml").write_text(PARTY)
+    Path("here.toml").write_text(COORDINATOR)
+    with duckdb.connect("bank.duckdb") as con:
+        con.execute(MADE)
+    run("keygen secret --to bank.crt")
+    return tmp_path
+
+
+def run(line: str, status: int = 0) -> str:
+    found = CliRunner().invoke(cli, line.split())
+    assert found.exit_code == status, found.output
+    return found.output
+
+
+OF_PARTIES = {
+    "no policy": ("", "", "its database has no training policies"),
+    "no database": ("bank.duckdb", "away.duckdb", "there is no database "),
+    "no secret": ("parties.secret", "away", "secret: cannot read "),
+    "no variable": ("parties.secret", "env:AWAY", "there is no variable AWAY"),
+    "wrong secret": ("parties.secret", "authority.crt", "this is no file of the parties' secret"),
+    "no entry": ('database = "bank.duckdb"', "", "the entry database is missing"),
+    "name": ("name", 'agent = "shop"\nname', "is of bank, and the configuration says shop"),
+    "other key": ("bank.key", "shop.key", "the key is not that of the certificate of bank"),
+    "expired": ("bank.crt", "bank-old.crt", "the certificate of bank has expired, on "),
+    "other secret": (
+        "bank.crt\"\nkey = \"bank.key", "shop.crt\"\nkey = \"shop.key",
+        "the parties' secret was not wrapped for shop, but for bank",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "said"), OF_PARTIES.values(), ids=OF_PARTIES)
+def test_a_party_that_does_not_start(folder: Path, old: str, new: str, said: str) -> None:
+    text = PARTY.replace(old, new, 1)
+    Path("bank.toml").write_text(text)
+    before = signal.getsignal(signal.SIGTERM)
+    files = {path.name for path in folder.iterdir()}
+    assert said in run(f"party --join {AWAY} --config bank.toml", 1)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert {path.name for path in folder.iterdir()} == files
+
+
+def test_what_does_not_start_says_so_in_its_log(folder: Path) -> None:
+    said = run(f"party --join {AWAY} --config bank.toml --log-format json", 1)
+    (told,) = map(json.loads, said.splitlines())
+    assert told["level"] == "error"
+    assert "its database has no training policies" in told["message"]
+    assert run("party --config bank.toml", 2).count("Missing option '--join'")
+
+
+OF_COORDINATORS = {
+    "name": ('name = "here"', 'name = "there"', "is of here, and the configuration says there"),
+    "expired": ("here.crt", "here-old.crt", "the certificate of here has expired, on "),
+    "no key": ('key = "here.key"\n', "", "the configuration has no key"),
+    "study": ('parties = ["bank"]', 'parties = ["shop"]', "parties that are not configured: shop"),
+    "agent": ('agents = ["bank"]', 'agents = ["a b"]', "'a b' is no name of a certificate"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "said"), OF_COORDINATORS.values(), ids=OF_COORDINATORS)
+def test_a_coordinator_that_does_not_start(folder: Path, old: str, new: str, said: str) -> None:
+    assert old in COORDINATOR
+    Path("here.toml").write_text(COORDINATOR.replace(old, new))
+    line = "coordinator --listen grpc+tls://127.0.0.1:0 --state s --config here.toml"
+    assert said in run(line, 1)
+    assert not Path("s").exists()
+
+
+def test_a_coordinator_that_cannot_listen(folder: Path) -> None:
+    line = "coordinator --config here.toml --insecure --listen"
+    assert "is for this machine alone" in run(f"{line} grpc://0.0.0.0:0 --state s", 1)
+    with listening() as (_, place):
+        assert f"cannot listen at {place}" in run(f"{line} {place} --state s", 1)
+    said = run(f"{line} grpc://127.0.0.1:0 --state bank.key", 1)
+    assert "bank.key cannot be a folder for files: File exists" in said
+
+
+def test_a_party_that_is_not_taken(folder: Path) -> None:
+    run("keygen secret --plain --out plain.secret")
+    plain = PARTY.replace("parties.secret", "plain.secret") + "open = true\n"
+    own = "party --insecure --config bank.toml"
+    with listening() as (_, place):
+        for text, said in (
+            (plain.replace('"bank"', '"shop"'), "there is no agent 'shop' of a party 'shop' here"),
+            (plain + 'agent = "shop-one"', "there is no agent 'shop-one' of a party 'bank' here"),
+            (plain + "index = 1", "`index` in its configuration is to be 0"),
+        ):
+            Path("bank.toml").write_text(text)
+            assert said in run(f"{own} --join {place}", 1)
+        Path("bank.toml").write_text(plain)
+        assert "'shop' of a party 'shop'" in run(f"{own} --join {place} --name shop", 1)
+        assert "there is no database away" in run(f"{own} --join {place} --database away", 1)
+
+
+def test_a_party_ends_by_ctrl_c(folder: Path) -> None:
+    run("keygen secret --plain --out plain.secret")
+    text = PARTY.replace("parties.secret", "plain.secret") + "open = true\n"
+    Path("bank.toml").write_text(text)
+    with listening() as (service, place):
+
+        def end() -> None:
+            pause = threading.Event()
+            for _ in range(400):
+                if service.board.told()["parties"][0]["connected"]:
+                    break
+                pause.wait(0.02)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        said = run(f"party --insecure --config bank.toml --join {place}")
+        ending.join()
+        assert "connected to here" in said
+        assert said.rstrip().endswith("ended party=bank") or "info ended" in said
+        assert not service.board.told()["parties"][0]["connected"]
+    with duckdb.connect("bank.duckdb"):  # and nobody has it any more
+        pass
+
+
+def test_an_agent_loads_neither_planner_nor_coordinator() -> None:
+    code = "import sqlfl.cli.serving, sys; print('\\n'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=surroundings({}), capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    loaded = done.stdout.split()
+    parts = ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.service", "sqlfl.session")
+    assert not [name for name in loaded if name.startswith(parts)]
