@@ -50,9 +50,18 @@ LOGS = click.option(
     default=30.0,
     help="Seconds that statements have to end in, when it is told to end; by default 30.",
 )
+@click.option("--status", help="Where it may be watched by HTTP: 127.0.0.1:8816.")
+@click.option("--status-open", is_flag=True, help="--status may be reached from other machines.")
 @LOGS
 def coordinator(
-    listen: str, state: Path, config: Path, insecure: bool, grace: float, log_format: str
+    listen: str,
+    state: Path,
+    config: Path,
+    insecure: bool,
+    grace: float,
+    status: str | None,
+    status_open: bool,
+    log_format: str,
 ) -> None:
     """Serve as the coordinator, until SIGTERM or Ctrl-C; twice, end at once."""
     gone = True
@@ -60,9 +69,13 @@ def coordinator(
         from sqlfl.service.service import Service  # an agent of a party loads nothing of it
 
         settings = read_settings(CoordinatorSettings, config)
-        service = Service(settings, listen, state, insecure=insecure)
+        service = Service(
+            settings, listen, state, insecure=insecure, status=status, status_open=status_open
+        )
         try:
             log.info("listening at %s:%d", listen.rpartition(":")[0], service.port)
+            if status is not None:
+                log.info("watched at http://%s:%s", status.rpartition(":")[0], service.status_port)
             while not stop.wait(HEARD):
                 pass
             log.info("statements have %g seconds to end in", grace)

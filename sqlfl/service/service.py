@@ -76,18 +76,19 @@ class Service:
         self._closing = False
         times = Times(settings.lease, settings.heartbeat)
         doors = {ANALYST: self._analyst}
-        if state is not None:
-            _make(state)
+        made = state is not None and _make(state)
         self._pages: Pages | None = None
-        if status is not None:
-            self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
         try:
+            if status is not None:
+                self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
             self._server = CoordinatorServer(
                 location, settings.name, self, credentials, times, doors
             )
         except BaseException as error:
             if self._pages is not None:
                 self._pages.close()
+            if state is not None and made:
+                state.rmdir()
             if isinstance(error, (OSError, pa.ArrowException)):
                 raise Error(f"cannot listen at {location}: {_said(error)}") from error
             raise
@@ -244,13 +245,16 @@ def _check(settings: CoordinatorSettings) -> None:
             )
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path) -> bool:
+    """Whether it was not there. Raises Error where it cannot be used."""
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise Error(f"{folder} cannot be a folder for files: {error.strerror}") from error
     if not os.access(folder, os.W_OK):
         raise Error(f"nothing can be written into {folder}", hint="give another --state")
+    return new
 
 
 def _said(error: BaseException) -> str:

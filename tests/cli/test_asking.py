@@ -55,9 +55,8 @@ def test_parameters(study: tuple[Service, str]) -> None:
 
 def test_remarks_are_beside_the_answer(study: tuple[Service, str]) -> None:
     _, place = study
-    text = f"TRAIN OR REPLACE MODEL few USING linear_regression TARGET churned FROM ({QUERY} " + (
-        "WHERE b.pid < 12)"
-    )
+    query = QUERY.replace("b.balance", "7.0 AS same, b.balance")
+    text = f"TRAIN OR REPLACE MODEL few USING linear_regression TARGET churned FROM ({query})"
     found = ask(place, "sql", text)
     assert "Warning: " in found.stderr
     assert "Warning: " not in found.stdout
@@ -153,9 +152,8 @@ def test_settings_name_the_coordinator(study: tuple[Service, str], tmp_path: Pat
 
 def test_who_asks_when_the_coordinator_ends_is_told() -> None:
     """The training ends at the end of its round, and nothing more begins."""
-    long = TRAIN.replace("TARGET", "TARGET").replace(
-        " FROM (", " WITH (algorithm = 'sgd', epochs = 1000000, tolerance = 0) FROM (", 1
-    )
+    options = "WITH (algorithm = 'sgd', epochs = 1000000, tolerance = 0)"
+    long = TRAIN.replace(" FROM (", f" {options} FROM (", 1)
     with joined() as (service, place):
         answers: list[Result] = []
         asking = threading.Thread(target=lambda: answers.append(ask(place, "sql", long)))

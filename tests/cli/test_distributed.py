@@ -53,11 +53,9 @@ def test_the_page_runs(
             con.execute(MADE)
     services: list[Process] = []
     with ExitStack() as stack:
-        done = 0
         place = "grpc+tls://127.0.0.1:0"
-        while done < len(commands(place)):
-            own = commands(place)[done]
-            done += 1
+        for number in range(len(commands(place))):
+            own = commands(place)[number]
             if own[0] == "coordinator":
                 services.append(stack.enter_context(process(own, tmp_path)))
                 port = services[0].wait_for(r"listening at \S+:(\d+)")[1]

@@ -90,7 +90,7 @@ def test_completion(fed: RemoteFederation, tmp_path: Path) -> None:
     with create_pipe_input() as keys:
         assert "TRAIN" in found("TR")
         assert "bank.customers" in found("TRAIN MODEL n USING linear_regression FROM (FROM ba")
-        assert "balance" in found("TRAIN MODEL n FROM (SELECT b. FROM bank.customers b"[:-23] + "b")
+        assert "balance" in found("PREDICT MODEL m FROM (SELECT spent FROM bank.customers WHERE b")
         assert not found("SELECT 'TR")
 
 
