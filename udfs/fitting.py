@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from scipy.interpolate import BSpline
 
 from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import FeatureSpecification, Step
 from sqlfl.transforms import number
+
+if TYPE_CHECKING:
+    from scipy.interpolate import BSpline
 
 NULL = b"n"
 """The canonical text of a category that is NULL."""
@@ -244,6 +246,8 @@ def _basis(step: Step, ends: Float, values: Float) -> Float:
 
 def spline_of(step: Step, ends: Float) -> BSpline:
     """Knots at equal distances between the ends; of each number its (w,) features."""
+    from scipy.interpolate import BSpline  # half a second, which most processes can do without
+
     knots = np.linspace(ends[0], ends[1], step.count)
     first, last = knots[1] - knots[0], knots[-1] - knots[-2]
     before = np.linspace(knots[0] - step.degree * first, knots[0] - first, step.degree)

@@ -8,10 +8,9 @@ nothing but what is said here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from scipy.interpolate import BSpline, PPoly
 
 from sqlfl.arrays import Float
 from sqlfl.schema import FeatureSpecification
@@ -19,6 +18,9 @@ from sqlfl.udfs import keys
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.features import Encoding, categories_of, vocabulary_key_of
 from sqlfl.udfs.fitting import NULL, OTHER, Fitted, bucket_names, spline_of
+
+if TYPE_CHECKING:
+    from scipy.interpolate import BSpline
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +152,8 @@ def _numbers(
 
 def _polynomials(spline: BSpline, ends: Float) -> Spline:
     """Between the ends."""
+    from scipy.interpolate import PPoly
+
     columns = np.asarray(spline.c, np.float64).T
     each = [PPoly.from_spline((np.asarray(spline.t), column, int(spline.k))) for column in columns]
     knots = each[0].x
