@@ -3,10 +3,14 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 SCALE ?= 0.01
 
-.PHONY: demo notebook docs test thorough lint types bench clean
+.PHONY: demo demo-remote notebook docs test thorough lint types bench clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
+
+# Processes of their own for a coordinator, four parties and an analyst, over TLS
+demo-remote: .venv/demo.stamp
+	.venv/bin/python examples/distributed/run.py
 
 notebook: .venv/notebook.stamp
 	cd examples && ../.venv/bin/python -m jupyterlab 01_quickstart.ipynb
