@@ -17,9 +17,10 @@ import pytest
 
 import sqlfl
 from sqlfl.__main__ import main
-from sqlfl.chain import COLUMNS, START, Entry, linked
+from sqlfl.chain import COLUMNS, START, Entry, Row, linked
 from sqlfl.guard.keeping import flush_all
 from sqlfl.transport.recording import RecordingTransport
+from sqlfl.verifying import chained
 from tests.conftest import Open
 from tests.depth import SEED, THOROUGH
 from tests.guard.clinic import PATIENTS, QUERY, SICK, TESTS, TRAIN, ruled
@@ -320,3 +321,67 @@ def test_the_connection_is_its_owners_again_after_a_statement(database: Open) ->
             for _ in range(50):  # refused where another thread is at it
                 con.execute("SELECT 1").fetchall()
         assert sqlfl.verify(con, fed.chain()).fetchall() == []
+
+
+# -- chains by hand --------------------------------------------------------------------------------
+
+
+def chain(*said: tuple[str, str, str, str, str]) -> list[Row]:
+    """Of (client, run, direction, kind, told)."""
+    return linked(
+        [Entry(n, c, "acme", r, d, k, 1, "", told) for n, (c, r, d, k, told) in enumerate(said)],
+        0, START,
+    )  # fmt: skip
+
+
+def faults(party: list[Row], coordinator: list[Row]) -> list[tuple[str, ...]]:
+    found = sqlfl.verify(chained(party), chained(coordinator)).arrow().to_pylist()
+    return [tuple(row.values()) for row in found]
+
+
+def of_run(client: str) -> list[tuple[str, str, str, str, str]]:
+    return [(client, "r", "down", "prepare", ""), (client, "r", "up", "prepared", ""),
+            (client, "r", "down", "finish", "")]  # fmt: skip
+
+
+def test_runs_at_other_parties_are_not_of_this_one() -> None:
+    own = chain(*of_run("bank"))
+    assert faults(own, chain(*of_run("bank"), *of_run("clinic"))) == []
+    assert faults(own, own[:2]) == [("both", "r", "message 3 of the run at bank is not the same")]
+    # what comes after a run is finished is no message of it
+    assert faults(chain(*of_run("bank"), *of_run("bank")[:1]), own) == []
+
+
+def test_an_entry_that_is_missing_is_named() -> None:
+    own = chain(*of_run("bank"))
+    told = "entry 3 stands after entry 1: some are missing, or in other order"
+    assert ("party", "r", told) in faults([own[0], own[2]], own)
+    assert faults(own, []) == []
+
+
+def test_heads_that_were_told_of_other_messages_of_a_run() -> None:
+    before = of_run("bank")[:2]
+    own = chain(*before)
+    entries = [Entry(*row[1:-1]) for row in own]
+    head = hashlib.sha256(b"".join(entry.said for entry in entries)).hexdigest()
+    for told, good in ((head, True), ("0" * 64, False)):
+        ended = chain(*before, ("bank", "r", "down", "seal", f"{told} {own[-1][-1]}"))
+        said = "the coordinator had other messages of the run"
+        assert (("party", "r", said) not in faults(ended, chain(*before))) is good
+
+
+def test_entries_that_the_other_side_had_when_the_run_ended() -> None:
+    head = hashlib.sha256(b"").hexdigest()
+    missing = "entries that it had when the run ended are missing"
+
+    def ended(client: str, kind: str, whole: str) -> list[Row]:
+        return chain((client, "r", "down", kind, f"{head} {whole}"))
+
+    first = chain(("bank", "r", "down", "prepare", ""))
+    for whole, good in ((first[-1][-1], True), (START, True), ("1" * 64, False)):
+        told = faults(ended("bank", "seal", whole), first)
+        assert (("coordinator", "r", missing) not in told) is good
+    # a head that another party has told is not of this one's chain
+    for client, told_of in (("bank", True), ("clinic", False)):
+        found = faults(first, ended(client, "sealed", "1" * 64))
+        assert (("party", "r", missing) in found) is told_of

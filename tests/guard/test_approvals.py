@@ -12,11 +12,11 @@ import pytest
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.errors import ApprovalError, Error, PolicyError
-from sqlfl.guard.approvals import Approvals
+from sqlfl.guard.approvals import APPROVED, MOST_WAITING, Approvals, Filed
 from sqlfl.guard.canonical import canonical
 from sqlfl.guard.records import Records
 from sqlfl.options.policies import within
-from sqlfl.request import Asked, Verdict, digest, verdicts_from_json
+from sqlfl.request import WAITING, Asked, Verdict, digest, verdicts_from_json
 from sqlfl.schema import Client, specifications_to_json
 from tests.conftest import Open
 from tests.guard.clinic import (
@@ -415,6 +415,25 @@ def test_few_requests_wait_and_few_proposals_are_kept(
     for epochs in range(101):
         reply = ask(proposal(request=replace(REQUEST, options=str(epochs)).to_json()))
     refused(reply, "100 runs of acme wait for its owner already")
+
+
+def test_requests_of_analysts_are_their_own(clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(clinic)
+    approvals = Approvals(Records(clinic, "memory"))
+
+    def number(analyst: str, what: str) -> int | None:
+        with pytest.raises(ApprovalError):
+            approvals.check(Filed(what, analyst, (), REQUEST, ()))
+        return approvals.state(analyst, what)[1]
+
+    assert [number("acme", "a"), number("other", "a"), number("acme", "a")] == [1, 2, 1]
+    approvals.decide(1, APPROVED)
+    assert approvals.state("other", "a") == (WAITING, 2, "")
+    for k in range(MOST_WAITING):
+        number("acme", f"{k}")
+    with pytest.raises(PolicyError, match="100 runs of acme wait"):
+        approvals.check(Filed("b", "acme", (), REQUEST, ()))
+    assert number("other", "b") == MOST_WAITING + 3
 
 
 # -- the canonical form ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 import sqlfl
 from sqlfl import messages as ms
 from sqlfl.errors import PolicyError
+from sqlfl.guard import differencing
 from sqlfl.guard.differencing import Rows, isolates
 from sqlfl.guard.marks import marked
 from sqlfl.party.party import PartyClient, Secrets
@@ -101,6 +102,30 @@ def test_as_many_rows_as_the_rule_says_are_enough(least: int) -> None:
     halves = [ones(range(50)), ones(range(50, 100 - 1))]
     assert not isolates(halves[:1], halves[1], least)
     assert isolates(halves, ones(everyone), least)
+
+
+def test_few_rows_that_one_run_has_and_another_not() -> None:
+    """Also where the other has many that the one has not."""
+    before, now = np.zeros(100), np.zeros(100)
+    before[:54] = now[:50] = now[60:] = 1
+    assert isolates([rows(before)], rows(now), 5)
+    assert isolates([rows(now)], rows(before), 5)
+    assert not isolates([rows(before)], rows(now), 4)
+
+
+def test_a_run_without_a_row_tells_of_none() -> None:
+    none, many = rows(np.zeros(100)), rows(np.ones(100))
+    assert not isolates([], none, LEAST)
+    assert not isolates([many], none, LEAST)
+    assert not isolates([none], many, LEAST)
+
+
+def test_more_rows_than_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(differencing, "LARGEST", 200)
+    many = rows(np.ones(100))
+    assert not isolates([many], many, LEAST)
+    with pytest.raises(PolicyError, match="3 sets of up to 100 rows are too many"):
+        isolates([many, many], many, LEAST)
 
 
 def test_rows_that_count_for_much_are_as_few() -> None:

@@ -519,6 +519,13 @@ with sqlfl.connect(analyst="acme", progress=False) as fed:
 """
 
 
+def test_each_part_of_an_entry_counts() -> None:
+    whole = Entry(FEATURES, multiplier=2.0, epsilon=1.0, delta=5e-5)
+    parts = (replace(whole, multiplier=0.0), replace(whole, epsilon=0.0), replace(whole, delta=0.0))
+    for less in parts:
+        assert account_epsilon([less], 1e-4) < account_epsilon([whole], 1e-4)
+
+
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["prepare", "send_labels", "residuals", "save"])
 def test_a_process_that_is_killed_leaves_what_it_reserved(tmp_path: Path, kind: str) -> None:

@@ -46,6 +46,13 @@ def test_policies_have_versions(owner: Owner) -> None:
     assert owner.sql("SHOW POLICIES").arrow()["version"].to_pylist() == [3]
 
 
+def test_one_version_of_a_policy_holds(owner: Owner, con: duckdb.DuckDBPyConnection) -> None:
+    owner.sql("CREATE OR REPLACE TRAINING POLICY Research")
+    owner.sql("CREATE TRAINING POLICY other")
+    now = "SELECT name, version FROM sqlfl.policies WHERE dropped_at IS NULL ORDER BY ALL"
+    assert con.sql(now).fetchall() == [("other", 1), ("research", 2)]
+
+
 def test_grants_add_up_and_end(owner: Owner) -> None:
     owner.sql(GRANT)
     owner.sql("GRANT TRAIN (*), PREDICT ON main.Patients TO 'acme' UNDER RESEARCH")
@@ -54,6 +61,21 @@ def test_grants_add_up_and_end(owner: Owner) -> None:
     assert roles(owner) == ["JOIN (pid)", "PREDICT"]
     owner.sql("REVOKE ALL ON patients FROM 'acme'")
     assert roles(owner) == []
+
+
+def test_a_grant_of_another_analyst_or_table_is_left_as_it_is(
+    owner: Owner, con: duckdb.DuckDBPyConnection
+) -> None:
+    con.execute("CREATE TABLE visits (pid INTEGER)")
+    owner.sql(f"{GRANT}; {GRANT.replace('acme', 'other')}")
+    owner.sql("GRANT JOIN (pid) ON visits TO 'acme' UNDER research")
+    owner.sql("GRANT PREDICT ON patients TO 'acme' UNDER research")
+    owner.sql("REVOKE TRAIN, JOIN ON patients FROM 'acme'")
+    assert roles(owner) == ["TRAIN (age), JOIN (pid)", "JOIN (pid)", "PREDICT"]
+    owner.sql("REVOKE PREDICT ON patients FROM 'acme'")
+    assert roles(owner) == ["TRAIN (age), JOIN (pid)", "JOIN (pid)"]
+    # nothing is written anew that is as it was
+    assert con.sql("SELECT count(*) FROM sqlfl.grants").fetchall() == [(4,)]
 
 
 def test_it_is_kept_in_the_file(tmp_path: Path) -> None:
