@@ -120,7 +120,9 @@ def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[F
     """Of runs that the coordinator knows at this party's clients, and of heads of a whole chain
     that the other side was told."""
     sides = [_by_run(map(_entry, rows)) for rows in (party, coordinator)]
-    clients = {client for client, _ in sides[0]}
+    clients = {_entry(row).client for row in party}
+    if coordinator and not party:
+        yield "party", "", "it has no entries, and the coordinator has some, perhaps of its clients"
     for key, theirs in sides[1].items():
         client, run = key
         if client not in clients:

@@ -359,6 +359,17 @@ def test_an_entry_that_is_missing_is_named() -> None:
     assert faults(own, []) == []
 
 
+def test_a_party_that_has_dropped_all_of_its_runs_is_found_out() -> None:
+    theirs = chain(*of_run("bank"))
+    planning = chain(("bank", "", "down", "list_tables", ""))
+    assert faults(planning, theirs) == [
+        ("both", "r", "message 1 of the run at bank is not the same")
+    ]
+    said = "it has no entries, and the coordinator has some, perhaps of its clients"
+    assert faults([], theirs) == [("party", "", said)]
+    assert faults([], []) == []
+
+
 def test_heads_that_were_told_of_other_messages_of_a_run() -> None:
     before = of_run("bank")[:2]
     own = chain(*before)
