@@ -51,8 +51,7 @@ sides = {path: entries(path) for path in paths}
 wrong = [f"{path}: {fault}" for path, rows in sides.items() for fault in faults(rows)]
 if len(paths) == 2:
     clients = {row[2] for row in sides[paths[0]]}
-    if sides[paths[1]] and not clients:
-        wrong.append(f"{paths[0]} has no entries, and {paths[1]} has some")
+    wrong += [f"{paths[0]} has no entries"] if sides[paths[1]] and not clients else []
     party, coordinator = (of_runs(rows, clients) for rows in sides.values())
     for run, said in coordinator.items():
         if any(a != b for a, b in zip_longest(party.get(run, []), said)):
