@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from sqlfl.__main__ import main
+from sqlfl.cli.main import HOMES
 from sqlfl.cli.reading import page, pages
 
 ROOT = Path(__file__).parent.parent
@@ -92,3 +93,15 @@ def test_an_owner_with_a_store_at_the_command_line(
     said = capsys.readouterr().err
     assert "No such option" in said
     assert "unexpected extra argument" in said
+
+
+def test_help_lists_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    listed = capsys.readouterr().out
+    for name in HOMES:
+        assert f"  {name} " in listed
+        main([name, "--help"])
+        assert f"sqlfl {name}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["verfy"])
+    assert "did you mean verify?" in capsys.readouterr().err

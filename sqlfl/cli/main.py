@@ -12,18 +12,18 @@ import sqlfl
 from sqlfl.errors import Error, nearest
 
 HOMES = {
-    "docs": "reading",
-    "examples": "reading",
-    "owner": "owning",
-    "verify": "owning",
-    "keygen": "keygen",
-    "coordinator": "serving",
-    "party": "serving",
-    "sql": "asking",
-    "status": "asking",
-    "shell": "shell",
+    "docs": ("reading", "print a page of the documentation"),
+    "examples": ("reading", "copy the examples into a folder"),
+    "owner": ("owning", "run statements of the owner of a database"),
+    "verify": ("owning", "look whether kept messages hang together"),
+    "keygen": ("keygen", "make keys, certificates and the secret of parties"),
+    "coordinator": ("serving", "serve as the coordinator"),
+    "party": ("serving", "serve a party's database to a coordinator"),
+    "sql": ("asking", "run statements at a coordinator"),
+    "status": ("asking", "show the parties and what is running"),
+    "shell": ("shell", "enter statements at a prompt"),
 }
-"""Of each command the module, in the order of help."""
+"""Of each command the module, and what help says without loading it."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 
@@ -39,9 +39,13 @@ class Commands(click.Group):
             close = nearest(cmd_name, HOMES)
             meant = f"; did you mean {close}?" if close else ""
             ctx.fail(f"there is no command {cmd_name!r}{meant}")
-        module = import_module(f"sqlfl.cli.{HOMES[cmd_name]}")
+        module = import_module(f"sqlfl.cli.{HOMES[cmd_name][0]}")
         found: click.Command = getattr(module, cmd_name)
         return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in HOMES.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from sqlfl.cli.main import cli
+from sqlfl.cli.serving import _serving
 from sqlfl.remote import certificates as ct
 from tests.cli.processes import ROOT, surroundings
 from tests.cli.study import MADE, listening
@@ -188,3 +189,14 @@ def test_an_agent_loads_neither_planner_nor_coordinator() -> None:
     loaded = done.stdout.split()
     parts = ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.service", "sqlfl.session")
     assert not [name for name in loaded if name.startswith(parts)]
+
+
+def test_a_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("sqlfl.cli.serving.os._exit", ended.append)
+    with _serving("text") as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+        assert not ended
+        signal.raise_signal(signal.SIGINT)
+    assert ended == [128 + signal.SIGINT]

@@ -1,0 +1,43 @@
+"""The end of a coordinator while others are connected."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+from sqlfl.remote.agent import HELLO, PARTY, Agent
+from sqlfl.remote.frames import VERSIONS, Frame
+from sqlfl.remote.stream import Credentials, Stream
+from sqlfl.service.server import CoordinatorServer
+from tests.remote.party import QUICK, Admitting, Serving, at, running
+
+
+def served(admits: Admitting) -> CoordinatorServer:
+    return CoordinatorServer("grpc://127.0.0.1:0", "coordinator", admits, Credentials(), QUICK)
+
+
+def test_who_is_connected_is_told_and_goes() -> None:
+    admits, said = Admitting("bank"), list[str]()
+    server = served(admits)
+    where = at(server, secure=False)
+    with ExitStack() as stack:
+        agent = Agent(where, "bank", 1, Serving([]), Credentials(), said.append)
+        stack.enter_context(running(agent))
+        assert admits.there["bank"].wait(20)
+        assert server.shutdown(20.0)
+        assert admits.gone["bank"].is_set()
+    assert "no connection: the coordinator has ended" in said
+
+
+def test_who_does_not_go_is_left() -> None:
+    """A process that is stopped reads nothing, and keeps its connection."""
+    admits = Admitting("bank")
+    server = served(admits)
+    with Stream(at(server, secure=False), Credentials(), PARTY) as stream:
+        told = {"versions": list(VERSIONS), "name": "bank", "clients": 1, "boot": "b"}
+        stream.sender.send(Frame(HELLO, told))
+        assert admits.there["bank"].wait(20)
+        began = time.monotonic()
+        assert not server.shutdown(0.3)
+        assert time.monotonic() - began < 5.0
+    assert server.shutdown(20.0)
