@@ -137,7 +137,9 @@ class DeskLine:
             stream.sender.send(Frame(HELLO, hello))
             welcome = stream.receiver.receive()
             if welcome.kind == REFUSED:
-                raise Error(f"the coordinator refuses: {welcome.text('why')}")
+                why = welcome.text("why")
+                hint = self._named() if "another coordinator" in why else None
+                raise Error(f"the coordinator refuses: {why}", hint=hint)
             if welcome.kind != WELCOME:
                 raise WireError(f"{welcome.kind} came where a welcome does")
             spoken([welcome.told.get("version")])
@@ -146,10 +148,11 @@ class DeskLine:
             if stream is not None:
                 stream.__exit__()
             if isinstance(error, (pa.ArrowException, OSError, EOFError, WireError)):
-                raise Error(
-                    f"cannot connect to {self._location}: {said(error)}",
-                    hint="is the coordinator there, and are the certificates of one authority?",
-                ) from error
+                why = said(error)
+                hint = "is the coordinator there, and are the certificates of one authority?"
+                if "Peer name" in why:
+                    hint = self._named()
+                raise Error(f"cannot connect to {self._location}: {why}", hint=hint) from error
             raise
         self._stream = stream
         for work in (
@@ -159,6 +162,12 @@ class DeskLine:
         ):
             threading.Thread(target=work, name="sqlfl-desk", daemon=True).start()
         return stream
+
+    def _named(self) -> str:
+        return (
+            f"it was taken for {self._server}: `coordinator_name` in the settings is the name of "
+            "its certificate, where that is not the host's"
+        )
 
     def _read(self, stream: Stream) -> None:
         try:

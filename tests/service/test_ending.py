@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
+import pyarrow as pa
+
 from sqlfl.remote.agent import HELLO, PARTY, Agent
 from sqlfl.remote.frames import VERSIONS, Frame
 from sqlfl.remote.stream import Credentials, Stream
+from sqlfl.service.board import Board
+from sqlfl.service.calls import CALL, FAILED, SQL, Calls
 from sqlfl.service.server import CoordinatorServer
 from tests.remote.party import QUICK, Admitting, Serving, at, running
 
@@ -27,6 +31,26 @@ def test_who_is_connected_is_told_and_goes() -> None:
         assert server.shutdown(20.0)
         assert admits.gone["bank"].is_set()
     assert "no connection: the coordinator has ended" in said
+
+
+class Sent:
+    """A sender that keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def send(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+
+def test_nothing_begins_while_it_ends() -> None:
+    sent = Sent()
+    calls = Calls(None, sent, 4, Board(()))  # type: ignore[arg-type]
+    calls.end()
+    calls.take(Frame(CALL, {"number": 1, "what": SQL}, pa.py_buffer(b"SHOW MODELS")))
+    (frame,) = sent.frames
+    assert (frame.kind, frame.told["message"]) == (FAILED, "the coordinator ends")
+    assert calls.running == 0
 
 
 def test_who_does_not_go_is_left() -> None:
