@@ -7,6 +7,7 @@ import sys
 import click
 
 import sqlfl
+from sqlfl.ownership.door import door_of, through
 
 
 @click.command()
@@ -16,10 +17,16 @@ import sqlfl
 def owner(database: str, statements: tuple[str, ...], store: str | None) -> None:
     """Run statements of the owner of a database, up to the first that fails.
 
-    Without any, they come from standard input.
+    Without any, they come from standard input. Where an agent has the database open, it runs them.
     """
+    texts = statements or (sys.stdin.read(),)
+    place = door_of(database)
+    if through(place, "") is not None:
+        for text in texts:
+            print(through(place, text))
+        return
     with sqlfl.owner(database, store) as own:
-        for text in statements or (sys.stdin.read(),):
+        for text in texts:
             print(own.sql(text))
 
 

@@ -17,6 +17,8 @@ import click
 
 from sqlfl.cli.logs import FORMATS, logging_to
 from sqlfl.errors import Error
+from sqlfl.ownership.door import Door, door_of
+from sqlfl.ownership.owner import Owner
 from sqlfl.remote.agent import Agent
 from sqlfl.remote.certificates import checked_name
 from sqlfl.remote.hosting import Host, Known
@@ -105,7 +107,10 @@ def party(
         check_location(join, insecure=insecure)
         found = read_settings(PartySettings, config)
         own = replace(found, name=name or found.name, database=database or found.database)
-        with _host(own, insecure=insecure) as (host, credentials):
+        with (
+            _host(own, insecure=insecure) as (host, credentials),
+            Door(door_of(own.database), Owner(*host.databases)),
+        ):
             agent = Agent(
                 join, own.name, 1, host, credentials, _said(own.name),
                 server=own.coordinator, called=own.agent, first=own.index,

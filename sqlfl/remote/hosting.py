@@ -22,6 +22,7 @@ import pyarrow as pa
 from sqlfl import messages as ms
 from sqlfl.attachment import Attachment, Place, Source, Store
 from sqlfl.errors import Error, PolicyError, WireError
+from sqlfl.files import Connection
 from sqlfl.guard.homes import Home
 from sqlfl.guard.records import Records
 from sqlfl.interrupts import AGAIN
@@ -154,6 +155,13 @@ class Host:
             ends = list(self._ends.values())
         for end in ends:
             end.interrupt()
+
+    @property
+    def databases(self) -> tuple[Connection, Connection | None]:
+        """The database, and its store where it has one; both stay open as long as this is."""
+        assert self._place is not None
+        store = self._place.records
+        return self._place.con, None if store is None else store.con
 
     @property
     def working(self) -> bool:
