@@ -69,12 +69,28 @@ class Desk:
         self.study, self.analyst = study, analyst
         self._parties = parties
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._speaker = ""
+        self._running = 0
+        self._refused: dict[str, str] = {}
+        """Parties that were there, and why they were not admitted."""
         self.federation = Federation(path, analyst=analyst, progress=_tell)
 
     def speak(self, speaker: str) -> None:
         """The pass of the analyst's latest connection."""
         self._speaker = speaker
+
+    def begin(self, most: int) -> bool:
+        """Another statement, by whichever connection; not where so many are running."""
+        with self._counting:
+            if self._running >= most:
+                return False
+            self._running += 1
+            return True
+
+    def end(self) -> None:
+        with self._counting:
+            self._running -= 1
 
     def admit(self) -> None:
         """Those that are there, and were not before."""
@@ -87,7 +103,9 @@ class Desk:
                 ends = {n: RemoteEnd(line, self.study, speaker) for n, line in enumerate(lines)}
                 try:
                     self.federation.admit(name, ends)
+                    self._refused.pop(name, None)
                 except Error as error:
+                    self._refused[name] = error.message
                     log.warning("%s is not admitted to %s: %s", name, self.study, error.message)
 
     @contextmanager
@@ -96,13 +114,17 @@ class Desk:
         try:
             yield
         except Error as error:
-            known = set(self.federation.parties)
-            away = [n for n in self._parties if n not in known and _named(n, text)]
-            if away:
-                error.say_where(
-                    f"of study {self.study}, {' and '.join(away)} is not connected, and has not "
-                    "been since the coordinator began"
-                )
+            known, refused = set(self.federation.parties), dict(self._refused)
+            for name in self._parties:
+                if name in known or not _named(name, text):
+                    continue
+                if name in refused:
+                    error.say_where(f"{name} is not used in study {self.study}: {refused[name]}")
+                else:
+                    error.say_where(
+                        f"of study {self.study}, {name} is not connected, and has not been since "
+                        "the coordinator began"
+                    )
             raise
 
     def close(self) -> None:

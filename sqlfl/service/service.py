@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,14 +14,15 @@ import pyarrow as pa
 from sqlfl.errors import Error, PolicyError, WireError
 from sqlfl.remote.agent import HELLO, WELCOME
 from sqlfl.remote.certificates import checked_name
-from sqlfl.remote.frames import Frame, Receiver, Sender, spoken
+from sqlfl.remote.frames import Frame, Receiver, spoken
 from sqlfl.remote.passes import checked
 from sqlfl.remote.settings import CoordinatorSettings
 from sqlfl.remote.stream import PING, PONG, Credentials
 from sqlfl.service.board import Board
-from sqlfl.service.calls import Calls
+from sqlfl.service.calls import MOST_TEXT, Calls
 from sqlfl.service.desks import Desk
 from sqlfl.service.line import Line
+from sqlfl.service.outbox import Outbox
 from sqlfl.service.server import CoordinatorServer, Refusal, Times
 
 log = logging.getLogger("sqlfl.remote")
@@ -81,8 +83,9 @@ class Service:
             calls, desks = tuple(self._calls), tuple(self._desks.values())
         for own in calls:
             own.interrupt_all()
+        due = time.monotonic() + seconds
         for own in calls:
-            own.join(seconds)
+            own.join(due)
         for lines in self._lines.values():
             for line in lines:
                 line.close("the coordinator ends")
@@ -110,7 +113,7 @@ class Service:
 
     # -- analysts ---------------------------------------------------------------------------------
 
-    def _analyst(self, identity: str, receiver: Receiver, sender: Sender) -> None:
+    def _analyst(self, identity: str, receiver: Receiver, sender: Outbox) -> None:
         hello = receiver.receive()
         if hello.kind != HELLO:
             raise WireError(f"{hello.kind} came where a hello does")
@@ -128,6 +131,7 @@ class Service:
             "heartbeat_ms": int(1e3 * self._settings.heartbeat),
         }  # fmt: skip
         sender.send(Frame(WELCOME, told))
+        receiver.most_bytes = MOST_TEXT
         calls = Calls(desk, sender, self._settings.statements, self.board)
         with self._lock:
             if self._closing:
@@ -136,8 +140,10 @@ class Service:
         try:
             while True:
                 frame = receiver.receive()
+                if sender.full:
+                    raise Refusal("the analyst asks, and does not read the answers")
                 if frame.kind == PING:
-                    sender.send(Frame(PONG))
+                    sender.offer(Frame(PONG))
                 elif frame.kind == PASS:
                     speaker = frame.text("pass")
                     if self._known(identity, study, speaker) != analyst:
