@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -129,25 +129,19 @@ class DeskLine:
 
     def _connected(self) -> Stream:
         """A new stream; the lock is held, but by the constructor."""
-        stream = Stream(self._location, self._credentials, ANALYST, self._server)
-        try:
+        with self._placed():
+            stream = Stream(self._location, self._credentials, ANALYST, self._server)
+        with self._placed(), ExitStack() as stack:
+            stack.push(stream)
             hello = {"versions": list(VERSIONS), "study": self.study, "pass": self._pass()}
-            stream.sender.send(Frame(HELLO, hello))
-            welcome = stream.receiver.receive()
+            welcome = stream.greeted(Frame(HELLO, hello))
             if welcome.kind == REFUSED:
                 raise Error(f"the coordinator refuses: {welcome.text('why')}")
             if welcome.kind != WELCOME:
                 raise WireError(f"{welcome.kind} came where a welcome does")
             spoken([welcome.told.get("version")])
             heartbeat = welcome.number("heartbeat_ms") / 1e3
-        except BaseException as error:
-            stream.__exit__()
-            if isinstance(error, (pa.ArrowException, OSError, EOFError, WireError)):
-                raise Error(
-                    f"cannot connect to {self._location}: {said(error)}",
-                    hint="is the coordinator there, and are the certificates of one authority?",
-                ) from error
-            raise
+            stack.pop_all()
         self._stream = stream
         for work in (
             lambda: self._read(stream),
@@ -156,6 +150,16 @@ class DeskLine:
         ):
             threading.Thread(target=work, name="sqlfl-desk", daemon=True).start()
         return stream
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, EOFError, WireError) as error:
+            raise Error(
+                f"cannot connect to {self._location}: {said(error)}",
+                hint="is the coordinator there, and are the certificates of one authority?",
+            ) from error
 
     def _read(self, stream: Stream) -> None:
         try:
