@@ -106,6 +106,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             door = self._party if what == PARTY else self._doors.get(what)
             if door is None:
+                receiver.receive()  # who is still writing would not read why
                 raise Refusal(f"there is nothing called {what!r:.60} here")
             door(identity, receiver, sender)
         except (Refusal, WireError) as error:
