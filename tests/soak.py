@@ -30,8 +30,8 @@ def schedules(study: Distributed, count: int, expected: faults.Expected) -> None
         if number % 10 == 9 or number == count - 1:
             seconds = time.monotonic() - began
             print(
-                f"{number + 1} schedules in {seconds:.0f} s, {errors} clear errors, no wrong model, "
-                "no hang, nothing left",
+                f"{number + 1} schedules in {seconds:.0f} s, {errors} clear errors, no wrong "
+                "model, no hang, nothing left",
                 flush=True,
             )
 

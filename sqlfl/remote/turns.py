@@ -10,8 +10,8 @@ from types import TracebackType
 
 from sqlfl.errors import WireError
 
-EACH, ALL = 2, 64
-"""Pieces of work at once, of one and altogether."""
+EACH, ALL = 1, 64
+"""Pieces of work at once, of one and altogether: what one asks is served in order."""
 MOST_WAITING = 1024
 """Pieces that are at work or wait."""
 

@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sqlfl.errors import Error
+from sqlfl import messages as ms
+from sqlfl.errors import Error, LostError
 from sqlfl.progress import Step, Tell
 from sqlfl.service.line import Line
 from sqlfl.session import Federation
+from sqlfl.wire import received
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -53,7 +55,12 @@ class RemoteEnd:
     speaker: Callable[[], str]
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
-        return self.line.ask(0, data, self.study, self.speaker())
+        try:
+            return self.line.ask(0, data, self.study, self.speaker())
+        except LostError:
+            if isinstance(received(data), ms.Finish):  # else the run stays open there
+                self.line.leave(0, data, self.study, self.speaker())
+            raise
 
     def interrupt(self) -> None:
         self.line.interrupt(0, self.study, self.speaker())

@@ -22,6 +22,8 @@ AGAIN = 0.5
 """Seconds after which an interrupt is sent again while it is asked for."""
 MOST_SENT = 20
 """Times that a request is sent: where each ends the stream, another would too."""
+MOST_LEFT = 256
+"""Requests that nobody waits for, to a party that is away."""
 MOST_TOLD = 4096
 """Numbers of replies that have come which one request tells."""
 
@@ -55,6 +57,8 @@ class Line:
         self._lock = threading.Lock()
         self._number = 0
         self._pending: dict[int, _Pending] = {}
+        self._left: dict[int, _Pending] = {}
+        """Of these, those that nobody waits for."""
         self._received: set[int] = set()
         self._sender: Sender | None = None
         self._boot = ""
@@ -121,6 +125,7 @@ class Line:
                 raise WireError("a reply to no request")
             self._received.add(number)  # by a stream before, or too late, it may have come twice
             pending = self._pending.pop(number, None)
+            self._left.pop(number, None)
             if pending is None:
                 return
             self.bytes_up += len(frame.body)
@@ -147,6 +152,18 @@ class Line:
             raise self._lost(client, pending.why)
         return pending.reply
 
+    def leave(self, client: int, data: pa.Buffer, study: str, speaker: str) -> None:
+        """A request for when the party is back, unless it has been restarted by then; nobody waits
+        for its reply."""
+        with self._lock:
+            if self._closed or not self._boot:
+                return
+            pending, number = self._numbered(client, data, study, speaker)
+            self._left[number] = pending
+            if len(self._left) > MOST_LEFT:
+                del self._pending[next(iter(self._left))]
+                del self._left[next(iter(self._left))]
+
     def interrupt(self, client: int, study: str, speaker: str) -> None:
         """End what the client is serving for this analyst; where it is away, the wait for it."""
         now, of = time.monotonic(), (client, study, speaker)
@@ -168,27 +185,34 @@ class Line:
         with self._lock:
             if self._closed:
                 raise self._lost(client, "is not there any more")
-            self._number += 1
-            self.requests += 1
-            self.bytes_down += len(data)
-            number = self._number
-            received = [self._received.pop() for _ in range(min(MOST_TOLD, len(self._received)))]
-            told = {
-                "number": number, "client": client, "study": study, "pass": speaker,
-                "received": received,
-            }  # fmt: skip
-            pending = _Pending(Frame(REQUEST, told, data))
-            self._pending[number] = pending
-            if self._sender is not None:
-                self._send(number, self._sender)
+            return self._numbered(client, data, study, speaker)
+
+    def _numbered(
+        self, client: int, data: pa.Buffer, study: str, speaker: str
+    ) -> tuple[_Pending, int]:
+        """The lock is held, so that numbers rise on their way."""
+        self._number += 1
+        self.requests += 1
+        self.bytes_down += len(data)
+        number = self._number
+        received = [self._received.pop() for _ in range(min(MOST_TOLD, len(self._received)))]
+        told = {
+            "number": number, "client": client, "study": study, "pass": speaker,
+            "received": received,
+        }  # fmt: skip
+        pending = _Pending(Frame(REQUEST, told, data))
+        self._pending[number] = pending
+        if self._sender is not None:
+            self._send(number, self._sender)
         return pending, number
 
     def _send(self, number: int, sender: Sender) -> None:
-        """The lock is held, so that numbers rise."""
+        """The lock is held."""
         pending = self._pending[number]
         pending.sent += 1
         if pending.sent > MOST_SENT:
             del self._pending[number]
+            self._left.pop(number, None)
             pending.why = f"was asked {MOST_SENT} times, and the connection has broken each time"
             pending.done.set()
             return
@@ -207,6 +231,7 @@ class Line:
             told = pending.frame.told
             if of in (None, (told["client"], told["study"], told["pass"])):
                 del self._pending[number]
+                self._left.pop(number, None)
                 pending.why = why
                 pending.done.set()
 

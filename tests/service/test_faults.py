@@ -1,5 +1,5 @@
-"""Real processes that are killed, stopped and cut off: the right model, or a clear error in time, and
-nothing is left."""
+"""Real processes that are killed, stopped and cut off: the right model, or a clear error in time,
+and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""All that a hostile coordinator tries, by a stream to the party's agent: what comes down is checked
-as if it were asked beside it."""
+"""All that a hostile coordinator tries, by a stream to the party's agent: what comes down is
+checked as if it were asked beside it."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from sqlfl import messages as ms
 from sqlfl.errors import LostError
 from sqlfl.remote import agent as agents
 from sqlfl.remote.agent import HELLO, PARTY, Agent, Refused
 from sqlfl.remote.frames import END, REPLY, REQUEST, SCHEMA, Frame, Receiver, Sender
+from sqlfl.remote.settings import Member
 from sqlfl.remote.stream import Credentials, Stream
-from sqlfl.service.line import Line
+from sqlfl.service.desks import RemoteEnd
+from sqlfl.service.line import MOST_LEFT, Line
+from sqlfl.service.service import ANALYST, Service
+from sqlfl.wire import encoded, received
 from tests.depth import SEED, THOROUGH
 from tests.remote.party import (
     QUICK,
@@ -35,6 +41,7 @@ from tests.remote.party import (
     serving,
 )
 from tests.service.processes import resident, until
+from tests.service.study import settings
 from tests.service.test_line import doubled
 
 PLAIN = Credentials()
@@ -50,10 +57,12 @@ def hello(**changed: Any) -> Frame:
 @contextmanager
 def joined(admits: Admitting, **changed: Any) -> Iterator[Stream]:
     """A party by hand."""
-    with serving(admits, secure=False) as server:
-        with Stream(at(server, secure=False), PLAIN, PARTY) as stream:
-            assert stream.greeted(hello(**changed)).kind == "welcome"
-            yield stream
+    with (
+        serving(admits, secure=False) as server,
+        Stream(at(server, secure=False), PLAIN, PARTY) as stream,
+    ):
+        assert stream.greeted(hello(**changed)).kind == "welcome"
+        yield stream
 
 
 def asked(line: Line) -> tuple[threading.Thread, list[object]]:
@@ -117,9 +126,11 @@ def test_a_request_that_the_party_could_not_serve() -> None:
     def fails(data: pa.Buffer) -> pa.Buffer:
         raise ZeroDivisionError
 
-    with connected({"bank": [fails]}, secure=False) as (admits, _):
-        with pytest.raises(LostError, match="bank/0: failed beyond its own failures"):
-            admits.lines["bank"].ask(0, NOTHING, "", "")
+    with (
+        connected({"bank": [fails]}, secure=False) as (admits, _),
+        pytest.raises(LostError, match="bank/0: failed beyond its own failures"),
+    ):
+        admits.lines["bank"].ask(0, NOTHING, "", "")
 
 
 def test_a_request_that_ends_every_stream() -> None:
@@ -201,6 +212,37 @@ def test_of_two_agents_of_one_name_the_later_serves() -> None:
                 time.sleep(0.02)
             assert line.away == 0.0
         assert line.reconnections == 1
+
+
+def test_a_run_is_ended_once_the_party_is_back() -> None:
+    """Where it was away for too long, nobody waits any more, and the party would keep the run."""
+    line = Line("bank", 0.2)
+    end = RemoteEnd(line, "heart", lambda: "pass")
+    kept: list[Frame] = []
+
+    class Notes(Sender):
+        def __init__(self) -> None:
+            pass
+
+        def send(self, frame: Frame) -> None:
+            kept.append(frame)
+
+    first, second = Notes(), Notes()
+    line.connect(first, "boot")
+    line.disconnect(first)
+    for message in (ms.SendKeys("r", 0), ms.Finish("r", -1)):
+        line._away_since = -1e9
+        with pytest.raises(LostError):
+            end.handle(pa.py_buffer(encoded(message)))
+    for _ in range(MOST_LEFT + 5):
+        line.leave(0, pa.py_buffer(encoded(ms.Finish("r", -1))), "heart", "pass")
+    line.connect(second, "boot")
+    assert len(kept) == MOST_LEFT
+    assert {received(frame.body).kind for frame in kept} == {"finish"}
+    for frame in kept:
+        line.receive(Frame(REPLY, {"number": frame.number("number")}))
+    assert not line._pending
+    assert not line._left
 
 
 def test_a_peer_that_reads_nothing_holds_up_nobody() -> None:
@@ -451,10 +493,8 @@ FRAMES = 20_000 if THOROUGH else 300
 
 @pytest.mark.parametrize("door", ["party", "analyst", "nobody"])
 def test_nonsense_at_the_coordinators_doors(door: str, tmp_path: Path) -> None:
-    from sqlfl.service.service import ANALYST, Service
-    from tests.service.study import settings
-
     own = settings(tmp_path, {"bank": 1, "lab": 1}, lease=2.0, heartbeat=0.5)
+    own = replace(own, parties={name: Member(agents=(name,)) for name in own.parties})
     service = Service(own, "grpc://127.0.0.1:0", None, insecure=True)
     where = f"grpc://127.0.0.1:{service.port}"
     greeting = {
