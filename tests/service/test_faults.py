@@ -255,6 +255,43 @@ def test_a_slow_link(study: Distributed, expected: Expected) -> None:
     until(study.idle)
 
 
+def test_a_coordinator_that_is_stopped_for_longer(study: Distributed, expected: Expected) -> None:
+    """Parties that it has left alone for longer than the lease have forgotten its runs."""
+    study.restart("lab", kind="start", signal=int(signal.SIGSTOP), pid=study.coordinator.pid)
+    with study.analyst() as fed:
+        study.connected(fed)
+        waker = threading.Timer(3 * LEASE, study.coordinator.send_signal, (signal.SIGCONT,))
+        waker.start()
+        assert ends(fed) is not None
+        waker.join()
+    with study.analyst() as fed:
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_coordinator_that_is_told_to_end(
+    study: Distributed, expected: Expected, stops: bool
+) -> None:
+    """In time, beside a party that is stopped too; the others come back to the next one."""
+    lab = study.processes["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        if stops:
+            lab.send_signal(signal.SIGSTOP)
+        study.coordinator.terminate()
+        try:
+            assert study.coordinator.wait(LONGEST) == 0
+        finally:
+            lab.send_signal(signal.SIGCONT)
+    study.restart_coordinator()
+    with study.analyst() as fed:
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
 def disturbed(study: Distributed, draw: random.Random) -> None:
     """One thing that goes wrong, and is put right."""
     party = draw.choice(["clinic", "lab"])
