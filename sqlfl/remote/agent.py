@@ -112,6 +112,7 @@ class Agent:
         self._open: Stream | None = None
         """That is being opened, or is served."""
         self._served = False
+        self._longest = LONGEST_WAIT
 
     def run(self) -> None:
         """Connect, and again where that fails or breaks. Raises Refused."""
@@ -133,9 +134,7 @@ class Agent:
                 self._seen("the connection has ended")
             except (pa.ArrowException, OSError, EOFError, WireError) as error:
                 self._seen(f"no connection: {said(error)}")
-            longest = LONGEST_WAIT
-            if self._terms is not None:
-                longest = min(longest, max(FIRST_WAIT, self._terms.lease / SHARE))
+            longest = self._longest
             if self._served:
                 there = time.monotonic()
             if self._served and there - began > longest:
@@ -177,6 +176,7 @@ class Agent:
                 self._replies = Replies()  # what is still served ends up in those before
             self._serves.welcome(terms.coordinator, terms.session)
             self._terms, self._stream, self._served = terms, stream, True
+            self._longest = min(LONGEST_WAIT, max(FIRST_WAIT, terms.lease / SHARE))
             self._seen(f"connected to {terms.coordinator}")
             watch = threading.Thread(
                 target=stream.watch, args=(terms.heartbeat,), name="sqlfl-heartbeat"

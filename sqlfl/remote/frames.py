@@ -26,8 +26,8 @@ END = "end"
 VERSIONS = (1,)
 """Of this format that are understood, in order; a connection speaks the newest that both know."""
 SCHEMA = pa.schema([("bytes", pa.uint8())])
-PIECE = 4 << 20
-"""Bytes of a body that travel in one record batch."""
+PIECE = 1 << 20
+"""Bytes of a body that travel in one record batch: a sign of life on slow links, too."""
 LONGEST_HEADER = 1 << 20
 MOST_BYTES = 8 << 30
 """Of a body."""

@@ -224,6 +224,7 @@ def test_a_link_that_is_cut_within_the_lease(study: Distributed, expected: Expec
     until(study.idle)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", ["cut", "pause"])
 def test_a_link_that_is_cut_for_longer(study: Distributed, expected: Expected, way: str) -> None:
     link = study.links["lab"]
@@ -255,6 +256,7 @@ def test_a_slow_link(study: Distributed, expected: Expected) -> None:
     until(study.idle)
 
 
+@pytest.mark.skipif(not THOROUGH, reason="it waits for long")
 def test_a_coordinator_that_is_stopped_for_longer(study: Distributed, expected: Expected) -> None:
     """Parties that it has left alone for longer than the lease have forgotten its runs."""
     study.restart("lab", kind="start", signal=int(signal.SIGSTOP), pid=study.coordinator.pid)
@@ -270,7 +272,7 @@ def test_a_coordinator_that_is_stopped_for_longer(study: Distributed, expected: 
     until(study.idle)
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, True] if THOROUGH else [False])
 def test_a_coordinator_that_is_told_to_end(
     study: Distributed, expected: Expected, stops: bool
 ) -> None:
