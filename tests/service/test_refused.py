@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from sqlfl.remote.frames import Frame
 from sqlfl.remote.hosting import Host
 from sqlfl.remote.passes import Passes, issue
 from sqlfl.remote.settings import AnalystSettings
-from sqlfl.remote.stream import Credentials, Stream
+from sqlfl.remote.stream import PING, PONG, Credentials, Stream
+from sqlfl.service.calls import MOST_TEXT
 from sqlfl.service.desk_line import DeskLine
-from sqlfl.service.service import ANALYST
+from sqlfl.service.service import ANALYST, PASS
 from sqlfl.wire import encoded, received
 from tests.conftest import Open
 from tests.remote.party import AUTHORITY, AUTHORITY_KEY, Admitting, at, serving
@@ -216,6 +219,58 @@ def test_nobody_is_there(tmp_path: Path) -> None:
     analyst = AnalystSettings(**written(tmp_path, "alice"), coordinator_name=COORDINATOR)
     with pytest.raises(Error, match="cannot connect to grpc"):
         DeskLine("grpc+tls://127.0.0.1:1", "heart", analyst, "alice")
+
+
+def test_a_pass_that_follows_is_the_same_analysts(study: Running) -> None:
+    with Stream(study.location, ALICE, ANALYST, COORDINATOR) as stream:
+        assert stream.greeted(Frame(HELLO, analyst_hello(ALICE))).kind == WELCOME
+        desk = study.service._desks["heart", "alice"]
+        before, another = desk._speaker, passed(ALICE)
+        stream.sender.send(Frame(PASS, {"pass": another}))
+        stream.sender.send(Frame(PING))
+        assert stream.receive().kind == PONG
+        assert desk._speaker == another != before
+        stream.sender.send(Frame(PASS, {"pass": passed(CAROL)}))
+        assert "another analyst" in stream.receive().text("why")
+        assert desk._speaker == another
+
+
+@pytest.mark.parametrize("frame", [Frame("gossip"), Frame("call", {"number": -1}), Frame("call")])
+def test_an_analyst_who_breaks_the_rules(study: Running, frame: Frame) -> None:
+    with Stream(study.location, ALICE, ANALYST, COORDINATOR) as stream:
+        assert stream.greeted(Frame(HELLO, analyst_hello(ALICE))).kind == WELCOME
+        stream.sender.send(frame)
+        found = stream.receive()
+        assert found.kind == "refused"
+        assert frame.kind in found.text("why")
+
+
+def test_a_text_that_is_too_long(study: Running) -> None:
+    """It is not read whole."""
+    with Stream(study.location, ALICE, ANALYST, COORDINATOR) as stream:
+        assert stream.greeted(Frame(HELLO, analyst_hello(ALICE))).kind == WELCOME
+        long = pa.py_buffer(bytes(MOST_TEXT + 1))
+        with suppress(pa.ArrowException, OSError, EOFError):  # it may be gone amid it
+            with suppress(pa.ArrowException, OSError):
+                stream.sender.send(Frame("call", {"number": 1, "what": "sql"}, long))
+            assert "a size that is not 0 to 4,194,304" in stream.receive().text("why")
+        with pytest.raises((EOFError, pa.ArrowException)):
+            stream.receive()
+
+
+def test_a_pass_is_renewed_before_it_is_over(tmp_path: Path) -> None:
+    made = settings(tmp_path, {"bank": 1}, lease=2.0, heartbeat=0.2)
+    analyst = AnalystSettings(
+        **written(tmp_path, "alice"), coordinator_name=COORDINATOR, pass_hours=0.8 / 3600
+    )
+    with own.serving(tmp_path, made) as running:
+        line = DeskLine(running.location, "heart", analyst, "alice")
+        desk = running.service._desks["heart", "alice"]
+        before = desk._speaker
+        time.sleep(1.0)
+        assert desk._speaker != before
+        assert line._stream is not None
+        line.close()
 
 
 # -- at the party ----------------------------------------------------------------------------------
