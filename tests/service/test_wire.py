@@ -410,6 +410,30 @@ def test_who_says_no_welcome_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     assert "no connection" in said[0]
 
 
+def test_a_coordinator_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amid a reply: the agent comes again, and answers."""
+    monkeypatch.setattr(agents, "FIRST_WAIT", 0.05)
+    streams: list[int] = []
+    answered, over = threading.Event(), threading.Event()
+    large = pa.py_buffer(np.zeros(64 << 20, np.uint8))
+
+    def says(receiver: Receiver, writer: Any) -> None:
+        streams.append(1)
+        Sender(writer).send(numbered(1))
+        if len(streams) == 1:
+            assert over.wait(20)
+            return
+        (reply,) = replies(receiver, 1)
+        assert reply.body.equals(large)
+        answered.set()
+
+    with Coordinator(says) as server:
+        where = f"grpc://127.0.0.1:{server.port}"
+        with running(Agent(where, "bank", 1, Serving([lambda _: large]), PLAIN)):
+            assert answered.wait(20)
+        over.set()
+
+
 def test_a_party_is_stopped_while_it_serves() -> None:
     """And told so again: between two queries nothing hears."""
     begun = threading.Event()
