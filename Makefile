@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN := .venv/bin/python -m
 SCALE ?= 0.01
 
-.PHONY: demo demo-remote notebook docs test thorough lint types bench clean
+.PHONY: demo demo-remote notebook docs test thorough soak lint types bench clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
@@ -33,6 +33,11 @@ test: lint
 # Everything at full depth: hundreds of random examples, all combinations, 200 kills; hours
 thorough: lint types
 	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+
+# Real processes that are killed, stopped and cut off: 200 schedules, and an hour of restarts. A short
+# one: make soak SOAK='--schedules 10 --minutes 5'
+soak: .venv/dev.stamp
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) tests.soak $(SOAK)
 
 lint: .venv/dev.stamp
 	$(RUN) ruff check .

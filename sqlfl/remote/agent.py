@@ -7,10 +7,9 @@ import random
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -25,19 +24,21 @@ from sqlfl.remote.frames import (
     Frame,
     spoken,
 )
+from sqlfl.remote.replies import Replies, failed
 from sqlfl.remote.stream import PONG, Credentials, Stream, said
+from sqlfl.remote.turns import Turns
 
 log = logging.getLogger("sqlfl.remote")
 
 PARTY = "party"
 """The descriptor of a party's stream."""
 HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
-ENDS = "ends"
-"""What a coordinator says last."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two attempts to connect: twice as long each time, and a random part of it."""
-MOST_REPLIES, MOST_REPLY_BYTES = 512, 1 << 30
-"""That are kept until the coordinator says that it has them."""
+SHARE = 8
+"""Of the lease, at most, is waited, so that a party is back in time."""
+AGAIN = 0.05
+"""Seconds after which work that is to end is told so again."""
 
 
 class Serves(Protocol):
@@ -45,6 +46,10 @@ class Serves(Protocol):
 
     def welcome(self, coordinator: str, session: str) -> None:
         """Of which coordinator, and which process of it, requests come from now on."""
+        ...
+
+    def forget(self) -> None:
+        """The coordinator has given up what was going on."""
         ...
 
     def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer: ...
@@ -75,6 +80,10 @@ class Refused(Error):
 class Agent:
     """Of one party. `run` returns when `stop` is called.
 
+    It comes back by itself. Where it has been away for longer than the lease it forgets its runs,
+    as the coordinator has given them up by then. Of two agents with one certificate the later one
+    serves, and `run` of the other raises Refused.
+
     location : 'grpc+tls://host:8815'. clients : how many databases it serves. `seen` is called with
     what becomes of the connection, in words. server : as in `Stream`. called : the agent's name,
     where there is no certificate; None for the party's. first : the number of its first database
@@ -99,52 +108,79 @@ class Agent:
         self._serves, self._credentials, self._seen = serves, credentials, seen
         self._most_bytes = most_bytes
         self._boot = secrets.token_hex(16)
-        self._session = ""
+        self._terms: Terms | None = None
         self._replies = Replies()
         self._stopped = threading.Event()
         self._stream: Stream | None = None
+        """That is served."""
+        self._open: Stream | None = None
+        """That is being opened, or is served."""
+        self._served = False
+        self._longest = LONGEST_WAIT
 
     def run(self) -> None:
         """Connect, and again where that fails or breaks. Raises Refused."""
-        wait = FIRST_WAIT
-        with ThreadPoolExecutor(4 * self._clients + 4, "sqlfl-agent") as pool:
-            while not self._stopped.is_set():
-                began = time.monotonic()
-                try:
-                    self._connected(pool)
-                    self._seen("the connection has ended")
-                except Refused:
-                    raise
-                except (pa.ArrowException, OSError, EOFError, WireError) as error:
-                    self._seen(f"no connection: {said(error)}")
-                if time.monotonic() - began > LONGEST_WAIT:
-                    wait = FIRST_WAIT
-                self._stopped.wait(wait * random.uniform(0.5, 1.0))
-                wait = min(2.0 * wait, LONGEST_WAIT)
+        with Turns(self._most_bytes) as turns:
+            try:
+                self._connect(turns)
+            finally:
+                turns.clear()
+                while not turns.idle:
+                    self._serves.stop()
+                    time.sleep(AGAIN)
+
+    def _connect(self, turns: Turns) -> None:
+        wait, there = FIRST_WAIT, time.monotonic()
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            try:
+                self._connected(turns)
+                self._seen("the connection has ended")
+            except (pa.ArrowException, OSError, EOFError, WireError) as error:
+                self._seen(f"no connection: {said(error)}")
+            longest = self._longest
+            if self._served:
+                there = time.monotonic()
+            if self._served and there - began > longest:
+                wait = FIRST_WAIT
+            self._stopped.wait(min(wait, longest) * random.uniform(0.5, 1.0))
+            wait = min(2.0 * wait, longest)
+            if self._terms is not None and time.monotonic() - there > self._terms.lease:
+                self._forget(turns)
+
+    def _forget(self, turns: Turns) -> None:
+        """As if it had been restarted."""
+        log.info("%s has been away for longer than the lease, and forgets its runs", self._name)
+        self._terms, self._boot = None, secrets.token_hex(16)
+        turns.clear()
+        self._replies = Replies()
+        self._serves.forget()
 
     def stop(self) -> None:
         """From any thread: end what is being served, and the connection."""
         self._stopped.set()
         self._serves.stop()
-        stream = self._stream
-        if stream is not None:
-            stream.cancel()
+        for stream in (self._open, self._stream):
+            if stream is not None:
+                stream.cancel()
 
-    def _connected(self, pool: ThreadPoolExecutor) -> None:
+    def _connected(self, turns: Turns) -> None:
         """One stream, from its beginning to its end."""
+        self._served = False
         stream = Stream(self._location, self._credentials, PARTY, self._server, self._most_bytes)
         with stream:
             hello = {
                 "versions": list(VERSIONS), "name": self._name, "clients": self._clients,
                 "boot": self._boot, "agent": self._called, "first": self._first,
             }  # fmt: skip
-            stream.sender.send(Frame(HELLO, hello))
-            terms = _terms(stream.receiver.receive())
-            if terms.session != self._session:
-                self._replies.clear()
-                self._session = terms.session
+            self._open = stream
+            terms = _terms(stream.greeted(Frame(HELLO, hello)))
+            if self._terms is None or terms.session != self._terms.session:
+                turns.clear()
+                self._replies = Replies()  # what is still served ends up in those before
             self._serves.welcome(terms.coordinator, terms.session)
-            self._stream = stream
+            self._terms, self._stream, self._served = terms, stream, True
+            self._longest = min(LONGEST_WAIT, max(FIRST_WAIT, terms.lease / SHARE))
             self._seen(f"connected to {terms.coordinator}")
             watch = threading.Thread(
                 target=stream.watch, args=(terms.heartbeat,), name="sqlfl-heartbeat"
@@ -152,17 +188,17 @@ class Agent:
             watch.start()
             try:
                 while not self._stopped.is_set():
-                    self._received(stream.receive(), stream, pool)
+                    self._received(stream.receive(), stream, turns)
             finally:
-                self._stream = None
+                self._stream = self._open = None
                 stream.cancel()
                 watch.join()
 
-    def _received(self, frame: Frame, stream: Stream, pool: ThreadPoolExecutor) -> None:
+    def _received(self, frame: Frame, stream: Stream, turns: Turns) -> None:
         if frame.kind == PONG:
             return
-        if frame.kind == ENDS:
-            raise EOFError("the coordinator has ended")
+        if frame.kind == REFUSED:
+            raise Refused(f"the coordinator refuses: {frame.text('why')}")
         client = frame.number("client")
         if client >= self._clients:
             raise WireError(f"there is no client {client}")
@@ -176,80 +212,44 @@ class Agent:
         received = frame.told.get("received")
         if isinstance(received, list):
             self._replies.forget(received)
-        known, reply = self._replies.begin(number)
+        replies = self._replies
+        known, reply = replies.begin(number)
+        of = client, study, speaker
         if reply is not None:
-            pool.submit(self._send, stream, number, reply)
+            turns.submit((of, "again"), partial(self._send, stream, reply), 0)
         elif not known:
-            pool.submit(self._serve, number, client, frame.body, study, speaker)
+            served = partial(self._serve, replies, number, client, frame.body, study, speaker)
+            turns.submit(of, served, len(frame.body))
 
-    def _serve(self, number: int, client: int, data: pa.Buffer, study: str, speaker: str) -> None:
+    def _serve(
+        self,
+        replies: Replies,
+        number: int,
+        client: int,
+        data: pa.Buffer,
+        study: str,
+        speaker: str,
+    ) -> None:
+        if replies is not self._replies:
+            return  # of a session that is over
         try:
-            reply = self._serves.handle(client, data, study, speaker)
+            body = self._serves.handle(client, data, study, speaker)
+            reply = Frame(REPLY, {"number": number}, body)
         except Exception:
             told = {"study": study}
             log.exception("%s failed beyond its own failures", self._name, extra=told)
-            self._replies.drop(number)
-            return
-        self._replies.end(number, reply)
+            reply = failed(number, "failed beyond its own failures; its log says how")
+        replies.end(number, reply)
         stream = self._stream
-        if stream is not None:
-            self._send(stream, number, reply)
+        if stream is not None and replies is self._replies:
+            self._send(stream, reply)
 
-    def _send(self, stream: Stream, number: int, reply: pa.Buffer) -> None:
+    def _send(self, stream: Stream, reply: Frame) -> None:
         try:
-            stream.sender.send(Frame(REPLY, {"number": number}, reply))
+            stream.sender.send(reply)
         except (pa.ArrowException, OSError) as error:
             log.info("a reply waits for the next connection: %s", error)
             stream.cancel()
-
-
-class Replies:
-    """By the numbers of their requests: each is served once, and answered alike."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun: set[int] = set()
-        self._done: OrderedDict[int, pa.Buffer] = OrderedDict()
-        self._size = 0
-
-    def begin(self, number: int) -> tuple[bool, pa.Buffer | None]:
-        """Whether it has been begun before, and its reply, where there is one by now."""
-        with self._lock:
-            if number in self._done:
-                return True, self._done[number]
-            known = number in self._begun
-            self._begun.add(number)
-            return known, None
-
-    def end(self, number: int, reply: pa.Buffer) -> None:
-        with self._lock:
-            self._begun.discard(number)
-            self._done[number] = reply
-            self._size += len(reply)
-            while len(self._done) > MOST_REPLIES or self._size > MOST_REPLY_BYTES:
-                if len(self._done) == 1:
-                    break
-                self._forget(next(iter(self._done)))
-
-    def drop(self, number: int) -> None:
-        with self._lock:
-            self._begun.discard(number)
-
-    def forget(self, numbers: list[object]) -> None:
-        """The coordinator has these."""
-        with self._lock:
-            for number in numbers:
-                if isinstance(number, int) and number in self._done:
-                    self._forget(number)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._begun.clear()
-            self._done.clear()
-            self._size = 0
-
-    def _forget(self, number: int) -> None:
-        self._size -= len(self._done.pop(number))
 
 
 def _terms(frame: Frame) -> Terms:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -20,11 +21,13 @@ import pyarrow as pa
 from sqlfl.errors import WireError
 
 REQUEST, REPLY, INTERRUPT = "request", "reply", "interrupt"
+END = "end"
+"""No more comes: whoever gets it lets go of the stream."""
 VERSIONS = (1,)
 """Of this format that are understood, in order; a connection speaks the newest that both know."""
 SCHEMA = pa.schema([("bytes", pa.uint8())])
-PIECE = 4 << 20
-"""Bytes of a body that travel in one record batch."""
+PIECE = 1 << 20
+"""Bytes of a body that travel in one record batch: a sign of life on slow links, too."""
 LONGEST_HEADER = 1 << 20
 MOST_BYTES = 8 << 30
 """Of a body."""
@@ -70,6 +73,8 @@ class Sender:
     def __init__(self, writer: Writer) -> None:
         self._writer: Writer | None = writer
         self._lock = threading.Lock()
+        self.wrote = time.monotonic()
+        """When a piece of a body was last taken: what has none waits in buffers on its way."""
 
     def close(self) -> None:
         """No frame is sent any more, nor half of one: who writes to a stream that Flight has let go
@@ -80,25 +85,47 @@ class Sender:
     def send(self, frame: Frame) -> None:
         """Raises what the stream does, OSError where it has ended, and ValueError for what JSON
         does not have."""
-        header = json.dumps(
-            {"kind": frame.kind, "size": len(frame.body), **frame.told}, allow_nan=False
-        ).encode()
-        if len(header) > LONGEST_HEADER:
-            raise WireError(f"a header of {len(header):,} bytes; {LONGEST_HEADER:,} are sent")
-        first, *others = range(0, len(frame.body) or 1, PIECE)
+        header = encoded(frame)
         with self._lock:
-            if self._writer is None:
-                raise OSError("the stream has ended")
-            self._writer.write_with_metadata(_batch(frame.body, first), pa.py_buffer(header))
-            for start in others:
-                self._writer.write_batch(_batch(frame.body, start))
+            self._write(frame.body, header)
+
+    def offer(self, frame: Frame) -> bool:
+        """The same, but not where another frame is on its way. Whether it was sent."""
+        header = encoded(frame)
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._write(frame.body, header)
+        finally:
+            self._lock.release()
+        return True
+
+    def _write(self, body: pa.Buffer, header: bytes) -> None:
+        """The lock is held."""
+        first, *others = range(0, len(body) or 1, PIECE)
+        if self._writer is None:
+            raise OSError("the stream has ended")
+        self._writer.write_with_metadata(_batch(body, first), pa.py_buffer(header))
+        if len(body):
+            self.wrote = time.monotonic()
+        for start in others:
+            self._writer.write_batch(_batch(body, start))
+            self.wrote = time.monotonic()
 
 
 class Receiver:
-    """Frames from one stream; to be read by one thread. most_bytes : of a body."""
+    """Frames from one stream; to be read by one thread.
 
-    def __init__(self, reader: Reader, most_bytes: int = MOST_BYTES) -> None:
-        self._reader, self._most = reader, most_bytes
+    most_bytes : of a body. heard : is called for each piece as it comes.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        most_bytes: int = MOST_BYTES,
+        heard: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._reader, self.most_bytes, self.heard = reader, most_bytes, heard
 
     def receive(self) -> Frame:
         """The next frame, once it has come. Raises EOFError at the end of the stream, WireError for
@@ -108,11 +135,13 @@ class Receiver:
             raise WireError("a piece of a body without a header")
         told = self._header(header)
         kind, size = told.pop("kind", None), told.pop("size", None)
-        if not isinstance(kind, str) or type(size) is not int or not 0 <= size <= self._most:
-            raise WireError(f"a header with no kind, or with a size that is not 0 to {self._most}")
+        if not isinstance(kind, str) or type(size) is not int or not 0 <= size <= self.most_bytes:
+            raise WireError(
+                f"a header with no kind, or with a size that is not 0 to {self.most_bytes:,}"
+            )
         if len(piece) == size:  # as it came
             return Frame(kind, MappingProxyType(told), piece)
-        body, start = np.empty(size, np.uint8), 0
+        body, start = _room(size), 0
         while True:
             if start + len(piece) > size or (not len(piece) and start < size):
                 raise WireError(f"a body of {size:,} bytes in pieces that do not make it")
@@ -129,6 +158,7 @@ class Receiver:
             chunk = self._reader.read_chunk()
         except StopIteration:
             raise EOFError from None
+        self.heard()
         if chunk.data is None or chunk.data.schema != SCHEMA:
             raise WireError("a record batch of other columns than one of bytes")
         column = chunk.data.column(0)
@@ -162,6 +192,23 @@ def spoken(offered: object) -> int:
             "that is understood here: the other side's sqlfl is too new, or too old"
         )
     return int(known[-1])
+
+
+def encoded(frame: Frame) -> bytes:
+    """The header of a frame. Raises ValueError for what JSON does not have, WireError where it is
+    too long."""
+    told = {"kind": frame.kind, "size": len(frame.body), **frame.told}
+    header = json.dumps(told, allow_nan=False).encode()
+    if len(header) > LONGEST_HEADER:
+        raise WireError(f"a header of {len(header):,} bytes; {LONGEST_HEADER:,} are sent")
+    return header
+
+
+def _room(size: int) -> np.ndarray:
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError:
+        raise WireError(f"a body of {size:,} bytes, for which there is no memory") from None
 
 
 def _batch(body: pa.Buffer, start: int) -> pa.RecordBatch:

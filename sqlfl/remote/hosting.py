@@ -34,6 +34,9 @@ from sqlfl.wire import encode, received
 
 log = logging.getLogger("sqlfl.party")
 
+MOST_ENDS = 256
+"""Analysts in studies that are served beside each other."""
+
 Known = Callable[[str, str], str]
 """Of a study and a pass: the analyst who asks. Raises PolicyError."""
 
@@ -110,6 +113,10 @@ class Host:
             self._retire()
             self._coordinator, self._session = coordinator, session
 
+    def forget(self) -> None:
+        self._session = ""
+        self._retire()
+
     def _retire(self) -> None:
         with self._idle:
             ends = list(self._ends.values())
@@ -130,6 +137,8 @@ class Host:
         with self._lock:
             end = self._ends.get((study, analyst))
             if end is None:
+                if len(self._ends) >= MOST_ENDS:
+                    raise Error(f"{MOST_ENDS} analysts are served already")
                 end = self._ends[study, analyst] = self._made(study, analyst)
             self._busy[end] += 1
         try:

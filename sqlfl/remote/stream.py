@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from sqlfl.remote.frames import MOST_BYTES, SCHEMA, Frame, Receiver, Sender
+from sqlfl.remote.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, Sender
 
 log = logging.getLogger("sqlfl.remote")
 
 PING, PONG = "ping", "pong"
+WELCOMED = 30.0
+"""Seconds within which a coordinator is to say whom it takes."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Stream:
                 self._client.close()
             raise
         self.sender = Sender(writer)
-        self.receiver = Receiver(self._reader, most_bytes)
+        self.receiver = Receiver(self._reader, most_bytes, self._hear)
 
     def __enter__(self) -> Stream:
         return self
@@ -75,20 +77,38 @@ class Stream:
                     close()
 
     def receive(self) -> Frame:
+        """The next frame. Raises as `Receiver.receive`, and EOFError where the other side ends."""
         frame = self.receiver.receive()
-        self._heard = time.monotonic()
+        if frame.kind == END:
+            raise EOFError("the coordinator has ended")
         return frame
 
+    def greeted(self, hello: Frame) -> Frame:
+        """The answer to the first frame. The stream is given up where none comes in time."""
+        late = threading.Timer(WELCOMED, self.cancel)
+        late.daemon = True
+        late.start()
+        try:
+            self.sender.send(hello)
+            return self.receive()
+        finally:
+            late.cancel()
+
     def watch(self, heartbeat: float) -> None:
-        """A sign of life every `heartbeat` seconds; where none came back for three, the stream is
-        given up."""
+        """A sign of life every `heartbeat` seconds, but while a frame is being sent; where the
+        other side has neither sent nor taken anything for three, the stream is given up: who waits
+        for it, or writes to it, goes on."""
+        self._hear()
         while not self.ended.wait(heartbeat):
-            if time.monotonic() - self._heard > 3.0 * heartbeat:
+            if time.monotonic() - max(self._heard, self.sender.wrote) > 3.0 * heartbeat:
                 log.info("nothing was heard for %.0f seconds", 3.0 * heartbeat)
                 self.cancel()
                 return
             with suppress(pa.ArrowException, OSError):
-                self.sender.send(Frame(PING))
+                self.sender.offer(Frame(PING))
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
 
     def cancel(self) -> None:
         self.ended.set()

@@ -17,11 +17,12 @@ from sqlfl.interrupts import Interrupts, heeding
 from sqlfl.planner.grammar import statements as st
 from sqlfl.progress import Step
 from sqlfl.remarks import heard
-from sqlfl.remote.frames import INTERRUPT, Frame, Sender
+from sqlfl.remote.frames import INTERRUPT, Frame
 from sqlfl.result import Result
 from sqlfl.service import answers
 from sqlfl.service.board import Board
 from sqlfl.service.desks import Desk, stepping
+from sqlfl.service.outbox import Outbox
 from sqlfl.texts import whole
 
 log = logging.getLogger("sqlfl.remote")
@@ -47,7 +48,7 @@ _HERE = (st.ExportModel, st.ImportModel)
 class Calls:
     """What one stream of an analyst has asked, each in a thread of its own."""
 
-    def __init__(self, desk: Desk, sender: Sender, most: int, board: Board) -> None:
+    def __init__(self, desk: Desk, sender: Outbox, most: int, board: Board) -> None:
         self._desk, self._sender, self._most, self._board = desk, sender, most, board
         self._lock = threading.Lock()
         self._running: dict[int, tuple[threading.Thread, Interrupts]] = {}
@@ -64,15 +65,15 @@ class Calls:
                 return
             if frame.kind != CALL or known is not None:
                 raise WireError(f"{frame.kind} came where a call does")
-            if len(frame.body) > MOST_TEXT:
-                raise WireError(f"a text of {len(frame.body):,} bytes; {MOST_TEXT:,} are taken")
-            if self._ending or len(self._running) >= self._most:
+            busy = None
+            if self._ending:
+                busy = Error("the coordinator ends", hint="wait until it is back")
+            elif not self._desk.begin(self._most):
                 busy = Error(
-                    "the coordinator ends"
-                    if self._ending
-                    else f"{self._most} statements of this connection are running",
-                    hint="wait until it is back" if self._ending else "wait for one of them",
+                    f"{self._most} statements of {self._desk.analyst} are running",
+                    hint="wait for one of them",
                 )
+            if busy is not None:
                 self._send(Frame(FAILED, {"number": number, **answers.error_to_told(busy)}))
                 return
             interrupts = Interrupts()
@@ -98,12 +99,12 @@ class Calls:
             for _, interrupts in self._running.values():
                 interrupts.interrupt()
 
-    def join(self, seconds: float) -> None:
+    def join(self, due: float) -> None:
+        """Until that time, of the monotonic clock, at the latest."""
         with self._lock:
             threads = [thread for thread, _ in self._running.values()]
-        until = time.monotonic() + seconds
         for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, due - time.monotonic()))
 
     def when_done(self, done: Callable[[], object]) -> None:
         """The stream is gone; what runs goes on. `done` is called after the last of it."""
@@ -131,6 +132,7 @@ class Calls:
             reply = Frame(FAILED, {"number": number, **answers.error_to_told(fault)})
         with self._lock:
             del self._running[number]
+            self._desk.end()
             done = None if self._running else self._done
         self._send(reply)
         if done is not None:
@@ -187,7 +189,7 @@ class Calls:
             told = {name: getattr(step, name) for name in step.__dataclass_fields__}
             if step.objective is not None and not _finite(step.objective):
                 told["objective"] = None
-            self._send(Frame(STEP, {"number": number, **told}))
+            self._offer(Frame(STEP, {"number": number, **told}))
 
         how, error = "failed", None
         try:
@@ -206,7 +208,12 @@ class Calls:
             log.info("%s: %s after %.1f s", own.verb, how, own.seconds, extra=known)
 
     def _remark(self, number: int) -> Callable[[str], None]:
-        return lambda text: self._send(Frame(REMARK, {"number": number, "text": text}))
+        return lambda text: self._offer(Frame(REMARK, {"number": number, "text": text}))
+
+    def _offer(self, frame: Frame) -> None:
+        """What can be done without, to whoever may have gone, or may not read it."""
+        with suppress(pa.ArrowException, OSError):
+            self._sender.offer(frame)
 
     def _send(self, frame: Frame) -> None:
         """To whoever may have gone."""

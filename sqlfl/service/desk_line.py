@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from sqlfl.errors import Error, WireError
-from sqlfl.remote.agent import ENDS, HELLO, REFUSED, WELCOME
+from sqlfl.remote.agent import HELLO, REFUSED, WELCOME
 from sqlfl.remote.certificates import names_of
 from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
@@ -130,12 +130,12 @@ class DeskLine:
 
     def _connected(self) -> Stream:
         """A new stream; the lock is held, but by the constructor."""
-        stream = None
-        try:
+        with self._placed():
             stream = Stream(self._location, self._credentials, ANALYST, self._server)
+        with self._placed(), ExitStack() as stack:
+            stack.push(stream)
             hello = {"versions": list(VERSIONS), "study": self.study, "pass": self._pass()}
-            stream.sender.send(Frame(HELLO, hello))
-            welcome = stream.receiver.receive()
+            welcome = stream.greeted(Frame(HELLO, hello))
             if welcome.kind == REFUSED:
                 why = welcome.text("why")
                 hint = self._named() if "another coordinator" in why else None
@@ -144,16 +144,7 @@ class DeskLine:
                 raise WireError(f"{welcome.kind} came where a welcome does")
             spoken([welcome.told.get("version")])
             heartbeat = welcome.number("heartbeat_ms") / 1e3
-        except BaseException as error:
-            if stream is not None:
-                stream.__exit__()
-            if isinstance(error, (pa.ArrowException, OSError, EOFError, WireError)):
-                why = said(error)
-                hint = "is the coordinator there, and are the certificates of one authority?"
-                if "Peer name" in why:
-                    hint = self._named()
-                raise Error(f"cannot connect to {self._location}: {why}", hint=hint) from error
-            raise
+            stack.pop_all()
         self._stream = stream
         for work in (
             lambda: self._read(stream),
@@ -168,6 +159,17 @@ class DeskLine:
             f"it was taken for {self._server}: `coordinator_name` in the settings is the name of "
             "its certificate, where that is not the host's"
         )
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, EOFError, WireError) as error:
+            why = said(error)
+            hint = "is the coordinator there, and are the certificates of one authority?"
+            if "Peer name" in why:
+                hint = self._named()
+            raise Error(f"cannot connect to {self._location}: {why}", hint=hint) from error
 
     def _read(self, stream: Stream) -> None:
         try:
@@ -187,8 +189,6 @@ class DeskLine:
                 own.done.set()
 
     def _received(self, frame: Frame) -> None:
-        if frame.kind == ENDS:
-            raise EOFError("the coordinator has ended")
         with self._lock:
             own = self._calls.get(frame.number("number"))
             if own is None:

@@ -18,10 +18,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sqlfl.errors import Error
+from sqlfl import messages as ms
+from sqlfl.errors import Error, LostError
 from sqlfl.progress import Step, Tell
 from sqlfl.service.line import Line
 from sqlfl.session import Federation
+from sqlfl.wire import received
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -53,7 +55,12 @@ class RemoteEnd:
     speaker: Callable[[], str]
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
-        return self.line.ask(0, data, self.study, self.speaker())
+        try:
+            return self.line.ask(0, data, self.study, self.speaker())
+        except LostError:
+            if isinstance(received(data), ms.Finish):  # else the run stays open there
+                self.line.leave(0, data, self.study, self.speaker())
+            raise
 
     def interrupt(self) -> None:
         self.line.interrupt(0, self.study, self.speaker())
@@ -69,7 +76,11 @@ class Desk:
         self.study, self.analyst = study, analyst
         self._parties = parties
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._speaker = ""
+        self._running = 0
+        self._refused: dict[str, str] = {}
+        """Parties that were there, and why they were not admitted."""
         self.federation = Federation(path, analyst=analyst, progress=_tell)
 
     def speak(self, speaker: str) -> None:
@@ -80,6 +91,18 @@ class Desk:
     def members(self) -> frozenset[str]:
         """Names of the study's parties."""
         return frozenset(self._parties)
+
+    def begin(self, most: int) -> bool:
+        """Another statement, by whichever connection; not where so many are running."""
+        with self._counting:
+            if self._running >= most:
+                return False
+            self._running += 1
+            return True
+
+    def end(self) -> None:
+        with self._counting:
+            self._running -= 1
 
     def admit(self) -> None:
         """Those that are there, and were not before."""
@@ -92,7 +115,9 @@ class Desk:
                 ends = {n: RemoteEnd(line, self.study, speaker) for n, line in enumerate(lines)}
                 try:
                     self.federation.admit(name, ends)
+                    self._refused.pop(name, None)
                 except Error as error:
+                    self._refused[name] = error.message
                     told = {"party": name, "study": self.study}
                     text = "%s is not admitted to %s: %s"
                     log.warning(text, name, self.study, error.message, extra=told)
@@ -103,13 +128,17 @@ class Desk:
         try:
             yield
         except Error as error:
-            known = set(self.federation.parties)
-            away = [n for n in self._parties if n not in known and _named(n, text)]
-            if away:
-                error.say_where(
-                    f"of study {self.study}, {' and '.join(away)} is not connected, and has not "
-                    "been since the coordinator began"
-                )
+            known, refused = set(self.federation.parties), dict(self._refused)
+            for name in self._parties:
+                if name in known or not _named(name, text):
+                    continue
+                if name in refused:
+                    error.say_where(f"{name} is not used in study {self.study}: {refused[name]}")
+                else:
+                    error.say_where(
+                        f"of study {self.study}, {name} is not connected, and has not been since "
+                        "the coordinator began"
+                    )
             raise
 
     def close(self) -> None:

@@ -12,12 +12,20 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from sqlfl.errors import LostError, WireError
+from sqlfl.messages import LONGEST_FAILURE
+from sqlfl.printing import clipped, line
 from sqlfl.remote.frames import INTERRUPT, REPLY, REQUEST, Frame, Sender
 
 log = logging.getLogger("sqlfl.remote")
 
 AGAIN = 0.5
 """Seconds after which an interrupt is sent again while it is asked for."""
+MOST_SENT = 20
+"""Times that a request is sent: where each ends the stream, another would too."""
+MOST_LEFT = 256
+"""Requests that nobody waits for, to a party that is away."""
+MOST_TOLD = 4096
+"""Numbers of replies that have come which one request tells."""
 
 
 @dataclass(eq=False)
@@ -29,6 +37,7 @@ class _Pending:
     reply: pa.Buffer | None = None
     why: str = ""
     """It will have none, and why."""
+    sent: int = 0
 
 
 class Line:
@@ -38,8 +47,9 @@ class Line:
     seconds for which requests wait for a party that is away. A request has a number of its own; the
     one that is sent again after a reconnection has the same, so that the party, if it has served
     it, answers as it did. Counted are requests, bytes of messages, and streams after the first one.
-    What the party has of a process that was restarted is lost, and so are the requests to it. Safe
-    to use from several threads.
+    Requests go out in the order of their numbers. What the party has of a process that was
+    restarted is lost, and so are the requests to it. Safe to use from several threads; senders are
+    such whose `send` does not wait.
     """
 
     def __init__(self, party: str, lease: float, first: int = 0) -> None:
@@ -47,7 +57,9 @@ class Line:
         self._lock = threading.Lock()
         self._number = 0
         self._pending: dict[int, _Pending] = {}
-        self._received: list[int] = []
+        self._left: dict[int, _Pending] = {}
+        """Of these, those that nobody waits for."""
+        self._received: set[int] = set()
         self._sender: Sender | None = None
         self._boot = ""
         self._away_since = time.monotonic()
@@ -66,10 +78,24 @@ class Line:
                 self._fail("was restarted, and has forgotten the run")
             self.reconnections += self._boot != ""
             self._boot, self._sender = boot, sender
-            waiting = [self._pending[number].frame for number in sorted(self._pending)]
-        for frame in waiting:
-            sender.send(frame)
+            for number in sorted(self._pending):
+                self._send(number, sender)
         return other
+
+    def carries(self, sender: Sender, boot: str) -> bool:
+        """Whether this stream is the party's; one that had been given up is so again, where no
+        other one has come."""
+        with self._lock:
+            if self._sender is not None:
+                return self._sender is sender
+        self.connect(sender, boot)
+        return True
+
+    def broken(self, sender: Sender, why: str) -> None:
+        """What has come by this stream is nothing that a party sends."""
+        with self._lock:
+            if self._sender is sender:
+                self._fail(f"sent what it should not: {why}")
 
     def disconnect(self, sender: Sender) -> None:
         """The stream is gone; another one may have taken its place already."""
@@ -95,14 +121,18 @@ class Line:
             raise WireError(f"{frame.kind} came where replies do")
         number = frame.number("number")
         with self._lock:
-            pending = self._pending.pop(number, None)
-            if pending is None:
-                if 0 < number <= self._number:
-                    return  # the same reply came by the stream before
+            if not 0 < number <= self._number:
                 raise WireError("a reply to no request")
-            self._received.append(number)
+            self._received.add(number)  # by a stream before, or too late, it may have come twice
+            pending = self._pending.pop(number, None)
+            self._left.pop(number, None)
+            if pending is None:
+                return
             self.bytes_up += len(frame.body)
-        pending.reply = frame.body
+        if "failed" in frame.told:
+            pending.why = clipped(line(frame.text("failed")), LONGEST_FAILURE)
+        else:
+            pending.reply = frame.body
         pending.done.set()
 
     # -- requests ---------------------------------------------------------------------------------
@@ -122,6 +152,18 @@ class Line:
             raise self._lost(client, pending.why)
         return pending.reply
 
+    def leave(self, client: int, data: pa.Buffer, study: str, speaker: str) -> None:
+        """A request for when the party is back, unless it has been restarted by then; nobody waits
+        for its reply."""
+        with self._lock:
+            if self._closed or not self._boot:
+                return
+            pending, number = self._numbered(client, data, study, speaker)
+            self._left[number] = pending
+            if len(self._left) > MOST_LEFT:
+                del self._pending[next(iter(self._left))]
+                del self._left[next(iter(self._left))]
+
     def interrupt(self, client: int, study: str, speaker: str) -> None:
         """End what the client is serving for this analyst; where it is away, the wait for it."""
         now, of = time.monotonic(), (client, study, speaker)
@@ -132,7 +174,8 @@ class Line:
                 return
             if now < self._interrupted.get(of, 0.0) + AGAIN:
                 return
-            self._interrupted = {of: now}
+            recent = {o: at for o, at in self._interrupted.items() if now < at + AGAIN}
+            self._interrupted = {**recent, of: now}
         told = {"client": client, "study": study, "pass": speaker}
         self._try(lambda: sender.send(Frame(INTERRUPT, told)))
 
@@ -142,21 +185,38 @@ class Line:
         with self._lock:
             if self._closed:
                 raise self._lost(client, "is not there any more")
-            self._number += 1
-            self.requests += 1
-            self.bytes_down += len(data)
-            number, received = self._number, self._received
-            self._received = []
-            told = {
-                "number": number, "client": client, "study": study, "pass": speaker,
-                "received": received,
-            }  # fmt: skip
-            pending = _Pending(Frame(REQUEST, told, data))
-            self._pending[number] = pending
-            sender = self._sender
-        if sender is not None:
-            self._try(lambda: sender.send(pending.frame))
+            return self._numbered(client, data, study, speaker)
+
+    def _numbered(
+        self, client: int, data: pa.Buffer, study: str, speaker: str
+    ) -> tuple[_Pending, int]:
+        """The lock is held, so that numbers rise on their way."""
+        self._number += 1
+        self.requests += 1
+        self.bytes_down += len(data)
+        number = self._number
+        received = [self._received.pop() for _ in range(min(MOST_TOLD, len(self._received)))]
+        told = {
+            "number": number, "client": client, "study": study, "pass": speaker,
+            "received": received,
+        }  # fmt: skip
+        pending = _Pending(Frame(REQUEST, told, data))
+        self._pending[number] = pending
+        if self._sender is not None:
+            self._send(number, self._sender)
         return pending, number
+
+    def _send(self, number: int, sender: Sender) -> None:
+        """The lock is held."""
+        pending = self._pending[number]
+        pending.sent += 1
+        if pending.sent > MOST_SENT:
+            del self._pending[number]
+            self._left.pop(number, None)
+            pending.why = f"was asked {MOST_SENT} times, and the connection has broken each time"
+            pending.done.set()
+            return
+        self._try(lambda: sender.send(pending.frame))
 
     def _try(self, send: Callable[[], None]) -> None:
         """What fails on a stream that has just broken is sent again by the next one."""
@@ -171,6 +231,7 @@ class Line:
             told = pending.frame.told
             if of in (None, (told["client"], told["study"], told["pass"])):
                 del self._pending[number]
+                self._left.pop(number, None)
                 pending.why = why
                 pending.done.set()
 

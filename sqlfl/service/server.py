@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from sqlfl.errors import Error, WireError
-from sqlfl.remote.agent import ENDS, HELLO, PARTY, REFUSED, WELCOME
-from sqlfl.remote.frames import MOST_BYTES, SCHEMA, Frame, Receiver, Sender, spoken
+from sqlfl.remote.agent import HELLO, PARTY, REFUSED, WELCOME
+from sqlfl.remote.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.remote.stream import PING, PONG, Credentials
 from sqlfl.service.line import Line
+from sqlfl.service.outbox import Outbox
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -31,6 +32,11 @@ class Times:
     """For which a party that is away is waited for."""
     heartbeat: float = 5.0
     """Between two signs of life; a stream without any for three is given up."""
+
+
+MOST_HELLO = 1 << 16
+"""Bytes of a body, from whom nobody knows yet."""
+LONGEST_END = 10.0
 
 
 class Refusal(Error):
@@ -51,7 +57,7 @@ class Admits(Protocol):
     def disconnected(self, line: Line) -> None: ...
 
 
-Door = Callable[[str, Receiver, Sender], None]
+Door = Callable[[str, Receiver, Outbox], None]
 """Speaks with one that has connected: identity, and both directions; it ends with its return."""
 
 
@@ -85,38 +91,38 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         self._insecure = not tls
         self.session = secrets.token_hex(16)
         self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._senders: set[Sender] = set()
         self._watches: set[_Watch] = set()
+        self._outboxes: set[Outbox] = set()
         self._watching = threading.Thread(target=self._watch, name="sqlfl-watch", daemon=True)
         self._watching.start()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         writer.begin(SCHEMA)
-        receiver, sender = Receiver(reader, self._most_bytes), Sender(writer)
+        sender = Outbox(writer)
+        receiver = Receiver(reader, MOST_HELLO, sender.heard)
+        self._outboxes.add(sender)
         identity = context.peer_identity().decode("utf-8", "replace")
         what = b"/".join(descriptor.path or []).decode("utf-8", "replace")
-        with self._lock:
-            self._senders.add(sender)
         try:
             if self._over.is_set():
                 raise Refusal("the coordinator ends")
             door = self._party if what == PARTY else self._doors.get(what)
             if door is None:
+                receiver.receive()  # who is still writing would not read why
                 raise Refusal(f"there is nothing called {what!r:.60} here")
             door(identity, receiver, sender)
         except (Refusal, WireError) as error:
             log.warning("%s (%s) is sent away: %s", identity or "somebody", context.peer(), error)
             with suppress(pa.ArrowException, OSError):
                 sender.send(Frame(REFUSED, {"why": error.message}))
+                sender.flush()
         except (EOFError, pa.ArrowException, OSError) as error:
             log.info("%s (%s) has gone: %s", identity or "somebody", context.peer(), error)
         finally:
-            with self._lock:
-                self._senders.discard(sender)
+            self._outboxes.discard(sender)
             sender.close()
 
-    def _party(self, identity: str, receiver: Receiver, sender: Sender) -> None:
+    def _party(self, identity: str, receiver: Receiver, sender: Outbox) -> None:
         hello = receiver.receive()
         if hello.kind != HELLO:
             raise WireError(f"{hello.kind} came where a hello does")
@@ -144,36 +150,47 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             )
         )
         boot = hello.text("boot")
+        receiver.most_bytes = self._most_bytes
         with self._watched(lambda: line.disconnect(sender)) as watch:
+
+            def heard() -> None:
+                sender.heard()
+                watch.heard()
+
+            receiver.heard = heard
             try:
                 line.connect(sender, boot)
                 self._admits.connected(line)
-                while True:
+                while line.carries(sender, boot) and not self._over.is_set():
                     frame = receiver.receive()
-                    if watch.heard():  # it had been given up
-                        line.connect(sender, boot)
                     if frame.kind == PING:
-                        sender.send(Frame(PONG))
+                        sender.offer(Frame(PONG))
                     else:
                         line.receive(frame)
+                if not self._over.is_set():
+                    raise Refusal("another agent of this name has connected since")
+            except WireError as error:
+                line.broken(sender, error.message)
+                log.warning("%s: sent what it should not: %s", line.party, error.message)
+                sender.send(Frame(END))
+                sender.flush()
             finally:
                 line.disconnect(sender)
                 self._admits.disconnected(line)
 
-    def shutdown(self, seconds: float = 5.0) -> bool:
-        """Streams end; what was asked of parties and not answered is lost. Who is told, and has not
-        gone within these seconds, is left; whether all have."""
+    def shutdown(self, seconds: float = LONGEST_END) -> bool:
+        """Streams end; what was asked of parties and not answered is lost. Who does not let go of
+        a stream within that time, as a process that is stopped, is not waited for; whether all
+        have."""
         self._over.set()
-        with self._lock:
-            senders = tuple(self._senders)
-        # gRPC waits for the ends of all streams, and who has stopped reading may hold a sender up
-        work = [threading.Thread(target=_tell_end, args=(own,), daemon=True) for own in senders]
-        ending = threading.Thread(target=super().shutdown, daemon=True)
-        for thread in (*work, ending):
-            thread.start()
+        for sender in tuple(self._outboxes):
+            with suppress(pa.ArrowException, OSError):
+                sender.send(Frame(END))
+        ending = threading.Thread(target=super().shutdown, name="sqlfl-end", daemon=True)
+        ending.start()
         ending.join(seconds)
         if ending.is_alive():
-            log.warning("%d streams have not ended, and are left", len(self._senders))
+            log.warning("%d streams have not ended, and are left", len(self._outboxes))
         self._watching.join()
         return not ending.is_alive()
 
@@ -192,11 +209,6 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 watch.look(3.0 * self._times.heartbeat)
 
 
-def _tell_end(sender: Sender) -> None:
-    with suppress(pa.ArrowException, OSError):
-        sender.send(Frame(ENDS))
-
-
 class _Watch:
     """Of a stream: `late` is called where nothing has come for long."""
 
@@ -205,11 +217,10 @@ class _Watch:
         self._heard = time.monotonic()
         self._given_up = False
 
-    def heard(self) -> bool:
-        """Something has come; whether it was late."""
+    def heard(self) -> None:
+        """Something has come."""
         self._heard = time.monotonic()
-        late, self._given_up = self._given_up, False
-        return late
+        self._given_up = False
 
     def look(self, seconds: float) -> None:
         if not self._given_up and time.monotonic() > self._heard + seconds:

@@ -14,15 +14,16 @@ import pyarrow as pa
 from sqlfl.errors import Error, PolicyError, WireError
 from sqlfl.remote.agent import HELLO, WELCOME
 from sqlfl.remote.certificates import checked_name
-from sqlfl.remote.frames import Frame, Receiver, Sender, spoken
+from sqlfl.remote.frames import Frame, Receiver, spoken
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.passes import checked
 from sqlfl.remote.settings import CoordinatorSettings
 from sqlfl.remote.stream import PING, PONG, Credentials
 from sqlfl.service.board import Board
-from sqlfl.service.calls import Calls
+from sqlfl.service.calls import MOST_TEXT, Calls
 from sqlfl.service.desks import Desk
 from sqlfl.service.line import Line
+from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
 from sqlfl.service.server import CoordinatorServer, Refusal, Times
 
@@ -114,7 +115,7 @@ class Service:
         for own in calls:
             own.end()
         for own in calls:
-            own.join(until - time.monotonic())
+            own.join(until)
         late = sum(own.running for own in calls)
         if late:
             log.warning(
@@ -153,7 +154,7 @@ class Service:
 
     # -- analysts ---------------------------------------------------------------------------------
 
-    def _analyst(self, identity: str, receiver: Receiver, sender: Sender) -> None:
+    def _analyst(self, identity: str, receiver: Receiver, sender: Outbox) -> None:
         hello = receiver.receive()
         if hello.kind != HELLO:
             raise WireError(f"{hello.kind} came where a hello does")
@@ -171,6 +172,7 @@ class Service:
             "heartbeat_ms": int(1e3 * self._settings.heartbeat),
         }  # fmt: skip
         sender.send(Frame(WELCOME, told))
+        receiver.most_bytes = MOST_TEXT
         calls = Calls(desk, sender, self._settings.statements, self.board)
         with self._lock:
             if self._closing:
@@ -179,8 +181,10 @@ class Service:
         try:
             while True:
                 frame = receiver.receive()
+                if sender.full:
+                    raise Refusal("the analyst asks, and does not read the answers")
                 if frame.kind == PING:
-                    sender.send(Frame(PONG))
+                    sender.offer(Frame(PONG))
                 elif frame.kind == PASS:
                     speaker = frame.text("pass")
                     if self._known(identity, study, speaker) != analyst:

@@ -50,19 +50,30 @@ class Serving:
     def stop(self) -> None:
         pass
 
+    def forget(self) -> None:
+        self.sessions.append("")
+
 
 class Admitting:
     """All whose names are known, once each."""
 
     def __init__(self, *names: str, lease: float = QUICK.lease) -> None:
-        self.lines = {name: Line(name, lease) for name in names}
-        self.there = {name: threading.Event() for name in names}
-        self.gone = {name: threading.Event() for name in names}
+        self._lease = lease
+        self.lines: dict[str, Line] = {}
+        self.there: dict[str, threading.Event] = {}
+        self.gone: dict[str, threading.Event] = {}
+        for name in names:
+            self.admit(name)
+
+    def admit(self, name: str) -> Line:
+        self.there[name], self.gone[name] = threading.Event(), threading.Event()
+        self.lines[name] = Line(name, self._lease)
+        return self.lines[name]
 
     def party(self, identity: str, name: str, clients: int) -> Line:
-        if identity not in self.lines or identity != name:
+        if name not in self.lines or identity != name:
             raise Refusal(f"there is no party {name} of {identity}")
-        return self.lines[identity]
+        return self.lines[name]
 
     def connected(self, line: Line) -> None:
         self.gone[line.party].clear()

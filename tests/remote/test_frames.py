@@ -126,6 +126,31 @@ def test_what_is_no_frame(chunks: tuple[Chunk, ...]) -> None:
         Receiver(Pipe(*chunks), most_bytes=100).receive()
 
 
+def test_a_body_for_which_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", full)
+    with pytest.raises(WireError, match="for which there is no memory"):
+        Receiver(Pipe(Chunk(batch(3), header(kind="k", size=4)))).receive()
+
+
+def test_every_piece_is_heard_of() -> None:
+    heard: list[int] = []
+    pipe = Pipe(Chunk(batch(3), header(kind="k", size=5)), Chunk(batch(2), None))
+    Receiver(pipe, heard=lambda: heard.append(1)).receive()
+    assert len(heard) == 2
+
+
+def test_a_frame_is_offered_where_none_is_on_its_way() -> None:
+    pipe = Pipe()
+    sender = Sender(pipe)
+    assert sender.offer(Frame("ping"))
+    with sender._lock:
+        assert not sender.offer(Frame("ping"))
+    assert len(pipe.chunks) == 1
+
+
 def test_a_stream_that_ends_amid_a_frame() -> None:
     with pytest.raises(EOFError):
         Receiver(Pipe(Chunk(batch(3), header(kind="k", size=4)))).receive()

@@ -186,7 +186,7 @@ def test_who_stops_reading_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     with connected({"bank": [doubled]}) as (admits, _):
         line = admits.lines["bank"]
         assert line.away == 0.0
-        monkeypatch.setattr("sqlfl.remote.frames.Sender.send", lambda *_: None)
+        monkeypatch.setattr("sqlfl.remote.frames.Sender._write", lambda *_: None)
         deadline = time.monotonic() + 20
         while line.away == 0.0 and time.monotonic() < deadline:
             time.sleep(0.02)

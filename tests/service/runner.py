@@ -1,0 +1,98 @@
+"""A coordinator or a party's agent as a process of its own: python -m tests.service.runner ..."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from sqlfl.remote.agent import Agent
+from sqlfl.remote.hosting import Host
+from sqlfl.remote.passes import Passes
+from sqlfl.remote.settings import CoordinatorSettings, read_settings
+from sqlfl.remote.stream import Credentials
+from sqlfl.service.service import Service
+from sqlfl.wire import received
+from tests.udfs.snapshots import temporary_tables
+
+
+def coordinator(told: dict[str, Any]) -> None:
+    own = read_settings(CoordinatorSettings, told["config"])
+    location = f"grpc+tls://127.0.0.1:{told['port']}"
+    service = Service(own, location, Path(told["state"]), insecure=False)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    print(service.port, flush=True)
+    ended.wait()
+    service.close(told.get("seconds", 5.0))
+
+
+class Faulty:
+    """A host that, at the nth message of a kind, sends a signal: to itself, or to another."""
+
+    def __init__(self, host: Host, fault: dict[str, Any] | None) -> None:
+        self._host, self._fault = host, fault
+        self._seen = 0
+        self.welcome, self.interrupt = host.welcome, host.interrupt
+        self.stop, self.forget = host.stop, host.forget
+
+    def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
+        hit = self._fault is not None and received(data).kind == self._fault["kind"]
+        self._seen += hit
+        hit = hit and self._fault is not None and self._seen == self._fault["nth"]
+        if hit and not self._fault["after"]:
+            self._strike(self._fault)
+        reply = self._host.handle(client, data, study, speaker)
+        if hit and self._fault["after"]:
+            self._strike(self._fault)
+        return reply
+
+    def _strike(self, fault: dict[str, Any]) -> None:
+        os.kill(fault["pid"] or os.getpid(), fault["signal"])
+
+
+def party(told: dict[str, Any]) -> None:
+    own = Credentials(*(Path(told[what.name]).read_bytes() for what in fields(Credentials)))
+    assert own.authority is not None
+    known = Passes(own.authority, told["coordinator"])
+    con = duckdb.connect(told["database"])
+    con.execute("SET threads = 1")
+    secret = bytes.fromhex(told["secret"])
+
+    def seen(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        if text.startswith("connected to"):
+            Path(told["connected"]).touch()
+
+    with Host(told["party"], con, secret=secret, known=known, open=True) as host:
+        agent = Agent(
+            told["location"], told["party"], 1, Faulty(host, told.get("fault")), own,
+            seen, server=told["coordinator"],
+        )  # fmt: skip
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=agent.stop).start())
+        report = Path(told["report"])
+        threading.Thread(target=_report, args=(host, report), daemon=True).start()
+        agent.run()
+        open_ = host.working
+    print(json.dumps({"working": open_, "tables": temporary_tables(con)}), flush=True)
+
+
+def _report(host: Host, path: Path) -> None:
+    """Whether a run is open just now, again and again."""
+    again = threading.Event()
+    while not again.wait(0.1):
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(host.working))
+        new.replace(path)
+
+
+if __name__ == "__main__":
+    {"coordinator": coordinator, "party": party}[sys.argv[1]](json.loads(sys.argv[2]))

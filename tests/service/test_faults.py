@@ -1,0 +1,354 @@
+"""Real processes that are killed, stopped and cut off: the right model, or a clear error in time,
+and nothing is left."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TypeAlias
+
+import pyarrow as pa
+import pytest
+
+import sqlfl
+from sqlfl.errors import Error
+from sqlfl.service.federation import RemoteFederation
+from tests.databases import in_memory
+from tests.depth import SEED, THOROUGH
+from tests.service.processes import LEASE, LONGEST, Distributed, stopped, until
+from tests.service.test_federation import PATIENTS, QUERY, TESTS, ordered
+
+TRAIN = f"""TRAIN OR REPLACE MODEL m USING logistic_regression TARGET ill
+  WITH (algorithm = 'sgd', epochs = 5, tolerance = 0, seed = 3) FROM ({QUERY})"""
+Expected: TypeAlias = tuple[pa.ChunkedArray, pa.Table]
+"""Losses of the training, and predictions."""
+PREDICT = f"PREDICT MODEL m FROM ({QUERY})"
+
+
+def trained(fed: RemoteFederation | sqlfl.Federation) -> Expected:
+    fed.sql(TRAIN)
+    return fed.model("m").history.column("train_loss"), ordered(fed.sql(PREDICT).arrow())
+
+
+def undisturbed() -> Expected:
+    """The model where nothing happens."""
+    with in_memory() as clinic, in_memory() as lab, closing(sqlfl.connect(progress=False)) as fed:
+        for con, name, made in ((clinic, "clinic", PATIENTS), (lab, "lab", TESTS)):
+            con.execute(made)
+            fed.attach(name, con)
+        return trained(fed)
+
+
+@pytest.fixture(scope="module")
+def expected() -> Expected:
+    return undisturbed()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Distributed]:
+    folder = tmp_path_factory.mktemp("faults")
+    with Distributed(folder, {"clinic": PATIENTS, "lab": TESTS}) as own:
+        yield own
+        until(lambda: all(process.poll() is None for process in own.processes.values()))
+        own.clean()
+
+
+def same(found: Expected, expected: Expected) -> bool:
+    return found[0].equals(expected[0]) and found[1].equals(expected[1])
+
+
+def ends(fed: RemoteFederation, limit: float = LONGEST) -> Error | None:
+    """A training does within the time."""
+    began = time.monotonic()
+    try:
+        fed.sql(TRAIN)
+        return None
+    except Error as error:
+        return error
+    finally:
+        assert time.monotonic() - began < limit
+
+
+# planning, preparing, keys, training, saving: before the message is served, and after
+PHASES = [
+    "list_tables",
+    "describe",
+    "prepare",
+    "send_keys",
+    "activate",
+    "start",
+    "residuals",
+    "save",
+]
+CASES = [(kind, after) for kind in PHASES for after in (False, True)]
+
+
+@pytest.mark.thinned(13)
+@pytest.mark.parametrize(("kind", "after"), CASES)
+def test_a_party_that_is_killed(
+    study: Distributed, expected: Expected, kind: str, after: bool
+) -> None:
+    study.restart("lab", kind=kind, after=after, signal=int(signal.SIGKILL))
+    with study.analyst() as fed:
+        study.connected(fed)
+        error = ends(fed)
+        assert study.processes["lab"].wait(LONGEST)  # it was asked
+        study.restart("lab")
+        study.connected(fed)
+        if error is not None:
+            assert "party lab/0" in str(error) or "lab" in str(error), error
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
+@pytest.mark.thinned(13)
+@pytest.mark.parametrize("kind", PHASES)
+def test_a_party_that_is_killed_and_comes_back_at_once(
+    study: Distributed, expected: Expected, kind: str
+) -> None:
+    study.restart("lab", kind=kind, signal=int(signal.SIGKILL))
+    with study.analyst() as fed:
+        study.connected(fed)
+        over = threading.Event()
+
+        def again() -> None:
+            while not over.wait(0.05):
+                if study.processes["lab"].poll() is not None:
+                    study.begin("lab")
+
+        watch = threading.Thread(target=again)
+        watch.start()
+        try:
+            ends(fed)
+            study.connected(fed)
+            assert same(trained(fed), expected)
+        finally:
+            over.set()
+            watch.join()
+    until(study.idle)
+
+
+@pytest.mark.thinned(13)
+@pytest.mark.parametrize("kind", PHASES)
+def test_a_coordinator_that_is_killed(study: Distributed, expected: Expected, kind: str) -> None:
+    """Who asks hears of it; parties come back to the next one, and forget what was going on."""
+    study.restart("lab", kind=kind, signal=int(signal.SIGKILL), pid=study.coordinator.pid)
+    with study.analyst() as fed:
+        study.connected(fed)
+        error = ends(fed)
+        assert study.coordinator.wait(LONGEST)
+        assert error is not None
+        assert "the connection to" in str(error)
+        assert "was lost" in str(error)
+    study.restart_coordinator()
+    with study.analyst() as fed:
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+    study.restart("lab")
+
+
+@pytest.mark.thinned(11)
+@pytest.mark.parametrize("kind", PHASES)
+def test_a_party_that_is_stopped_for_less_than_the_lease(
+    study: Distributed, expected: Expected, kind: str
+) -> None:
+    study.restart("lab", kind=kind, signal=int(signal.SIGSTOP))
+    lab = study.processes["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        over = threading.Event()
+
+        def wake() -> None:
+            while not over.wait(0.02):
+                if stopped(lab.pid):
+                    over.wait(LEASE / 2)
+                    lab.send_signal(signal.SIGCONT)
+
+        watch = threading.Thread(target=wake)
+        watch.start()
+        try:
+            assert same(trained(fed), expected)
+        finally:
+            over.set()
+            watch.join()
+            lab.send_signal(signal.SIGCONT)
+    until(study.idle)
+
+
+@pytest.mark.thinned(11)
+@pytest.mark.parametrize("kind", PHASES)
+def test_a_party_that_is_stopped_for_longer(
+    study: Distributed, expected: Expected, kind: str
+) -> None:
+    study.restart("lab", kind=kind, signal=int(signal.SIGSTOP))
+    lab = study.processes["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        error = ends(fed)
+        until(lambda: stopped(lab.pid))
+        assert error is not None
+        assert "lab/0: is away, for " in str(error) or "lab" in str(error), error
+        lab.send_signal(signal.SIGCONT)
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
+def test_a_link_that_is_cut_within_the_lease(study: Distributed, expected: Expected) -> None:
+    draw = random.Random(SEED)
+    link = study.links["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        before, over = link.connections, threading.Event()
+
+        def cut() -> None:
+            while not over.wait(draw.uniform(0.05, 0.4)):
+                link.drop()
+                over.wait(1.0)
+
+        watch = threading.Thread(target=cut)
+        watch.start()
+        try:
+            for _ in range(3):
+                assert same(trained(fed), expected)
+        finally:
+            over.set()
+            watch.join()
+        study.connected(fed)
+        assert link.connections > before
+    until(study.idle)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("way", ["cut", "pause"])
+def test_a_link_that_is_cut_for_longer(study: Distributed, expected: Expected, way: str) -> None:
+    link = study.links["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        threading.Timer(0.2, getattr(link, way)).start()
+        error = None
+        while error is None:
+            error = ends(fed)
+        assert "lab/0: is away, for" in str(error)
+        link.mend()
+        link.resume()
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
+def test_a_slow_link(study: Distributed, expected: Expected) -> None:
+    link = study.links["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        link.rate = 100_000.0
+        link.drop()
+        try:
+            study.connected(fed)
+            assert same(trained(fed), expected)
+        finally:
+            link.rate = None
+    until(study.idle)
+
+
+@pytest.mark.skipif(not THOROUGH, reason="it waits for long")
+def test_a_coordinator_that_is_stopped_for_longer(study: Distributed, expected: Expected) -> None:
+    """Parties that it has left alone for longer than the lease have forgotten its runs."""
+    study.restart("lab", kind="start", signal=int(signal.SIGSTOP), pid=study.coordinator.pid)
+    with study.analyst() as fed:
+        study.connected(fed)
+        waker = threading.Timer(3 * LEASE, study.coordinator.send_signal, (signal.SIGCONT,))
+        waker.start()
+        assert ends(fed) is not None
+        waker.join()
+    with study.analyst() as fed:
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
+@pytest.mark.parametrize("stops", [False, True] if THOROUGH else [False])
+def test_a_coordinator_that_is_told_to_end(
+    study: Distributed, expected: Expected, stops: bool
+) -> None:
+    """In time, beside a party that is stopped too; the others come back to the next one."""
+    lab = study.processes["lab"]
+    with study.analyst() as fed:
+        study.connected(fed)
+        if stops:
+            lab.send_signal(signal.SIGSTOP)
+        study.coordinator.terminate()
+        try:
+            assert study.coordinator.wait(LONGEST) == 0
+        finally:
+            lab.send_signal(signal.SIGCONT)
+    study.restart_coordinator()
+    with study.analyst() as fed:
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+
+
+def disturbed(study: Distributed, draw: random.Random) -> None:
+    """One thing that goes wrong, and is put right."""
+    party = draw.choice(["clinic", "lab"])
+    link, process = study.links[party], study.processes[party]
+    what = draw.choice(["drop", "cut", "pause", "stop", "kill", "coordinator"])
+    seconds = draw.choice([0.1, 0.5, 1.0, 1.5 * LEASE])
+    time.sleep(draw.uniform(0.0, 1.5))
+    if what == "drop":
+        link.drop()
+    elif what == "cut":
+        link.cut()
+        time.sleep(seconds)
+        link.mend()
+    elif what == "pause":
+        link.pause()
+        time.sleep(seconds)
+        link.resume()
+    elif what == "stop":
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+    elif what == "kill":
+        study.kill(party)
+        time.sleep(seconds)
+        study.begin(party)
+    else:
+        study.restart_coordinator()
+
+
+def schedule(study: Distributed, expected: Expected, draw: random.Random) -> int:
+    """Trainings while things go wrong, each of which ends right or with an error in time; then one
+    that ends right. How many ended with an error."""
+    errors = 0
+    faults = threading.Thread(target=lambda: [disturbed(study, draw) for _ in range(2)])
+    faults.start()
+    fed = study.analyst()
+    try:
+        while faults.is_alive():
+            began = time.monotonic()
+            try:
+                assert same(trained(fed), expected)
+            except Error:
+                errors += 1
+                time.sleep(0.2)
+            assert time.monotonic() - began < 2 * LONGEST
+    finally:
+        faults.join()
+        fed.close()
+    with study.analyst() as fed:
+        study.connected(fed)
+        assert same(trained(fed), expected)
+    until(study.idle)
+    return errors
+
+
+@pytest.mark.parametrize("number", range(20 if THOROUGH else 1))
+def test_a_schedule_of_faults(study: Distributed, expected: Expected, number: int) -> None:
+    schedule(study, expected, random.Random(f"{SEED} {number}"))
