@@ -47,14 +47,14 @@ class Line:
 
     def __init__(self) -> None:
         self._url = f"tcp://127.0.0.1:{free_port()}"
-        self._abort = Signal()
+        self.abort = Signal()
         self._app = ServerApp(Server())
         self._pool = ThreadPoolExecutor(20, "collab server")
         self._cell = self._started("server")
         self._numbers = itertools.count()
 
     def close(self) -> None:
-        self._abort.trigger(True)
+        self.abort.trigger(True)
         self._cell.stop()
         self._pool.shutdown()
 
@@ -88,7 +88,7 @@ class Line:
             yield proxies, stops
 
     def _proxy(self, app: ClientApp) -> Proxy:
-        args = None, None, "server", self._cell, app.name, self._abort, self._pool
+        args = None, None, "server", self._cell, app.name, self.abort, self._pool
         backend = CellDispatcher(*args)
         found = app.get_collab_interface()
         proxy = Proxy(self._app, app.name, app.name, backend, found.pop(""))
@@ -98,7 +98,7 @@ class Line:
 
     def _begin(self, app: ClientApp, folder: Path, proxies: list[Proxy], stack: ExitStack) -> None:
         server = Proxy(app, "server", "server", None, {})
-        app.setup(workspace(folder), server, proxies, self._abort)
+        app.setup(workspace(folder), server, proxies, self.abort)
         context = app.new_context(app.name, app.name, set_call_ctx=False)
         app.initialize(context)
         stack.callback(app.finalize, context)

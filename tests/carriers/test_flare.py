@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,6 +172,28 @@ def test_what_fails_at_a_site_is_said_there_alone(
         assert isinstance(told, CollabCallError)
         assert "4711" not in f"{told} {told.remote_traceback}"
     assert "row 17 is 4711" in caplog.text
+
+
+def test_an_aborted_job_ends_what_waits(line: Line, tmp_path: Path) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def slow(data: pa.Buffer) -> pa.Buffer:
+        begun.set()
+        assert ended.wait(30)
+        return data
+
+    with line.connected(tmp_path, {"a": Handled(A, slow, None)}) as (proxies, _):
+        end = ends(proxies.values(), named(proxies), SPEAKING)["a"][0]
+        with ThreadPoolExecutor(1) as pool:
+            work = pool.submit(end.handle, pa.py_buffer(b"x"))
+            assert begun.wait(30)
+            line.abort.trigger(True)
+            try:
+                with pytest.raises(LostError, match="party a/0: cannot be asked: the job was"):
+                    work.result(20)
+            finally:
+                line.abort.reset()
+                ended.set()
 
 
 @pytest.mark.parametrize("way", ["who", "exchange", "interrupt"])
