@@ -133,6 +133,7 @@ ROOMS = {
     "guard": ("udfs", "messages", "options", "privacy"),
     "ownership": ("guard", "udfs", "options", "planner.grammar", "result", "sources"),
     "remote": ("attachment", "guard", "messages", "party", "udfs"),
+    "carriers": ("planner.grammar", "remote", "result", "session", "texts"),
     "secure": ("messages", "privacy"),
     "udfs": ("messages", "models", "privacy", "store"),
     "privacy": (
@@ -300,7 +301,11 @@ def test_the_coordinator_has_no_part_in_masks() -> None:
 
 
 def test_the_party_knows_messages_only() -> None:
-    for package in ("sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client", "sqlfl.remote"):
+    packages = (
+        "sqlfl.party.party", "sqlfl.udfs", "sqlfl.party.client", "sqlfl.remote",
+        "sqlfl.carriers.flare_site",
+    )  # fmt: skip
+    for package in packages:
         for module in members(package):
             for other in reached(module):
                 for forbidden in ("sqlfl.planner", "sqlfl.coordinator", "sqlfl.session"):
@@ -317,7 +322,10 @@ def test_the_transport_knows_no_algorithm() -> None:
 
 
 def test_nothing_is_built_on_the_front() -> None:
-    front = ("sqlfl.session", "sqlfl.cli", "sqlfl.connecting", "sqlfl.magics", "sqlfl.service")
+    front = (
+        "sqlfl.session", "sqlfl.cli", "sqlfl.connecting", "sqlfl.magics", "sqlfl.service",
+        "sqlfl.carriers",
+    )  # fmt: skip
     for module, path in SOURCES.items():
         if any(within(module, f) for f in front) or module in ("sqlfl", "sqlfl.__main__"):
             continue

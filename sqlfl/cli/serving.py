@@ -20,11 +20,9 @@ from sqlfl.errors import Error
 from sqlfl.ownership.door import Door, door_of
 from sqlfl.ownership.owner import Owner
 from sqlfl.remote.agent import Agent
-from sqlfl.remote.certificates import checked_name
-from sqlfl.remote.hosting import Host, Known
+from sqlfl.remote.hosting import hosted
 from sqlfl.remote.locations import check_location
-from sqlfl.remote.passes import Passes
-from sqlfl.remote.settings import CoordinatorSettings, PartySettings, read_settings, secret_of
+from sqlfl.remote.settings import CoordinatorSettings, PartySettings, read_settings
 from sqlfl.remote.stream import Credentials
 
 log = logging.getLogger("sqlfl.cli")
@@ -107,8 +105,9 @@ def party(
         check_location(join, insecure=insecure)
         found = read_settings(PartySettings, config)
         own = replace(found, name=name or found.name, database=database or found.database)
+        credentials = Credentials() if insecure else own.credentials(own.agent)
         with (
-            _host(own, insecure=insecure) as (host, credentials),
+            hosted(own, credentials) as host,
             Door(door_of(own.database), Owner(*host.databases)),
         ):
             agent = Agent(
@@ -116,30 +115,6 @@ def party(
                 server=own.coordinator, called=own.agent, first=own.index,
             )  # fmt: skip
             _run(agent, stop)
-
-
-@contextmanager
-def _host(own: PartySettings, *, insecure: bool) -> Iterator[tuple[Host, Credentials]]:
-    credentials = Credentials() if insecure else own.credentials(own.agent)
-    if not Path(own.database).exists():
-        raise Error(f"there is no database {own.database}", hint="`database` names its file")
-    with Host(
-        own.name,
-        own.database,
-        own.store,
-        secret=secret_of(own.secret, credentials),
-        known=_known(credentials, own.coordinator),
-        organisation=None if own.organisation is None else secret_of(own.organisation, credentials),
-        index=own.index,
-        open=own.open,
-    ) as host:
-        yield host, credentials
-
-
-def _known(credentials: Credentials, coordinator: str) -> Known:
-    if credentials.authority is None:
-        return lambda study, speaker: checked_name(speaker)
-    return Passes(credentials.authority, coordinator)
 
 
 def _said(name: str) -> Callable[[str], None]:

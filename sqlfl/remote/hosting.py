@@ -28,6 +28,10 @@ from sqlfl.guard.records import Records
 from sqlfl.interrupts import AGAIN
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
+from sqlfl.remote.certificates import checked_name
+from sqlfl.remote.passes import Passes
+from sqlfl.remote.settings import PartySettings, secret_of
+from sqlfl.remote.stream import Credentials
 from sqlfl.schema import Client
 from sqlfl.udfs.label_secret import Holders
 from sqlfl.wire import encode, received
@@ -213,3 +217,26 @@ class Host:
         log.warning("%s refuses %s: %s", self.client, request.kind, error.message, extra=known)
         told = request.run, request.slot, type(error).__name__, str(error)
         return encode(ms.Failure(*told, number=request.number))
+
+
+def hosted(own: PartySettings, credentials: Credentials) -> Host:
+    """What these settings say. Without a certificate an analyst is who says so. Raises Error where
+    there is no database, or a secret cannot be read."""
+    if not Path(own.database).exists():
+        raise Error(f"there is no database {own.database}", hint="`database` names its file")
+    return Host(
+        own.name,
+        own.database,
+        own.store,
+        secret=secret_of(own.secret, credentials),
+        known=_known(credentials, own.coordinator),
+        organisation=None if own.organisation is None else secret_of(own.organisation, credentials),
+        index=own.index,
+        open=own.open,
+    )
+
+
+def _known(credentials: Credentials, coordinator: str) -> Known:
+    if credentials.authority is None:
+        return lambda study, speaker: checked_name(speaker)
+    return Passes(credentials.authority, coordinator)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
 from sqlfl.errors import PartyError
+from sqlfl.interrupts import finish
 from sqlfl.schema import Client
 from sqlfl.transport.base import Handler
 
@@ -32,7 +33,7 @@ class CarrierTransport:
         handlers: Mapping[Client, Handler],
         interrupts: Mapping[Client, Callable[[], None]],
     ) -> None:
-        self._handlers = handlers
+        self._handlers, self._interrupts = handlers, interrupts
 
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
         queues: dict[Client, list[int]] = {}
@@ -42,8 +43,20 @@ class CarrierTransport:
             queues.setdefault(client, []).append(place)
         CarrierTransport.carried += len(requests)
         with ThreadPoolExecutor(max(1, len(queues))) as pool:
-            jobs = [pool.submit(self._serve, requests, places) for places in queues.values()]
-            found = {place: reply for job in jobs for place, reply in job.result().items()}
+            jobs: dict[Client, Future[dict[int, pa.Buffer]]] = {}
+
+            def begin(begun: list[Future[dict[int, pa.Buffer]]]) -> None:
+                for client, places in queues.items():
+                    jobs[client] = pool.submit(self._serve, requests, places)
+                    begun.append(jobs[client])
+
+            def stop() -> None:
+                for client, job in jobs.items():
+                    if not job.done() and client in self._interrupts:
+                        self._interrupts[client]()
+
+            finish(begin, stop)
+            found = {place: reply for job in jobs.values() for place, reply in job.result().items()}
         return [found[place] for place in range(len(requests))]
 
     def close(self) -> None:

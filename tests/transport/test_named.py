@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import sqlfl
 from sqlfl.schema import Client
-from sqlfl.transport.base import Transport
+from sqlfl.transport.base import Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.named import factory_of
 from tests.additions.carrier import DISTRIBUTION, CarrierTransport
 from tests.conftest import Open
-from tests.transport.test_transport import TransportConformance
+from tests.transport.conformance import Interrupting, TransportConformance
 
 TRAIN = "TRAIN MODEL m USING linear_regression TARGET y WITH (seed = 1) FROM (SELECT y, x FROM a.t)"
 
@@ -37,8 +37,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("installed")
 class TestCarrier(TransportConformance):
-    def make(self, handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]]) -> Transport:
-        return factory_of("carrier")(handlers, {})
+    @contextmanager
+    def opened(
+        self, handlers: Mapping[Client, Handler], interrupts: Interrupting
+    ) -> Iterator[Transport]:
+        with closing(factory_of("carrier")(handlers, interrupts)) as transport:
+            yield transport
 
 
 @pytest.mark.usefixtures("installed")

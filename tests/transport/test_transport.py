@@ -1,81 +1,46 @@
-"""Conformance of transports, and what the channel counts."""
+"""Conformance of transports in this process, and what the channel counts."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from sqlfl.errors import ApprovalError, Error, InternalError, PartyError, PolicyError
-from sqlfl.messages import Failure, PartialGradient, Ready, Residuals, SendGram
+from sqlfl.messages import Failure, Ready, SendGram
 from sqlfl.schema import Client
-from sqlfl.transport.base import Audit, Channel, Transport
+from sqlfl.transport.base import Audit, Channel, Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from sqlfl.transport.recording import RecordingTransport
-from sqlfl.wire import decode, encode
-
-A, B = Client("a"), Client("b")
-
-
-def residuals(number: int, slot: int = 0) -> Residuals:
-    return Residuals("r", slot, np.full((2, 1), number, np.float32))
-
-
-def doubling(data: pa.Buffer) -> pa.Buffer:
-    message = decode(data)
-    assert isinstance(message, Residuals)
-    values = 2.0 * message.values.astype(np.float64)
-    return encode(PartialGradient(message.run, message.slot, values, number=message.number))
-
-
-class TransportConformance:
-    """Every transport passes these; `make` gives one that serves the handlers."""
-
-    def make(self, handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]]) -> Transport:
-        raise NotImplementedError
-
-    def test_replies_come_in_the_order_of_requests(self) -> None:
-        transport = self.make({A: doubling, B: doubling})
-        order = [(A, 1), (B, 2), (A, 3), (B, 4)]
-        replies = transport.exchange([(c, encode(residuals(n))) for c, n in order])
-        values = [decode(r).values[0, 0] for r in replies]
-        assert values == [2.0, 4.0, 6.0, 8.0]
-
-    def test_clients_work_in_parallel_and_one_client_in_order(self) -> None:
-        meeting = threading.Barrier(2, timeout=10)
-        seen: list[float] = []
-
-        def meet(data: pa.Buffer) -> pa.Buffer:
-            meeting.wait()
-            return doubling(data)
-
-        def note(data: pa.Buffer) -> pa.Buffer:
-            seen.append(float(decode(data).values[0, 0]))
-            time.sleep(0.001)
-            return meet(data) if len(seen) == 1 else doubling(data)
-
-        transport = self.make({A: note, B: meet})
-        order = [(A, 1), (B, 0), (A, 2), (A, 3)]
-        transport.exchange([(c, encode(residuals(n))) for c, n in order])
-        assert seen == [1.0, 2.0, 3.0]
-
-    def test_an_unknown_client_is_an_error(self) -> None:
-        with pytest.raises(PartyError, match="b/0: it is not attached"):
-            self.make({A: doubling}).exchange([(B, encode(residuals(1)))])
+from sqlfl.wire import encode
+from tests.transport.conformance import (
+    A,
+    B,
+    Interrupting,
+    TransportConformance,
+    doubling,
+    residuals,
+)
 
 
 class TestLocal(TransportConformance):
-    def make(self, handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]]) -> Transport:
-        return LocalTransport(handlers)
+    @contextmanager
+    def opened(
+        self, handlers: Mapping[Client, Handler], interrupts: Interrupting
+    ) -> Iterator[Transport]:
+        with closing(LocalTransport(handlers, interrupts)) as transport:
+            yield transport
 
 
 class TestRecording(TransportConformance):
-    def make(self, handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]]) -> Transport:
-        return RecordingTransport(LocalTransport(handlers))
+    @contextmanager
+    def opened(
+        self, handlers: Mapping[Client, Handler], interrupts: Interrupting
+    ) -> Iterator[Transport]:
+        with closing(LocalTransport(handlers, interrupts)) as transport:
+            yield RecordingTransport(transport)
 
     def test_keeps_every_byte(self) -> None:
         transport = RecordingTransport(LocalTransport({A: doubling}))

@@ -1,0 +1,1 @@
+"""One statement of sqlfl as a run of Flower."""

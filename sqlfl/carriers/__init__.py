@@ -1,0 +1,1 @@
+"""Other carriers of requests to parties elsewhere than Arrow Flight."""
