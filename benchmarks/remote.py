@@ -83,7 +83,7 @@ def serve(folder: Path, location: str, party: str, number: int) -> None:
     source = folder / f"{party}{number}.duckdb"
     host = Host(party, source, secret=secret, known=known, index=number, open=True)
     with host:
-        Agent(location, party, 1, host, own, server=NAME).run()
+        Agent(location, party, 1, host, own, server=NAME, first=number).run()
 
 
 @contextmanager

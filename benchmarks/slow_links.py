@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,7 +65,8 @@ async def carry(
 async def relay(port: int, network: Network) -> None:
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(carry(reader, back, network), carry(there, writer, network))
+        with suppress(ConnectionError):  # who has gone gets nothing
+            await asyncio.gather(carry(reader, back, network), carry(there, writer, network))
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
