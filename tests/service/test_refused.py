@@ -157,7 +157,7 @@ def test_a_pass_that_is_over_or_has_not_begun(study: Running, hours: int) -> Non
     assert ALICE.key is not None
     assert ALICE.certificate is not None
     text = issue(ALICE.key, ALICE.certificate, COORDINATOR, "heart",
-                 now=NOW + dt.timedelta(hours=hours))  # fmt: skip
+                 now=dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours))  # fmt: skip
     kind, why = told(study, ALICE, ANALYST, analyst_hello(ALICE) | {"pass": text})
     assert (kind, "is over" in why) == ("refused", True), why
 
@@ -280,7 +280,7 @@ def passed(given: Credentials, study: str = "heart", coordinator: str = COORDINA
            hours: float = 0.0) -> str:  # fmt: skip
     assert given.key is not None
     assert given.certificate is not None
-    now = NOW + dt.timedelta(hours=hours)
+    now = dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours)
     return issue(given.key, given.certificate, coordinator, study, now=now)
 
 
