@@ -7,12 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from sqlfl import messages as ms
-from sqlfl.guard.proposals import Read, not_known_again, parts_of, told_of
+from sqlfl.guard.proposals import Read, not_known_again, parts_of, told_of, with_marks
+from sqlfl.guard.runs import Parts
 from sqlfl.guard.scopes import Table
 from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import REFUSED, Request
-from sqlfl.schema import FeatureSpecification, KeySpecification, Made, SlotSpecification, Step
+from sqlfl.schema import (
+    FeatureSpecification,
+    KeySpecification,
+    Made,
+    SlotSpecification,
+    Step,
+    specifications_from_json,
+    specifications_to_json,
+)
+from tests.databases import in_memory
 
 PATIENTS: Table = ("memory", "main", "patients")
 VISITS: Table = ("memory", "main", "visits")
@@ -116,3 +126,22 @@ def test_a_run_is_told_of_in_words() -> None:
     request = Request("train", "m", "sgd", "", "null", "null", warm=False, into=False, asked=())
     assert told_of(request, [VISITS, PATIENTS]) == "train m by sgd of main.patients, main.visits"
     assert told_of(replace(request, algorithm=""), [VISITS]) == "train m of main.visits"
+
+
+def test_fragments_have_marks_where_rows_are_to_be_known_again() -> None:
+    texts = ("SELECT pid FROM patients", "SELECT pid FROM patients WHERE pid > 1",
+             "SELECT pid AS p FROM visits")  # fmt: skip
+    slots = specifications_to_json((slot(0, (0, 4)), slot(1, (2,))))
+    request = ms.Prepare("r", -1, slots, texts)
+    parts = {0: Parts({0: PATIENTS, 4: PATIENTS}), 1: Parts({2: VISITS})}
+    with in_memory() as con:
+        con.execute("CREATE TABLE patients (pid BIGINT); CREATE TABLE visits (pid BIGINT)")
+        assert with_marks(con, request, parts) == request
+        found = with_marks(con, request, {**parts, 1: Parts({2: VISITS}, 5)})
+        assert found.fragments[:2] == texts[:2]
+        assert "sqlfl_mark" in found.fragments[2]
+        assert [own.marked for own in specifications_from_json(found.specification)] == [False, True]
+        found = with_marks(con, request, {**parts, 0: Parts({0: PATIENTS, 4: None}, 5)})
+        assert ['"pid"' in text for text in found.fragments] == [True, False, False]
+        assert ["sqlfl_mark" in text for text in found.fragments] == [True, True, False]
+        assert [own.marked for own in specifications_from_json(found.specification)] == [True, False]
