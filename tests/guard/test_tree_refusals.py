@@ -123,7 +123,11 @@ def test_the_longest_query(given: Given) -> None:
     refused(given, f"SELECT '{'x' * (LONGEST - 8)}'", f"{LONGEST:,} are taken")
 
 
-def test_how_large_and_how_deep_a_query_is() -> None:
+def test_how_large_and_how_deep_a_query_is(given: Given) -> None:
+    said = "too large or too deep to be looked through"
+    refused(given, f"SELECT {'+'.join(['a'] * 300)} AS k FROM t", said)
+    reading(given, f"SELECT {'+'.join(['a'] * 100)} AS k FROM t")
+
     def deep(levels: int) -> Any:
         found: dict[str, Any] = {}
         for _ in range(levels - 1):
@@ -168,6 +172,9 @@ def test_nodes_that_are_not_known(given: Given) -> None:
     for value in ({}, {"query": {}}):
         map_ = {"map": [{**item, "value": value}]}
         refused_node(given, {**select, "cte_map": map_}, "WITH is not taken")
+    inner = item["value"].get("query_node") or item["value"]["query"]["node"]
+    for value in ({"query_node": inner}, {"query": {"node": inner}}):
+        reader(given).query({**select, "cte_map": {"map": [{**item, "value": value}]}}, Scope())
     refused_node(given, {**select, "sample": {"x": 1}}, "TABLESAMPLE is not taken")
     source = {**select["from_table"], "type": "OTHER"}
     refused_node(given, {**select, "from_table": source}, "OTHER is not taken")
@@ -318,6 +325,33 @@ def test_whole_rows_are_told(given: Given) -> None:
     # a column of that name is meant
     assert whole("SELECT a FROM t AS a") == [(None, False)]
     assert whole("SELECT (SELECT max(e) FROM u WHERE t IS NULL) AS k FROM t") == [(None, False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        ("SELECT v.k AS f, v.l AS g FROM t, (VALUES (t.a, 1), (t.b, 2)) AS v(k, l)", ["a b", ""]),
+        ("SELECT col1 AS f FROM t, (VALUES (t.a, t.b))", ["b"]),
+        ("SELECT q.k AS f FROM (SELECT a AS k FROM t UNION ALL SELECT d FROM u) AS q", ["a d"]),
+        ("SELECT * EXCLUDE (id) REPLACE (b AS a) FROM t", ["b", "b", "c", "y"]),
+        ("SELECT t.* FROM t, u", ["id", "a", "b", "c", "y"]),
+    ],
+)  # fmt: skip
+def test_what_outputs_are_made_of(given: Given, text: str, reads: list[str]) -> None:
+    assert [told(output.reads) for output in reading(given, text).outputs] == reads
+
+
+def test_tables_are_told_wherever_they_are_read(given: Given) -> None:
+    def tables(text: str) -> str:
+        return " ".join(sorted(table[2] for table in reading(given, text).tables))
+
+    assert tables("SELECT a FROM t") == "t"
+    assert tables("SELECT 1 AS k") == ""
+    for text in ("SELECT a FROM t, u", "SELECT a FROM t WHERE EXISTS (FROM u)",
+                 "SELECT (SELECT max(d) FROM u) AS k FROM t", "WITH q AS (FROM u) SELECT a FROM t",
+                 "SELECT a FROM t UNION ALL SELECT d FROM u",
+                 "SELECT a FROM t ORDER BY (SELECT max(d) FROM u)"):  # fmt: skip
+        assert tables(text) == "t u"
 
 
 def test_names_of_outputs(given: Given) -> None:
