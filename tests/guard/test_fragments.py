@@ -12,7 +12,8 @@ from sqlfl.errors import PolicyError
 from sqlfl.guard import fragments
 from sqlfl.guard.fragments import LONGEST_KEPT, MOST_KEPT, Fragments, roles_of
 from sqlfl.guard.governance import Grant, Roles, Ruling
-from sqlfl.guard.scopes import Column, Output, Table
+from sqlfl.guard.scopes import NONE, Column, Output, Reads, Table
+from sqlfl.guard.tree import Reading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
 from tests.databases import in_memory
@@ -169,6 +170,28 @@ def test_whether_a_row_is_kept_is_a_condition(con: duckdb.DuckDBPyConnection) ->
     words = NOT.format("y", "TRAIN, as a condition on its values takes")
     assert said(con, "SELECT a, y AS sqlfl_kept FROM t", **trained) == words
     assert said(con, "SELECT a, z > 0 AS sqlfl_kept FROM t", **trained) == UNKNOWN.format("z")
+
+
+def test_what_is_granted_for_nothing_is_none_whatever_was_read_before(
+    own: Fragments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    z, k = frozenset({Column(TABLE, "z")}), frozenset({Column(TABLE, "k")})
+
+    def check(item: SlotSpecification, output: Output, filters: Reads, links: Reads) -> None:
+        found = Reading((output,), filters, links, frozenset({TABLE}))
+        monkeypatch.setattr(Fragments, "read", lambda *_: found)
+        own.check(None, item, "", RULING)  # type: ignore[arg-type]
+
+    trained, one = slot(features=(ONE,)), Output("f")
+    check(trained, one, NONE, NONE)
+    check(slot(base=True), Output("f", k), NONE, k)
+    for item, output, filters, links in (
+        (trained, Output("f", z), NONE, NONE), (trained, one, z, NONE), (trained, one, NONE, z),
+        (slot(base=True), Output("f", z), NONE, NONE), (slot(), Output("sqlfl_kept", z), z, NONE),
+        (slot(keys=(KEY,)), Output("f", z, Column(TABLE, "z")), NONE, NONE),
+    ):  # fmt: skip
+        with pytest.raises(PolicyError, match="column z is not granted"):
+            check(item, output, filters, links)
 
 
 def test_a_fragment_of_rows_alone(con: duckdb.DuckDBPyConnection) -> None:
