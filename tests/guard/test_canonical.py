@@ -48,9 +48,7 @@ UNSTABLE = [
 
 
 @pytest.mark.parametrize("text", [*STABLE, *UNSTABLE])
-def test_each_row_of_a_table_is_one_row_at_most(
-    con: duckdb.DuckDBPyConnection, text: str
-) -> None:
+def test_each_row_of_a_table_is_one_row_at_most(con: duckdb.DuckDBPyConnection, text: str) -> None:
     assert stable(tree(con, text), AGGREGATES) == (text in STABLE)
     assert not nobodys(tree(con, text), AGGREGATES)
 
@@ -64,7 +62,8 @@ NOBODYS = "SELECT t.a, 1 AS k FROM (SELECT 1 AS o) AS q LEFT JOIN t ON FALSE"
         ("LEFT JOIN t ON FALSE", "LEFT JOIN t ON TRUE"), ("LEFT JOIN t ON FALSE", ", t"),
         ("LEFT JOIN t ON FALSE", "LEFT JOIN t ON 1 = 0"), ("ON FALSE", "ON NULL"),
         ("ON FALSE", "USING (o)"), ("ON FALSE", "ON 'false'"),
-        ("LEFT", "INNER"), ("LEFT", "RIGHT"), ("LEFT", "FULL"), ("FALSE", "FALSE WHERE t.a IS NULL"),
+        ("LEFT", "INNER"), ("LEFT", "RIGHT"), ("LEFT", "FULL"),
+        ("FALSE", "FALSE WHERE t.a IS NULL"),
         ("FALSE", "FALSE LIMIT 1"), ("FALSE", "FALSE GROUP BY t.a"), ("t.a", "max(t.a)"),
         ("(SELECT 1 AS o) AS q", "u AS q"), ("JOIN t", "JOIN (SELECT a FROM t) AS t"),
         ("SELECT 1 AS o", "SELECT 1 AS o FROM u"), ("SELECT 1 AS o", "SELECT max(1) AS o"),
@@ -92,11 +91,17 @@ def test_the_row_that_is_nobodys(con: duckdb.DuckDBPyConnection, old: str, new: 
         ("SELECT q.a FROM t AS q", "SELECT q.a FROM u AS q", False),
         ("SELECT q.a AS k FROM t AS q", "SELECT q.a AS l FROM t AS q", False),
         ("SELECT a FROM t WHERE b > 1", "SELECT a FROM t WHERE b > 2", False),
-        ("SELECT list_transform([q.a], lambda x: x + q.b) AS f FROM t AS q",
-         "SELECT list_transform([x.a], lambda x: x + x.b) AS f FROM t AS x", False),
+        (
+            "SELECT list_transform([q.a], lambda x: x + q.b) AS f FROM t AS q",
+            "SELECT list_transform([x.a], lambda x: x + x.b) AS f FROM t AS x",
+            False,
+        ),
         ("SELECT q.* FROM t AS q, u AS r", "SELECT q.* FROM t AS r, u AS q", False),
-        ("SELECT q.a FROM t AS q, u AS r WHERE EXISTS (SELECT q.a FROM t AS r)",
-         "SELECT q.a FROM t AS q, u AS r WHERE EXISTS (SELECT q.a FROM t AS q)", False),
+        (
+            "SELECT q.a FROM t AS q, u AS r WHERE EXISTS (SELECT q.a FROM t AS r)",
+            "SELECT q.a FROM t AS q, u AS r WHERE EXISTS (SELECT q.a FROM t AS q)",
+            False,
+        ),
         ("SELECT q.a, x FROM t AS q", "SELECT r.a, x FROM t AS r", True),
         # a column of the name of a table is no table
         ("SELECT q FROM t AS q", "SELECT r FROM t AS r", False),

@@ -42,7 +42,9 @@ def slot(**own: Any) -> SlotSpecification:
 @pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     with in_memory() as found:
-        found.execute("CREATE TABLE t (k BIGINT, a INTEGER, b DOUBLE, y BOOLEAN, i INTEGER, z INTEGER)")
+        found.execute(
+            "CREATE TABLE t (k BIGINT, a INTEGER, b DOUBLE, y BOOLEAN, i INTEGER, z INTEGER)"
+        )
         found.execute("CREATE TABLE other (k BIGINT)")
         yield found
 
@@ -52,9 +54,7 @@ def own() -> Fragments:
     return Fragments("acme", ("memory", "main"))
 
 
-def said(
-    con: duckdb.DuckDBPyConnection, text: str, held: Ruling = RULING, **of_slot: Any
-) -> str:
+def said(con: duckdb.DuckDBPyConnection, text: str, held: Ruling = RULING, **of_slot: Any) -> str:
     """Empty where it is taken."""
     try:
         Fragments("acme", ("memory", "main")).check(con, slot(**of_slot), text, held)
@@ -230,7 +230,7 @@ def test_tables_that_are_not_granted_are_none(
     con: duckdb.DuckDBPyConnection, own: Fragments
 ) -> None:
     for text in ("SELECT k FROM other", "SELECT k FROM gone"):
-        with pytest.raises(PolicyError, match="table (other|gone) is not granted"):
+        with pytest.raises(PolicyError, match=r"table (other|gone) is not granted"):
             own.check(con, slot(keys=(KEY,)), text, RULING)
 
 

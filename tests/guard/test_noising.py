@@ -1,5 +1,5 @@
-"""Runs over tables of which an account is kept: each condition where it is just met, and where it is
-not, and what is reserved."""
+"""Runs over tables of which an account is kept: each condition where it is just met, and where it
+is not, and what is reserved."""
 
 from __future__ import annotations
 

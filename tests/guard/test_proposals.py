@@ -140,8 +140,14 @@ def test_fragments_have_marks_where_rows_are_to_be_known_again() -> None:
         found = with_marks(con, request, {**parts, 1: Parts({2: VISITS}, 5)})
         assert found.fragments[:2] == texts[:2]
         assert "sqlfl_mark" in found.fragments[2]
-        assert [own.marked for own in specifications_from_json(found.specification)] == [False, True]
+        assert [own.marked for own in specifications_from_json(found.specification)] == [
+            False,
+            True,
+        ]
         found = with_marks(con, request, {**parts, 0: Parts({0: PATIENTS, 4: None}, 5)})
         assert ['"pid"' in text for text in found.fragments] == [True, False, False]
         assert ["sqlfl_mark" in text for text in found.fragments] == [True, True, False]
-        assert [own.marked for own in specifications_from_json(found.specification)] == [True, False]
+        assert [own.marked for own in specifications_from_json(found.specification)] == [
+            True,
+            False,
+        ]
