@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import duckdb
@@ -243,6 +244,38 @@ def test_granted_columns_of_granted_tables_are_all_that_there_is(made: Make) -> 
     assert (found.tables[0].rows, found.fleeting, found.governed) == (100, "it is in memory", True)
     assert [place.schema for place in found.places] == ["main"]
     assert not party.guard._accounting.lasting
+    # it need not be looked up again
+    listed = party.guard._reader.listed
+    assert listed.columns[TABLE] == ("pid", "age", "days", "salary")
+    assert listed.views == {("elsewhere", "main", "other")}
+
+
+def test_tables_of_other_places_are_granted_there(made: Make) -> None:
+    one = (Listed("age", "INTEGER"),)
+    tables = (ListedTable("hr", "patients", one, 1, ""), ListedTable("main", "patients", one, 2, ""),
+              ListedTable("hr", "patients", one, 3, "far"),
+              ListedTable("", "patients", one, 4, "far"))  # fmt: skip
+    places = tuple(
+        Place(catalog, schema, False, "x") for catalog in ("memory", "far") for schema in
+        ("main", "hr", "other")
+    )  # fmt: skip
+    told = listing_to_json(Listing(places, tables))
+    party = made()
+    party.answer = lambda _: ms.Tables("", -1, told)  # type: ignore[method-assign]
+    for table, rows, found in (
+        (TABLE, 2, {("memory", "main")}),
+        (("memory", "hr", "patients"), 1, {("memory", "main"), ("memory", "hr")}),
+        (("far", "hr", "patients"), 3, {("memory", "main"), ("far", "hr")}),
+        (("far", "main", "patients"), 4, {("memory", "main"), ("far", "main")}),
+        (("far", "other", "patients"), None, {("memory", "main")}),
+    ):
+        party.held = ruling(table=table)
+        reply = party.ask(ms.ListTables("", -1))
+        assert isinstance(reply, ms.Tables)
+        own = listing_from_json(reply.tables)
+        assert [table.rows for table in own.tables] == ([] if rows is None else [rows])
+        assert {(place.catalog, place.schema) for place in own.places} == found
+    assert party.guard._accounting.lasting
 
 
 @pytest.mark.parametrize(
@@ -397,6 +430,8 @@ def test_what_is_refused_is_told_where_it_is_only_asked(made: Make) -> None:
         party.propose(fragments=salary)
     assert not party.guard._proposals
     assert made().verdicts() == []
+    both = made(replace(OPEN, kinds=("poisson_regression",), approval="always"))
+    assert [state for state, _ in both.verdicts()] == ["refused"]
     unknown = made(replace(OPEN, min_difference=5))
     ((_, rule),) = unknown.verdicts(fragments=(f"{SELECT} ORDER BY age",))
     assert "min_difference = 5" in rule
@@ -413,6 +448,7 @@ def test_runs_that_wait_for_their_owner(made: Make) -> None:
     with pytest.raises(ApprovalError, match="as request 1"):
         party.propose()
     assert party.verdicts() == [("waiting", f"{has}, and this is request 1")]
+    assert [filed.tables for filed in party.guard._approvals.all()] == [("main.patients",)]
     approvals = party.guard._approvals
     approvals.decide(1, "refused", "no free text")
     refused = "its owner has refused this run, request 1: no free text"
@@ -432,6 +468,22 @@ def test_runs_that_wait_for_their_owner(made: Make) -> None:
     with pytest.raises(PolicyError, match="not approved any more"):
         party.prepare("t")
     assert party.ended == ["t"]
+
+
+def test_approvals_and_runs_are_of_what_is_run(made: Make) -> None:
+    party = made(replace(OPEN, approval="first_time"))
+    other = replace(REQUEST, kind="logistic_regression").to_json()
+    for number, own in ((1, {}), (2, {"request": other}), (1, {}), (2, {"request": other}),
+                        (3, {"fragments": ("SELECT pid + 0 AS sqlfl_row FROM patients",),
+                             "specification": specifications_to_json((replace(SLOT, keys=()),))}),
+                        (1, {"fragments": (SELECT.lower(),)})):  # fmt: skip
+        with pytest.raises(ApprovalError, match=f"as request {number}"):
+            party.propose(**own)
+    made(replace(OPEN, runs_per_day=1)).begin()
+    told = made.con.execute("SELECT digest FROM sqlfl.runs UNION ALL "
+                            "SELECT digest FROM sqlfl.requests WHERE number = 1").fetchall()  # fmt: skip
+    assert len(told) == 2
+    assert told[0] == told[1] != ("",)
 
 
 def test_a_run_that_does_not_begin_leaves_what_it_had(made: Make) -> None:
@@ -527,6 +579,56 @@ def test_what_a_run_is_held_to(made: Make, monkeypatch: pytest.MonkeyPatch) -> N
     assert party.guard._models.is_known("m")
 
 
+def test_a_run_of_which_nothing_is_heard_ends(made: Make) -> None:
+    party = made()
+    party.begin()
+    run = party.guard._runs.get("r")
+    assert run is not None
+    run.heard -= 2 * OPEN.lease
+    with pytest.raises(PolicyError, match="lease = '1 hour'"):
+        party.ask(ms.SendKeys("r", 0))
+    assert party.ended == ["r"]
+
+
+def test_heads_are_told(made: Make) -> None:
+    party = made()
+    reply = party.ask(ms.Seal("r", -1, "head", "chain"))
+    assert isinstance(reply, ms.Sealed)
+    assert len(reply.head) == 64
+    assert not party.answered
+
+
+def test_what_waits_is_written_at_the_end(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    party, closed = made(), []
+    monkeypatch.setattr(party.guard._keeping, "close", lambda: closed.append(True))
+    party.guard.close()
+    assert closed == [True]
+
+
+def test_names_are_looked_up_anew_in_each_statement(made: Make) -> None:
+    party, text = made(), "SELECT * EXCLUDE (salary) FROM patients"
+    party.ask(ms.Describe("", -1, text))
+    made.con.execute("ALTER TABLE patients ADD COLUMN ssn INTEGER")
+    party.ask(ms.SendBlock("", -1, "m", 0))
+    with pytest.raises(PolicyError, match="column ssn is not granted"):
+        party.ask(ms.Describe("", -1, text))
+
+
+def test_blocks_of_a_run_are_of_the_analyst_whose_run_it_is(made: Make) -> None:
+    party = made(blocks=lambda: ["r", "m"])
+    party.begin()
+    party.ask(ms.Finish("r", -1))
+    party.answered.clear()
+    own = ms.Drop("", -1, "r")
+    party.ask(own)
+    assert party.answered == [own]
+    collect = ms.Collect("", -1, ())
+    party.ask(collect)
+    last = party.answered[-1]
+    assert isinstance(last, ms.Collect)
+    assert last.models == ("m",)
+
+
 def test_blocks_of_others_are_left(made: Make) -> None:
     party = made(blocks=lambda: ["m"])
     with pytest.raises(PolicyError, match="not one of this analyst's"):
@@ -540,7 +642,7 @@ def test_blocks_of_others_are_left(made: Make) -> None:
 
 def test_a_ruling_serves_for_a_moment(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("sqlfl.guard.guard.time.monotonic", lambda: now)
+    monkeypatch.setattr(guarding, "time", SimpleNamespace(monotonic=lambda: now))
     party = made()
 
     def looked(request: ms.Message) -> int:

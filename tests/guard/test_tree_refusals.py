@@ -105,7 +105,8 @@ def test_what_is_refused_alone(given: Given, text: str, said: str) -> None:
     "text",
     [
         "SELECT round(a) FROM t", "SELECT main.round(a) FROM t",
-        "SELECT pg_catalog.round(a) FROM t", "SELECT system.main.round(a) FROM t", "SELECT a::INTEGER FROM t", "SELECT a::int[] FROM t",
+        "SELECT pg_catalog.round(a) FROM t", "SELECT system.main.round(a) FROM t",
+        "SELECT a::INTEGER FROM t", "SELECT a::int[] FROM t",
         "SELECT k FROM t AS q(k, l, m, n, o)", "SELECT q.a FROM t AS q, t", "SELECT t.* FROM t",
         "SELECT a FROM t UNION ALL SELECT d FROM u", "SELECT a FROM t LIMIT 3",
         "SELECT sum(a) OVER () FROM t", "SELECT rank() OVER (ORDER BY a) FROM t",
