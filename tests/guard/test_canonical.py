@@ -103,6 +103,10 @@ def test_the_row_that_is_nobodys(con: duckdb.DuckDBPyConnection, old: str, new: 
             False,
         ),
         ("SELECT q.a, x FROM t AS q", "SELECT r.a, x FROM t AS r", True),
+        ("SELECT t.a FROM t, u", "SELECT u.a FROM t, u", False),
+        ("SELECT t.a FROM t", "SELECT a.a FROM t", False),
+        ("SELECT q.a FROM t AS q, u, v", "SELECT r.a FROM t AS r, u, v", True),
+        ("SELECT q.a AS q FROM t AS q", "SELECT r.a AS q FROM t AS r", True),
         # a column of the name of a table is no table
         ("SELECT q FROM t AS q", "SELECT r FROM t AS r", False),
         # two of one name, as no query may have them

@@ -252,7 +252,8 @@ def test_granted_columns_of_granted_tables_are_all_that_there_is(made: Make) -> 
 
 def test_tables_of_other_places_are_granted_there(made: Make) -> None:
     one = (Listed("age", "INTEGER"),)
-    tables = (ListedTable("hr", "patients", one, 1, ""), ListedTable("main", "patients", one, 2, ""),
+    tables = (ListedTable("hr", "patients", one, 1, ""),
+              ListedTable("main", "patients", one, 2, ""),
               ListedTable("hr", "patients", one, 3, "far"),
               ListedTable("", "patients", one, 4, "far"))  # fmt: skip
     places = tuple(
@@ -480,8 +481,9 @@ def test_approvals_and_runs_are_of_what_is_run(made: Make) -> None:
         with pytest.raises(ApprovalError, match=f"as request {number}"):
             party.propose(**own)
     made(replace(OPEN, runs_per_day=1)).begin()
-    told = made.con.execute("SELECT digest FROM sqlfl.runs UNION ALL "
-                            "SELECT digest FROM sqlfl.requests WHERE number = 1").fetchall()  # fmt: skip
+    text = "SELECT digest FROM sqlfl.requests WHERE number = 1"
+    text = f"SELECT digest FROM sqlfl.runs UNION ALL {text}"
+    told = made.con.execute(text).fetchall()
     assert len(told) == 2
     assert told[0] == told[1] != ("",)
 
