@@ -90,6 +90,9 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
         node: ast.expr | ast.stmt, within: ast.stmt, text: str, kind: str, what: str
     ) -> Mutant:
         own = place(node)
+        # what follows keeps its lines, by which functions are found
+        fewer = "\n" * (data[own].count(b"\n") - text.count("\n"))
+        text = f"{text}{fewer}" if isinstance(node, ast.stmt) else f"{text[:-1]}{fewer}{text[-1]}"
         changed = data[: own.start] + text.encode() + data[own.stop :]
         assert node.end_lineno is not None
         hangs = node if isinstance(node, ast.stmt) else within

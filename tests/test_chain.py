@@ -7,6 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -158,6 +159,37 @@ def test_what_is_written_aside_is_there_after_a_flush(chain: Chain, kept: Kept) 
     assert kept.kinds == [["a"]]
 
 
+def test_nothing_goes_on_in_another_thread_after_a_flush(kept: Kept) -> None:
+    @contextmanager
+    def aside() -> Iterator[None]:
+        yield
+        time.sleep(0.1)
+        ended.append(True)
+
+    ended: list[bool] = []
+    chain = Chain("acme", kept, aside)
+    note(chain, "a")
+    chain.flush_aside()
+    chain.flush()
+    assert ended == [True]
+    chain.close()
+
+
+def test_threads_end_with_it_and_begin_again(chain: Chain, kept: Kept) -> None:
+    def threads() -> set[threading.Thread]:
+        return {one for one in threading.enumerate() if one.name.startswith("sqlfl-chain")}
+
+    before = threads()
+    for _ in range(2):
+        note(chain, "a", text="x" * LARGE)
+        chain.flush_aside()
+        chain.flush()
+        assert len(threads() - before) == 2
+        chain.close()
+        assert threads() == before
+    assert kept.kinds == [["a"], ["a"]]
+
+
 def test_what_is_not_taken_waits_and_nothing_else_is_noted(chain: Chain, kept: Kept) -> None:
     note(chain, "a")
     kept.fails = True
@@ -220,11 +252,11 @@ def test_large_messages_are_hashed_aside(chain: Chain, kept: Kept) -> None:
 
 
 def test_messages_are_not_held_for_long(chain: Chain) -> None:
-    data = pa.allocate_buffer(LARGE - 1)
+    data = pa.allocate_buffer(LARGE // 2)
     whole = MOST_BYTES // data.size
     for _ in range(whole):
         chain.note("clinic", "r", DOWN, "a", data)
-    assert len(chain._noted) == whole
+    assert len(chain._noted) == whole == MOST_BYTES / data.size
     chain.note("clinic", "r", DOWN, "a", data)
     assert not chain._noted
     chain.note("clinic", "r", DOWN, "a", data)

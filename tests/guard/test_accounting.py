@@ -24,6 +24,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.request import REFUSED, Request
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.label_ways import way_to_label
 from tests.databases import in_memory
 
 KEPT: Table = ("memory", "main", "kept")
@@ -113,9 +114,14 @@ def test_an_account_is_asked_where_one_is_kept(accounting: Accounting) -> None:
     assert asked(accounting, read((joined, reading(KEPT)))) == ([], [("kept", [])])
 
 
-def test_labels_are_of_their_own_fragments(accounting: Accounting) -> None:
+def test_labels_are_of_their_own_fragments(
+    accounting: Accounting, con: duckdb.DuckDBPyConnection
+) -> None:
     accounting.lasting = True
     alone = accounting.asked(REQUEST, (TEXT.format("kept"),), read((slot(), reading(KEPT))), RULING)
+    ways = [way_to_label(con, TEXT.format("kept"))]
+    expected = noising.entries(REQUEST, slot(), ways, "")
+    assert [entries for _, _, entries in alone[1]] == [expected]
     texts = (TEXT.format("free"), TEXT.format("kept"))
     both = read((slot(), reading(FREE)), (slot(1), reading(KEPT)))
     assert accounting.asked(REQUEST, texts, both, RULING) == alone
@@ -150,6 +156,8 @@ def test_rows_are_stable_under_an_account(accounting: Accounting) -> None:
     said = f"its owner's policy has epsilon, which takes {noising.STABLE}"
     loose = read((slot(), reading(KEPT, stable=False)))
     assert asked(accounting, loose) == ([(ms.CLIENT, said)], [])
+    (verdict,) = accounting.asked(REQUEST, (TEXT.format("kept"),), loose, RULING)[0]
+    assert verdict.what == "main.kept"
     assert asked(accounting, read((slot(), reading(FREE, stable=False)))) == ([], [])
     k, y = Column(KEPT, "k"), Column(KEPT, "y")
     keyed = read((slot(), reading(KEPT, links=frozenset({k}))))

@@ -152,6 +152,16 @@ def test_a_database_that_is_only_read_takes_nothing(tmp_path: Path) -> None:
         assert runs(records) == []
 
 
+def test_what_is_on_its_way_is_read_by_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "clinic.duckdb"
+    with duckdb.connect(path) as con:
+        path.chmod(0o600)
+        records = Records(con, "clinic")
+        with records.writing() as cursor:
+            records.insert(cursor, "runs", run("r"))
+        assert Path(f"{path}.wal").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_database_that_is_gone(con: duckdb.DuckDBPyConnection) -> None:
     with attached(con) as records:
         records.check_attached()
