@@ -272,6 +272,7 @@ def test_two_sides_of_one_process_hash_a_message_once() -> None:
     again = hashes.of(large[0], aside.submit)  # the other side had it
     assert again is not first
     others = [hashes.of(own, aside.submit) for own in large[1:]]
+    assert hashes.of(large[1], aside.submit) is others[0]
     assert hashes.of(large[-1], aside.submit) is others[-1]
     assert hashes.of(large[0], aside.submit) is not again  # too many were between
     for own, found in zip(large[1:], others, strict=True):

@@ -13,7 +13,7 @@ import pytest
 from sqlfl.errors import Error
 from sqlfl.guard import records as recording
 from sqlfl.guard.governance import Governance
-from sqlfl.guard.records import RECORD, TABLES, TRIES, Records, time_of
+from sqlfl.guard.records import RECORD, TABLES, Records, time_of
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.udfs import sql
 from tests.databases import in_memory
@@ -114,7 +114,7 @@ def test_without_turns_nothing_is_done(records: Records) -> None:
 
 def test_who_is_in_conflict_comes_again(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     Governance(records).put_policy("r", TrainingPolicy(), replace=False)
-    monkeypatch.setattr(recording.time, "sleep", lambda _: None)
+    monkeypatch.setattr(recording, "TRIES", 3)
     tried: list[int] = []
 
     def work(cursor: sql.Connection, turn: int) -> None:
@@ -123,14 +123,14 @@ def test_who_is_in_conflict_comes_again(records: Records, monkeypatch: pytest.Mo
         if len(tried) < fails:
             raise duckdb.TransactionException("a conflict")
 
-    fails = TRIES
+    fails = 3
     records.in_turn(work)
-    assert (len(tried), runs(records)) == (TRIES, [f"r{TRIES}"])
+    assert (len(tried), runs(records)) == (3, ["r3"])
     tried.clear()
-    fails = TRIES + 1
+    fails = 4
     with pytest.raises(duckdb.TransactionException):
         records.in_turn(work)
-    assert (len(tried), runs(records)) == (TRIES, [f"r{TRIES}"])
+    assert (len(tried), runs(records)) == (3, ["r3"])
     tried.clear()
 
     def other(cursor: sql.Connection, turn: int) -> None:
