@@ -25,6 +25,7 @@ from sqlfl.chain import (
     WAITING,
     Chain,
     Entry,
+    MemoryLinks,
     linked,
 )
 
@@ -292,3 +293,16 @@ def test_entries_hang_together() -> None:
     assert linked([second], 1, rows[0][-1]) == rows[1:]
     assert linked([second], 1, START)[0][-1] != rows[1][-1]
     assert linked([], 7, START) == []
+
+
+def test_entries_that_are_kept_in_memory_hang_together() -> None:
+    first, second, third = (
+        Entry(1, "clinic", "acme", "r", DOWN, kind, 3, "digest", "") for kind in "abc"
+    )
+    links = MemoryLinks()
+    assert (links.keep([]), links.rows()) == (START, [])
+    rows = linked([first, second, third], 0, START)
+    assert links.keep([first, second]) == rows[1][-1]
+    assert links.keep([]) == rows[1][-1]
+    assert links.keep([third]) == rows[2][-1]
+    assert links.rows() == rows

@@ -174,6 +174,19 @@ def test_a_budget_that_is_spent_is_told_with_what_is_asked(accounting: Accountin
         assert entries == [("kept", [LABELS])]
 
 
+def test_what_has_left_may_leave_again_whatever_the_budget_is_by_now(
+    accounting: Accounting,
+) -> None:
+    texts, found = (TEXT.format("kept"),), read((slot(), reading(KEPT)))
+    _, entries = accounting.asked(REQUEST, texts, found, RULING)
+    accounting._ledger.reserve("r", "acme", entries)
+    assert asked(accounting, found, ruling(kept=0.5))[0] == []
+    other = read((slot(privacy=None, target=False, base=False), reading(KEPT)))
+    assert asked(accounting, other, ruling(kept=0.5))[0] == []
+    accounting._session = "another one"  # and so another draw
+    assert len(asked(accounting, found, ruling(kept=0.5))[0]) == 1
+
+
 def test_what_remains_is_told(accounting: Accounting) -> None:
     texts, found = (TEXT.format("kept"),), read((slot(), reading(KEPT)))
     _, entries = accounting.asked(REQUEST, texts, found, RULING)
