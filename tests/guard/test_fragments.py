@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -11,6 +12,7 @@ import pytest
 from sqlfl.errors import PolicyError
 from sqlfl.guard import fragments
 from sqlfl.guard.fragments import LONGEST_KEPT, MOST_KEPT, Fragments, roles_of
+from sqlfl.guard.functions import functions_of
 from sqlfl.guard.governance import Grant, Roles, Ruling
 from sqlfl.guard.scopes import NONE, Column, Output, Reads, Table
 from sqlfl.guard.tree import Reading
@@ -49,15 +51,25 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield found
 
 
+_functions = lru_cache(maxsize=1)(functions_of)
+
+
+def fragments_of(con: duckdb.DuckDBPyConnection) -> Fragments:
+    """Which functions there are is looked up once: it takes longer than all else."""
+    found = Fragments("acme", ("memory", "main"))
+    found._functions = _functions(con)
+    return found
+
+
 @pytest.fixture
-def own() -> Fragments:
-    return Fragments("acme", ("memory", "main"))
+def own(con: duckdb.DuckDBPyConnection) -> Fragments:
+    return fragments_of(con)
 
 
 def said(con: duckdb.DuckDBPyConnection, text: str, held: Ruling = RULING, **of_slot: Any) -> str:
     """Empty where it is taken."""
     try:
-        Fragments("acme", ("memory", "main")).check(con, slot(**of_slot), text, held)
+        fragments_of(con).check(con, slot(**of_slot), text, held)
     except PolicyError as error:
         return error.message
     return ""
