@@ -263,6 +263,9 @@ def _noted_once(records: Records) -> None:
     acme.add("own")
     globex.add("others")
     nobody.add("old")
+    assert [acme.is_known(run) for run in ("own", "others", "old")] == [True, False, False]
+    acme.serve(ms.Drop("", -1, "own"), answer)  # of this session, and not kept
+    assert len(answered) == 1
     for _ in range(2):
         acme.serve(ms.Keep("", -1, "own"), answer)
     globex.serve(ms.Keep("", -1, "others"), answer)
