@@ -19,6 +19,7 @@ from sqlfl.guard import guard as guarding
 from sqlfl.guard.fragments import Fragments
 from sqlfl.guard.governance import Grant, Roles, Ruling
 from sqlfl.guard.guard import LASTING, LONGEST_REQUEST, MOST_FRAGMENTS, MOST_PROPOSALS, Guard
+from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry
 from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun
 from sqlfl.guard.scopes import Column, Output, Table
@@ -542,6 +543,30 @@ def test_what_is_reserved_of_an_account(made: Make) -> None:
     assert (state, "epsilon = 0.9" in rule) == ("refused", True)
     with pytest.raises(PolicyError, match=r"epsilon = 0.9"):
         less.propose(**ACCOUNT)
+
+
+def test_what_training_may_release_is_of_the_slots_own_table(
+    made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed: list[object] = []
+
+    def begun(*given: Any) -> GovernedRun:
+        allowed.append(given[4])
+        return GovernedRun(*given)
+
+    monkeypatch.setattr(guarding, "GovernedRun", begun)
+    party = made()
+    budget = Budget(1.0, 1e-6, None)
+    two, nine, labels = (
+        (Entry(FEATURES, multiplier=2.0),), (Entry(FEATURES, multiplier=9.0),),
+        (Entry(LABELS, epsilon=1.0),),
+    )  # fmt: skip
+    other = ("memory", "main", "other")
+    for run, entries in (("r", two), ("s", labels)):
+        asked = ((TABLE, budget, entries), (other, budget, nine))
+        monkeypatch.setattr(party.guard._accounting, "asked", lambda *_, found=asked: ((), found))
+        party.propose(run, **ACCOUNT)
+    assert allowed == [{0: pytest.approx(0.25)}, {}]
 
 
 # -- what is asked beside runs ---------------------------------------------------------------------
