@@ -112,6 +112,7 @@ def test_what_is_refused_alone(given: Given, text: str, said: str) -> None:
         "SELECT sum(a) OVER () FROM t", "SELECT rank() OVER (ORDER BY a) FROM t",
         "SELECT 1 AS k FROM (SELECT 1), (SELECT 2)", "SELECT list_transform([1], lambda x: x) AS f",
         "SELECT list_transform([{'k': 1}], lambda x: x.k) AS f FROM t",
+        "SELECT list_transform([1], lambda x, i: x + i) AS f FROM t",
         f"SELECT '{'x' * (LONGEST - 9)}'",
     ],
     ids=lambda text: text[:60],
