@@ -5,8 +5,8 @@ python -m tests.mutating sqlfl/guard/judging.py ... --tests tests/guard [--proce
 
 In a copy of the repository, a mutant at a time: a `raise`, `yield` or call for its effect that is
 not done (kinds raise, yield, call), a `return` or `continue` under an `if` likewise (leave), an
-operand of `and` and `or` left out (operand), a comparison that includes its bound or does not
-(bound), a number that is one more (number).
+operand of `and` and `or` left out (operand), or an `if` of a comprehension (filter), a comparison
+that includes its bound or does not (bound), a number that is one more (number).
 
 The tests are run once without a mutant, to see which come by which lines (--lines keeps that in a
 file, which is read where it is there). A mutant is then tried by those that come by its own: those
@@ -50,7 +50,7 @@ from _pytest.runner import runtestprotocol
 ROOT = Path(__file__).parent.parent
 LEFT = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "build")
 BOUNDS: dict[type[ast.cmpop], str] = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
-KINDS = ("raise", "yield", "call", "leave", "operand", "bound", "number")
+KINDS = ("raise", "yield", "call", "leave", "operand", "filter", "bound", "number")
 HEAVY = ["pytest", "duckdb", "numpy", "pyarrow.parquet", "sqlglot", "scipy.special"]
 """What all tests import, and no mutant is of; pytest rewrites what hypothesis has."""
 
@@ -90,6 +90,9 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
         node: ast.expr | ast.stmt, within: ast.stmt, text: str, kind: str, what: str
     ) -> Mutant:
         own = place(node)
+        # what follows keeps its lines, by which functions are found
+        fewer = "\n" * (data[own].count(b"\n") - text.count("\n"))
+        text = f"{text}{fewer}" if isinstance(node, ast.stmt) else f"{text[:-1]}{fewer}{text[-1]}"
         changed = data[: own.start] + text.encode() + data[own.stop :]
         assert node.end_lineno is not None
         hangs = node if isinstance(node, ast.stmt) else within
@@ -111,6 +114,9 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
                 joined = (" and " if isinstance(node.op, ast.And) else " or ").join(kept)
                 what = f"without {text_of(node.values[left])} in {text_of(node)}"
                 yield mutant(f"({joined})", "operand", what)
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            for test in (test for own in node.generators for test in own.ifs):
+                yield changed_at(test, within, "(True)", "filter", f"without if {text_of(test)}")
         elif isinstance(node, ast.Compare) and type(node.ops[0]) in BOUNDS:
             if len(node.ops) > 1:
                 continue

@@ -109,7 +109,7 @@ def _sound(item: SlotSpecification, own: SnapshotPrivacy, privacy: Privacy) -> b
     if any(feature.kind != "category" for feature in unlisted) or bool(unlisted) != (found > 0.0):
         return False
     mu = budget(epsilon, privacy.delta - found)
-    return own.statistics_noise > 0.0 and own.statistics_noise * mu * (1.0 + SLACK) >= 1.0
+    return own.statistics_noise * mu * (1.0 + SLACK) >= 1.0
 
 
 def _sound_label(label: LabelNoise) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
 
 import sqlfl
+from sqlfl.guard.closing import close_off
+from sqlfl.options.policies import TrainingPolicy
 from tests.databases import in_memory
 from tests.guard.clinic import GRANT, PATIENTS, TESTS, TRAIN, ruled
 
@@ -184,3 +186,13 @@ def test_one_that_may_only_be_read_is_refused(path: Path, monkeypatch: pytest.Mo
         pytest.raises(sqlfl.PartyError, match="what leaves is to be kept in it"),
     ):
         fed.attach("clinic", path)
+
+
+def test_one_that_is_closed_stays_as_it_is() -> None:
+    with duckdb.connect() as con, closing(con.cursor()) as other:
+        assert not close_off(con, TrainingPolicy(threads=1))  # there is another connection
+        assert setting(con, "enable_external_access") is True
+        other.close()
+        assert close_off(con, TrainingPolicy(threads=1))
+        assert close_off(con, TrainingPolicy(threads=2))
+        assert (setting(con, "threads"), setting(con, "enable_external_access")) == (1, False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,9 @@ import pytest
 
 import sqlfl
 from sqlfl import messages as ms
+from sqlfl.errors import PolicyError
+from sqlfl.guard.models import Models
+from sqlfl.guard.records import Records
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.request import checkpoint_of
 from sqlfl.schema import Client
@@ -237,3 +240,51 @@ def test_a_checkpoint_is_of_its_run_and_number(path: Path, number: int) -> None:
         fed.attach("clinic", path)
         with pytest.raises(sqlfl.PolicyError, match="a block of another run is not of the run"):
             fed.sql(text)
+
+
+def test_they_are_noted_once_and_are_of_their_analyst() -> None:
+    with in_memory() as con:
+        _noted_once(Records(con, "memory"))
+
+
+def _noted_once(records: Records) -> None:
+
+    def noted() -> list[tuple[str, str]]:
+        with closing(records.cursor()) as cursor:
+            return records.rows(cursor, "SELECT run, analyst FROM t ORDER BY run", "models")
+
+    def answer(request: ms.Message) -> ms.Message:
+        answered.append(request)
+        return ms.Ready("", -1)
+
+    answered: list[ms.Message] = []
+    here = ["own", "old", "others"]
+    acme, globex, nobody = (Models(records, name, lambda: here) for name in ("acme", "globex", ""))
+    acme.add("own")
+    globex.add("others")
+    nobody.add("old")
+    assert [acme.is_known(run) for run in ("own", "others", "old")] == [True, False, False]
+    acme.serve(ms.Drop("", -1, "own"), answer)  # of this session, and not kept
+    assert len(answered) == 1
+    for _ in range(2):
+        acme.serve(ms.Keep("", -1, "own"), answer)
+    globex.serve(ms.Keep("", -1, "others"), answer)
+    assert noted() == [("others", "globex"), ("own", "acme")]
+    for models, run in ((nobody, "old"), (acme, "others"), (acme, "gone")):
+        with pytest.raises(PolicyError, match="are to be kept is not one of this analyst's"):
+            models.serve(ms.Keep("", -1, run), answer)
+    assert [acme.is_known(run) for run in ("own", "others", "old")] == [True, True, False]
+    # in another session it is noted still
+    again = Models(records, "acme", lambda: here)
+    answered.clear()
+    again.serve(ms.Collect("", -1, ("x",)), answer)
+    again.serve(ms.Drop("", -1, "own"), answer)
+    assert isinstance(again.serve(ms.Drop("", -1, "gone"), answer), ms.Ready)
+    collect, drop = answered
+    assert isinstance(collect, ms.Collect)
+    assert collect.models == ("x", "old", "others")
+    assert isinstance(drop, ms.Drop)
+    for run in ("others", "old"):
+        with pytest.raises(PolicyError, match="are to be dropped is not one of this analyst's"):
+            again.serve(ms.Drop("", -1, run), answer)
+    assert len(answered) == 2
