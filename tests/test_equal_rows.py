@@ -21,6 +21,8 @@ from tests.federations import Parties, merging
 from tests.strategies import train_sql
 from tests.test_border import Tap, assert_disclosed, tapped
 
+pytestmark = pytest.mark.thinned(2)
+
 DRAWS = b"the key of the draws"
 
 

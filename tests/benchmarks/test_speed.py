@@ -21,6 +21,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from tests.benchmarks.scripts import imported
 
+pytestmark = pytest.mark.thinned(3)
+
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
 NAMES = (

@@ -26,6 +26,8 @@ from tests.depth import SEED, examples
 from tests.federations import federation, trainable
 from tests.strategies import LINEAR, LOGISTIC, POISSON, Case, Databases, cases
 
+pytestmark = pytest.mark.thinned(2)
+
 Row = dict[str, Any]
 
 

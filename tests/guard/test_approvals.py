@@ -31,6 +31,8 @@ from tests.guard.clinic import (
     ruled,
 )
 
+pytestmark = pytest.mark.thinned(2)
+
 
 @pytest.fixture
 def owner(clinic: duckdb.DuckDBPyConnection) -> sqlfl.Owner:

@@ -26,6 +26,8 @@ from sqlfl.wire import encoded, received
 from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, QUERY, TESTS, TRAIN, prepared, ruled
 
+pytestmark = pytest.mark.thinned(2)
+
 ROW = "SELECT count(*) FROM sqlfl."
 PRIVATE = f"""TRAIN OR REPLACE MODEL m USING linear_regression TARGET days
   WITH (algorithm = 'sgd', epochs = 2)

@@ -60,6 +60,8 @@ from tests.guard.test_hostile_coordinator import (
     told,
 )
 
+pytestmark = pytest.mark.thinned(2)
+
 PROTECTED = replace(TRAINED, privacy=BOUNDED)
 NOISED = "predictions = 'noised'"
 

@@ -42,6 +42,8 @@ from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
 from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, REQUEST, TESTS, TRAIN, ruled
 
+pytestmark = pytest.mark.thinned(2)
+
 BOUNDS = ", feature_bounds = {'age': [20, 80], 'bmi': [-1, 1], 'crp': [-1, 1]}"
 COLUMNS = "p.age, p.bmi, t.crp, p.days"
 TABLES = "clinic.patients p JOIN lab.tests t ON p.pid = t.pid"

@@ -16,6 +16,8 @@ from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, QUERY, SICK, TESTS, TRAIN, ruled
 from tests.guard.test_ledger import private
 
+pytestmark = pytest.mark.thinned(2)
+
 TOWERS = SICK.replace("logistic_regression", "mlp_classifier").replace(
     "FROM (", "WITH (algorithm = 'pbm', embedding = 2, epochs = 1) FROM (", 1
 )

@@ -45,6 +45,8 @@ from tests.guard.test_hostile_coordinator import (
     told,
 )
 
+pytestmark = pytest.mark.thinned(2)
+
 RUN = REHEARSAL + "r"
 ROWS = 300
 """Of the tables; of the stand-ins' there are others."""

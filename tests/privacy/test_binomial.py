@@ -21,6 +21,8 @@ from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from sqlfl.privacy.specification import PlannedReleases
 from tests.depth import examples
 
+pytestmark = pytest.mark.thinned(2)
+
 DELTA = 1e-5
 
 

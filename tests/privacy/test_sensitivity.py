@@ -23,6 +23,8 @@ from tests.privacy.replay import (
     scores_moved,
 )
 
+pytestmark = pytest.mark.thinned(2)
+
 CHANGES = ("orders", "people")
 PARTIES = ("shop", "crm")
 ORDER, PERSON = 37, 5

@@ -29,6 +29,8 @@ from tests import goldens
 from tests.depth import SEED, THOROUGH
 from tests.planner import plans
 
+pytestmark = pytest.mark.thinned(2)
+
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "privacy"
 DELTA = 1e-5
 ALONE = {"bins": 4, "theta": 0.05}

@@ -22,6 +22,8 @@ from tests.depth import SEED, THOROUGH
 from tests.service.processes import LEASE, LONGEST, Distributed, stopped, until
 from tests.service.test_federation import PATIENTS, QUERY, TESTS, ordered
 
+pytestmark = pytest.mark.thinned(3)
+
 TRAIN = f"""TRAIN OR REPLACE MODEL m USING logistic_regression TARGET ill
   WITH (algorithm = 'sgd', epochs = 5, tolerance = 0, seed = 3) FROM ({QUERY})"""
 Expected: TypeAlias = tuple[pa.ChunkedArray, pa.Table]
