@@ -19,7 +19,7 @@ from tests.conftest import Open
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 ROWS = 600
 FACTS = """CREATE TABLE facts AS SELECT i AS id, (hash(i, 7) % 40)::INT AS did,

@@ -21,7 +21,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 CLINIC = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');

@@ -36,7 +36,7 @@ from tests.strategies import BOUNDED, Case, cases, summing_in_secret, train_sql
 from tests.test_border import tapped
 from tests.unions import LEFT, QUERY, RIGHT, ROWS, UNION, WAYS, again, divided, trained
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))

@@ -39,7 +39,7 @@ from tests.databases import in_memory
 from tests.federations import merging
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 L2 = 0.01
 QUERY = """SELECT f.x, f.s, f.n, f.c, f.d, g.z, g.h, f.id, f.w, f.y

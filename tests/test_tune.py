@@ -28,7 +28,7 @@ from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.federations import Parties, federation, merging
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 NUMBERS = QUERY.format(target="v.n + v.id / 1000.0 AS n", more="")
 CLASSES = QUERY.format(target="v.n > 4 AS n", more="")
