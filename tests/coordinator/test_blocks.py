@@ -53,7 +53,7 @@ def test_all_joined_rows_are_in_blocks(
         fewer = mapping.renumbered(active)
         np.testing.assert_array_equal(rows_of(fewer, size)[0], written(fewer, 1000))
     if name == "two" and blocks == 1:
-        assert several
+        assert several or not THOROUGH
 
 
 def test_keys_of_many_rows_are_cut_to_size() -> None:
