@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, ReplyError
+from sqlfl.errors import LostError, PartyError, ReplyError
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import span_of
 from sqlfl.planner.grammar.writing import to_sql
@@ -126,6 +126,8 @@ def _select(value: exp.Expr) -> str:
 def _binds(draft: Draft, client: Client, select: str, where: exp.Expr) -> bool:
     try:
         draft.catalog.describe(client, select)
+    except LostError:
+        raise
     except ReplyError as error:
         raise draft.unable(client, error, span_of(where, draft.sql)) from error
     except PartyError:

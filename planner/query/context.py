@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, ReplyError
+from sqlfl.errors import LostError, PartyError, ReplyError
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.query.chains import Chain
 from sqlfl.planner.query.clock import Clock
@@ -45,7 +45,7 @@ class Context:
         DuckDB 2.0.1 on, and of the column to 2.0.0."""
         try:
             found = self.tables.catalog.describe(self.tables.asked()[0], _METHOD)
-        except ReplyError:
+        except (LostError, ReplyError):
             raise
         except PartyError as error:  # its owner does not let it be asked
             name = _called(chain)

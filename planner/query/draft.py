@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError, ReplyError
+from sqlfl.errors import LostError, PartyError, PlanError, ReplyError
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Path, Span
@@ -87,12 +87,16 @@ class Draft:
             asked = [*missing.values()] or [_ONE]
             try:
                 found = self._describe(branch, asked, branch.filters, True)
+            except LostError:
+                raise
             except ReplyError as error:
                 raise self._unable(branch, Term(_ONE, relation.span), error) from error
             except PartyError as error:
                 self._refuse_culprit(relation, branch, terms)
                 try:
                     found = self._describe(branch, asked, branch.filters, False)
+                except LostError:
+                    raise
                 except PartyError:
                     raise self._unable(branch, Term(_ONE, relation.span), error) from error
             self.described.update(zip(missing, found, strict=False))
@@ -125,11 +129,15 @@ class Draft:
         for term in (*(substituted(t, branch) for t in terms), *branch.filters, *claims):
             try:
                 self._describe(branch, [term.expression], (), True)
+            except LostError:
+                raise
             except PartyError as own:
                 self._refuse_term(branch, term, own)
         for condition in branch.filters:
             try:
                 self._describe(branch, [_ONE], [condition], False)
+            except LostError:
+                raise
             except PartyError as own:
                 raise self._unable(branch, condition, own) from own
 

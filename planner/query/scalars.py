@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, ReplyError
+from sqlfl.errors import LostError, PartyError, ReplyError
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.nodes import Infix, Prefix
 from sqlfl.planner.grammar.refusals import AGGREGATES, function_name
@@ -105,7 +105,7 @@ class Asker:
             return WINDOW
         try:
             found = self.columns(client, sources, [expression], ())
-        except ReplyError:
+        except (LostError, ReplyError):
             raise
         except PartyError:
             return UNBOUND
@@ -127,7 +127,7 @@ class Asker:
     def _is_volatile(self, client: Client, sources: Sequence[Source], node: exp.Expr) -> bool:
         try:
             self.columns(client, sources, [_ONE], [one_value(node)])
-        except ReplyError:
+        except (LostError, ReplyError):
             raise
         except PartyError as error:
             return "volatile" in error.message
@@ -144,7 +144,7 @@ class Asker:
         select.set(clause.key, clause(this=select.expressions.pop().unalias()))
         try:
             self.catalog.describe(client, to_sql(select))
-        except ReplyError:
+        except (LostError, ReplyError):
             raise
         except PartyError:
             return False

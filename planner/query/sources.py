@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError
+from sqlfl.errors import LostError, PartyError, PlanError
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
@@ -117,6 +117,8 @@ class Sources:
         local = self.pusher.local(query, known)
         try:
             columns = self.tables.catalog.describe(client, to_sql(local))
+        except LostError:
+            raise
         except PartyError as error:
             message = f"{client.party} cannot bind this query: {_said(error)}"
             hint = f"try it in the database of {client.party}, with its own tables' names"

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from sqlfl.errors import PartyError, PlanError, ReplyError
+from sqlfl.errors import LostError, PartyError, PlanError, ReplyError
 from sqlfl.planner.grammar.parsing import is_from
 from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
@@ -280,7 +280,7 @@ class _Names:
                 self.tables.hoist(own)
             try:
                 return tuple(self.context.tables.catalog.describe(client, to_sql(own)))
-            except ReplyError:
+            except (LostError, ReplyError):
                 raise
             except PartyError:
                 return None

@@ -361,13 +361,13 @@ def assert_isolates_nobody(sets: list[set[int]]) -> None:
         assert left == 0 or left >= LEAST
 
 
-@pytest.mark.thinned(50)
-@pytest.mark.parametrize("block", range(50))
+@pytest.mark.thinned(20)
+@pytest.mark.parametrize("block", range(20))
 def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int) -> None:
-    """20 a block: the statements differ in few rows, by their conditions or by what is active."""
+    """50 a block: the statements differ in few rows, by their conditions or by what is active."""
     random = np.random.default_rng(block)
     allowed = refused = 0
-    for case in range(20):
+    for case in range(50):
         ask = asks(f"analyst {case}")
         whole = set(random.choice(300, int(random.integers(40, 300)), replace=False).tolist())
         taken: list[set[int]] = []
@@ -390,5 +390,5 @@ def test_pairs_and_triples_of_statements(asks: Callable[[str], Ask], block: int)
             allowed, refused = allowed + bool(found), refused + (not found)
         assert_isolates_nobody(taken)
         assert_isolates_nobody(active)
-    assert allowed > 8
-    assert refused > 2
+    assert allowed > 40
+    assert refused > 20

@@ -236,7 +236,7 @@ def test_a_link_that_is_cut_for_longer(study: Distributed, expected: Expected, w
         error = None
         while error is None:
             error = ends(fed)
-        assert "is away, for" in str(error)
+        assert "lab/0: is away, for" in str(error)
         link.mend()
         link.resume()
         study.connected(fed)
