@@ -121,20 +121,35 @@ class Board:
         numbers. Nothing that an analyst wrote, and no errors, which name columns."""
         return {
             "began": self.began.isoformat(),
-            "parties": self._parties(None),
+            "parties": [
+                {
+                    **_presence(line),
+                    "bytes_down": line.bytes_down,
+                    "bytes_up": line.bytes_up,
+                    "requests": line.requests,
+                    "reconnections": line.reconnections,
+                }
+                for line in self.lines
+            ],
             "statements": [_statement(run) for run in self._all()],
         }
 
     def told_to(self, study: str, analyst: str, parties: Container[str]) -> dict[str, Any]:
-        """For an analyst: these parties, and of the statements the analyst's own, with the names of
-        their models, stages and errors."""
+        """For an analyst: whether these parties are there, and of the statements the analyst's own,
+        with the names of their models, stages and errors. No counts: they are of all studies."""
         own = [run for run in self._all() if (run.study, run.analyst) == (study, analyst)]
         return {
             "began": self.began.isoformat(),
-            "parties": self._parties(parties),
+            "parties": [_presence(line) for line in self.lines if line.party in parties],
             "statements": [
-                {**_statement(run), "name": run.name, "note": run.note, "error": run.error}
-                for run in own
+                {
+                    **_statement(run),
+                    "number": number,
+                    "name": run.name,
+                    "note": run.note,
+                    "error": run.error,
+                }
+                for number, run in enumerate(own, 1)
             ],
         }
 
@@ -142,21 +157,15 @@ class Board:
         with self._lock:
             return [*self._over, *self._running.values()]
 
-    def _parties(self, names: Container[str] | None) -> list[dict[str, Any]]:
-        return [
-            {
-                "party": line.party,
-                "client": line.first,
-                "connected": not (away := line.away),
-                "away_seconds": round(away, 1),
-                "bytes_down": line.bytes_down,
-                "bytes_up": line.bytes_up,
-                "requests": line.requests,
-                "reconnections": line.reconnections,
-            }
-            for line in self.lines
-            if names is None or line.party in names
-        ]
+
+def _presence(line: Line) -> dict[str, Any]:
+    away = line.away
+    return {
+        "party": line.party,
+        "client": line.first,
+        "connected": not away,
+        "away_seconds": round(away, 1),
+    }
 
 
 def _statement(own: Running) -> dict[str, Any]:

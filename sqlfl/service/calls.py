@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -187,7 +188,7 @@ class Calls:
         def stepped(step: Step) -> None:
             own.step(step)
             told = {name: getattr(step, name) for name in step.__dataclass_fields__}
-            if step.objective is not None and not _finite(step.objective):
+            if step.objective is not None and not math.isfinite(step.objective):
                 told["objective"] = None
             self._offer(Frame(STEP, {"number": number, **told}))
 
@@ -233,7 +234,3 @@ def _statements(told: dict[str, Any]) -> Result:
 def _verb(statement: st.Statement) -> str:
     """'TRAIN' of a `TrainModel`: never by the text, whose first word may be any comment."""
     return re.split("(?<!^)(?=[A-Z])", type(statement).__name__)[0].upper()
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0.0

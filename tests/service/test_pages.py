@@ -122,6 +122,9 @@ def test_an_analyst_is_told_names_and_errors_of_own_statements_alone(study: Runn
     assert "nowhere" in own["statements"][1]["error"]
     assert own["statements"][0]["name"] == "m"
     assert [party["party"] for party in own["parties"]] == ["clinic"]
+    assert [set(party) for party in own["parties"]] == [
+        {"party", "client", "connected", "away_seconds"}
+    ]  # counts are of other studies too
     assert board.told_to("heart", "carol", {"clinic"})["statements"] == []
     assert board.told_to("lung", "alice", {"clinic"})["statements"] == []
 
