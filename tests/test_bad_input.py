@@ -147,7 +147,7 @@ STATEMENTS: list[tuple[str, str, type[sqlfl.Error], str]] = [
      sqlfl.ParseError, ""),
     ("no target", "TRAIN MODEL m USING linear_regression FROM (SELECT 1 AS x)",
      sqlfl.ParseError, "TARGET"),
-    ("a word that is reserved", "RESUME MODEL m", sqlfl.ParseError, "later"),
+    ("a model to resume that is not there", "RESUME MODEL m", sqlfl.ModelError, "no model m"),
     ("an unknown party", train(source=JOIN.replace("airline.", "airlines.")),
      sqlfl.PlanError, "airline"),
     ("an unknown table", train(source=JOIN.replace("flights", "fligths")),
