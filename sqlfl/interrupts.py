@@ -190,6 +190,13 @@ def caught() -> Iterator[SimpleQueue[object]]:
         signal.signal(signal.SIGINT, previous)
 
 
+def interrupted(events: SimpleQueue[object]) -> bool:
+    """Whether Ctrl-C has come: where signals reach this thread, by what it has `caught`; else by
+    what it heeds."""
+    heeded = _heeded()
+    return not events.empty() if heeded is None else heeded.taken()
+
+
 def finish(
     begin: Callable[[list[Future[T]]], None], stop: Callable[[], None]
 ) -> tuple[Future[T], ...]:

@@ -38,6 +38,7 @@ from sqlfl.planner.grammar.statements import (
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import Placed, placed
 from sqlfl.planner.query.rules import to_ucq
+from sqlfl.planner.query.tied import tied
 from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
@@ -95,6 +96,7 @@ def plan_training(
     _check_target(ucq, statement.kind, statement.sql, statement.target.span)
     _check_mentioned(ucq, statement)
     _check_fitted(ucq, transforms, privacy, options, statement.sql)
+    _check_stragglers(ucq, statement, options)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -433,6 +435,23 @@ def _check_towers(statement: TrainModel, options: TrainingOptions) -> None:
             sql=statement.sql,
             span=option.span,
         )
+
+
+def _check_stragglers(ucq: Ucq, statement: TrainModel, options: TrainingOptions) -> None:
+    """There is something to go on with where a client is late."""
+    if options.method.waits is None:
+        return
+    slots = [slot for slot in ucq.slots if slot.features]
+    if len(tied([slot.clients for slot in slots])) > 1:
+        return
+    option = next(o for o in statement.options if o.name == "stragglers")
+    raise OptionError(
+        f"a step cannot go on without one of the clients: {', '.join(s.name for s in slots)} are "
+        "trained by all of them together",
+        hint="stragglers is of joins of tables of different parties; leave it out",
+        sql=statement.sql,
+        span=option.span,
+    )
 
 
 def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:

@@ -242,6 +242,7 @@ BOTTOM = [
     "sqlfl.privacy.specification",
     "sqlfl.report.card",
     "sqlfl.options.types",
+    "sqlfl.options.stragglers",
     "sqlfl.options.union",
     "sqlfl.privacy.specification",
     "sqlfl.transport.network",

@@ -97,9 +97,10 @@ def test_history_has_a_row_per_epoch(fed: sqlfl.Federation) -> None:
     assert history.column_names == [
         "epoch", "rounds", "train_loss", "train_metric", "valid_loss", "valid_metric",
         "bytes_up", "bytes_down", "comm_seconds", "seconds", "gradient_norm",
-        "duality_gap",
+        "duality_gap", "late",
     ]  # fmt: skip
     assert history.column("duality_gap").null_count == 5
+    assert history.column("late").to_pylist() == [0] * 5
     # measured once, in the end
     assert history.column("gradient_norm").null_count == 4
     assert history.column("epoch").to_pylist() == [1, 2, 3, 4, 5]

@@ -69,6 +69,10 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
     training = plan.options if isinstance(plan.options, TrainingOptions) else None
     if training is not None and training.network is not None:
         rows.append(("comm_seconds", _network(training.network)))
+    if training is not None and training.method.waits is not None:
+        late = f"after {training.method.waits:g} s a step goes on with what late parties have last "
+        late += "predicted; these are sent fewer messages, and the model depends on who was late"
+        rows.append(("stragglers", late))
     for identifier in plan.ucq.identifiers:
         rows.append(("identifier", identifier.name))
     if plan.into is not None:

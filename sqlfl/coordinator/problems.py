@@ -22,6 +22,7 @@ from sqlfl.coordinator.mapping import CountedMapping, TableMapping
 from sqlfl.coordinator.measures import measured_rows
 from sqlfl.coordinator.preparation import Joined, JoinedSlot, Targets, prepare
 from sqlfl.coordinator.protection import Protection, protect
+from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.pieces import Pieces, found_pieces
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.coordinator.scratch import Scratch
@@ -166,7 +167,13 @@ def problem_of(
         measured=measured_rows(joined.weighting),
         executor=InProcess() if executor is None else executor,
         summed=spec_of(plan.algorithm).drawn,
+        lateness=_lateness(plan),
     )
+
+
+def _lateness(plan: FederatedPlan) -> Lateness | None:
+    seconds = plan.training.method.waits
+    return None if seconds is None else Lateness(seconds, len(plan.ucq.slots))
 
 
 @dataclass(frozen=True, eq=False)

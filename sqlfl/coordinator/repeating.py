@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -27,15 +28,14 @@ class Repeating:
     def __init__(self, inner: Channel, run: str) -> None:
         self._inner = inner
         self._run = run
-        # known to those alone who get a request
-        self._number = secrets.randbits(62)
+        # known to those alone who get a request; taken one by one from several threads
+        self._numbers = itertools.count(secrets.randbits(62) + 1)
 
     def exchange(self, requests: Mapping[Address, Message]) -> dict[Address, Message]:
         """As the channel does; raises PartyError for what is lost more than REPEATS times."""
         repeats: dict[Address, Message] = {}
         for left in reversed(range(REPEATS + 1)):
-            self._number += 1
-            own = self._number
+            own = next(self._numbers)
             numbered = {a: replace(request, number=own) for a, request in requests.items()}
             try:
                 replies = self._inner.exchange(repeats | numbered)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -54,6 +54,7 @@ HISTORY = pa.schema(
         ("seconds", pa.float64()),
         ("gradient_norm", pa.float64()),
         ("duality_gap", pa.float64()),
+        ("late", pa.int64()),
     ]
 )
 
@@ -73,7 +74,8 @@ class Trained:
     history: pa.Table
     """A row per epoch, columns of `HISTORY`; `train_loss` is the objective, penalty included.
     `valid_loss` is the mean loss of the validation rows, without penalty. `gradient_norm` and
-    `duality_gap` are NULL where they were not measured."""
+    `duality_gap` are NULL where they were not measured. `late` counts answers that steps of the
+    epoch have gone on without (option stragglers)."""
     metrics: dict[str, float | int | None]
     """`rows`, null_targets, unjoined and unjoined_<table> of each LEFT JOIN, with max_fan_out
     `dropped`, objective and loss of the training rows and the metrics of the model's kind; where
@@ -140,7 +142,9 @@ def train(
         line = SecureChannel(channel, run, plan.specifications)
     with Scratch() as scratch:
         prepared = prepared_for(plan, line, run, progress, start, remark, executor, scratch)
-        with closing(prepared.problem.passes):
+        problem = prepared.problem
+        late = nullcontext() if problem.lateness is None else closing(problem.lateness)
+        with closing(problem.passes), late:
             told = progress, started, checkpoint
             return run_rounds(plan, prepared, line, channel, run, *told)
 
@@ -198,7 +202,14 @@ def run_rounds(
             dropped=joined.dropped,
         )
 
+    def waited_for(epoch: int, *, ends: bool) -> None:
+        """All clients in this epoch, where what follows on it is of all of them."""
+        if problem.lateness is not None:
+            kept_then = every is not None and epoch % every == 0
+            problem.lateness.everyone = ends or kept_then or epoch == problem.options.epochs
+
     with noted() as interrupt:
+        waited_for(1, ends=False)
         for step in algorithm.steps():
             measured = measures.epoch(algorithm.scores)
             rows.append(
@@ -213,6 +224,7 @@ def run_rounds(
                     "seconds": time.perf_counter() - started,
                     "gradient_norm": step.gradient,
                     "duality_gap": step.gap,
+                    "late": step.late,
                 }
             )
             progress.epoch(step.epoch, step.objective + floor)
@@ -231,8 +243,10 @@ def run_rounds(
             if not patience or kept is None or kept.is_beaten_by(valid_loss):
                 kept = Candidate.of(algorithm, step, valid_loss)
             stopped = step.ending is None and 0 < patience <= step.epoch - kept.step.epoch
-            if stopped or interrupt.is_set():
+            ends = stopped or interrupt.is_set()
+            if ends and not step.stale:
                 break
+            waited_for(step.epoch + 1, ends=ends)
             if checkpoint is not None and every and step.epoch % every == 0 and not step.ending:
                 made += 1
                 name = checkpoint_of(run, made)

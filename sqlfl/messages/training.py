@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
+from sqlfl.errors import InternalError
 from sqlfl.messages.base import Message
 from sqlfl.messages.forms import array, integer, real, text
 
@@ -97,6 +98,12 @@ class Residuals(Message):
     def following(self) -> Array | None:
         """Active rows that are predicted next; None for all of them."""
         return None
+
+    def towards(self, following: Array | None) -> Self:
+        """The same step, after which these are predicted."""
+        if following is not None:
+            raise InternalError(f"{self.kind} of {self.of_method} is of all rows")
+        return self
 
 
 @dataclass(frozen=True, eq=False)

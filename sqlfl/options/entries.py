@@ -240,6 +240,11 @@ class MethodOptions:
         return False
 
     @property
+    def waits(self) -> float | None:
+        """Seconds for which a step waits for clients that are late; None for all of them."""
+        return None
+
+    @property
     def excluded(self) -> Mapping[str, str]:
         """Options of all methods that these leave no room for -> why."""
         return {}

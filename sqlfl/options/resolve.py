@@ -33,6 +33,7 @@ from sqlfl.options.privacy import (
     RANDOMIZED,
     Privacy,
 )
+from sqlfl.options.stragglers import EXCLUDED
 from sqlfl.options.training import (
     SCORING,
     ScoringOptions,
@@ -95,9 +96,31 @@ def resolve_training(
             message = f"option {name} does not go with algorithm '{options.algorithm}': {why}"
             raise error(message, written.places[name], sql, hint=f"leave {name} out", name=True)
     table.check_needs(written, options.listed(), sql)
+    _check_stragglers(options, written, privacy, sql)
     if privacy is not None:
         check_privacy(privacy, options, written, sql)
     return options
+
+
+def _check_stragglers(
+    options: TrainingOptions, written: Written, privacy: Privacy | None, sql: str | None
+) -> None:
+    """A step goes on without those that are late only where it can."""
+    if options.method.waits is None:
+        return
+    asked = written.places["stragglers"]
+    for name, why in EXCLUDED.items():
+        if name in written.places:
+            message = f"option {name} does not go with stragglers = {shown(asked.value)}: {why}"
+            raise error(message, written.places[name], sql, hint=f"leave {name} out", name=True)
+    why = ""
+    if options.tower is not None and options.tower.dropout > 0.0:
+        why = "of dropout, as each batch is predicted anew with other units left out"
+    elif privacy is not None and privacy.features:
+        why = "where PRIVACY protects features, as the noise is worked out for steps that all take"
+    if why:
+        message = f"option stragglers = {shown(asked.value)} is not built {why}"
+        raise error(message, asked, sql, hint="leave stragglers out")
 
 
 def training_options(

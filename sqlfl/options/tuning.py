@@ -29,6 +29,7 @@ SHARED = (
 """Options that all fits have in common: what is prepared once depends on them."""
 REFUSED = {
     "patience": "it would stop by the rows that candidates are compared on: tune epochs",
+    "stragglers": "candidates would be compared by who was late as well",
     "checkpoint": "candidates are compared, and none of them is kept but the last",
     "warm_start": "the model that training starts from may know the rows that are held out",
 }

@@ -145,7 +145,8 @@ def _read_size(value: object) -> str | None:
 def _read_length(value: object) -> float | None:
     """In seconds."""
     found = _LENGTH.fullmatch(value.strip()) if isinstance(value, str) else None
-    return float(found[1]) * _SECONDS[found[2].lower()] if found and float(found[1]) else None
+    unit = None if found is None else SECONDS.get(found[2].lower())
+    return float(found[1]) * unit if found and unit and float(found[1]) else None
 
 
 def written_length(seconds: float | None) -> str | None:
@@ -156,13 +157,19 @@ def written_length(seconds: float | None) -> str | None:
     """
     if seconds is None:
         return None
-    unit = next((u for u in ("day", "hour", "minute") if seconds % _SECONDS[u] == 0), "second")
-    number = seconds / _SECONDS[unit]
+    unit = next((u for u in ("day", "hour", "minute") if seconds % _UNIT[u] == 0), "second")
+    number = seconds / _UNIT[unit]
     return f"{number:g} {unit}{'s' * (number != 1)}"
 
 
-_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
-_LENGTH = re.compile(r"([0-9]+)\s*(second|minute|hour|day|week)s?", re.IGNORECASE)
+_UNIT = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
+SECONDS = {
+    **_UNIT,
+    **{f"{name}s": seconds for name, seconds in _UNIT.items()},
+    **{short: _UNIT[name] for short, name in (("s", "second"), ("min", "minute"), ("h", "hour"))},
+}
+"""Of every unit that a length of time may be told in."""
+_LENGTH = re.compile(r"([0-9]+)\s*([a-z]+)", re.IGNORECASE)
 
 
 def _read_boolean(value: object) -> bool | None:

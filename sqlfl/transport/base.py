@@ -31,8 +31,9 @@ from sqlfl.wire import encode, received
 class Transport(Protocol):
     """Carries one round: every request to its client, every reply back, in the same order.
 
-    Clients work in parallel; the requests of one client are served in their order. A client that
-    fails answers with a `Failure`; a transport raises LostError where it gets no answer.
+    Clients work in parallel; the requests of one client are served in their order. Exchanges of
+    different clients may be made at once, from several threads. A client that fails answers with a
+    `Failure`; a transport raises LostError where it gets no answer.
     """
 
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]: ...
@@ -178,7 +179,8 @@ Note: TypeAlias = Callable[[Client, str, Message], None]
 
 
 class Channel:
-    """The coordinator's end of the border for one run (or for planning).
+    """The coordinator's end of the border for one run (or for planning). Clients that do not wait
+    for one another are asked from several threads.
 
     Attributes
     ----------
@@ -206,6 +208,7 @@ class Channel:
         self._check = check
         self._network = network
         self._chain, self._chained, self._note = chain, chained, note
+        self._counting = threading.Lock()
         self.rounds = 0
         self.bytes_up = 0
         self.bytes_down = 0
@@ -229,7 +232,6 @@ class Channel:
         for (client, data), message in zip(sent, asked.values(), strict=True):
             self._kept(client, message, DOWN, data)
         answers = self._transport.exchange(sent)
-        self.rounds += 1
         replies: dict[Address, Message] = {}
         problems: list[PartyError | PolicyError] = []
         for (address, request), data in zip(asked.items(), answers, strict=True):
@@ -237,8 +239,10 @@ class Channel:
                 replies[address] = self._answered(address[0], request, data, crossed)
             except (PartyError, PolicyError) as error:
                 problems.append(error)
-        if self._network is not None and self.comm_seconds is not None:
-            self.comm_seconds += self._network.seconds(crossed.values())
+        with self._counting:
+            self.rounds += 1
+            if self._network is not None and self.comm_seconds is not None:
+                self.comm_seconds += self._network.seconds(crossed.values())
         if problems:
             raise _first(problems)
         return replies
@@ -264,7 +268,8 @@ class Channel:
             self._note(client, DOWN, message)
         if client in crossed:
             crossed[client] += message.nbytes
-            self.bytes_down += message.nbytes
+            with self._counting:
+                self.bytes_down += message.nbytes
         if message.number:
             return message
         # nobody who does not see the request knows it, and it tells of no other request
@@ -285,7 +290,8 @@ class Channel:
         self._kept(client, reply, UP, data)
         if client in crossed:
             crossed[client] += reply.nbytes
-            self.bytes_up += reply.nbytes
+            with self._counting:
+                self.bytes_up += reply.nbytes
         _check(client, request, reply)
         return reply
 

@@ -182,6 +182,37 @@ def test_a_party_that_is_stopped_for_less_than_the_lease(
     until(study.idle)
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("algorithm", ["sgd", "admm"])
+def test_others_go_on_without_a_party_that_is_stopped(study: Distributed, algorithm: str) -> None:
+    """And what is told of the model is true of the blocks that there are in the end."""
+    study.restart("lab", kind="residuals", nth=3, signal=int(signal.SIGSTOP))
+    lab = study.processes["lab"]
+    options = f"algorithm = '{algorithm}', epochs = 40, tolerance = 0, stragglers = '0.1 s'"
+    with study.analyst() as fed:
+        study.connected(fed)
+
+        def wake() -> None:
+            until(lambda: stopped(lab.pid))
+            time.sleep(LEASE / 2)
+            lab.send_signal(signal.SIGCONT)
+
+        watch = threading.Thread(target=wake)
+        watch.start()
+        try:
+            fed.sql(f"""TRAIN OR REPLACE MODEL late USING logistic_regression TARGET ill
+              WITH ({options}) FROM ({QUERY})""")
+        finally:
+            watch.join()
+            lab.send_signal(signal.SIGCONT)
+        model = fed.model("late")
+        assert model.history is not None
+        assert sum(model.history.column("late").to_pylist()) > 3
+        (found,) = fed.sql(f"EVALUATE MODEL late FROM ({QUERY})").arrow().to_pylist()
+        assert found["log_loss"] == pytest.approx(model.metrics["log_loss"], rel=1e-5)
+    until(study.idle)
+
+
 @pytest.mark.thinned(11)
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_party_that_is_stopped_for_longer(

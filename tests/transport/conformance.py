@@ -75,6 +75,26 @@ class TransportConformance:
             transport.exchange([(c, encode(residuals(n))) for c, n in order])
         assert seen == [1.0, 2.0, 3.0]
 
+    def test_exchanges_of_different_clients_do_not_wait_for_one_another(self) -> None:
+        late = threading.Event()
+
+        def slow(data: pa.Buffer) -> pa.Buffer:
+            assert late.wait(30), "the other exchange waits for it"
+            return doubling(data)
+
+        found: list[pa.Buffer] = []
+        with self.opened({A: slow, B: doubling}, {}) as transport:
+            ask = lambda: found.extend(transport.exchange([(A, encode(residuals(1)))]))  # noqa: E731
+            thread = threading.Thread(target=ask)
+            thread.start()
+            for number in (2, 3):
+                (other,) = transport.exchange([(B, encode(residuals(number)))])
+                assert decode(other).values[0, 0] == 2.0 * number
+            assert not found
+            late.set()
+            thread.join(30)
+        assert decode(found[0]).values[0, 0] == 2.0
+
     def test_an_unknown_client_is_an_error(self) -> None:
         with (
             self.opened({A: doubling}, {}) as transport,

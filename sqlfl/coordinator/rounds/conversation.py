@@ -12,6 +12,7 @@ from sqlfl.coordinator.loj import JoinedRows, all_rows
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.rounds.answers import Answers, Expect
 from sqlfl.coordinator.rounds.problem import Problem
+from sqlfl.coordinator.rounds.stragglers import Stragglers
 from sqlfl.messages import (
     ConsensusAverage,
     ConsensusPart,
@@ -44,6 +45,20 @@ class Conversation:
         self._channel = channel
         self.whole = all_rows(problem.mapping, problem.slots)
         self._answers = Answers(problem.slots, problem.embedding)
+        self._stragglers: Stragglers | None = None
+        if problem.lateness is not None:
+            self._stragglers = Stragglers(
+                problem.run, problem.slots, self.whole, problem.embedding, problem.lateness
+            )
+
+    @property
+    def late(self) -> int:
+        """Clients whose last step has not ended: what is known of them is older."""
+        return 0 if self._stragglers is None else self._stragglers.late
+
+    def missed(self) -> int:
+        """Answers that steps have gone on without since this was last asked."""
+        return 0 if self._stragglers is None else self._stragglers.missed()
 
     def start(self, configuration: Callable[..., Configuration]) -> None:
         """`Start` to every client. `configuration` takes what all methods tell of a slot."""
@@ -95,7 +110,11 @@ class Conversation:
             for members in self._problem.slots
             for address in members.addresses
         }
-        return ask(self._channel, asked, self._answers.predictions(rows or self.whole))
+        rows = rows or self.whole
+        replies = ask(self._channel, asked, self._answers.predictions(rows))
+        if self._stragglers is not None:
+            self._stragglers.predicted(rows, replies)
+        return replies
 
     def exact_predictions(self) -> dict[Address, ExactPredictions]:
         """h of all rows in 8-byte numbers, as the blocks stand, and their penalties: one exchange.
@@ -165,11 +184,16 @@ class Conversation:
         exchange, and for shared slots one more (consensus: one per inner round). `exact`: in
         8-byte numbers, there and back.
         """
-        requests: dict[Address, Message] = {
+        requests = {
             address: residuals(address, aggregate)
             for address, aggregate in rows.split(sums, exact=exact).items()
         }
-        return self._settle(requests, self._answers.step(following or self.whole, exact=exact))
+        following = following or self.whole
+        answers = self._answers.step(following, exact=exact)
+        if self._stragglers is None:
+            return self._settle(requests, answers)
+        settle = lambda own: self._settle(own, answers)  # noqa: E731
+        return self._stragglers.step(rows, following, requests, settle)
 
     def advance(
         self,

@@ -15,6 +15,7 @@ from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 from sqlfl.coordinator.lou import Members
 from sqlfl.coordinator.mapping import TableMapping
+from sqlfl.coordinator.rounds.lateness import Lateness
 from sqlfl.coordinator.rounds.measured import EVERY, Measured
 from sqlfl.coordinator.rounds.pieces import Pieces, WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores
@@ -71,6 +72,8 @@ class Problem:
     """In the end clients are asked how large the gradient is."""
     executor: Executor = field(default_factory=InProcess)
     """Computes on the joined rows."""
+    lateness: Lateness | None = None
+    """Steps go on without clients that are late; None where they wait for all. To be closed."""
 
     @property
     def parameters_only(self) -> bool:
@@ -199,6 +202,10 @@ class Step:
     gap: float | None = None
     """The duality gap, where the method has it: the objective is above its minimum by no more, as
     far as the method knows all slopes."""
+    late: int = 0
+    """Answers that its steps have gone on without."""
+    stale: bool = False
+    """A client may hold another block by now than these figures are of."""
 
     @property
     def converged(self) -> bool:

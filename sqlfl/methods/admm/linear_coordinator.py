@@ -63,6 +63,8 @@ class Admm:
         self._private = problem.privacy is not None
         self._relaxation = 1.0
         """r"""
+        self._cautious = 1.0
+        """r once a step was late: it is of scores that others have moved since."""
         self._slowed = 1.0
         """r of the intercept."""
         if self._private:
@@ -118,7 +120,8 @@ class Admm:
             kappa, _ = largest_eigenvalue(
                 conversation.probe, problem.passes, PROBES, generator, problem.shares
             )
-            self._relaxation = max(1.0, DAMPING * min(kappa, float(blocks)))
+            self._cautious = min(kappa, float(blocks))
+            self._relaxation = max(1.0, DAMPING * self._cautious)
 
     def steps(self) -> Iterator[Step]:
         problem = self._problem
@@ -137,11 +140,14 @@ class Admm:
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             change = relative(change, objective, first)
             still = change <= tolerance and (tolerance > 0.0 or not self._private)
+            late, stale = self._conversation.missed(), self._conversation.late > 0
+            still = still and not stale
             ending = None
             if still or epoch == epochs:
                 talk, intercept = self._conversation, self._intercept
                 ending = conclusion(problem, talk, still, intercept, first)
-            yield Step(epoch, objective, loss, None if ending is None else ending.gradient, ending)
+            gradient = None if ending is None else ending.gradient
+            yield Step(epoch, objective, loss, gradient, ending, late=late, stale=stale)
             if ending is not None:
                 return
             if epoch <= self._adapting:
@@ -150,6 +156,8 @@ class Admm:
                     self._rho = usual
             if self._private:
                 continue
+            if late:
+                self._relaxation = max(self._relaxation, self._cautious)
             grew = relative(objective - before, objective, first) > 1e-6
             if grew and moved > moved_before:
                 larger = max(2.0 * self._relaxation, float(len(problem.slots)))

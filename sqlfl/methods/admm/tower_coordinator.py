@@ -125,11 +125,13 @@ class TowerAdmm(Headed):
             change = max(abs(before - objective), 0.5 * problem.loss.curvature * residual)
             still = relative(change, objective, first) <= tolerance
             still = still and (tolerance > 0.0 or not self._private)
+            late, stale = self._conversation.missed(), self._conversation.late > 0
+            still = still and not stale
             ending = None
             if still or epoch == epochs:
                 short = endings.STILL if still else endings.LIMIT
                 ending = endings.untold(short, endings.TOWERS)
-            yield Step(epoch, objective, loss, ending=ending)
+            yield Step(epoch, objective, loss, ending=ending, late=late, stale=stale)
             if ending is not None:
                 return
             if not self._private:

@@ -153,9 +153,12 @@ class Sgd(Headed):
             change = relative(before - objective, objective, first)
             calm = (abs(change) if self._swings else change) <= tolerance
             still = still + 1 if calm and (self._swings or change >= 0.0) else 0
+            late, stale = self._conversation.missed(), self._conversation.late > 0
+            still = 0 if stale else still
             ended = not self._random and not self._lasts and still >= self._memory
             ending = self._ending(ended, first) if ended or epoch == epochs else None
-            yield Step(epoch, objective, loss, None if ending is None else ending.gradient, ending)
+            gradient = None if ending is None else ending.gradient
+            yield Step(epoch, objective, loss, gradient, ending, late=late, stale=stale)
             if ending is not None:
                 return
 

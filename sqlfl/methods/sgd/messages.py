@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
 
 from sqlfl.messages.forms import array, integer, real
 from sqlfl.messages.training import Residuals, no_rows
@@ -27,3 +27,7 @@ class SgdResiduals(Residuals):
     @property
     def following(self) -> Array | None:
         return None if self.whole else self.batch
+
+    def towards(self, following: Array | None) -> Self:
+        batch = no_rows() if following is None else following
+        return replace(self, whole=int(following is None), batch=batch)

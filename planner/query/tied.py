@@ -1,0 +1,25 @@
+"""Table positions that wait for one another, as clients hold rows of several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlfl.schema import Client
+
+
+def tied(clients: Sequence[Collection[Client]]) -> tuple[tuple[int, ...], ...]:
+    """Positions by what they have in common, from the clients of each: every position once, in the
+    order of the first ones.
+
+    >>> a, b, c = Client("a"), Client("b"), Client("c")
+    >>> tied([{a, b}, {c}, {b}])
+    ((0, 2), (1,))
+    """
+    groups: list[tuple[list[int], set[Client]]] = []
+    for position, own in enumerate(clients):
+        meeting = [group for group in groups if group[1] & set(own)]
+        positions = sorted([position, *(p for group in meeting for p in group[0])])
+        held = set(own).union(*(group[1] for group in meeting))
+        groups = [group for group in groups if group not in meeting]
+        groups.append((positions, held))
+    return tuple(sorted(tuple(positions) for positions, _ in groups))
