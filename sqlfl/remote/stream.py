@@ -29,6 +29,10 @@ class Credentials:
     authority: bytes | None = None
 
 
+class Ended(EOFError):
+    """The other side has said so."""
+
+
 class Stream:
     """One call of a coordinator's server, a context. server : the name that its certificate must
     have; None for that of the location. `descriptor` says what kind of stream it is.
@@ -77,10 +81,10 @@ class Stream:
                     close()
 
     def receive(self) -> Frame:
-        """The next frame. Raises as `Receiver.receive`, and EOFError where the other side ends."""
+        """The next frame. Raises as `Receiver.receive`, and Ended where the other side does."""
         frame = self.receiver.receive()
         if frame.kind == END:
-            raise EOFError("the coordinator has ended")
+            raise Ended("the coordinator has ended")
         return frame
 
     def greeted(self, hello: Frame) -> Frame:

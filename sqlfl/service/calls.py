@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +30,19 @@ from sqlfl.texts import whole
 log = logging.getLogger("sqlfl.remote")
 
 CALL, ANSWER, FAILED, STEP, REMARK = "call", "answer", "failed", "step", "remark"
+TAKEN = "taken"
+"""The answer to this call has come."""
+LEAVE = "leave"
+"""No answer is waited for any more."""
 SQL, EXPLAIN, MODEL, TABLE, QUERY, LIST = "sql", "explain", "model", "table", "query", "list"
 LISTS = ("parties", "models", "tables", "audit", "chain", "status", "statements")
 MOST_TEXT = 4 << 20
 """Bytes of what an analyst sends."""
+MOST_BEGUN = 1024
+MOST_INTERRUPTS = 3
+"""Times that one is interrupted for good."""
+MOST_KEPT, MOST_KEPT_BYTES = 16, 256 << 20
+"""Answers, and their bytes, that are kept until they are taken: beyond it but the last one."""
 STATEMENTS = pa.schema(
     [
         ("number", pa.int64()), ("verb", pa.string()), ("name", pa.string()),
@@ -46,48 +56,129 @@ _HERE = (st.ExportModel, st.ImportModel)
 """Statements whose files would be the coordinator's, and whose blocks are at the parties."""
 
 
+@dataclass(eq=False)
+class _Call:
+    """One that runs, or whose answer is kept."""
+
+    interrupts: Interrupts
+    thread: threading.Thread | None = None
+    heard: int = 0
+    """Times that it was interrupted by whoever asks."""
+    remarks: list[str] = field(default_factory=list)
+    reply: Frame | None = None
+
+
 class Calls:
-    """What one stream of an analyst has asked, each in a thread of its own."""
+    """What one end of an analyst's has asked, each in a thread of its own.
+
+    Streams of that end come and go, one at a time. A call is made once, however often it is asked
+    for by its number, and its answer is kept until it is taken.
+    """
 
     def __init__(self, desk: Desk, sender: Outbox, most: int, board: Board) -> None:
-        self._desk, self._sender, self._most, self._board = desk, sender, most, board
+        self._desk, self._most, self._board = desk, most, board
+        self._sender: Outbox | None = sender
+        self._away_since = time.monotonic()
         self._lock = threading.Lock()
-        self._running: dict[int, tuple[threading.Thread, Interrupts]] = {}
-        self._done: Callable[[], object] | None = None
-        self._ending = False
+        self._calls: dict[int, _Call] = {}
+        self._begun: set[int] = set()
+        self._floor = 0
+        """All calls up to this number have begun; of later ones those in `begun`."""
+        self._ending = self._left = False
+
+    # -- streams ----------------------------------------------------------------------------------
+
+    def connect(self, sender: Outbox) -> None:
+        """Another stream of the same end, in place of the one before."""
+        with self._lock:
+            self._sender = sender
+
+    def carries(self, sender: Outbox) -> bool:
+        with self._lock:
+            return self._sender is sender
+
+    def disconnect(self, sender: Outbox) -> None:
+        """The stream is gone; what runs goes on."""
+        with self._lock:
+            if self._sender is sender:
+                self._sender, self._away_since = None, time.monotonic()
+
+    def over(self, lease: float) -> bool:
+        """Nobody will ask for any of it any more."""
+        with self._lock:
+            running = any(own.reply is None for own in self._calls.values())
+            if self._sender is not None or running:
+                return False
+            late = time.monotonic() > self._away_since + lease
+            return self._left or late or not self._calls
 
     def take(self, frame: Frame) -> None:
         number = frame.number("number")
         with self._lock:
-            known = self._running.get(number)
+            known = self._calls.get(number)
+            if frame.kind == TAKEN:
+                if known is not None and known.reply is not None:
+                    del self._calls[number]
+                return
+            if frame.kind == LEAVE:
+                self._left = True
+                return
             if frame.kind == INTERRUPT:
-                if known is not None:
-                    known[1].interrupt()
+                if known is not None and known.reply is None:
+                    self._interrupt(known, frame)
                 return
-            if frame.kind != CALL or known is not None:
+            if frame.kind != CALL:
                 raise WireError(f"{frame.kind} came where a call does")
-            busy = None
-            if self._ending:
-                busy = Error("the coordinator ends", hint="wait until it is back")
-            elif not self._desk.begin(self._most):
-                busy = Error(
-                    f"{self._most} statements of {self._desk.analyst} are running",
-                    hint="wait for one of them",
-                )
-            if busy is not None:
-                self._send(Frame(FAILED, {"number": number, **answers.error_to_told(busy)}))
-                return
-            interrupts = Interrupts()
-            work = threading.Thread(
-                target=self._call, args=(number, frame, interrupts), name="sqlfl-statement"
+            if known is None:
+                work = self._begin(number, frame)
+        if known is None:
+            if work is not None:
+                work.start()
+            return
+        for index, text in enumerate(tuple(known.remarks)):
+            self._offer(_remark(number, index, text))
+        if known.reply is not None:
+            self._send(known.reply)
+
+    def _begin(self, number: int, frame: Frame) -> threading.Thread | None:
+        if number <= self._floor or number in self._begun:
+            raise WireError(f"call {number} was answered, and that is forgotten")
+        self._begun.add(number)
+        if len(self._begun) > MOST_BEGUN:  # those in between were given up before they came
+            self._floor = min(self._begun) - 1
+        while self._floor + 1 in self._begun:
+            self._floor += 1
+            self._begun.remove(self._floor)
+        busy = None
+        if self._ending:
+            busy = Error("the coordinator ends", hint="wait until it is back")
+        elif not self._desk.begin(self._most):
+            busy = Error(
+                f"{self._most} statements of {self._desk.analyst} are running",
+                hint="wait for one of them",
             )
-            self._running[number] = work, interrupts
-        work.start()
+        own = self._calls[number] = _Call(Interrupts())
+        if busy is not None:
+            own.reply = Frame(FAILED, {"number": number, **answers.error_to_told(busy)})
+            self._put(self._sender, own.reply)
+            return None
+        own.thread = threading.Thread(
+            target=self._call, args=(number, frame, own), name="sqlfl-statement"
+        )
+        return own.thread
+
+    @staticmethod
+    def _interrupt(own: _Call, frame: Frame) -> None:
+        """One that is told again, by another stream, is the same."""
+        times = frame.number("times") if "times" in frame.told else own.heard + 1
+        while own.heard < min(times, MOST_INTERRUPTS):
+            own.heard += 1
+            own.interrupts.interrupt()
 
     @property
     def running(self) -> int:
         with self._lock:
-            return len(self._running)
+            return sum(own.reply is None for own in self._calls.values())
 
     def end(self) -> None:
         """What runs ends as by Ctrl-C, and nothing more begins."""
@@ -97,27 +188,21 @@ class Calls:
 
     def interrupt_all(self) -> None:
         with self._lock:
-            for _, interrupts in self._running.values():
-                interrupts.interrupt()
+            for own in self._calls.values():
+                if own.reply is None:
+                    own.interrupts.interrupt()
 
     def join(self, due: float) -> None:
         """Until that time, of the monotonic clock, at the latest."""
         with self._lock:
-            threads = [thread for thread, _ in self._running.values()]
+            threads = [own.thread for own in self._calls.values() if own.reply is None]
         for thread in threads:
-            thread.join(max(0.0, due - time.monotonic()))
+            if thread is not None:
+                thread.join(max(0.0, due - time.monotonic()))
 
-    def when_done(self, done: Callable[[], object]) -> None:
-        """The stream is gone; what runs goes on. `done` is called after the last of it."""
-        with self._lock:
-            self._done = done
-            idle = not self._running
-        if idle:
-            done()
-
-    def _call(self, number: int, frame: Frame, interrupts: Interrupts) -> None:
+    def _call(self, number: int, frame: Frame, own: _Call) -> None:
         try:
-            with heeding(interrupts):
+            with heeding(own.interrupts):
                 body = self._answer(number, frame)
             reply = Frame(ANSWER, {"number": number}, body)
         except KeyboardInterrupt:
@@ -132,12 +217,21 @@ class Calls:
             fault = InternalError("the coordinator failed; its log says how")
             reply = Frame(FAILED, {"number": number, **answers.error_to_told(fault)})
         with self._lock:
-            del self._running[number]
+            own.reply = reply
             self._desk.end()
-            done = None if self._running else self._done
-        self._send(reply)
-        if done is not None:
-            done()
+            self._forget(number)
+            sender = self._sender
+        self._put(sender, reply)
+
+    def _forget(self, last: int) -> None:
+        """The oldest answers, where many are kept."""
+        kept = {n: own.reply for n, own in self._calls.items() if own.reply is not None}
+        size = sum(len(reply.body) for reply in kept.values())
+        for number, reply in kept.items():
+            if number == last or (len(kept) <= MOST_KEPT and size <= MOST_KEPT_BYTES):
+                continue
+            kept, size = {n: r for n, r in kept.items() if n != number}, size - len(reply.body)
+            del self._calls[number]
 
     def _answer(self, number: int, frame: Frame) -> pa.Buffer:
         what = frame.text("what")
@@ -209,17 +303,37 @@ class Calls:
             log.info("%s: %s after %.1f s", own.verb, how, own.seconds, extra=known)
 
     def _remark(self, number: int) -> Callable[[str], None]:
-        return lambda text: self._offer(Frame(REMARK, {"number": number, "text": text}))
+        own = self._calls[number]
+
+        def said(text: str) -> None:
+            own.remarks.append(text)
+            self._offer(_remark(number, len(own.remarks) - 1, text))
+
+        return said
 
     def _offer(self, frame: Frame) -> None:
         """What can be done without, to whoever may have gone, or may not read it."""
+        with self._lock:
+            sender = self._sender
         with suppress(pa.ArrowException, OSError):
-            self._sender.offer(frame)
+            if sender is not None:
+                sender.offer(frame)
 
     def _send(self, frame: Frame) -> None:
+        with self._lock:
+            sender = self._sender
+        self._put(sender, frame)
+
+    @staticmethod
+    def _put(sender: Outbox | None, frame: Frame) -> None:
         """To whoever may have gone."""
         with suppress(pa.ArrowException, OSError):
-            self._sender.send(frame)
+            if sender is not None:
+                sender.send(frame)
+
+
+def _remark(number: int, index: int, text: str) -> Frame:
+    return Frame(REMARK, {"number": number, "index": index, "text": text})
 
 
 def _status(told: dict[str, Any]) -> Result:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,15 +23,26 @@ from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.passes import issue
 from sqlfl.remote.settings import AnalystSettings
-from sqlfl.remote.stream import PONG, Credentials, Stream, said
+from sqlfl.remote.stream import PONG, Credentials, Ended, Stream, said
 from sqlfl.service.answers import told_to_error
-from sqlfl.service.calls import ANSWER, CALL, FAILED, REMARK, STEP
+from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
 from sqlfl.service.service import ANALYST, PASS
 
 log = logging.getLogger("sqlfl.remote")
 
 HEARD = 0.1
 """Seconds after which a Ctrl-C is heard at the latest."""
+PAUSE, LONGEST_PAUSE = 0.1, 2.0
+"""Seconds between two tries to connect again: at first, and at most."""
+
+
+AWAY = "away"
+"""What a call is told while there is no connection: no frame that travels."""
+ANEW = ", and the coordinator has been started anew: what ran there has ended"
+NOT_AGAIN = (
+    ", and not made again in {:g} seconds; a statement that was running there goes on, where the "
+    "coordinator does"
+)
 
 
 @dataclass(eq=False)
@@ -37,15 +50,23 @@ class _Call:
     """A call that waits for its answer. `heard` is told of what comes before that."""
 
     heard: Callable[[Frame], None]
+    frame: Frame
     done: threading.Event = field(default_factory=threading.Event)
     answer: Frame | None = None
-    said: list[Frame] = field(default_factory=list)
+    lost: str = ""
+    """Why there will be none."""
+    said: deque[Frame] = field(default_factory=deque)
+    remarks: int = 0
+    """Those that have come."""
+    interrupts: int = 0
 
 
 class DeskLine:
     """location : 'grpc+tls://host:8815'. Connects at once. Safe to use from several threads.
 
-    Raises Error where the coordinator cannot be reached, or does not take the analyst.
+    Where the connection is lost while a call waits for its answer, it is made again for as long as
+    the coordinator waits for parties (its lease), and the call goes on. Raises Error where the
+    coordinator cannot be reached, or does not take the analyst.
     """
 
     def __init__(self, location: str, study: str, settings: AnalystSettings, name: str) -> None:
@@ -56,6 +77,10 @@ class DeskLine:
         self._server = settings.coordinator_name or urlsplit(location).hostname or ""
         self.analyst = name if insecure else names_of(self._credentials.certificate or b"")[0]
         self._lock = threading.Lock()
+        self._end = secrets.token_hex(16)
+        self._session = ""
+        """Of the coordinator: another one knows of no call."""
+        self._lease = 0.0
         self._number = 0
         self._calls: dict[int, _Call] = {}
         self._stream: Stream | None = None
@@ -68,28 +93,27 @@ class DeskLine:
         """The answer's body. Ctrl-C once ends a statement at the end of its round, and what it has
         then is the answer; twice it ends at once. Raises the error of the statement, and Error
         where the connection is lost."""
-        own = _Call(heard)
         with self._lock:
             if self._closed:
                 raise Error("the federation is closed", hint="sqlfl.connect(...) makes a new one")
-            stream = self._connected() if self._stream is None else self._stream
+            if self._stream is None:
+                self._connected()
             self._number += 1
             number = self._number
+            own = _Call(heard, Frame(CALL, {"number": number, "what": what}, _bytes(text)))
             self._calls[number] = own
         try:
-            self._send(stream, Frame(CALL, {"number": number, "what": what}, _bytes(text)))
-            self._wait(own, stream, number)
+            self._send(own.frame)
+            self._wait(own, number)
         finally:
-            with self._lock:
-                self._calls.pop(number, None)
-        for frame in own.said:
-            heard(frame)
+            self._calls.pop(number, None)  # without the lock, which a new connection may hold
+        self._tell(own)
         if own.answer is None:
             raise Error(
-                f"the connection to {self._location} was lost, and a statement that was running "
-                "there goes on",
+                f"the connection to {self._location} was lost{own.lost}",
                 hint="once it is back: SHOW MODELS says what has been trained",
             )
+        self._settle(Frame(TAKEN, {"number": number}))
         if own.answer.kind == FAILED:
             raise _failed(own.answer.told)
         return own.answer.body
@@ -97,29 +121,42 @@ class DeskLine:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            stream, self._stream = self._stream, None
+            stream = self._stream
+            self._settle(Frame(LEAVE, {"number": 0}))
+            self._stream = None
+            for own in tuple(self._calls.values()):
+                _give_up(own, ", as it was closed; a statement that was running there goes on")
         if stream is not None:
             stream.__exit__()
 
-    def _wait(self, own: _Call, stream: Stream, number: int) -> None:
-        interrupts = 0
+    def _wait(self, own: _Call, number: int) -> None:
         while True:
             try:
                 while not own.done.wait(HEARD):
-                    with self._lock:
-                        said, own.said = own.said, []
-                    for frame in said:
-                        own.heard(frame)
+                    self._tell(own)
                 return
             except KeyboardInterrupt:
-                interrupts += 1
-                if interrupts > 2:
+                own.interrupts += 1
+                if own.interrupts > 2:
                     raise
-                self._send(stream, Frame(INTERRUPT, {"number": number}))
+                self._send(_interrupt(own))
 
-    def _send(self, stream: Stream, frame: Frame) -> None:
+    @staticmethod
+    def _tell(own: _Call) -> None:
+        while own.said:
+            own.heard(own.said.popleft())
+
+    def _send(self, frame: Frame) -> None:
+        """By the stream that there is; what waits for an answer is sent again by the next one."""
+        stream = self._stream
         with suppress(pa.ArrowException, OSError):  # who reads notices
-            stream.sender.send(frame)
+            if stream is not None:
+                stream.sender.send(frame)
+
+    def _settle(self, frame: Frame) -> None:
+        """Where the coordinator keeps answers."""
+        if self._lease:
+            self._send(frame)
 
     def _pass(self) -> str:
         own = self._credentials
@@ -128,13 +165,19 @@ class DeskLine:
         length = dt.timedelta(hours=self._settings.pass_hours)
         return issue(own.key, own.certificate, self._server, self.study, length)
 
-    def _connected(self) -> Stream:
-        """A new stream; the lock is held, but by the constructor."""
+    def _connected(self) -> None:
+        """A new stream, and what waits for an answer is sent again; the lock is held, but by the
+        constructor."""
         with self._placed():
             stream = Stream(self._location, self._credentials, ANALYST, self._server)
         with self._placed(), ExitStack() as stack:
             stack.push(stream)
-            hello = {"versions": list(VERSIONS), "study": self.study, "pass": self._pass()}
+            hello = {
+                "versions": list(VERSIONS),
+                "study": self.study,
+                "pass": self._pass(),
+                "end": self._end,
+            }
             welcome = stream.greeted(Frame(HELLO, hello))
             if welcome.kind == REFUSED:
                 why = welcome.text("why")
@@ -146,13 +189,23 @@ class DeskLine:
             heartbeat = welcome.number("heartbeat_ms") / 1e3
             stack.pop_all()
         self._stream = stream
+        session, before = welcome.text("session"), self._session
+        self._session = session
+        if "lease_ms" in welcome.told:  # else it forgets who is gone
+            self._lease = welcome.number("lease_ms") / 1e3
+        for own in tuple(self._calls.values()):
+            if session != before:
+                _give_up(own, ANEW)
+                continue
+            self._send(own.frame)
+            if own.interrupts:
+                self._send(_interrupt(own))
         for work in (
             lambda: self._read(stream),
             lambda: self._renew(stream),
             lambda: stream.watch(heartbeat),
         ):
             threading.Thread(target=work, name="sqlfl-desk", daemon=True).start()
-        return stream
 
     def _named(self) -> str:
         return (
@@ -177,22 +230,52 @@ class DeskLine:
                 frame = stream.receive()
                 if frame.kind != PONG:
                     self._received(frame)
+        except Ended:
+            for own in tuple(self._calls.values()):
+                _give_up(own, ", as the coordinator has ended, and what ran there")
         except (pa.ArrowException, OSError, EOFError, WireError) as error:
             log.info("the stream to %s has ended: %s", self._location, said(error))
         finally:
             with self._lock:
-                if self._stream is stream:
+                mine = self._stream is stream
+                if mine:
                     self._stream = None
-                lost, self._calls = tuple(self._calls.values()), {}
             stream.__exit__()
-            for own in lost:
-                own.done.set()
+        if mine:
+            self._again()
+
+    def _again(self) -> None:
+        """Another stream, where calls wait for their answers, and the coordinator keeps these."""
+        due, pause = time.monotonic() + self._lease, PAUSE
+        for own in tuple(self._calls.values()):
+            own.said.append(Frame(AWAY))
+        while True:
+            with self._lock:
+                waiting = [own for own in tuple(self._calls.values()) if not own.done.is_set()]
+                if self._closed or self._stream is not None or not waiting:
+                    return
+                try:
+                    if self._lease:
+                        self._connected()
+                        return
+                except Error as error:
+                    log.info("%s", error.message)
+                if time.monotonic() > due:
+                    for own in waiting:
+                        _give_up(own, NOT_AGAIN.format(self._lease))
+                    return
+            time.sleep(pause)
+            pause = min(2.0 * pause, LONGEST_PAUSE)
 
     def _received(self, frame: Frame) -> None:
         with self._lock:
             own = self._calls.get(frame.number("number"))
             if own is None:
                 return
+            if frame.kind == REMARK:
+                if "index" in frame.told and frame.number("index") < own.remarks:
+                    return  # by the stream before
+                own.remarks += 1
             if frame.kind in (STEP, REMARK):
                 own.said.append(frame)
                 return
@@ -207,8 +290,17 @@ class DeskLine:
         due = time.monotonic() + half
         while not stream.ended.wait(min(60.0, half)):
             if time.monotonic() > due and self._credentials.key is not None:
-                self._send(stream, Frame(PASS, {"pass": self._pass()}))
+                self._send(Frame(PASS, {"pass": self._pass()}))
                 due = time.monotonic() + half
+
+
+def _give_up(own: _Call, why: str) -> None:
+    own.lost = why
+    own.done.set()
+
+
+def _interrupt(own: _Call) -> Frame:
+    return Frame(INTERRUPT, {"number": own.frame.number("number"), "times": own.interrupts})
 
 
 def _bytes(text: str) -> pa.Buffer:

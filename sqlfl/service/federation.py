@@ -23,7 +23,7 @@ from sqlfl.result import Result
 from sqlfl.schema import Column
 from sqlfl.service import answers
 from sqlfl.service.calls import EXPLAIN, LIST, MODEL, QUERY, REMARK, SQL, TABLE
-from sqlfl.service.desk_line import DeskLine
+from sqlfl.service.desk_line import AWAY, DeskLine
 from sqlfl.store.registry import Model
 from sqlfl.texts import Values, pieces, text_of, whole
 
@@ -183,6 +183,10 @@ class _Shown:
     def heard(self, frame: Frame) -> None:
         if frame.kind == REMARK:
             self.remarks.append(frame.text("text"))
+            return
+        if frame.kind == AWAY:
+            if self._bar is not None:
+                self._bar.stage("the connection was lost, and is made again")
             return
         told: Mapping[str, Any] = frame.told
         if told.get("over"):

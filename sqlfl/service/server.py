@@ -64,7 +64,7 @@ Door = Callable[[str, Receiver, Outbox], None]
 class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """location : 'grpc+tls://0.0.0.0:8815', or 'grpc://...' where no credentials are given, and
     everybody is taken for whom they say. coordinator : what it is called. doors : for streams of
-    other descriptors than a party's.
+    other descriptors than a party's. each : called at every heartbeat.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         times: Times,
         doors: Mapping[str, Door] | None = None,
         most_bytes: int = MOST_BYTES,
+        each: Callable[[], object] = lambda: None,
     ) -> None:
         tls = {}
         if credentials.certificate is not None:
@@ -87,7 +88,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(location, **tls)
         self._coordinator, self._admits, self._times = coordinator, admits, times
         self._doors = {} if doors is None else dict(doors)
-        self._most_bytes = most_bytes
+        self._most_bytes, self._each = most_bytes, each
         self._insecure = not tls
         self.session = secrets.token_hex(16)
         self._over = threading.Event()
@@ -207,6 +208,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         while not self._over.wait(self._times.heartbeat):
             for watch in tuple(self._watches):
                 watch.look(3.0 * self._times.heartbeat)
+            self._each()
 
 
 class _Watch:

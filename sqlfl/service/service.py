@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from contextlib import ExitStack
@@ -73,7 +74,8 @@ class Service:
         self.board = Board(line for lines in self._lines.values() for line in lines)
         self._lock = threading.Lock()
         self._desks: dict[tuple[str, str], Desk] = {}
-        self._calls: set[Calls] = set()
+        self._calls: dict[tuple[str, str, str], Calls] = {}
+        """By study, analyst, and what the analyst's end calls itself, which nobody else knows."""
         self._closing = False
         times = Times(settings.lease, settings.heartbeat)
         doors = {ANALYST: self._analyst}
@@ -83,7 +85,7 @@ class Service:
             if status is not None:
                 self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
             self._server = CoordinatorServer(
-                location, settings.name, self, credentials, times, doors
+                location, settings.name, self, credentials, times, doors, each=self._forget
             )
         except BaseException as error:
             if self._pages is not None:
@@ -110,7 +112,7 @@ class Service:
         Whether all who were connected have gone: a process waits for the others when it ends."""
         with self._lock:
             self._closing = True
-            calls, desks = tuple(self._calls), tuple(self._desks.values())
+            calls, desks = tuple(self._calls.values()), tuple(self._desks.values())
         until = time.monotonic() + seconds
         for own in calls:
             own.end()
@@ -160,6 +162,9 @@ class Service:
             raise WireError(f"{hello.kind} came where a hello does")
         version = spoken(hello.told.get("versions"))
         study, speaker = hello.text("study"), hello.text("pass")
+        end = hello.text("end", secrets.token_hex(16))  # one that does not come back says none
+        if not 32 <= len(end) <= 64:
+            raise WireError(f"an end of {len(end)} letters")
         analyst = self._known(identity, study, speaker)
         try:
             desk = self._desk(study, analyst)
@@ -170,16 +175,13 @@ class Service:
             "version": version, "coordinator": self._settings.name, "study": study,
             "analyst": analyst, "session": self._server.session,
             "heartbeat_ms": int(1e3 * self._settings.heartbeat),
+            "lease_ms": int(1e3 * self._settings.lease),
         }  # fmt: skip
         sender.send(Frame(WELCOME, told))
         receiver.most_bytes = MOST_TEXT
-        calls = Calls(desk, sender, self._settings.statements, self.board)
-        with self._lock:
-            if self._closing:
-                raise Refusal("the coordinator ends")
-            self._calls.add(calls)
+        calls = self._end(study, analyst, end, desk, sender)
         try:
-            while True:
+            while calls.carries(sender):
                 frame = receiver.receive()
                 if sender.full:
                     raise Refusal("the analyst asks, and does not read the answers")
@@ -193,7 +195,27 @@ class Service:
                 else:
                     calls.take(frame)
         finally:
-            calls.when_done(lambda: self._calls.discard(calls))
+            calls.disconnect(sender)
+            self._forget()
+
+    def _end(self, study: str, analyst: str, end: str, desk: Desk, sender: Outbox) -> Calls:
+        """What that end has asked; it may have lost its stream, and not have heard the answers."""
+        self._forget()
+        with self._lock:
+            if self._closing:
+                raise Refusal("the coordinator ends")
+            known = self._calls.get((study, analyst, end))
+            if known is not None:
+                known.connect(sender)
+                return known
+            found = Calls(desk, sender, self._settings.statements, self.board)
+            self._calls[study, analyst, end] = found
+            return found
+
+    def _forget(self) -> None:
+        with self._lock:
+            lease = self._settings.lease
+            self._calls = {key: own for key, own in self._calls.items() if not own.over(lease)}
 
     def _known(self, identity: str, study: str, speaker: str) -> str:
         """The analyst. Raises Refusal."""
