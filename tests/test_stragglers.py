@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
 
 import sqlfl
 from sqlfl.errors import Error, OptionError, PartyError
@@ -18,7 +21,9 @@ from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.federations import Parties, federation
+from tests.depth import examples
+from tests.federations import Parties, federation, trainable
+from tests.strategies import Case, cases
 from tests.unions import BOUNDS, LEFT, QUERY, RIGHT, ROWS
 
 TRAIN = "TRAIN OR REPLACE MODEL m USING {} TARGET y WITH ({}) FROM ({})"
@@ -27,20 +32,28 @@ PATIENT = "stragglers = '1 h'"
 
 
 class Slow:
-    """A transport on which steps of `party` take `seconds`; and what fails after `most` of them."""
+    """A transport on which steps of `party` (None: of all) take `seconds`; and what fails after
+    `most` of them."""
 
-    def __init__(self, inner: Transport, seconds: float, party: str = "lab", most: int = 10**6):
+    def __init__(
+        self,
+        inner: Transport,
+        seconds: float | Callable[[Client], float],
+        party: str | None = "lab",
+        most: int = 10**6,
+    ) -> None:
         self.inner, self._seconds, self._party = inner, seconds, party
         self._left = most
         self.steps = 0
 
     def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
         for client, data in requests:
-            if client.party == self._party and isinstance(decode(data), Residuals):
+            if self._party in (None, client.party) and isinstance(decode(data), Residuals):
                 self.steps += 1
                 if self.steps > self._left:
                     raise PartyError(str(client), "it is gone")
-                time.sleep(self._seconds)
+                own = self._seconds
+                time.sleep(own(client) if callable(own) else own)
         return self.inner.exchange(requests)
 
 
@@ -240,3 +253,41 @@ def test_it_is_listed_where_it_is_given(database: Open) -> None:
             told = " ".join(str(fed.explain(query)).split())
             assert ("after 30 s a step goes on with what late parties" in told) is there
             assert ("stragglers = '30 s'" in told) is there
+
+
+@pytest.mark.thinned(3)
+@given(cases(), st.integers(1, 3), st.sampled_from(["sgd", "admm"]), st.integers(0, 99))
+@examples(1, 30)
+def test_on_random_joins_it_ends_where_the_central_one_does(
+    case: Case, clients: int, algorithm: str, seed: int
+) -> None:
+    """Whoever is late, and whenever: the objective is that of the blocks that there are, never less
+    than the least one, and half way to it at least after 80 epochs."""
+
+    draw = random.Random(seed)
+
+    def late(client: Client) -> float:
+        return 0.006 if draw.random() < 0.2 else 0.0
+
+    with (
+        case.open(clients) as databases,
+        federation(databases, lambda inner: Slow(inner, late, party=None)) as fed,
+    ):
+        data = trainable(case, databases)
+        options = {"algorithm": algorithm, "epochs": 80, "tolerance": 0, "stragglers": "0.003 s"}
+        try:
+            fed.sql(case.train(**options))
+        except OptionError as error:
+            if "cannot go on without one of the clients" in str(error):
+                reject()
+            raise
+        model = fed.model("m")
+        best, start = data.objective(data.optimum()), data.objective(data.start())
+        found = model.metrics["objective"]
+        assert found >= best - 1e-6 * max(1.0, abs(best))
+        assert found - best <= 0.5 * (start - best) + 1e-3 * abs(best)
+        (row,) = fed.sql(f"EVALUATE MODEL m FROM ({case.query})").arrow().to_pylist()
+        for name in set(row) & set(model.metrics):
+            told = model.metrics[name]
+            close = None if told is None else pytest.approx(told, rel=1e-4, abs=1e-6)
+            assert row[name] == close, name
