@@ -86,6 +86,7 @@ WAYS = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_who_is_in_time_changes_no_bit(database: Open, way: str) -> None:
     kind, options, target = WAYS[way]
@@ -104,6 +105,7 @@ def test_clients_of_a_slot_sum_among_themselves(database: Open, union: str) -> N
     np.testing.assert_allclose(found, expected, rtol=1e-12)  # masks are others in each run
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
