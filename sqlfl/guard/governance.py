@@ -101,6 +101,12 @@ class Ruling:
             for key, grants in self._grants.items()
         }  # fmt: skip
 
+    @property
+    def written(self) -> frozenset[str]:
+        """Schemas, in lower case, that a policy of these grants lets PREDICT write to."""
+        found = (self.policies[grant.policy].into for grant in self.grants)
+        return frozenset(name.lower() for name in found if name is not None)
+
     def rules(self, tables: Iterable[Table]) -> list[TrainingPolicy]:
         """The policies under which these tables are granted."""
         names = {grant.policy for table in tables for grant in self.of(table)}

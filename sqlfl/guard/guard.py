@@ -265,9 +265,11 @@ class Guard:
             if columns:
                 kept.append(replace(table, columns=columns, rows=_about(table.rows)))
         schemas = {(t.catalog or self._place[0], t.schema or self._place[1]) for t in kept}
+        written = {(self._place[0], name) for name in ruling.written}
         own = tuple(
             place for place in told.places
             if (place.catalog, place.schema) in {*schemas, self._place}
+            or (place.catalog, place.schema.lower()) in written
         )  # fmt: skip
         listing = Listing(own, tuple(kept), told.fleeting, governed=True)
         return replace(reply, tables=listing_to_json(listing))

@@ -206,6 +206,12 @@ def test_what_looks_into_a_model_is_granted_and_ruled(
     ruled(clinic, "into = 'main'", "")
     fed.sql(into)
     assert len(clinic.sql("FROM predicted").fetchall()) == 300
+    clinic.execute("CREATE SCHEMA Told; CREATE SCHEMA other")
+    ruled(clinic, "into = 'told'", "")
+    fed.sql(f"{into[: -len('predicted')]}told.predicted")  # where nothing is granted
+    assert len(clinic.sql("FROM Told.predicted").fetchall()) == 300
+    with pytest.raises(PlanError, match="no schema or database other"):
+        fed.sql(f"{into[: -len('predicted')]}other.predicted")
     ruled(clinic, "identifiers = 'never'", "")
     with pytest.raises(PolicyError, match="identifiers = 'never'"):
         fed.sql(f"PREDICT MODEL m ID (clinic.patients.pid) FROM ({QUERY})")
