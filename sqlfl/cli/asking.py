@@ -75,7 +75,7 @@ def connected(
 @click.option(
     "--parameter", "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Of $NAME."
 )
-@click.option("--format", "form", type=click.Choice(formats.FORMATS), default=formats.TABLE)
+@formats.option
 def sql(statement: str | None, parameters: tuple[str, ...], form: str, **given: Any) -> None:
     """Run a statement, or several with ; between; the last one's result is printed.
 

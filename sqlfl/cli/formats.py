@@ -10,18 +10,28 @@ import json
 import math
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+import click
+
+from sqlfl import printing
 from sqlfl.errors import Error
 from sqlfl.result import Result
 
-TABLE, JSON, CSV = FORMATS = ("table", "json", "csv")
+TABLE, LINES, JSON, CSV = FORMATS = ("table", "lines", "json", "csv")
+
+option = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default=TABLE,
+    help="table: as wide as the terminal; lines: a line for each value; json, csv: all rows.",
+)  # fmt: skip
 
 
 def shown(result: Result, form: str, warnings: Iterable[str] = ()) -> str:
-    """`table`: as Python prints it. `json`: an object with columns (name and Arrow type), rows
-    (lists, in the order of columns), notes and warnings. `csv`: all rows below their names."""
+    """`table`: as Python prints it. `lines`: of all rows, each column on a line. `json`: an object
+    with columns (name and Arrow type), rows (lists, in the order of columns), notes and warnings.
+    `csv`: all rows below their names."""
     if form == JSON:
         return json.dumps({**told(result), "warnings": list(warnings)}, allow_nan=False)
     if form == CSV:
@@ -30,6 +40,8 @@ def shown(result: Result, form: str, warnings: Iterable[str] = ()) -> str:
         writer.writerow(result.columns)
         writer.writerows([_cell(value) for value in row] for row in result)
         return sink.getvalue().removesuffix("\n")
+    if form == LINES:
+        return _lines(result)
     return str(result)
 
 
@@ -65,6 +77,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, (Decimal, UUID, dt.timedelta)):
         return str(value)
     raise TypeError(f"a value of {type(value).__name__}, which no result has")
+
+
+def _lines(result: Result) -> str:
+    """An empty line between rows; a text of several lines goes on below its first one."""
+    width = max(map(len, result.columns), default=0) + 2
+    rows = ["\n".join(map(partial(_line, width), result.columns, row)) for row in result]
+    return "\n\n".join([*rows, *result.notes])
+
+
+def _line(width: int, name: str, value: Any) -> str:
+    own = _cell(value)
+    text = printing.lines("NULL" if own is None else str(own))
+    return f"{printing.line(name):{width}}" + text.replace("\n", "\n" + " " * width)
 
 
 def _cell(value: Any) -> Any:

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 
 import click
 
 import sqlfl
+from sqlfl.cli import formats
+from sqlfl.errors import Error
 from sqlfl.ownership.door import door_of, through
+from sqlfl.result import Result
 
 
 @click.command()
 @click.argument("database")
 @click.argument("statements", metavar="[STATEMENT]...", nargs=-1)
 @click.option("--store", help="The file that keeps its policies, where not itself.")
-def owner(database: str, statements: tuple[str, ...], store: str | None) -> None:
+@formats.option
+def owner(database: str, statements: tuple[str, ...], store: str | None, form: str) -> None:
     """Run statements of the owner of a database, up to the first that fails.
 
     Without any, they come from standard input. Where an agent has the database open, it runs them.
+    --format lines shows all columns, whole: what a request would read and what would leave.
     """
     texts = statements or (sys.stdin.read(),)
     place = door_of(database)
-    if through(place, "") is not None:
+    own: Callable[[str], Result | None]
+    with ExitStack() as stack:
+        if through(place, "") is not None:
+            own = partial(through, place)
+        else:
+            own = stack.enter_context(sqlfl.owner(database, store)).sql
         for text in texts:
-            print(through(place, text))
-        return
-    with sqlfl.owner(database, store) as own:
-        for text in texts:
-            print(own.sql(text))
+            found = own(text)
+            if found is None:
+                raise Error("the agent that had the database open has ended", hint="once more")
+            click.echo(formats.shown(found, form))
 
 
 @click.command()

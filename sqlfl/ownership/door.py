@@ -6,6 +6,7 @@ agent takes their statements by a Unix socket that its own user alone may use, a
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import logging
@@ -16,8 +17,11 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow as pa
+
 from sqlfl.errors import Error
 from sqlfl.ownership.owner import Owner
+from sqlfl.result import Result
 
 log = logging.getLogger("sqlfl.owner")
 
@@ -92,11 +96,11 @@ class Door:
                 asked.settimeout(SECONDS)
                 asked.sendall(json.dumps(self._answer(_received(asked))).encode())
 
-    def _answer(self, data: bytes) -> dict[str, str | None]:
+    def _answer(self, data: bytes) -> dict[str, str]:
         if not data:
-            return {"text": ""}  # somebody looks whether anybody is there
+            return {"rows": _text(pa.table({}))}  # somebody looks whether anybody is there
         try:
-            return {"text": str(self._owner.sql(data.decode()))}
+            return {"rows": _text(self._owner.sql(data.decode()).arrow())}
         except Error as error:
             return {"error": str(error)}
         except UnicodeDecodeError:
@@ -106,8 +110,8 @@ class Door:
             return {"error": "the agent failed; its log says how"}
 
 
-def through(path: Path, text: str) -> str | None:
-    """What the statements show that the agent runs; None where there is none at that path.
+def through(path: Path, text: str) -> Result | None:
+    """The result of statements that the agent runs; None where there is none at that path.
 
     Raises Error as they do.
     """
@@ -117,17 +121,30 @@ def through(path: Path, text: str) -> str | None:
             asked.sendall(text.encode())
             asked.shutdown(socket.SHUT_WR)
             told = json.loads(_received(asked, most=None))
+            if "error" not in told:
+                return Result(_table(told["rows"]))
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise Error(f"the agent that has the database open does not answer: {error}") from error
-    if "error" in told:
-        raise Error(told["error"])
-    return str(told["text"])
+    raise Error(told["error"])
 
 
 def _answers(path: Path) -> bool:
     return through(path, "") is not None
+
+
+def _text(table: pa.Table) -> str:
+    """An Arrow stream of the rows, in characters of JSON."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _table(text: str) -> pa.Table:
+    with pa.ipc.open_stream(base64.b64decode(text)) as reader:
+        return reader.read_all()
 
 
 def _received(asked: socket.socket, most: int | None = MOST_BYTES) -> bytes:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import sqlfl
-from sqlfl.cli.formats import CSV, JSON, TABLE, error_told, shown
+from sqlfl.cli.formats import CSV, JSON, LINES, TABLE, error_told, shown
 from sqlfl.result import Result
 
 ROWS = pa.table(
@@ -58,6 +58,14 @@ def test_csv_has_all_rows() -> None:
     many = Result(pa.table({"n": range(100)}))
     assert shown(many, CSV).splitlines() == ["n", *map(str, range(100))]
     assert "the first 20 of 100 rows" in shown(many, TABLE)
+
+
+def test_lines_have_all_columns_of_all_rows() -> None:
+    wide = pa.table({"a": [1, None], "long": ["x\n\x1b[2Jy", "z" * 500]})
+    found = shown(Result(wide, notes=["known"]), LINES)
+    assert found == f"a     1\nlong  x\n      ␛[2Jy\n\na     NULL\nlong  {'z' * 500}\n\nknown"
+    many = Result(pa.table({"n": range(100)}))
+    assert shown(many, LINES).endswith("n  99")
 
 
 @pytest.mark.parametrize("kind", ["UUID", "HUGEINT", "TIME", "TIMESTAMP_NS", "MAP(INT, INT)"])

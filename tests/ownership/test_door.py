@@ -44,6 +44,9 @@ def test_statements_go_through(opened: Path) -> None:
 def test_the_command_finds_it(opened: Path) -> None:
     done = CliRunner().invoke(cli, ["owner", str(opened), POLICY, "SHOW GRANTS"])
     assert (done.exit_code, "min_rows = 20" in done.output) == (0, True)
+    whole = CliRunner().invoke(cli, ["owner", str(opened), "--format", "lines", "SHOW POLICIES"])
+    assert "min_rows = 20" in whole.output
+    assert "│" not in whole.output
     wrong = CliRunner().invoke(cli, ["owner", str(opened), "SHOW NOTHING"])
     assert wrong.exit_code == 1
 
@@ -68,7 +71,7 @@ def test_one_that_was_killed_leaves_nothing_in_the_way(database: Path) -> None:
     assert place.exists()
     assert through(place, "SHOW GRANTS") is None
     with duckdb.connect(database) as con, Door(place, Owner(con)):
-        assert through(place, "") == ""
+        assert through(place, "") is not None
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"x" * (2 << 20)], ids=["no text", "too long"])
