@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
 
 ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = ROOT / "examples" / "01_quickstart.ipynb"
@@ -19,8 +22,11 @@ BUDGET = ROOT / "examples" / "03_privacy_budget.ipynb"
 OWN = ROOT / "examples" / "04_your_own_database.ipynb"
 COMPARE = ROOT / "examples" / "05_compare_models.ipynb"
 OWNERS = ROOT / "examples" / "07_three_hospitals.ipynb"
+MACHINES = ROOT / "examples" / "08_three_machines.ipynb"
 NOTEBOOKS = pytest.mark.parametrize(
-    "path", [QUICKSTART, HOSPITAL, BUDGET, OWN, COMPARE, LESS, OWNERS], ids=lambda path: path.stem
+    "path",
+    [QUICKSTART, HOSPITAL, BUDGET, OWN, COMPARE, LESS, OWNERS, MACHINES],
+    ids=lambda path: path.stem,
 )
 
 
@@ -55,11 +61,14 @@ def test_paths_it_names_exist(path: Path) -> None:
 
 def run(path: Path, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Cell id -> outputs, after running all cells in a kernel of this interpreter."""
+    return ran(nbformat.read(path, as_version=4), folder, patch)
+
+
+def ran(notebook: Any, folder: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         patch.setenv(name, str(folder))
     patch.setenv("PYTHONPATH", str(ROOT))
-    notebook = nbformat.read(path, as_version=4)
-    where = {"metadata": {"path": str(path.parent)}}
+    where = {"metadata": {"path": str(ROOT / "examples")}}
     NotebookClient(notebook, timeout=60, kernel_name="python3", resources=where).execute()
     return {cell.id: cell.get("outputs", []) for cell in notebook.cells}
 
@@ -221,3 +230,55 @@ def test_three_owners_decide_from_top_to_bottom(
     assert "partial_gradient" in html(outputs, "left")
     assert "<td" not in html(outputs, "verify")
     assert "entry 33 was changed" in html(outputs, "changed")
+
+
+@pytest.mark.thinned(13)
+@pytest.mark.slow
+def test_three_machines_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run(MACHINES, tmp_path, monkeypatch)
+    every = [(cell, output) for cell, found in outputs.items() for output in found]
+    assert not [cell for cell, output in every if output.output_type == "error"]
+    assert not [cell for cell, output in every if output.get("name") == "stderr"]
+    assert html(outputs, "analyst").count(">true<") == 3
+    assert "name" not in re.findall(r"<td[^>]*>([^<]*)", html(outputs, "columns"))
+    assert "approval = 'first_time'" in printed(outputs, "explain")
+    assert "waits for its owner, as request 1" in printed(outputs, "explain")
+    assert "SELECT r.sessions" in printed(outputs, "approve")
+    assert any("epoch/s" in str(output.data) for output in outputs["train"])
+    assert "infarct_ml of west.scans at west/0" in html(outputs, "train")
+    before, after = (
+        re.findall(r"<td[^>]*>([^<]*)", html(outputs, cell)) for cell in ("quality", "back")
+    )
+    assert before == after
+    assert float(before[3]) > 0.8
+    assert "north.predictions.walking" in html(outputs, "predict")
+    refused = printed(outputs, "refused")
+    for why in ("column name is not granted", "min_rows = 200", "request 4: too many rounds"):
+        assert why in refused
+    assert re.search("west .* false", printed(outputs, "crash"))
+    assert "LostError: party west/0: is away" in printed(outputs, "crash")
+    assert len(results(outputs, "left")) == 1
+    assert "nothing was changed" in printed(outputs, "end")
+    assert "probability_true" in html(outputs, "end")
+
+
+@pytest.mark.slow
+def test_no_machine_outlives_its_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = nbformat.read(MACHINES, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if cell.id in ("imports", "machines")]
+    group = tmp_path / "group"
+    killed = f"""
+start("alone", "http.server 0", until="")
+Path({str(group)!r}).write_text(str(running["alone"].pid))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    notebook.cells.append(nbformat.v4.new_code_cell(killed))
+    with pytest.raises(DeadKernelError):
+        ran(notebook, tmp_path, monkeypatch)
+    for _ in range(200):
+        try:
+            os.killpg(int(group.read_text()), 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a process is left")
