@@ -24,6 +24,7 @@ from sqlfl.planning import explain
 from sqlfl.progress import Progress, Tell
 from sqlfl.relation import Relation
 from sqlfl.result import Result
+from sqlfl.resuming import unfinished
 from sqlfl.store.registry import Model, Registry, card
 from sqlfl.texts import Piece, Values, pieces, text_of, whole
 from sqlfl.trace import Trace
@@ -210,13 +211,15 @@ class Face(ABC):
         """The answer to a statement that shows what there is."""
         match statement:
             case st.ShowModels():
-                return Result(self._registry.table())
+                notes = tuple(unfinished(self._registry.all()))
+                return Result(self._registry.table(), notes=notes)
             case st.CommentOnModel():
                 commented = self._registry.comment(statement.name, statement.text)
                 return card(commented.facts())
             case st.DescribeModel():
                 model = self.model(statement.name)
-                return card([*model.facts(), ("statement", model.sql.strip())])
+                more = [("resume", text) for text in unfinished([model])]
+                return card([*model.facts(), *more, ("statement", model.sql.strip())])
             case st.ShowHistory():
                 return Result(self.model(statement.name).history)
             case st.ShowFeatures():

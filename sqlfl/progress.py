@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ DELAY = 2.0
 """Seconds that a statement may take before its bar appears."""
 SPAN = 4
 """Epochs over which it is seen how fast the objective settles."""
+ECHO = 3
+"""Columns of a terminal that are left for the ^C that it shows: a bar that wraps is not wiped."""
 STAGES = "{desc} [{elapsed}{postfix}]"
 """A bar of a statement without epochs."""
 
@@ -54,7 +57,8 @@ class Progress:
 
     The rest is reckoned against the epochs that are likely: `epochs` at most, and with a
     `tolerance` those after which the objective changes by less, relatively, if it goes on settling
-    as it does. `sent` tells the bytes that have crossed borders so far.
+    as it does. `sent` tells the bytes that have crossed borders so far. Of these epochs the `first`
+    were made before: what `epoch` is told is counted from there.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Progress:
         enabled: bool | Tell | None = None,
         tolerance: float = 0.0,
         sent: Callable[[], int] | None = None,
+        first: int = 0,
     ) -> None:
         self._name = printing.line(name)
         self._epochs = epochs
@@ -71,8 +76,8 @@ class Progress:
         self._sent = sent
         self._objectives: list[float] = []
         self._started = time.time()
-        self._epoch = 0
-        self._note = ""
+        self._first = self._epoch = first
+        self._note = self._remark = ""
         self._bar: Any = None
         self._closed = False
         self._lock = threading.Lock()
@@ -92,9 +97,17 @@ class Progress:
         self._set(self._epoch, text)
         self._told()
 
+    def remark(self, text: str) -> None:
+        """It stands before what else is said, from now on; whether or not DELAY is over."""
+        self._remark = text
+        if self._timer is not None:
+            self._timer.cancel()
+            self._show()
+        self._set(self._epoch, self._note)
+
     def epoch(self, number: int, objective: float) -> None:
         self._objectives = [*self._objectives[-SPAN:], objective]
-        self._set(number, f"objective {objective:.6g}")
+        self._set(self._first + number, f"objective {objective:.6g}")
         self._told(objective)
 
     @property
@@ -109,7 +122,7 @@ class Progress:
     def _words(self) -> str:
         sent = 0 if self._sent is None else self._sent()
         size = f"{tqdm.format_sizeof(sent, 'B')} sent" if sent else ""
-        return ", ".join(text for text in (self._note, size) if text)
+        return ", ".join(text for text in (self._remark, self._note, size) if text)
 
     def _told(self, objective: float | None = None, *, over: bool = False) -> None:
         if self._tell is not None:
@@ -140,10 +153,16 @@ class Progress:
 
     def _show(self) -> None:
         with self._lock:
-            if self._closed:
+            if self._closed or self._bar is not None:
                 return
-            shape = {} if self._epochs is not None else {"bar_format": STAGES}
-            bar = _kind()(total=self.likely, desc=self._name, unit="epoch", leave=False, **shape)
+            shape = {"desc": self._name, "unit": "epoch", "leave": False, "initial": self._first}
+            if self._epochs is None:
+                shape["bar_format"] = STAGES
+            kind = _kind()
+            if kind is tqdm:  # which is to draw nothing before it has the width
+                shape["delay"] = sys.float_info.min
+            bar = kind(total=self.likely, **shape)
+            bar.dynamic_ncols = _size
             bar.start_t = self._started
             bar.n = self._epoch
             bar.set_postfix_str(self._words)
@@ -163,6 +182,15 @@ def _rest(objectives: Sequence[float], tolerance: float) -> int | None:
         return None
     pace = math.log(changes[0] / changes[-1]) / (len(changes) - 1)
     return max(1, math.ceil(math.log(changes[-1] / tolerance) / pace))
+
+
+def _size(file: Any) -> tuple[int | None, int | None]:
+    """Columns and lines that the bar has; None where nobody knows."""
+    try:
+        columns, lines = os.get_terminal_size(file.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None, None
+    return (columns - ECHO, lines) if columns > ECHO else (None, None)
 
 
 def _set_total(bar: Any, total: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -13,11 +13,25 @@ from sqlfl.errors import Error, ModelError
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.grammar.dialect import parse
 from sqlfl.planner.grammar.statements import Option, TrainModel, TuneModel, Value, Word
+from sqlfl.printing import line
 from sqlfl.store.registry import Cost, Model
 from sqlfl.store.saving import Saving, model_of
 
 RUNNING = ("rounds", "bytes_up", "bytes_down", "comm_seconds", "seconds")
 """Columns of a history that are sums since its beginning."""
+
+
+def unfinished(models: Iterable[Model]) -> Iterator[str]:
+    """Sentences about those that RESUME MODEL goes on with."""
+    for model in models:
+        try:
+            resumed(model)
+        except Error:
+            continue
+        yield (
+            f"{line(model.name)} is as of epoch {_last(model)} of {_epochs(model)}: "
+            f"RESUME MODEL {line(model.name)} goes on"
+        )
 
 
 def resumed(model: Model) -> TrainModel:
@@ -32,6 +46,12 @@ def resumed(model: Model) -> TrainModel:
     statement = parse(model.sql)
     if not isinstance(statement, TrainModel) or isinstance(statement, TuneModel):
         raise ModelError(f"model {model.name} was not trained by TRAIN: it cannot be resumed")
+    if statement.privacy or "warm_start" not in model.options:
+        why = "under PRIVACY" if statement.privacy else f"of kind {model.kind}"
+        raise ModelError(
+            f"model {model.name} cannot be resumed: training {why} begins from nothing",
+            hint=f"TRAIN OR REPLACE MODEL {model.name} ... trains it anew",
+        )
     left = _epochs(model) - _last(model)
     if left < 1:
         raise ModelError(f"model {model.name} has no epochs left")
@@ -65,6 +85,7 @@ def continued(model: Model, before: Model | None) -> Model:
         model,
         history=pa.concat_tables([before.history, history]),
         epoch=model.epoch + last["epoch"],
+        version=before.version,
         options=before.options,
         given=before.given,
         cost=Cost(
@@ -92,9 +113,20 @@ class Checkpoints:
 
     def keep(self, trained: Trained, name: str) -> None:
         model = model_of(self.statement, self.plan, trained, name, self.saving, self.remarks())
-        model = continued(model, self.before)
+        model = self.whole(model)
         self.saving.keep(model, replace=self.replaces)
         self.kept = model
+
+    def whole(self, model: Model) -> Model:
+        """With what it goes on from; all that is kept of a run is one version of its name."""
+        if self.kept is not None:
+            model = replace(model, version=self.kept.version)
+        return continued(model, self.before)
+
+    @property
+    def first(self) -> int:
+        """Epochs of the model that is resumed."""
+        return 0 if self.before is None else _last(self.before)
 
     @property
     def replaces(self) -> bool:

@@ -40,7 +40,7 @@ from sqlfl.progress import Progress, Tell
 from sqlfl.rehearsal import check_rehearsed, rehearsed
 from sqlfl.remarks import Remarks
 from sqlfl.result import Result
-from sqlfl.resuming import Checkpoints, continued, resumed
+from sqlfl.resuming import Checkpoints, resumed, unfinished
 from sqlfl.running import running
 from sqlfl.schema import Client
 from sqlfl.store.coordinator_file import CoordinatorFile
@@ -353,8 +353,10 @@ class Federation(Face):
         run = secrets.token_hex(8)
         channel = self._channel(plan.training.network)
         epochs, tolerance = plan.training.epochs, plan.training.tolerance
-        progress = Progress(statement.name, epochs, self._progress, tolerance, channel.sent)
         points = Checkpoints(statement, plan, self._saving, lambda: remarks.texts, before)
+        first = points.first
+        shown = self._progress, tolerance, channel.sent, first
+        progress = Progress(statement.name, epochs + first if epochs else epochs, *shown)
         try:
             with self._running(plan, run):
                 try:
@@ -368,7 +370,7 @@ class Federation(Face):
                 finally:
                     progress.close()
             model = model_of(statement, plan, trained, run, self._saving, remarks.texts)
-            model = continued(model, before)
+            model = points.whole(model)
             self._saving.keep(model, replace=points.replaces)
             if plan.tuning is not None:
                 return tuned_result(model, tuned, plan.tuning)
@@ -381,7 +383,7 @@ class Federation(Face):
             if statement.name not in self._registry:
                 raise
             model = self._registry.get(statement.name)  # another thread has trained it meanwhile
-        return card(model.facts())
+        return card([*model.facts(), *(("resume", text) for text in unfinished([model]))])
 
     def _score(
         self,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
 import sys
+import termios
 import threading
 import time
 import types
@@ -230,3 +235,50 @@ def test_what_has_crossed_borders_is_counted(screen: Callable[[bool], Screen]) -
     bar.stage("objective 0.25")
     bar.close()
     assert "objective 0.25, 2.50MB sent" in shown.getvalue()
+
+
+def test_it_fits_a_terminal_that_was_made_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves room for the ^C that the terminal shows: what wraps is not wiped."""
+    ours, theirs = pty.openpty()
+
+    def sized(columns: int) -> None:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def written() -> list[int]:
+        return [len(text.rstrip()) for text in os.read(ours, 1 << 16).decode().split("\r")]
+
+    sized(100)
+    with os.fdopen(theirs, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        bar = Progress("m", 300, True)
+        bar.stage("joining keys")
+        assert 60 < max(written()) <= 97
+        sized(40)
+        bar.stage("joining rows")
+        assert 20 < max(written()) <= 37
+        bar.close()
+        os.read(ours, 1 << 16)
+    os.close(ours)
+
+
+def test_what_is_remarked_shows_at_once_and_stays(screen: Callable[[bool], Screen]) -> None:
+    shown = screen(True)
+    bar = Progress("m", 10)
+    bar.epoch(1, 0.5)
+    bar.remark("ending")
+    assert "ending, objective 0.5" in shown.getvalue()
+    shown.truncate(0)
+    bar.epoch(2, 0.25)
+    bar._bar.refresh()
+    assert "ending, objective 0.25" in shown.getvalue()
+    bar.close()
+    quiet = screen(False)
+    Progress("m", 10).remark("ending")
+    assert quiet.getvalue() == ""
+
+
+def test_epochs_of_before_are_counted() -> None:
+    steps: list[progress.Step] = []
+    bar = Progress("m", 12, steps.append, first=5)
+    bar.epoch(1, 0.5)
+    assert [(step.epoch, step.epochs) for step in steps] == [(5, 12), (6, 12)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,8 +85,20 @@ def test_what_is_lost_in_its_midst_goes_on_from_its_checkpoint(folder: Path, las
         before = fed.model("m")
         assert (before.epoch, before.ending.short) == (6, "not at its end")
         assert fed.sql(f"EVALUATE MODEL m FROM ({QUERY})").arrow().num_rows == 1
-        fed.sql("RESUME MODEL m")
+        goes_on = "m is as of epoch 6 of 12: RESUME MODEL m goes on"
+        assert fed.sql("SHOW MODELS").notes == (goes_on,)
+        assert re.search(f"resume +{goes_on}", str(fed.sql("DESCRIBE MODEL m")))
+        assert ("epochs", "6 of 12 (not at its end)") in before.facts()
+        with pytest.raises(sqlfl.ModelError, match="hint: RESUME MODEL m goes on with it; TRAIN"):
+            fed.sql(train(SGD))
+        steps: list[Step] = []
+        fed._progress = steps.append
+        assert "goes on" not in str(fed.sql("RESUME MODEL m"))
+        epochs = [(step.epoch, step.epochs) for step in steps if step.objective is not None]
+        assert epochs == [(number, 12) for number in range(7, 13)]
+        assert fed.sql("SHOW MODELS").notes == ()
         model = fed.model("m")
+        assert model.version == before.version == 1
         assert not model.interrupted
         assert model.history.column("epoch").to_pylist() == list(range(1, 13))
         assert model.history.slice(0, 6).equals(before.history)
@@ -112,6 +125,7 @@ def test_a_run_with_checkpoints_ends_as_one_without(folder: Path) -> None:
     np.testing.assert_array_equal(model.intercept, expected.intercept)
     assert model.history.column("train_loss").equals(expected.history.column("train_loss"))
     assert not model.interrupted
+    assert model.version == 2  # however many checkpoints there were
     for con in cons:
         con.close()
 
@@ -127,13 +141,35 @@ def test_what_was_stopped_goes_on(folder: Path) -> None:
     fed, cons = federation(None, folder)
     with fed, heeding(stop):
         fed._progress = told
-        fed.sql(train(SGD))
+        assert "RESUME MODEL m goes on" in str(fed.sql(train(SGD)))
         assert (fed.model("m").epoch, fed.model("m").interrupted) == (5, True)
         fed._progress = False
         fed.sql("RESUME MODEL m")
         assert (fed.model("m").epoch, fed.model("m").interrupted) == (12, False)
         fed.sql("DROP MODEL m")
         with pytest.raises(sqlfl.ModelError, match="there is no model m"):
+            fed.sql("RESUME MODEL m")
+    for con in cons:
+        con.close()
+
+
+def test_what_was_noised_does_not_go_on(folder: Path) -> None:
+    """What is resumed would know the rows without this noise."""
+    stop = Interrupts()
+
+    def told(step: Step) -> None:
+        if step.epoch == 2 and step.objective is not None:
+            stop.interrupt()
+
+    fed, cons = federation(None, folder)
+    with fed, heeding(stop):
+        fed._progress = told
+        private = "PRIVACY (label_epsilon = 3, label_bounds = [-2, 2]) FROM ("
+        given = train(SGD.replace("seed = 1, ", "")).replace("FROM (", private, 1)
+        assert "goes on" not in str(fed.sql(given))
+        assert fed.model("m").interrupted
+        assert fed.sql("SHOW MODELS").notes == ()
+        with pytest.raises(sqlfl.ModelError, match="training under PRIVACY begins from nothing"):
             fed.sql("RESUME MODEL m")
     for con in cons:
         con.close()

@@ -207,7 +207,8 @@ class Model:
     def _epochs(self) -> str:
         made = self.history.column("epoch")[-1].as_py()
         kept = "" if self.epoch == made else f"; the parameters are those of epoch {self.epoch}"
-        return f"{made} ({self.ending.short}{kept})"
+        of = f" of {self.options['epochs']}" if self.interrupted else ""
+        return f"{made}{of} ({self.ending.short}{kept})"
 
     def _gradient(self) -> list[tuple[str, str]]:
         norm = self.ending.gradient
@@ -337,9 +338,10 @@ class Registry:
         """
         previous = self._models.get(name.lower())
         if previous is not None and not replace:
+            resume = f"RESUME MODEL {name} goes on with it; " if previous.interrupted else ""
             raise ModelError(
                 f"there is a model {name} already",
-                hint=f"{verb} OR REPLACE MODEL {name}, or choose another name",
+                hint=f"{resume}{verb} OR REPLACE MODEL {name}, or choose another name",
             )
         if previous is not None and previous.lasting and not lasting:
             raise ModelError(
