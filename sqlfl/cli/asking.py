@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ from sqlfl.remote.locations import check_location
 from sqlfl.remote.settings import AnalystSettings, read_settings
 from sqlfl.result import Result
 from sqlfl.service.federation import SETTINGS, RemoteFederation
+
+ENDED = "ended at once; SHOW MODELS says what is kept"
+"""After the second Ctrl-C."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,12 +54,14 @@ def connected(
     insecure: bool,
 ) -> Iterator[RemoteFederation]:
     """Raises Error where what is given does not lead to a coordinator."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors say what its lines would
     own = AnalystSettings() if config is None else read_settings(AnalystSettings, config)
     place = to or own.coordinator
     if place is None:
         raise Error(
             "no coordinator is named",
-            hint="--to grpc+tls://host:8815, or `coordinator` in the settings of --config",
+            hint=f"`coordinator` in your settings, which --config or the variable {SETTINGS} "
+            "names; or --to grpc+tls://host:8815",
         )
     check_location(place, insecure=insecure)
     if insecure and not (analyst or own.name):
@@ -89,7 +95,11 @@ def sql(statement: str | None, parameters: tuple[str, ...], form: str, **given: 
             raise Error("there is no statement", hint='sqlfl sql "SHOW PARTIES"')
         values = _values(parameters)
         with connected(**given) as fed:
-            result = fed.sql(text, values or None)
+            try:
+                result = fed.sql(text, values or None)
+            except KeyboardInterrupt:
+                click.echo(ENDED, err=True)
+                raise
         click.echo(formats.shown(result, form, remarks))
         if form == formats.CSV:
             for note in result.notes:

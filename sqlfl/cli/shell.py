@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from sqlglot.tokenizer_core import TokenType
 
-from sqlfl.cli.asking import connected, connecting
+from sqlfl.cli.asking import ENDED, connected, connecting
 from sqlfl.completion import Names, completions
 from sqlfl.errors import Error
 from sqlfl.errors import Warning as Remark
@@ -31,6 +31,8 @@ TAB completes; the arrow keys go through what was entered before.
 Ctrl-C ends a training at the end of its round, and the model is kept; twice, at once. At the
 prompt it drops what is written.
 \\?  this help          \\q  leave, as does Ctrl-D"""
+WORDS = {"exit": "\\q", "quit": "\\q", "help": "\\?"}
+"""What others call commands; none begins a statement."""
 FIRST, FURTHER = "sqlfl> ", "  ...> "
 
 
@@ -56,6 +58,7 @@ def loop(fed: RemoteFederation, prompts: PromptSession[str]) -> None:
     while True:
         try:
             text = prompts.prompt(FIRST).strip()
+            text = WORDS.get(text.lower().rstrip("; \n"), text)
         except KeyboardInterrupt:
             continue
         except EOFError:
@@ -78,12 +81,13 @@ def _run(fed: RemoteFederation, text: str) -> None:
         except Error as error:
             click.echo(f"{type(error).__name__}: {error}")
         except KeyboardInterrupt:
-            click.echo("ended")
+            click.echo(ENDED)
 
 
 def ends(text: str) -> bool:
     """Whether what is written is whole: a statement with ; behind it, a command, or nothing."""
-    if not text.strip() or text.lstrip().startswith("\\"):
+    first = text.strip()
+    if not first or first.startswith("\\") or first.lower() in WORDS:
         return True
     try:
         tokens = tokenize(text)

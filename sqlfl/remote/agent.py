@@ -25,7 +25,7 @@ from sqlfl.remote.frames import (
     spoken,
 )
 from sqlfl.remote.replies import Replies, failed
-from sqlfl.remote.stream import PONG, Credentials, Stream, said
+from sqlfl.remote.stream import PONG, Credentials, Stream, hint, said
 from sqlfl.remote.turns import Turns
 
 log = logging.getLogger("sqlfl.remote")
@@ -116,6 +116,7 @@ class Agent:
         self._open: Stream | None = None
         """That is being opened, or is served."""
         self._served = False
+        self._hinted = ""
         self._longest = LONGEST_WAIT
 
     def run(self) -> None:
@@ -137,7 +138,7 @@ class Agent:
                 self._connected(turns)
                 self._seen("the connection has ended")
             except (pa.ArrowException, OSError, EOFError, WireError) as error:
-                self._seen(f"no connection: {said(error)}")
+                self._seen(f"no connection: {self._told(said(error))}")
             longest = self._longest
             if self._served:
                 there = time.monotonic()
@@ -147,6 +148,11 @@ class Agent:
             wait = min(2.0 * wait, longest)
             if self._terms is not None and time.monotonic() - there > self._terms.lease:
                 self._forget(turns)
+
+    def _told(self, why: str) -> str:
+        """With what to look at, where that was not said just before."""
+        before, self._hinted = self._hinted, "" if self._served else hint(why)
+        return why if self._hinted in ("", before) else f"{why} ({self._hinted})"
 
     def _forget(self, turns: Turns) -> None:
         """As if it had been restarted."""

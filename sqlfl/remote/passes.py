@@ -91,7 +91,13 @@ def checked(
     if (claim.coordinator, claim.study) != (coordinator, study):
         raise PolicyError("the analyst's pass is for another coordinator, or another study")
     begins, ends = map(dt.datetime.fromisoformat, (claim.begins, claim.ends))
-    if not begins - EARLIER <= now < ends or ends - begins > LONGEST:
+    if now < begins - EARLIER:
+        raise PolicyError(
+            f"the analyst's pass begins at {begins:%Y-%m-%d %H:%M} UTC, and here it is "
+            f"{now:%Y-%m-%d %H:%M}: clocks may differ by 5 minutes",
+            hint="is the clock of the analyst's machine right?",
+        )
+    if now >= ends or ends - begins > LONGEST:
         raise PolicyError(
             "the analyst's pass is over, or too long", hint="the analyst connects again"
         )

@@ -57,6 +57,7 @@ class Identity:
                 hint="sqlfl keygen makes them; --insecure on this machine alone needs none",
             )
         found = {name: content(place, name) for name, place in given.items()}
+        _look_at(self.key)
         known = check_identity(found["key"], found["certificate"], found["authority"], expected)
         if known.over_soon():
             log.warning("the certificate of %s ends on %s", known.name, known.ends.date())
@@ -159,6 +160,13 @@ def content(place: Place, what: str) -> bytes:
         return Path(place).read_bytes()
     except OSError as error:
         raise Error(f"{what}: cannot read {place}: {error.strerror}") from error
+
+
+def _look_at(key: Place | None) -> None:
+    if key is None or key.startswith(VARIABLE):
+        return
+    if Path(key).stat().st_mode & 0o077:
+        log.warning("others on this machine can read the key %s: chmod 600 ends that", key)
 
 
 def secret_of(place: Place, own: Credentials) -> bytes:

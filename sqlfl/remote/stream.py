@@ -120,6 +120,25 @@ class Stream:
             self._reader.cancel()
 
 
+_HINTS = (
+    (("Peer name",), "its certificate has another name than the one in the settings"),
+    (("lookup", "resolving"), "no machine of that name is known here: is it spelt right?"),
+    (("refused",), "nothing listens there: is the coordinator running, and is it that port?"),
+    (("verify failed", "unknown ca"), "both ends need certificates of one authority"),
+    (("timed out", "Timeout", "No route", "unreachable"),
+     "nothing answers there: is it that host, and does a firewall let this through?"),
+)  # fmt: skip
+"""What an attempt to connect has failed of, by words of gRPC's."""
+
+
+def hint(why: str) -> str:
+    """What to look at where there is no connection, as `said` says."""
+    for words, text in _HINTS:
+        if any(word in why for word in words):
+            return text
+    return "is the coordinator there, and are the certificates of one authority?"
+
+
 def said(error: BaseException) -> str:
     first = str(error).partition("\n")[0].partition(". gRPC client debug")[0]
     return first.rpartition(", with message: ")[2] or "it was closed"

@@ -23,7 +23,7 @@ from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.passes import issue
 from sqlfl.remote.settings import AnalystSettings
-from sqlfl.remote.stream import PONG, Credentials, Ended, Stream, said
+from sqlfl.remote.stream import PONG, Credentials, Ended, Stream, hint, said
 from sqlfl.service.answers import told_to_error
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
 from sqlfl.service.service import ANALYST, PASS
@@ -47,9 +47,11 @@ NOT_AGAIN = (
 
 @dataclass(eq=False)
 class _Call:
-    """A call that waits for its answer. `heard` is told of what comes before that."""
+    """A call that waits for its answer. `heard` is told of what comes before that, and `stopping`
+    of each Ctrl-C."""
 
     heard: Callable[[Frame], None]
+    stopping: Callable[[], None]
     frame: Frame
     done: threading.Event = field(default_factory=threading.Event)
     answer: Frame | None = None
@@ -88,7 +90,11 @@ class DeskLine:
         self._connected()
 
     def ask(
-        self, what: str, text: str, heard: Callable[[Frame], None] = lambda _: None
+        self,
+        what: str,
+        text: str,
+        heard: Callable[[Frame], None] = lambda _: None,
+        stopping: Callable[[], None] = lambda: None,
     ) -> pa.Buffer:
         """The answer's body. Ctrl-C once ends a statement at the end of its round, and what it has
         then is the answer; twice it ends at once. Raises the error of the statement, and Error
@@ -100,7 +106,8 @@ class DeskLine:
                 self._connected()
             self._number += 1
             number = self._number
-            own = _Call(heard, Frame(CALL, {"number": number, "what": what}, _bytes(text)))
+            frame = Frame(CALL, {"number": number, "what": what}, _bytes(text))
+            own = _Call(heard, stopping, frame)
             self._calls[number] = own
         try:
             self._send(own.frame)
@@ -111,7 +118,8 @@ class DeskLine:
         if own.answer is None:
             raise Error(
                 f"the connection to {self._location} was lost{own.lost}",
-                hint="once it is back: SHOW MODELS says what has been trained",
+                hint="once it is back: SHOW MODELS says what has been trained, and what RESUME "
+                "MODEL goes on with (of a training with checkpoint = n)",
             )
         self._settle(Frame(TAKEN, {"number": number}))
         if own.answer.kind == FAILED:
@@ -140,6 +148,7 @@ class DeskLine:
                 if own.interrupts > 2:
                     raise
                 self._send(_interrupt(own))
+                own.stopping()
 
     @staticmethod
     def _tell(own: _Call) -> None:
@@ -181,8 +190,7 @@ class DeskLine:
             welcome = stream.greeted(Frame(HELLO, hello))
             if welcome.kind == REFUSED:
                 why = welcome.text("why")
-                hint = self._named() if "another coordinator" in why else None
-                raise Error(f"the coordinator refuses: {why}", hint=hint)
+                raise Error(f"the coordinator refuses: {why}", hint=self._refused(why))
             if welcome.kind != WELCOME:
                 raise WireError(f"{welcome.kind} came where a welcome does")
             spoken([welcome.told.get("version")])
@@ -207,6 +215,15 @@ class DeskLine:
         ):
             threading.Thread(target=work, name="sqlfl-desk", daemon=True).start()
 
+    def _refused(self, why: str) -> str | None:
+        if "another coordinator" in why:
+            return self._named()
+        if "pass" in why:
+            return "is the clock of this machine right?"
+        if "no study" in why:
+            return "`study` in the settings; a study's analysts are in the coordinator's"
+        return None
+
     def _named(self) -> str:
         return (
             f"it was taken for {self._server}: `coordinator_name` in the settings is the name of "
@@ -219,10 +236,8 @@ class DeskLine:
             yield
         except (pa.ArrowException, OSError, EOFError, WireError) as error:
             why = said(error)
-            hint = "is the coordinator there, and are the certificates of one authority?"
-            if "Peer name" in why:
-                hint = self._named()
-            raise Error(f"cannot connect to {self._location}: {why}", hint=hint) from error
+            looked = self._named() if "Peer name" in why else hint(why)
+            raise Error(f"cannot connect to {self._location}: {why}", hint=looked) from error
 
     def _read(self, stream: Stream) -> None:
         try:

@@ -164,7 +164,7 @@ class RemoteFederation:
     def _asked(self, what: str, text: str, statement: st.Statement) -> Any:
         shown = _Shown(self._progress)
         try:
-            return self._line.ask(what, text, shown.heard)
+            return self._line.ask(what, text, shown.heard, shown.stopping)
         finally:
             shown.close()
             for said in shown.remarks:
@@ -177,7 +177,7 @@ class _Shown:
     def __init__(self, enabled: bool | None) -> None:
         self._enabled = enabled
         self._bar: Progress | None = None
-        self._sent = 0
+        self._sent = self._first = 0
         self.remarks: list[str] = []
 
     def heard(self, frame: Frame) -> None:
@@ -192,21 +192,28 @@ class _Shown:
         if told.get("over"):
             self.close()
             return
-        self._sent = frame.number("sent")
+        self._sent, objective = frame.number("sent"), told.get("objective")
         if self._bar is None:
             epochs, tolerance = told.get("epochs"), told.get("tolerance")
+            if objective is None:  # else the first was not heard
+                self._first = frame.number("epoch")
             self._bar = Progress(
                 frame.text("name"),
                 epochs if type(epochs) is int else None,
                 self._enabled,
                 float(tolerance) if isinstance(tolerance, (int, float)) else 0.0,
                 self._bytes,
+                self._first,
             )
-        objective = told.get("objective")
         if isinstance(objective, (int, float)):
-            self._bar.epoch(frame.number("epoch"), float(objective))
+            self._bar.epoch(frame.number("epoch") - self._first, float(objective))
         elif frame.text("note", ""):
             self._bar.stage(frame.text("note"))
+
+    def stopping(self) -> None:
+        """A first Ctrl-C ends a training at the end of its round, which may take long."""
+        if self._bar is not None:
+            self._bar.remark("ending; Ctrl-C again: at once")
 
     def close(self) -> None:
         bar, self._bar = self._bar, None

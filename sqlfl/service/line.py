@@ -236,4 +236,5 @@ class Line:
                 pending.done.set()
 
     def _lost(self, client: int, why: str) -> LostError:
-        return LostError(f"{self.party}/{self.first + client}", why)
+        hint = "sqlfl status, or fed.status(), shows who is connected; its agent is `sqlfl party`"
+        return LostError(f"{self.party}/{self.first + client}", why, hint=hint)

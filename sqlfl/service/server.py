@@ -118,7 +118,8 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 sender.send(Frame(REFUSED, {"why": error.message}))
                 sender.flush()
         except (EOFError, pa.ArrowException, OSError) as error:
-            log.info("%s (%s) has gone: %s", identity or "somebody", context.peer(), error)
+            log.info("%s (%s) has gone", identity or "somebody", context.peer())
+            log.debug("of what it has gone: %s", error)
         finally:
             self._outboxes.discard(sender)
             sender.close()

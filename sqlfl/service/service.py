@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -93,7 +95,7 @@ class Service:
             if state is not None and made:
                 state.rmdir()
             if isinstance(error, (OSError, pa.ArrowException)):
-                raise Error(f"cannot listen at {location}: {_said(error)}") from error
+                raise Error(f"cannot listen at {location}: {_said(error, location)}") from error
             raise
         if self._pages is not None:
             self._pages.start()
@@ -283,5 +285,13 @@ def _make(folder: Path) -> bool:
     return new
 
 
-def _said(error: BaseException) -> str:
+def _said(error: BaseException, location: str) -> str:
+    """gRPC does not say why: whoever tries the same is told."""
+    place = urlsplit(location)
+    host = place.hostname or ""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, place.port or 0), family=family).close()
+    except OSError as problem:
+        return problem.strerror or str(problem)
     return str(error).partition("\n")[0]

@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("authority.crt").write_bytes(AUTHORITY)
     for name in ("bank", "here", "shop"):
         key = ct.make_key()
-        Path(f"{name}.key").write_bytes(key)
+        ct.write_private(Path(f"{name}.key"), key)
         request = ct.signing_request(key, name)
         Path(f"{name}.crt").write_bytes(ct.sign(request, AUTHORITY_KEY, AUTHORITY))
         old = ct.sign(request, AUTHORITY_KEY, AUTHORITY, days=1, now=NOW - dt.timedelta(days=9))
@@ -99,6 +99,13 @@ def test_a_party_that_does_not_start(folder: Path, old: str, new: str, said: str
     assert {path.name for path in folder.iterdir()} == files
 
 
+def test_a_key_that_others_can_read_is_told(folder: Path) -> None:
+    Path("bank.key").chmod(0o640)
+    assert "others on this machine can read the key" in run(
+        f"party --join {AWAY} --config bank.toml", 1
+    )
+
+
 def test_what_does_not_start_says_so_in_its_log(folder: Path) -> None:
     said = run(f"party --join {AWAY} --config bank.toml --log-format json", 1)
     (told,) = map(json.loads, said.splitlines())
@@ -129,7 +136,8 @@ def test_a_coordinator_that_cannot_listen(folder: Path) -> None:
     line = "coordinator --config here.toml --insecure --listen"
     assert "is for this machine alone" in run(f"{line} grpc://0.0.0.0:0 --state s", 1)
     with listening() as (_, place):
-        assert f"cannot listen at {place}" in run(f"{line} {place} --state s", 1)
+        said = run(f"{line} {place} --state s", 1)
+        assert f"cannot listen at {place}: Address already in use" in said
     assert not Path("s").exists()
     said = run(f"{line} grpc://127.0.0.1:0 --state s --status 1.2.3.4:0", 1)
     assert "would be shown to whoever reaches it" in said

@@ -42,6 +42,8 @@ def typed(fed: RemoteFederation, text: str, history: Path) -> None:
         ("SHOW /* ;", False),
         ("SHOW MODELS -- ;", False),
         ("\\q", True),
+        ("exit", True),
+        ("exit now", False),
         (" ", True),
     ],
 )
@@ -79,6 +81,12 @@ def test_commands(
     assert "TAB completes" in said
     assert "there is no \\x" in said
     assert "shop" not in said
+    typed(fed, f"help\rexit\rSHOW PARTIES;\r{CTRL_C}{CTRL_D}", tmp_path / "history")
+    typed(fed, f"quit;\rSHOW PARTIES;\r{CTRL_C}{CTRL_D}", tmp_path / "history")
+    said = capsys.readouterr().out
+    assert "TAB completes" in said
+    assert "shop" not in said
+    assert "Error" not in said
 
 
 def test_completion(fed: RemoteFederation, tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
 
 from sqlfl.errors import Error
+from sqlfl.remote import passes
+from sqlfl.remote.stream import hint
 from sqlfl.service.federation import RemoteFederation
 from tests.service.study import serving, settings, written
 
@@ -33,3 +36,57 @@ def test_the_coordinators_name_is_asked_for(tmp_path: Path) -> None:
         assert "is of alice, and the configuration says bob" in refused(own, analyst="bob")
         path.write_text(own + given)
         RemoteFederation(study.location, config=path, study="heart").close()
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        ("ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused", "nothing liste"),
+        ("errors resolving a.b:1: [field:hostname lookup error: not found]", "is it spelt right"),
+        ("SSL routines::certificate verify failed: self-signed", "certificates of one authority"),
+        ("Failed to connect to remote host: No route to host", "a firewall"),
+        ("Peer name a is not in peer certificate", "another name than the one in the settings"),
+        ("it was closed", "is the coordinator there"),
+    ],
+)
+def test_what_to_look_at(why: str, said: str) -> None:
+    assert said in hint(why)
+
+
+def test_a_clock_that_is_an_hour_off_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = written(tmp_path, "alice") | {"coordinator_name": "coordinator.example"}
+    path = tmp_path / "own.toml"
+    path.write_text("".join(f'{k} = "{v}"\n' for k, v in given.items()))
+    own = passes.issue
+
+    def later(*args: object) -> str:
+        now = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        return own(*args, now=now)  # type: ignore[arg-type]
+
+    with serving(tmp_path, settings(tmp_path, {"clinic": 1})) as study:
+        with pytest.raises(
+            Error, match=r"(?s)there is no study 'lung'.*hint: `study` in the settings"
+        ):
+            RemoteFederation(study.location, config=path, study="lung")
+        monkeypatch.setattr("sqlfl.service.desk_line.issue", later)
+        with pytest.raises(Error, match="clocks may differ by 5 minutes") as caught:
+            RemoteFederation(study.location, config=path, study="heart")
+    assert caught.value.hint == "is the clock of this machine right?"
+
+
+def test_what_is_lost_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = written(tmp_path, "alice") | {"coordinator_name": "coordinator.example"}
+    path = tmp_path / "own.toml"
+    path.write_text("".join(f'{k} = "{v}"\n' for k, v in given.items()))
+    with serving(tmp_path, settings(tmp_path, {"clinic": 1})) as study:
+        fed = RemoteFederation(study.location, config=path, study="heart")
+        stream = fed._line._stream
+        assert stream is not None
+        monkeypatch.setattr(fed._line, "_send", lambda *_: stream.cancel())
+        with pytest.raises(
+            Error, match=r"(?s)if the coordinator is still there.*RESUME MODEL goes on"
+        ):
+            fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)")
+        fed.close()

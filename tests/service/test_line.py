@@ -235,6 +235,20 @@ def test_a_certificate_of_another_authority_does_not_connect() -> None:
     assert any("no connection" in text for text in said)
 
 
+def test_what_to_look_at_is_said_once() -> None:
+    said: list[str] = []
+    away = "grpc://127.0.0.1:1"
+    agent = Agent(away, "bank", 1, Serving([doubled]), Credentials(), said.append)
+    stopped = threading.Timer(1.2, agent.stop)
+    stopped.start()
+    agent.run()
+    stopped.join()
+    first, *others = said
+    assert "(nothing listens there: is the coordinator running" in first
+    assert others
+    assert not [text for text in others if "nothing listens" in text]
+
+
 def test_plaintext_to_a_server_with_tls_does_not_connect() -> None:
     admits, said = Admitting("bank"), list[str]()
     with serving(admits, secure=True, times=QUICK) as server:
