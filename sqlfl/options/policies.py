@@ -271,7 +271,8 @@ class TrainingPolicy:
     into: str | None = option(
         OptionType("the name of a schema of the database", _read_schema),
         None,
-        "the schema that PREDICT ... INTO may write to",
+        "the schema that PREDICT ... INTO may write to; such a run needs it of each party that "
+        "takes part, also where another one is written to",
         default_text="none",
     )
 
