@@ -152,14 +152,14 @@ def test_analysts_who_are_sent_away(
     assert said in why, why
 
 
-@pytest.mark.parametrize("hours", [-48, 48])
-def test_a_pass_that_is_over_or_has_not_begun(study: Running, hours: int) -> None:
+@pytest.mark.parametrize(("hours", "said"), [(-48, "is over"), (48, "clocks may differ")])
+def test_a_pass_that_is_over_or_has_not_begun(study: Running, hours: int, said: str) -> None:
     assert ALICE.key is not None
     assert ALICE.certificate is not None
     text = issue(ALICE.key, ALICE.certificate, COORDINATOR, "heart",
                  now=dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours))  # fmt: skip
     kind, why = told(study, ALICE, ANALYST, analyst_hello(ALICE) | {"pass": text})
-    assert (kind, "is over" in why) == ("refused", True), why
+    assert (kind, said in why) == ("refused", True), why
 
 
 @pytest.mark.parametrize("door", [PARTY, ANALYST])
@@ -315,5 +315,5 @@ def test_a_clock_that_is_off(database: Open) -> None:
     """By minutes it may be; an analyst's clock that is further off is refused."""
     known = Passes(AUTHORITY, COORDINATOR)
     assert known("heart", passed(ALICE, hours=4 / 60)) == "alice"
-    with pytest.raises(PolicyError, match="is over"):
+    with pytest.raises(PolicyError, match="clocks may differ by 5 minutes"):
         known("heart", passed(ALICE, hours=10 / 60))
