@@ -37,6 +37,7 @@ from sqlfl.udfs.connection import (
     idle,
     instances,
     located,
+    numbers,
     session_settings,
 )
 from sqlfl.udfs.label_secret import LabelSecret, label_secret
@@ -151,9 +152,9 @@ class Attachment:
         """Raises PartyError where two clients have the same tables: each row would count twice."""
         if len(places) == 1:
             return tuple(places)
-        numbers = instances([place.con for place in places])
-        for place, number in zip(places, numbers, strict=True):
-            for other, earlier in zip(places, numbers, strict=True):
+        found = instances([place.con for place in places])
+        for place, number in zip(places, found, strict=True):
+            for other, earlier in zip(places, found, strict=True):
                 if other is place:
                     break
                 if place.located.is_same(other.located, one_instance=number == earlier):
@@ -166,7 +167,7 @@ class Attachment:
                     )
         return tuple(
             replace(place, instance=str(number))
-            for place, number in zip(places, numbers, strict=True)
+            for place, number in zip(places, found, strict=True)
         )
 
     def remarks(self) -> list[str]:
@@ -176,17 +177,20 @@ class Attachment:
     def twins(self, attached: Mapping[Client, Place]) -> set[frozenset[Client]]:
         """Pairs of a client of this party and one of those that are `attached` already, under
         another name, which have the same tables."""
+        own = [place.con for place in self.places if not place.located.file]
+        before = numbers(own)
         others = [place for place in attached.values() if idle(place.con)]
-        in_memory = [place for place in (*self.places, *others) if not place.located.file]
-        clients = [place.client for place in in_memory]
-        numbers = instances([place.con for place in in_memory]) if others else []
-        number = dict(zip(clients, numbers, strict=False))
+        apart = numbers(own) == [number + 1 for number in before]
+        in_memory = [place for place in (*self.places, *others) if not (apart or place.located.file)]
+        found = instances([place.con for place in in_memory])
+        instance = dict(zip((place.client for place in in_memory), found, strict=True))
         return {
             frozenset((place.client, other.client))
             for place in self.places
             for other in others
             if place.located.is_same(
-                other.located, one_instance=number.get(place.client) == number.get(other.client)
+                other.located,
+                one_instance=not apart and instance.get(place.client) == instance.get(other.client),
             )
         }
 

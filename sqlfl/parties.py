@@ -23,6 +23,7 @@ from sqlfl.remarks import Remarks
 from sqlfl.schema import Client
 from sqlfl.store.coordinator_file import CoordinatorFile
 from sqlfl.store.registry import Model
+from sqlfl.transport.base import Handlers
 from sqlfl.udfs.label_secret import Holders
 
 
@@ -63,7 +64,7 @@ class Parties:
         self._twins: set[frozenset[Client]] = set()
         """Pairs of clients of two parties that have the same tables."""
         self.clients: Mapping[str, tuple[Client, ...]] = {}
-        self.handlers: dict[Client, Callable[[pa.Buffer], pa.Buffer]] = {}
+        self.handlers = Handlers()
         self.interrupts: dict[Client, Callable[[], None]] = {}
         self.servers: dict[Client, PartyClient] = {}
         self._combined: dict[Client, CombinedClient] = {}
@@ -123,13 +124,15 @@ class Parties:
             if attachment.combined:
                 combined = CombinedClient(list(servers.values()), self.observers)
                 ends[combined.client] = combined
+            self.handlers.here |= ends.keys()
             self.handlers |= {client: end.handle for client, end in ends.items()}
             self.interrupts |= {client: end.interrupt for client, end in ends.items()}
             try:
                 welcome(tuple(servers))
             except BaseException:
                 for client in ends:
-                    del self.handlers[client], self.interrupts[client]
+                    self.handlers.leave(client)
+                    del self.interrupts[client]
                 raise
             with deferred():
                 self._combined |= {c: e for c, e in ends.items() if isinstance(e, CombinedClient)}
@@ -158,7 +161,8 @@ class Parties:
                 welcome(tuple(own))
             except BaseException:
                 for client in own:
-                    del self.handlers[client], self.interrupts[client]
+                    self.handlers.leave(client)
+                    del self.interrupts[client]
                 raise
             self.clients = {**self.clients, name: tuple(own)}
 
@@ -190,12 +194,14 @@ class Parties:
                 for con in self._opened.pop(known, ()):
                     stack.callback(con.close)
                 for client in clients:
-                    del self.handlers[client], self.interrupts[client]
+                    self.handlers.leave(client)
+                    del self.interrupts[client]
                     if self._places.pop(client, None) is not None:
                         stack.callback(self.servers.pop(client).close)
                 whole = clients[0].whole
                 if whole in self._combined:
-                    del self.handlers[whole], self.interrupts[whole]
+                    self.handlers.leave(whole)
+                    del self.interrupts[whole]
                     stack.callback(self._combined.pop(whole).close)
                 self._twins = {pair for pair in self._twins if pair.isdisjoint(clients)}
 

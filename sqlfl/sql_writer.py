@@ -42,11 +42,7 @@ class Writer:
         if found is None or tree.comments:
             raise _Unusual
         write, known = found
-        parts = tree.args
-        more = () if parts.keys() <= known else parts.keys() - known
-        if any(_told(name, parts[name]) for name in more):
-            raise _Unusual
-        return write(self, parts)
+        return write(self, _known(tree.args, known))
 
     def listed(self, trees: Iterable[exp.Expr] | None) -> str:
         return ", ".join([self.part(tree) for tree in trees or ()])
@@ -64,6 +60,13 @@ class Writer:
         if kind not in self._types:
             self._types[kind] = self._other(exp.DataType(this=kind))
         return self._types[kind]
+
+
+def _known(parts: Parts, known: frozenset[str]) -> Parts:
+    more = () if parts.keys() <= known else parts.keys() - known
+    if any(_told(name, parts[name]) for name in more):
+        raise _Unusual
+    return parts
 
 
 _Write: TypeAlias = Callable[[Writer, Parts], str]
@@ -186,8 +189,15 @@ def _in(w: Writer, parts: Parts) -> str:
 
 
 def _union(w: Writer, parts: Parts) -> str:
-    word = "UNION" if parts.get("distinct") else "UNION ALL"
-    return f"{w.part(parts['this'])} {word} {w.part(parts['expression'])}"
+    """The left operand may be a union again, and so on for long."""
+    last: list[str] = []
+    while True:
+        word = "UNION" if parts.get("distinct") else "UNION ALL"
+        last += [w.part(parts["expression"]), word]
+        first = parts["this"]
+        if first.__class__ is not exp.Union or first.comments:
+            return " ".join([w.part(first), *reversed(last)])
+        parts = _known(first.args, _UNION)
 
 
 def _between(operator: str) -> _Write:
@@ -209,6 +219,7 @@ def _is_plain(tree: exp.Expr, operator: str) -> bool:
     return same and not tree.comments and tree.args.keys() <= _OPERANDS
 
 
+_UNION = frozenset({"this", "expression", "distinct"})
 _OPERANDS = frozenset({"this", "expression", "safe", "typed"})
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.EQ: "=", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -77,8 +77,7 @@ def instances(connections: Sequence[sql.Connection]) -> list[int]:
     An instance numbers its connections as they are opened. Cursors of one open in the order in
     which they are made here, and between two of its own another instance has room for none.
     """
-    first = [_number(con) for con in connections]
-    second = [_number(con) for con in connections]
+    first, second = numbers(connections), numbers(connections)
     found = list(range(len(connections)))
     for place, con in enumerate(connections):
         if second[place] == first[place] + 1:
@@ -88,6 +87,15 @@ def instances(connections: Sequence[sql.Connection]) -> list[int]:
                 found[place] = other
                 break
     return found
+
+
+def numbers(connections: Iterable[sql.Connection]) -> list[int]:
+    """What its instance numbers a connection that is opened now, for each.
+
+    The next number comes next where none was opened in between: so one look at many others, which
+    opens a connection of each, tells whether any is of the same instance.
+    """
+    return [_number(con) for con in connections]
 
 
 def idle(con: sql.Connection) -> bool:

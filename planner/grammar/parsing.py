@@ -132,6 +132,18 @@ def _take(found: list[exp.Join], following: list[exp.Join]) -> None:
     found[-1].set("this", exp.Subquery(this=item))
 
 
+def unions_of(query: exp.SetOperation) -> list[exp.SetOperation]:
+    """The set operations of `a UNION ALL b UNION ALL c`, the last one first: each is the left
+    operand of the one before it, without parentheses.
+
+    There may be one for each of many parties, so nothing goes down it by calling itself.
+    """
+    found = [query]
+    while isinstance(found[-1].this, exp.SetOperation):
+        found.append(found[-1].this)
+    return found
+
+
 def is_from(node: exp.Expr) -> bool:
     """Whether it is a table or joins, in parentheses or not, and no SELECT."""
     if isinstance(node, exp.Subquery):

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from sqlfl.errors import PlanError
 from sqlfl.planner.grammar import build
-from sqlfl.planner.grammar.parsing import is_from, joins_of
+from sqlfl.planner.grammar.parsing import is_from, joins_of, unions_of
 from sqlfl.planner.grammar.refusals import (
     HINTS,
     INSIDE,
@@ -84,26 +84,36 @@ class Binder:
         known = with_ctes(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
             return self.bind(query.this, known, derived)
-        blocker = next(refusals(query), None) or self._distinct_union(query)
-        outer = has_outer_join(query)
-        hinted = isinstance(query, exp.Select) and has_hints(query)
-        if blocker is not None or self._recursive(query) or outer or hinted:
-            client = self.pusher.only_client(query, known)
-            if client is not None and not (blocker or hinted) and outer and not derived:
-                return self._together(query, known, client)
-            if client is not None:
-                return (self.sources.whole(query, known, client),)
-            if blocker is not None:
-                raise self._refuse(blocker, query, known)
+        if (whole := self._of_one_client(query, known, derived)) is not None:
+            return whole
         if isinstance(query, exp.SetOperation):
             return self._union(query, known, derived)
         if not isinstance(query, exp.Select):
             raise self.sources.no_select(query)
         try:
-            asked = self.careful or hinted
+            asked = self.careful or has_hints(query)
             return self._asked(query, known) if asked else self._select(query, known)
         except PlanError as error:
             return (self._whole_or(error, query, known),)
+
+    def _of_one_client(
+        self, query: exp.Query, known: Environment, derived: bool
+    ) -> tuple[Block, ...] | None:
+        """The query as it goes to its one client, where it must; None where it can be taken apart.
+        Raises PlanError where neither is so."""
+        blocker = next(refusals(query), None) or self._distinct_union(query)
+        outer = has_outer_join(query)
+        hinted = isinstance(query, exp.Select) and has_hints(query)
+        if not (blocker is not None or self._recursive(query) or outer or hinted):
+            return None
+        client = self.pusher.only_client(query, known)
+        if client is not None and not (blocker or hinted) and outer and not derived:
+            return self._together(query, known, client)
+        if client is not None:
+            return (self.sources.whole(query, known, client),)
+        if blocker is not None:
+            raise self._refuse(blocker, query, known)
+        return None
 
     def _pivot(self, pivot: exp.Pivot, known: Environment) -> Block:
         """PIVOT or UNPIVOT where a derived table stands: `FROM (PIVOT party.table ...)`."""
@@ -185,23 +195,38 @@ class Binder:
     def _union(
         self, query: exp.SetOperation, known: Environment, derived: bool
     ) -> tuple[Block, ...]:
-        left, right = (self.bind(part, known, derived) for part in (query.left, query.right))
-        names = [o.name for o in left[0].outputs]
-        found = list(left)
-        for block in right:
-            if query.args.get("by_name"):
-                block = named_alike(block, names, query.right, self.sql)
-            if len(block.outputs) != len(names):
-                raise plan_error(
-                    f"the parts of a UNION ALL must have the same number of columns, got "
-                    f"{len(names)} and {len(block.outputs)}",
-                    self.sql,
-                    query.right,
-                    "select the same columns in each part, in the same order",
-                )
-            outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
-            found.append(replace(block, outputs=tuple(outputs)))
+        unions = [(query, known)]
+        first: tuple[Block, ...] | None = None
+        for union in unions_of(query)[1:]:
+            known = with_ctes(union, known)
+            first = self._of_one_client(union, known, derived)
+            if first is not None:
+                break
+            unions.append((union, known))
+        if first is None:
+            innermost, known = unions[-1]
+            first = self.bind(innermost.left, known, derived)
+        names = [o.name for o in first[0].outputs]
+        found = list(first)
+        for union, known in reversed(unions):
+            blocks = self.bind(union.right, known, derived)
+            found += [self._alike(block, names, union) for block in blocks]
         return tuple(found)
+
+    def _alike(self, block: Block, names: list[str], union: exp.SetOperation) -> Block:
+        """A block of the right operand with the names of the first one's columns."""
+        if union.args.get("by_name"):
+            block = named_alike(block, names, union.right, self.sql)
+        if len(block.outputs) != len(names):
+            raise plan_error(
+                f"the parts of a UNION ALL must have the same number of columns, got "
+                f"{len(names)} and {len(block.outputs)}",
+                self.sql,
+                union.right,
+                "select the same columns in each part, in the same order",
+            )
+        outputs = (replace(o, name=n) for o, n in zip(block.outputs, names, strict=True))
+        return replace(block, outputs=tuple(outputs))
 
     def _select(self, select: exp.Select, known: Environment) -> tuple[Block, ...]:
         from_ = select.args.get("from_")

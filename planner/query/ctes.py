@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from sqlglot import exp
 
+from sqlfl.planner.grammar.parsing import unions_of
 from sqlfl.schema import folded
 
 
@@ -63,19 +64,36 @@ def tables_of(
     None with a table of a party, a function, and a CTE that is defined below `node`. Raises
     `Nameless` where a name stands for nothing.
     """
-    known = dict(environment)
+    nodes = unions_of(node) if isinstance(node, exp.SetOperation) else [node]
+    within: list[tuple[exp.Expr, Mapping[str, Cte | None]]] = []
+    for own in nodes:
+        environment = yield from _defined(own, environment)
+        within.append((own, environment))
+    if isinstance(nodes[-1], exp.SetOperation):
+        yield from tables_of(nodes[-1].left, environment)
+    for own, known in reversed(within):
+        if isinstance(own, exp.Table):
+            yield from _table(own, known)
+        done = [own.args.get("with_"), own.this if isinstance(own, exp.SetOperation) else None]
+        for child in own.iter_expressions():
+            if not any(child is other for other in done):
+                yield from tables_of(child, known)
+
+
+def _defined(
+    node: exp.Expr, environment: Mapping[str, Cte | None]
+) -> Generator[tuple[exp.Table, Cte | None], None, Mapping[str, Cte | None]]:
+    """The tables in the WITH of a node; gives what stands for what beside it."""
     with_ = node.args.get("with_")
-    if with_ is not None:
-        recursive = bool(with_.args.get("recursive"))
-        for cte in with_.expressions:
-            inside = {**known, folded(cte.alias): None} if recursive else known
-            yield from tables_of(cte.this, inside)
-            known[folded(cte.alias)] = None
-    if isinstance(node, exp.Table):
-        yield from _table(node, known)
-    for child in node.iter_expressions():
-        if child is not with_:
-            yield from tables_of(child, known)
+    if with_ is None:
+        return environment
+    known = dict(environment)
+    recursive = bool(with_.args.get("recursive"))
+    for cte in with_.expressions:
+        inside = {**known, folded(cte.alias): None} if recursive else known
+        yield from tables_of(cte.this, inside)
+        known[folded(cte.alias)] = None
+    return known
 
 
 class Nameless(LookupError):

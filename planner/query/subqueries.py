@@ -11,7 +11,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from sqlfl.errors import LostError, PartyError, PlanError, ReplyError
-from sqlfl.planner.grammar.parsing import is_from
+from sqlfl.planner.grammar.parsing import is_from, unions_of
 from sqlfl.planner.grammar.refusals import is_aggregate, own_nodes
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.writing import to_sql
@@ -82,13 +82,25 @@ class _Names:
         if isinstance(node, exp.Subquery):
             return self.query(node.this, local, outer)
         if isinstance(node, exp.SetOperation):
-            left = self.query(node.left, local, outer)
-            self.query(node.right, local, outer)
-            return self._asked(node) if node.args.get("by_name") else left
+            return self._union(node, local, outer)
         if isinstance(node, exp.Select):
             return self._select(node, local, outer)
         self._below(node, Frame((), outer), local, frozenset())
         return self._asked(node)
+
+    def _union(
+        self, node: exp.SetOperation, local: Local, outer: Frame | Scope | None
+    ) -> Outputs:
+        """`local` has what a WITH of the node's own says."""
+        unions = [(node, local)]
+        for union in unions_of(node)[1:]:
+            local = self._with(union, local, outer)
+            unions.append((union, local))
+        found = self.query(unions[-1][0].left, local, outer)
+        for union, known in reversed(unions):
+            self.query(union.right, known, outer)
+            found = self._asked(union) if union.args.get("by_name") else found
+        return found
 
     def _with(self, node: exp.Expr, local: Local, outer: Frame | Scope | None) -> Local:
         with_ = node.args.get("with_")

@@ -323,3 +323,18 @@ def _check(client: Client, request: Message, reply: Message) -> None:
 
 Handler: TypeAlias = Callable[[pa.Buffer], pa.Buffer]
 """What serves the requests of one client: bytes in, bytes out."""
+
+
+class Handlers(dict[Client, Handler]):
+    """By client; of those in `here` the work is done in this process, others are waited for.
+
+    `here` is replaced as a whole, never changed: exchanges of other threads read it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.here: frozenset[Client] = frozenset()
+
+    def leave(self, client: Client) -> None:
+        del self[client]
+        self.here -= {client}

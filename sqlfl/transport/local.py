@@ -1,4 +1,4 @@
-"""Clients in the same process: one thread each, the same bytes as over a wire."""
+"""Clients in the same process: served by threads, the same bytes as over a wire."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ import pyarrow as pa
 from sqlfl.errors import PartyError
 from sqlfl.interrupts import finish
 from sqlfl.schema import Client
-from sqlfl.transport.base import Handler
+from sqlfl.transport.base import Handler, Handlers
+
+
+HERE = 32
+"""Threads for clients in this process, at most: more find no core to work on, and each keeps some
+memory of what it has done."""
 
 
 class LocalTransport:
     """Serves each client by its handler; what is there of `handlers` may change meanwhile.
+
+    Each has a thread, but those that `Handlers` say are in this process, of which there may be many.
 
     interrupts : by client, what ends the request that it is serving; from any thread.
     """
@@ -41,8 +48,10 @@ class LocalTransport:
 
         def begin(futures: list[Future[list[pa.Buffer]]]) -> None:
             with self._lock:  # no other thread is to replace the pool meanwhile
-                pool = self._threads(len(work))
-                for client, positions in work.items():
+                here = self._here() & work.keys()
+                pool = self._threads(len(work) - len(here) + min(len(here), HERE))
+                # who is waited for is asked first: no thread that works is to be waited for, too
+                for client, positions in sorted(work.items(), key=lambda item: item[0] in here):
                     data = [requests[p][1] for p in positions]
                     done[client] = pool.submit(self._serve, client, data)
                     futures.append(done[client])
@@ -69,9 +78,13 @@ class LocalTransport:
         handler = self._handlers[client]
         return [handler(item) for item in data]
 
-    def _threads(self, clients: int) -> ThreadPoolExecutor:
-        if self._pool is None or self._workers < clients:
+    def _here(self) -> frozenset[Client]:
+        return self._handlers.here if isinstance(self._handlers, Handlers) else frozenset()
+
+    def _threads(self, threads: int) -> ThreadPoolExecutor:
+        if self._pool is None or self._workers < threads:
             self.close()
-            self._workers = max(clients, len(self._handlers))
+            here = len(self._here())
+            self._workers = max(threads, len(self._handlers) - here + min(here, HERE))
             self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="sqlfl")
         return self._pool
