@@ -181,7 +181,9 @@ class Attachment:
         before = numbers(own)
         others = [place for place in attached.values() if idle(place.con)]
         apart = numbers(own) == [number + 1 for number in before]
-        in_memory = [place for place in (*self.places, *others) if not (apart or place.located.file)]
+        in_memory = [
+            place for place in (*self.places, *others) if not (apart or place.located.file)
+        ]
         found = instances([place.con for place in in_memory])
         instance = dict(zip((place.client for place in in_memory), found, strict=True))
         return {

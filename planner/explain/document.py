@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sqlfl.models.kinds import ANY_CLASSES, kind_of
@@ -13,8 +13,17 @@ from sqlfl.planner.explain.model import method, model
 from sqlfl.planner.explain.operators import operators
 from sqlfl.planner.explain.owners import NO_OWNERS, Verdicts, owners
 from sqlfl.planner.explain.picture import picture
-from sqlfl.planner.explain.render import JOINED, Code, Document, Notes, Section, Table
-from sqlfl.planner.explain.totals import Kind, formula, kinds, totals
+from sqlfl.planner.explain.render import (
+    JOINED,
+    MANY,
+    Code,
+    Document,
+    Notes,
+    Section,
+    Table,
+    several,
+)
+from sqlfl.planner.explain.totals import Kind, Total, formula, kinds, totals
 from sqlfl.planner.federated.plan import CHECK, FederatedPlan, evaluated
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.protocol.exchanges import DOWN, UP, WHOLE, Disclosure
@@ -107,15 +116,7 @@ def _protection(plan: FederatedPlan, report: PrivacyReport | None) -> tuple[str,
 def _leaving(plan: FederatedPlan) -> Iterable[Section]:
     """What leaves each party in all, and all kinds of messages."""
     sums = totals(plan)
-    rows = tuple(
-        (
-            item.party + (f", {item.clients} clients" if item.clients > 1 else ""),
-            str(item.messages),
-            formula(item.of_rows),
-            formula(item.others),
-        )
-        for item in sums
-    )
+    rows = _sums(sums)
     if not rows:
         return
     headers = ("party", "messages", "bytes, of rows", "other bytes, names apart")
@@ -130,6 +131,17 @@ def _leaving(plan: FederatedPlan) -> Iterable[Section]:
     yield Section("All that the coordinator sends", (_messages(plan, DOWN),), folded=True)
 
 
+def _sums(totals_: Sequence[Total]) -> tuple[tuple[str, ...], ...]:
+    """A row for each party; of many, one for all that the same is said of."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for item in totals_:
+        name = item.party + (f", {item.clients} clients" if item.clients > 1 else "")
+        key = str(item.messages), formula(item.of_rows), formula(item.others)
+        found.setdefault(key if len(totals_) > MANY else (*key, item.party), []).append(name)
+    said = ((names, key[:3]) for key, names in found.items())
+    return tuple((several(n) + ", each" * (len(n) > 1), *key) for n, key in said)
+
+
 def _messages(plan: FederatedPlan, direction: str) -> Table:
     found = kinds(plan, direction)
     everyone = {party for kind in found for party in kind.parties}
@@ -141,7 +153,7 @@ def _messages(plan: FederatedPlan, direction: str) -> Table:
 
 
 def _kind(kind: Kind, everyone: set[str]) -> tuple[str, ...]:
-    parties = "all" if set(kind.parties) == everyone else ", ".join(kind.parties)
+    parties = "all" if set(kind.parties) == everyone else several(kind.parties)
     return kind.kind, "; ".join(kind.what), parties, " or ".join(map(str, kind.times))
 
 

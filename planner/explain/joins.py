@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlfl.planner.explain.render import Notes, Section, Table
+from sqlfl.planner.explain.render import MANY, Notes, Section, Table, several
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query.ucq import ARRAY, Block, Feature, Join, LeftJoin, Slot
 
@@ -14,8 +14,8 @@ def join(plan: FederatedPlan) -> Section:
     rows = tuple(
         (
             slot.name,
-            _held(slot),
-            _estimate(slot),
+            several(_holders(slot)),
+            _in_short(_estimates(slot)),
             ", ".join(feature.name for feature in slot.features) or "none",
             plan.engines[slot.index].engine if slot.features else "none",
         )
@@ -35,8 +35,8 @@ def slots(plan: FederatedPlan) -> Section:
         rows.append(
             (
                 f"{slot.index} {slot.name}",
-                _held(slot),
-                _estimate(slot),
+                ", ".join(_holders(slot)),
+                " + ".join(_estimates(slot)),
                 ", ".join(_feature(feature) for feature in slot.features) or "none",
                 f"{choice.engine}: {choice.reason}" if slot.features else "none",
             )
@@ -54,7 +54,8 @@ def transforms(plan: FederatedPlan) -> tuple[Section, ...]:
             if feature.transform is not None:
                 fitted = feature.transform.fitted
                 how = FITTED if fitted and plan.algorithm else KEPT if fitted else COMPUTED
-                rows.append((feature.name, feature.transform.call, _held(slot), how))
+                held = several(_holders(slot))
+                rows.append((feature.name, feature.transform.call, held, how))
     headers = ("feature", "made by", "at", "how")
     return (
         Section("What TRANSFORM makes, at the column's own party", (Table(headers, tuple(rows)),)),
@@ -130,22 +131,30 @@ def _without_partner(plan: FederatedPlan, index: int) -> tuple[str, str]:
     return f"the row of {places}", dropped
 
 
-def _held(slot: Slot) -> str:
-    """By which clients; those that their party combines in brackets."""
+def _holders(slot: Slot) -> list[str]:
+    """The clients; those that their party combines in brackets."""
     found = []
     for client in slot.clients:
         own = [str(c) for c in slot.databases if c.combined and c.whole == client]
         found.append(f"{client} ({', '.join(own)})" if own else str(client))
-    return ", ".join(found)
+    return found
 
 
-def _estimate(slot: Slot) -> str:
+def _estimates(slot: Slot) -> list[str]:
     found = []
     for client in slot.clients:
-        rows = [f.rows for f in slot.fragments if f.client == client and not f.virtual]
+        rows = [f.rows for f in slot.of(client) if not f.virtual]
         known = [r for r in rows if r is not None]
         found.append(f"{sum(known):,}" if len(known) == len(rows) else "unknown")
-    return " + ".join(found)
+    return found
+
+
+def _in_short(estimates: list[str]) -> str:
+    if len(estimates) <= MANY:
+        return " + ".join(estimates)
+    known = [int(text.replace(",", "")) for text in estimates if text != "unknown"]
+    missing = len(estimates) - len(known)
+    return f"{sum(known):,} in all" + (f", and those of {missing} unknown" if missing else "")
 
 
 def _member(slot: Slot, fragments: tuple[int, ...]) -> str:

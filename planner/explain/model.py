@@ -10,7 +10,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.options.training import TowerOptions, TrainingOptions
 from sqlfl.options.tuning import Tuning
 from sqlfl.options.types import shown
-from sqlfl.planner.explain.render import Section, Table
+from sqlfl.planner.explain.render import Section, Table, several
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.transport.network import Network
 
@@ -48,7 +48,7 @@ def _properties(plan: FederatedPlan, options: Mapping[str, object]) -> list[tupl
     rows = []
     for slot in plan.ucq.slots:
         if slot.target:
-            held = ", ".join(str(client) for client in slot.clients)
+            held = several([str(client) for client in slot.clients])
             type_ = f" {plan.ucq.target_type}" if plan.ucq.target_type else ""
             rows.append(("target", f"{plan.ucq.target}{type_}, slot {slot.name}, at {held}"))
     if plan.at is not None:

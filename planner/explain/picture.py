@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlfl.planner.explain.render import Picture
+from sqlfl.planner.explain.render import MANY, Picture, several
 from sqlfl.planner.explain.totals import NAMES, Kind, Total, formula, kinds, totals
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.protocol.exchanges import DOWN, UP
@@ -43,7 +43,16 @@ def picture(plan: FederatedPlan) -> Picture | None:
     told = {way: [k for k in kinds(plan, way) if k.kind not in NAMES] for way in (UP, DOWN)}
     parties = dict.fromkeys(client.party for client in plan.databases)
     lanes = [_lane(plan, party, sums.get(party), told) for party in parties]
-    return Picture(_drawn(plan, lanes))
+    return Picture(_drawn(plan, lanes if len(lanes) <= MANY else _together(plan, lanes)))
+
+
+def _together(plan: FederatedPlan, lanes: list[_Lane]) -> list[_Lane]:
+    """Of many parties, one lane for all of which the same is said; the coordinator's is apart."""
+    found: dict[_Lane, list[str]] = {}
+    for lane in lanes:
+        own = lane.party == plan.at
+        found.setdefault(lane if own else replace(lane, party=""), []).append(lane.party)
+    return [replace(lane, party=several(names, 1)) for lane, names in found.items()]
 
 
 def _lane(

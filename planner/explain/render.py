@@ -5,6 +5,7 @@ from __future__ import annotations
 import html as markup
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +17,17 @@ JOINED = "\u00a0"
 """A space at which no line breaks; it prints as a space."""
 NARROW = 6
 """Columns are not squeezed below this."""
+
+
+MANY = 12
+"""Parties or clients, beyond which not all are named in short."""
+
+
+def several(names: Sequence[str], first: int = 3) -> str:
+    """The names, of many the first ones."""
+    if len(names) <= MANY:
+        return ", ".join(names)
+    return f"{', '.join(names[:first])} and {len(names) - first} others"
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -58,16 +59,18 @@ class Kind:
 def totals(plan: FederatedPlan) -> tuple[Total, ...]:
     """Of each party that something leaves, in the order of the plan's clients."""
     found = []
-    for party in dict.fromkeys(client.party for client in plan.clients):
-        sends = [(times, send) for times, send in _crossing(plan, UP) if send.client.party == party]
+    number = Counter(client.party for client in plan.databases)
+    crossing: dict[str, list[tuple[Size, Send]]] = {client.party: [] for client in plan.clients}
+    for times, send in _crossing(plan, UP):
+        crossing[send.client.party].append((times, send))
+    for party, sends in crossing.items():
         if sends:
             sizes = [times * send.bytes for times, send in sends if send.kind not in NAMES]
             size = _summed(plan, sizes)
             rows = {m: c for m, c in size.terms if any(s.role in OF_ROWS for s in m)}
             rest = {m: c for m, c in size.terms if m not in rows}
-            clients = sum(client.party == party for client in plan.databases)
             messages = _summed(plan, [times for times, _ in sends])
-            found.append(Total(party, clients, Size(rows), Size(rest), messages))
+            found.append(Total(party, number[party], Size(rows), Size(rest), messages))
     return tuple(found)
 
 

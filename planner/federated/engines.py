@@ -40,7 +40,7 @@ def choose_engines(ucq: Ucq, options: Options) -> dict[int, EngineChoice]:
         return {s.index: EngineChoice(wanted, f"option engine = '{wanted}'") for s in ucq.slots}
     limit = bytes_of(options.memory_limit) or DEFAULT_LIMIT
     held = {
-        client: max(1, sum(1 for s in ucq.slots if s.features and client in s.clients))
+        client: max(1, sum(1 for s in ucq.slots if s.features and s.of(client)))
         for slot in ucq.slots
         for client in slot.clients
     }
@@ -78,7 +78,7 @@ def _choose(slot: Slot, share: int, tower: TowerOptions | None) -> EngineChoice:
         return EngineChoice(SQL, "no features")
     largest = 0
     for client in slot.clients:
-        estimates = [f.rows for f in slot.fragments if f.client == client]
+        estimates = [f.rows for f in slot.of(client)]
         known = [rows for rows in estimates if rows is not None]
         if len(known) < len(estimates):
             return EngineChoice(SQL, f"{client} gives no estimate of its rows")

@@ -289,7 +289,7 @@ def plan(
                 folds=0 if tuning is None else tuning.splits,
             )
             for slot in ucq.slots
-            if client in slot.clients
+            if slot.of(client)
         )
         for client in clients
     }
@@ -386,15 +386,11 @@ def _specification(
             KeySpecification(key, ucq.keys[key].types, nullable=key in slot.nullable)
             for key in slot.keys
         ),
-        fragments=tuple(f.index for f in slot.fragments if f.client == client),
+        fragments=tuple(f.index for f in slot.of(client)),
         shared=training and len(slot.clients) > 1 and bool(slot.features),
         secret="organisation" if len(slot.parties) == 1 else "federation",
         engine=engine,
-        links=tuple(
-            (f.beside, f.index)
-            for f in slot.fragments
-            if f.client == client and f.beside is not None
-        ),
+        links=tuple((f.beside, f.index) for f in slot.of(client) if f.beside is not None),
         weight=slot.weight,
         name=slot.name if training else "",
         combination=_combination(ucq, slot, client, training),
@@ -402,7 +398,7 @@ def _specification(
 
 
 def _combination(ucq: Ucq, slot: Slot, client: Client, training: bool) -> Combination | None:
-    parts = [part for f in slot.fragments if f.client == client for part in f.parts]
+    parts = [part for f in slot.of(client) for part in f.parts]
     if not parts:
         return None
     return Combination(

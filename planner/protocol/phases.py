@@ -200,7 +200,7 @@ def keys(run: Run) -> Exchange:
 
 
 def join_keys(run: Run, slot: Slot, client: Client) -> Asked:
-    several = sum(1 for f in slot.fragments if f.client == client) > 1
+    several = len(slot.of(client)) > 1
     what = "keyed hashes of join keys, one code a row"
     what += "; the row's fragment" if several else ""
     rows = sym.of_client("rows", slot, client)

@@ -98,7 +98,8 @@ class _Assembly:
     ) -> tuple[dict[tuple[object, ...], list[Written]], tuple[Fragment, ...]]:
         """The slot's fragments; what was written of each, by its identity, in their order."""
         catalog = self.draft.catalog
-        order = [client for party in catalog.parties() for client in catalog.clients(party)]
+        every = (client for party in catalog.parties() for client in catalog.clients(party))
+        order = {client: place for place, client in enumerate(every)}
         found: dict[tuple[object, ...], list[Written]] = {}
         for number, block in enumerate(self.draft.blocks):
             at = block.slots.index(index)
@@ -106,7 +107,7 @@ class _Assembly:
             for written in writer.fragments(order):
                 found.setdefault(written.identity, []).append(written)
         ordered = sorted(
-            found.items(), key=lambda item: (order.index(item[1][0].client), item[1][0].virtual)
+            found.items(), key=lambda item: (order[item[1][0].client], item[1][0].virtual)
         )
         places = {identity: place for place, (identity, _) in enumerate(ordered)}
         fragments = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -69,7 +69,7 @@ class Writer:
     base: bool
     """Whether the whole row of the sources is a column."""
 
-    def fragments(self, order: Sequence[Client]) -> Iterator[Written]:
+    def fragments(self, order: Mapping[Client, int]) -> Iterator[Written]:
         """Those of the branches; then, on the right of a LEFT JOIN, the virtual one."""
         optional = self.at in self._block.optional
         kept = self._kept()
@@ -84,7 +84,7 @@ class Writer:
                     written = replace(written, repeat=seen.count(written.identity) - 1)
                 yield written
         if optional:
-            first = min(self._relation.branches, key=lambda b: order.index(b.client))
+            first = min(self._relation.branches, key=lambda b: order[b.client])
             yield Written(self.number, first.client, self._virtual(first, kept), 1, True)
 
     @property

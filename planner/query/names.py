@@ -43,6 +43,8 @@ class Tables:
     sql: str
     _tables: dict[Client, tuple[Table, ...]] = field(default_factory=dict)
     _places: dict[Client, tuple[Place, ...]] = field(default_factory=dict)
+    _parties: dict[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
     def parties(self) -> tuple[str, ...]:
         return tuple(self.catalog.parties())
@@ -63,9 +65,12 @@ class Tables:
         return self.party_named(node.parts[0].name, node)
 
     def party_named(self, written: str, where: exp.Expr | Span) -> str:
-        for party in self.parties():
-            if party.lower() == written.lower():
-                return party
+        known = self._parties.get(written.lower())
+        if known is None:
+            self._parties = {party.lower(): party for party in reversed(self.parties())}
+            known = self._parties.get(written.lower())
+        if known is not None:
+            return known
         raise plan_error(
             f"there is no party {written}", self.sql, where, nearest(written, self.parties())
         )

@@ -88,9 +88,7 @@ class _Names:
         self._below(node, Frame((), outer), local, frozenset())
         return self._asked(node)
 
-    def _union(
-        self, node: exp.SetOperation, local: Local, outer: Frame | Scope | None
-    ) -> Outputs:
+    def _union(self, node: exp.SetOperation, local: Local, outer: Frame | Scope | None) -> Outputs:
         """`local` has what a WITH of the node's own says."""
         unions = [(node, local)]
         for union in unions_of(node)[1:]:

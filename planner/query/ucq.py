@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from sqlglot import exp
 
@@ -119,21 +120,32 @@ class Slot:
         """Its fragments have `sqlfl_base`."""
         return self.split or self.noised
 
-    @property
+    @cached_property
     def clients(self) -> tuple[Client, ...]:
-        return tuple(dict.fromkeys(f.client for f in self.fragments))
+        return tuple(self._by_client)
 
-    @property
+    def of(self, client: Client) -> tuple[Fragment, ...]:
+        """Its fragments at a client; none where it has none."""
+        return self._by_client.get(client, ())
+
+    @cached_property
+    def _by_client(self) -> dict[Client, tuple[Fragment, ...]]:
+        found: dict[Client, list[Fragment]] = {}
+        for fragment in self.fragments:
+            found.setdefault(fragment.client, []).append(fragment)
+        return {client: tuple(own) for client, own in found.items()}
+
+    @cached_property
     def evaluated(self) -> tuple[Fragment, ...]:
         """As databases evaluate them: the parts of what a party combines."""
         return tuple(part for f in self.fragments for part in f.parts or (f,))
 
-    @property
+    @cached_property
     def databases(self) -> tuple[Client, ...]:
         """Those that evaluate the fragments: `clients`, but for each that stands for others."""
         return tuple(dict.fromkeys(f.client for f in self.evaluated))
 
-    @property
+    @cached_property
     def parties(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(c.party for c in self.clients))
 

@@ -318,9 +318,7 @@ def _snapshots(
     slots = []
     for slot in plan.ucq.slots:
         addresses = tuple((client, slot.index) for client in slot.clients)
-        own = tuple(
-            tuple(f.index for f in slot.fragments if f.client == client) for client in slot.clients
-        )
+        own = tuple(tuple(f.index for f in slot.of(client)) for client in slot.clients)
         counted = tuple(rows[address] for address in addresses)
         slots.append(SlotRows(slot.index, addresses, own, counted, slot.keys))
     nonces = np.unique([reply.nonce for reply in replies.values()], axis=0)

@@ -13,7 +13,6 @@ from sqlfl.interrupts import finish
 from sqlfl.schema import Client
 from sqlfl.transport.base import Handler, Handlers
 
-
 HERE = 32
 """Threads for clients in this process, at most: more find no core to work on, and each keeps some
 memory of what it has done."""
@@ -22,7 +21,7 @@ memory of what it has done."""
 class LocalTransport:
     """Serves each client by its handler; what is there of `handlers` may change meanwhile.
 
-    Each has a thread, but those that `Handlers` say are in this process, of which there may be many.
+    Each has a thread, but those that `Handlers` say are in this process: there may be many.
 
     interrupts : by client, what ends the request that it is serving; from any thread.
     """
