@@ -338,8 +338,7 @@ def value_of_run(
 ALGORITHMS = (
     {"algorithm": "lbfgs", "epochs": 4},
     {"algorithm": "sgd", "epochs": 3, "checkpoint": 1},
-    # two epochs of small batches at the default step may end worse than they begin
-    {"algorithm": "sgd", "epochs": 2, "batch_size": 16, "learning_rate": 0.01},
+    {"algorithm": "sgd", "epochs": 2, "batch_size": 16},
     {"algorithm": "admm", "epochs": 3},
     {"algorithm": "admm", "epochs": 2, "union": "consensus"},
 )

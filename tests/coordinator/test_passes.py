@@ -11,7 +11,7 @@ from sqlfl.compiled import library
 from sqlfl.coordinator.mapping import TableMapping
 from sqlfl.coordinator.rounds import passes as passes_module
 from sqlfl.coordinator.rounds.compiled_pieces import LOSSES as COMPILED
-from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue, spectrum
 from sqlfl.coordinator.rounds.passes import Passes
 from sqlfl.coordinator.rounds.pieces import WrittenPieces
 from sqlfl.coordinator.rounds.scores import Scores, by_output
@@ -223,9 +223,16 @@ def test_the_largest_eigenvalue_is_bounded_from_above(weighted: bool) -> None:
             return [own @ x @ x.T / total for own, x in zip(sums, held, strict=True)]
 
         values = np.linalg.eigvalsh(matrix)
-        found, trace = largest_eigenvalue(apply, passes, 8, rng, w)
-        assert 0.99 * values[-1] <= found <= 1.2 * values[-1]
-        assert 0.5 * values.sum() <= trace <= 3.0 * values.sum()
+        found = spectrum(apply, passes, 8, rng, w)
+        assert 0.99 * values[-1] <= found.top <= 1.2 * values[-1]
+        assert 0.5 * values.sum() <= found.trace <= 3.0 * values.sum()
+        seen = mapping.gather_rows(found.factors, np.arange(total)) * roots[:, None]
+        missed = np.linalg.eigvalsh(matrix - seen @ seen.T)
+        assert missed[0] >= -1e-9 * values[-1]  # 12 columns, of which 8 vectors see the most
+        assert 0.0 < missed.sum() <= 0.5 * values.sum()
+        every = spectrum(apply, passes, 14, rng, w)
+        seen = mapping.gather_rows(every.factors, np.arange(total)) * roots[:, None]
+        np.testing.assert_allclose(seen @ seen.T, matrix, atol=1e-5 * values[-1])
     nothing = largest_eigenvalue(lambda sums: [0.0 * own for own in sums], passes, 5, rng)
     assert nothing == (0.0, 0.0)
 

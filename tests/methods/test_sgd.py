@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import duckdb
 import numpy as np
 import pytest
 
+import sqlfl
 from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.sgd.messages import SgdResiduals
@@ -110,3 +112,26 @@ def test_only_rows_of_a_batch_travel() -> None:
     sent = [m for m in trained.channel.sent if isinstance(m, Residuals) and m.slot == 0]
     assert [len(m.values) for m in sent] == [1500, 500, 500]
     assert [len(m.batch) for m in sent] == [500, 500, 0]
+
+
+@pytest.mark.parametrize("optimizer", ["plain", "momentum"])
+@pytest.mark.parametrize("weight", ["", "WEIGHT w"])
+def test_a_batch_with_a_row_far_from_the_others_takes_no_step_too_long(
+    optimizer: str, weight: str
+) -> None:
+    """A step that suits the mean row would take such a batch far beyond its minimum."""
+    with duckdb.connect() as one, duckdb.connect() as other, sqlfl.connect(progress=False) as fed:
+        one.execute(
+            "CREATE TABLE t AS SELECT i AS k, CASE WHEN i = 7 THEN 400 ELSE sin(i) END AS x, "
+            "1 + i % 2 AS w, sin(i) + cos(2 * i) + sin(9 * i) / 2 AS y FROM range(300) r(i)"
+        )
+        other.execute("CREATE TABLE u AS SELECT i AS k, cos(2 * i) AS z FROM range(300) r(i)")
+        fed.attach("a", one)
+        fed.attach("b", other)
+        query = f"(SELECT t.x, u.z, t.y{', t.w' * bool(weight)} FROM a.t JOIN b.u ON t.k = u.k)"
+        options = f"algorithm = 'sgd', batch_size = 16, epochs = 2, optimizer = '{optimizer}'"
+        fed.sql(
+            f"TRAIN MODEL m USING linear_regression TARGET y {weight} "
+            f"WITH ({options}, seed = 1) FROM {query}"
+        )
+        assert fed.model("m").metrics["r2"] > 0.1

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of an operator that costs an exchange to apply, by a few of them."""
+"""The spectrum of an operator that costs an exchange to apply, by a few of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,21 @@ import numpy as np
 from sqlfl.arrays import Array
 from sqlfl.coordinator.executors.joined_rows import JoinedRows
 
+KEPT = 1e-6
+"""Eigenvalues below this part of the largest one are rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """What a few applications tell of Σ_i A_i S_i A_iᵀ."""
+
+    top: float
+    trace: float
+    factors: tuple[Array, ...]
+    """F_i (n_i, r) float32 of every slot, r at most the number of applications: products of rows of
+    Σ_i A_i F_i are at most those of the operator, as forms, and these where it has no larger rank
+    (Nyström's approximation)."""
+
 
 def largest_eigenvalue(
     apply: Callable[[Sequence[Array]], list[Array]],
@@ -18,10 +33,22 @@ def largest_eigenvalue(
     generator: np.random.Generator,
     shares: Array | None = None,
 ) -> tuple[float, float]:
-    """λ_max and trace of Σ_i A_i S_i A_iᵀ over the joined rows, from `rounds` applications.
+    """λ_max and trace, as `spectrum` has them."""
+    found = spectrum(apply, passes, rounds, generator, shares)
+    return found.top, found.trace
 
-    apply: from A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With `shares` (N,) the operator
-    is that of rows times the root of their share, which is symmetric.
+
+def spectrum(
+    apply: Callable[[Sequence[Array]], list[Array]],
+    passes: JoinedRows,
+    rounds: int,
+    generator: np.random.Generator,
+    shares: Array | None = None,
+) -> Spectrum:
+    """Of Σ_i A_i S_i A_iᵀ over the joined rows, from `rounds` applications.
+
+    apply: from A_iᵀ v of every slot to S_i A_iᵀ v, (1, n_i) each. With `shares` (N,) λ_max and
+    trace are of rows times the root of their share, which is symmetric; `factors` of the rows.
 
     Lanczos with full orthogonalisation: the largest Ritz value and its residual norm, added as the
     margin, since Ritz values approach λ_max from below. The trace is Hutchinson's estimate from the
@@ -29,12 +56,14 @@ def largest_eigenvalue(
     """
     first, entries = _first(passes, generator, shares)
     basis: list[_Vector] = []
+    images: list[list[Array]] = []
     vector = _Vector(1.0, [np.zeros_like(sums) for sums in first], first)
     diagonal: list[float] = []
     off: list[float] = []
     for _ in range(rounds):
         basis.append(vector)
         slots = apply(vector.sums)
+        images.append(slots)
         image = _Vector(0.0, slots, passes.sums(slots))
         diagonal.append(vector.times(image, first))
         for _ in range(2):
@@ -48,9 +77,19 @@ def largest_eigenvalue(
         vector = image.scaled(1.0 / off[-1])
     matrix = np.diag(diagonal) + np.diag(off[:-1], 1) + np.diag(off[:-1], -1)
     values, vectors = np.linalg.eigh(matrix)
-    return float(values[-1] + off[-1] * abs(vectors[-1, -1])), max(
-        entries * diagonal[0], float(values.sum())
+    return Spectrum(
+        float(values[-1] + off[-1] * abs(vectors[-1, -1])),
+        max(entries * diagonal[0], float(values.sum())),
+        _factors(images, values, vectors),
     )
+
+
+def _factors(images: list[list[Array]], values: Array, vectors: Array) -> tuple[Array, ...]:
+    """From the images of vectors whose products with them have these eigenvalues."""
+    kept = values > KEPT * max(values[-1], 0.0)
+    roots = vectors[:, kept] / np.sqrt(values[kept])
+    found = (np.concatenate(slot).T @ roots for slot in zip(*images, strict=True))
+    return tuple(own.astype(np.float32) for own in found)
 
 
 @dataclass(frozen=True, eq=False)

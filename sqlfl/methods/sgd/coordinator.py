@@ -39,6 +39,7 @@ from sqlfl.methods.sgd.rates import (
     Rates,
     estimated_rates,
     public_rates,
+    reach,
     step_factor,
     usual_rates,
 )
@@ -59,7 +60,9 @@ class Sgd(Headed):
 
     With `learning_rate`, which Adam and towers have by default, every step has that size, the
     intercept's too. Else it comes from the curvature (`estimated_rates`); in batches, unless there
-    is a `schedule`, it then falls over the epochs by the schedule 'inverse', the intercept's too.
+    is a `schedule`, it then falls over the epochs by the schedule 'inverse', the intercept's too;
+    and a batch that curves more than others counts for less while steps are longer than it allows
+    (`rates.reach`).
 
     It ends before the last epoch only with all rows and no dropout, where the objective fell by at
     most `tolerance` of itself; with momentum or Adam, which swing, where it changed by no more for
@@ -244,7 +247,7 @@ class Sgd(Headed):
         rows, embedding = self._first(batches[0])
         replies: dict[Address, Predictions] = {}
         for number, joined in enumerate(batches):
-            slopes = self._slopes(embedding, joined)
+            slopes = self._slopes(embedding, joined) * self._weight(factor, joined)
             pace = factor * self._flatness(self._head.scores(embedding), joined)
             values = self._head.pulled_back(slopes)
             if len(values) < rows.total:
@@ -288,6 +291,14 @@ class Sgd(Headed):
             return self._surrogate.slopes(embedding, problem.targets[joined], shares)
         scores = self._head.scores(embedding)
         return problem.loss.gradient(scores, problem.targets[joined], shares)
+
+    def _weight(self, factor: float, joined: Array) -> float:
+        """What the batch's slopes count, so that its step goes no further than it may."""
+        problem, rates = self._problem, self._rates
+        if not rates.factors:
+            return 1.0
+        rows = problem.mapping.gather_rows(rates.factors, joined)
+        return min(1.0, reach(problem, rates, rows, problem.batch_shares(joined)) / factor)
 
     def _flatness(self, scores: Array, joined: Array | slice) -> float:
         """The curvature that steps were estimated for, over that of a batch's H (B, d_c)."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sqlfl.arrays import Array
 from sqlfl.coordinator.rounds.conversation import Conversation
-from sqlfl.coordinator.rounds.lanczos import largest_eigenvalue
+from sqlfl.coordinator.rounds.lanczos import spectrum
 from sqlfl.coordinator.rounds.problem import Problem
 from sqlfl.errors import InternalError
 from sqlfl.methods.sgd.options import SgdOptions
@@ -27,6 +28,9 @@ class Rates:
     blocks: float
     head: float
     """Of the intercept, and of a linear head."""
+    factors: tuple[Array, ...] = ()
+    """Of each slot, (n_i, r): what the power rounds saw of its rows, where steps are of batches and
+    could run away; else none."""
 
 
 def usual_rates(problem: Problem) -> Rates | None:
@@ -79,20 +83,42 @@ def estimated_rates(
                function (Ghadimi, Feyzmahdavian and Johansson, 2015); batches (1 − μ)/L, whose
                steps add up to those of 1/L.
 
+    Batches have `factors` too, by which `reach` bounds the step of each. Of classes they need none:
+    slopes are at most 1, and the curvature vanishes where a step has gone too far.
+
     The intercept is orthogonal to the centred columns: with all rows it has the same formula with
     the loss's curvature for L.
     """
     curvature = problem.loss.curvature
-    top, trace = largest_eigenvalue(
-        conversation.probe, problem.passes, PROBES, generator, problem.shares
-    )
-    smoothness = curvature * MARGIN * top + problem.l2
+    found = spectrum(conversation.probe, problem.passes, PROBES, generator, problem.shares)
+    smoothness = curvature * MARGIN * found.top + problem.l2
     if counting is not None:
-        smoothness = max(smoothness + curvature * trace / counting, curvature)
+        smoothness = max(smoothness + curvature * found.trace / counting, curvature)
         rate = _fresh(problem) / smoothness
-        return Rates(rate, rate)
+        runs_away = problem.loss.quadratic or not problem.loss.bounded
+        return Rates(rate, rate, found.factors if runs_away else ())
     factor = min(1.0, 2.0 * _fresh(problem))
     return Rates(factor / max(smoothness, 1e-12), factor / curvature)
+
+
+def reach(problem: Problem, rates: Rates, rows: Array, shares: Array | None) -> float:
+    """The longest step of a batch, by `rates.blocks`, at which its own loss falls.
+
+    rows : (B, r) the batch's rows of Σ_i A_i F_i, F_i the `rates.factors`.
+    shares : (B,) their weights, of mean 1 in the batch.
+
+    A batch with a row that is far from the others has a curvature L_B of its own, however small it
+    is over all rows, and a step of more than 2/L_B takes it away from its minimum. So no batch's
+    step is to be longer than 1/L_B. The intercept is one more column, of ones.
+
+    It is a lower bound of L_B where there are more columns than power rounds. Since steps fall with
+    the epochs, in the end no batch counts for less than others.
+    """
+    whole = np.column_stack((rows * math.sqrt(problem.mapping.total), np.ones(len(rows))))
+    weighted = whole if shares is None else whole * shares[:, None]
+    own = float(np.linalg.eigvalsh(whole.T @ weighted / len(rows))[-1])
+    longest = _fresh(problem) / (problem.loss.curvature * own + problem.l2)
+    return longest / rates.blocks
 
 
 def _fresh(problem: Problem) -> float:
