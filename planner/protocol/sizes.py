@@ -127,10 +127,11 @@ def size(value: Size | Symbol | int) -> Size:
 
 
 def total(values: Iterable[Size | Symbol | int]) -> Size:
-    result = Size()
+    terms: dict[Monomial, int] = {}
     for value in values:
-        result = result + value
-    return result
+        for monomial, coefficient in size(value).terms:
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+    return Size(terms)
 
 
 def _order(monomial: Monomial) -> tuple[int, tuple[str, ...]]:

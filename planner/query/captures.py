@@ -71,13 +71,12 @@ def _conditions(query: exp.Query) -> Iterator[exp.Expr]:
 
 def _calls(node: exp.Expr) -> Iterator[exp.Expr]:
     """The outermost ones: what an inner macro captures, the outer call has no column for either."""
-    if (isinstance(node, exp.Dot) and isinstance(node.expression, exp.Anonymous)) or isinstance(
-        node, exp.Anonymous
-    ):
-        yield node
-    else:
-        for child in node.iter_expressions():
-            yield from _calls(child)
+    return (found for found in node.dfs(prune=_is_call) if _is_call(found))
+
+
+def _is_call(node: exp.Expr) -> bool:
+    called = node.expression if isinstance(node, exp.Dot) else node
+    return isinstance(called, exp.Anonymous)
 
 
 def _bare(call: exp.Expr) -> list[exp.Identifier]:

@@ -295,10 +295,18 @@ def _items(select: exp.Select) -> Iterator[exp.Expr]:
 
 def _read(query: exp.Expr, outer: _Scope) -> Origins:
     """All columns that a query reads."""
-    query = _unwrapped(query)
-    if not isinstance(query, exp.Select):
-        parts = [part for part in query.iter_expressions() if isinstance(part, exp.Query)]
-        return frozenset(o for part in parts for o in _read(part, outer))
+    found: set[Origin] = set()
+    waiting = [query]
+    while waiting:
+        one = _unwrapped(waiting.pop())
+        if isinstance(one, exp.Select):
+            found |= _read_by(one, outer)
+        else:
+            waiting += [part for part in one.iter_expressions() if isinstance(part, exp.Query)]
+    return frozenset(found)
+
+
+def _read_by(query: exp.Select, outer: _Scope) -> Origins:
     scope = _Scope.of(query, outer.client, outer)
     found: set[Origin] = set()
     for name, part in query.args.items():
