@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import secrets
 import threading
@@ -18,15 +17,14 @@ import pyarrow as pa
 
 from sqlfl.errors import Error, WireError
 from sqlfl.remote.agent import HELLO, REFUSED, WELCOME
-from sqlfl.remote.certificates import names_of
 from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
-from sqlfl.remote.passes import issue
 from sqlfl.remote.settings import AnalystSettings
 from sqlfl.remote.stream import PONG, Credentials, Ended, Stream, hint, said
 from sqlfl.service.answers import told_to_error
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
 from sqlfl.service.service import ANALYST, PASS
+from sqlfl.service.speaking import Speaker
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -74,10 +72,11 @@ class DeskLine:
     def __init__(self, location: str, study: str, settings: AnalystSettings, name: str) -> None:
         insecure = location.startswith("grpc://")
         check_location(location, insecure=insecure)
-        self._location, self.study, self._settings = location, study, settings
+        self._location, self.study = location, study
         self._credentials = Credentials() if insecure else settings.credentials(name or None)
         self._server = settings.coordinator_name or urlsplit(location).hostname or ""
-        self.analyst = name if insecure else names_of(self._credentials.certificate or b"")[0]
+        self._speaker = Speaker(self._credentials, name, self._server, study, settings.pass_hours)
+        self.analyst = self._speaker.analyst
         self._lock = threading.Lock()
         self._end = secrets.token_hex(16)
         self._session = ""
@@ -167,13 +166,6 @@ class DeskLine:
         if self._lease:
             self._send(frame)
 
-    def _pass(self) -> str:
-        own = self._credentials
-        if own.key is None or own.certificate is None:
-            return self.analyst
-        length = dt.timedelta(hours=self._settings.pass_hours)
-        return issue(own.key, own.certificate, self._server, self.study, length)
-
     def _connected(self) -> None:
         """A new stream, and what waits for an answer is sent again; the lock is held, but by the
         constructor."""
@@ -184,7 +176,7 @@ class DeskLine:
             hello = {
                 "versions": list(VERSIONS),
                 "study": self.study,
-                "pass": self._pass(),
+                "pass": self._speaker.issued(),
                 "end": self._end,
             }
             welcome = stream.greeted(Frame(HELLO, hello))
@@ -301,12 +293,10 @@ class DeskLine:
 
     def _renew(self, stream: Stream) -> None:
         """Another pass at half the time of the one before, for as long as the stream lasts."""
-        half = 1800.0 * self._settings.pass_hours
-        due = time.monotonic() + half
-        while not stream.ended.wait(min(60.0, half)):
-            if time.monotonic() > due and self._credentials.key is not None:
-                self._send(Frame(PASS, {"pass": self._pass()}))
-                due = time.monotonic() + half
+        pause = min(60.0, self._speaker.half)
+        while not stream.ended.wait(pause):
+            if self._speaker.due:
+                self._send(Frame(PASS, {"pass": self._speaker.issued()}))
 
 
 def _give_up(own: _Call, why: str) -> None:

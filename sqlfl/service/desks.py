@@ -66,6 +66,47 @@ class RemoteEnd:
         self.line.interrupt(0, self.study, self.speaker())
 
 
+class Admission:
+    """Of a study's parties to a federation, whose lines are in order; safe to use from several
+    threads. speaker : as in `RemoteEnd`."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        study: str,
+        parties: Mapping[str, tuple[Line, ...]],
+        speaker: Callable[[], str],
+    ) -> None:
+        self._federation, self._study = federation, study
+        self._parties, self._speaker = parties, speaker
+        self._lock = threading.Lock()
+        self._refused: dict[str, str] = {}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Parties that were there, and why they were not admitted."""
+        return dict(self._refused)
+
+    def admit(self) -> None:
+        """Those that are there, and were not before."""
+        with self._lock:
+            known = set(self._federation.parties)
+            for name, lines in self._parties.items():
+                if name not in known and not any(line.away for line in lines):
+                    self._admit(name, lines)
+
+    def _admit(self, name: str, lines: tuple[Line, ...]) -> None:
+        ends = {n: RemoteEnd(line, self._study, self._speaker) for n, line in enumerate(lines)}
+        try:
+            self._federation.admit(name, ends)
+            self._refused.pop(name, None)
+        except Error as error:
+            self._refused[name] = error.message
+            told = {"party": name, "study": self._study}
+            text = "%s is not admitted to %s: %s"
+            log.warning(text, name, self._study, error.message, extra=told)
+
+
 class Desk:
     """parties : of the study, each with its lines in order. path : the federation's file; None
     where nothing is kept. Raises Error where that cannot be used."""
@@ -75,13 +116,11 @@ class Desk:
     ) -> None:
         self.study, self.analyst = study, analyst
         self._parties = parties
-        self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._speaker = ""
         self._running = 0
-        self._refused: dict[str, str] = {}
-        """Parties that were there, and why they were not admitted."""
         self.federation = Federation(path, analyst=analyst, progress=_tell)
+        self._admission = Admission(self.federation, study, parties, lambda: self._speaker)
 
     def speak(self, speaker: str) -> None:
         """The pass of the analyst's latest connection."""
@@ -106,21 +145,7 @@ class Desk:
 
     def admit(self) -> None:
         """Those that are there, and were not before."""
-        with self._lock:
-            known = set(self.federation.parties)
-            for name, lines in self._parties.items():
-                if name in known or any(line.away for line in lines):
-                    continue
-                speaker = lambda: self._speaker  # noqa: E731
-                ends = {n: RemoteEnd(line, self.study, speaker) for n, line in enumerate(lines)}
-                try:
-                    self.federation.admit(name, ends)
-                    self._refused.pop(name, None)
-                except Error as error:
-                    self._refused[name] = error.message
-                    told = {"party": name, "study": self.study}
-                    text = "%s is not admitted to %s: %s"
-                    log.warning(text, name, self.study, error.message, extra=told)
+        self._admission.admit()
 
     @contextmanager
     def placed(self, text: str) -> Iterator[None]:
@@ -128,7 +153,7 @@ class Desk:
         try:
             yield
         except Error as error:
-            known, refused = set(self.federation.parties), dict(self._refused)
+            known, refused = set(self.federation.parties), self._admission.refused
             for name in self._parties:
                 if name in known or not _named(name, text):
                     continue

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -34,6 +36,7 @@ class Times:
     """Between two signs of life; a stream without any for three is given up."""
 
 
+ENDS = "the coordinator ends"
 MOST_HELLO = 1 << 16
 """Bytes of a body, from whom nobody knows yet."""
 LONGEST_END = 10.0
@@ -64,7 +67,8 @@ Door = Callable[[str, Receiver, Outbox], None]
 class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """location : 'grpc+tls://0.0.0.0:8815', or 'grpc://...' where no credentials are given, and
     everybody is taken for whom they say. coordinator : what it is called. doors : for streams of
-    other descriptors than a party's. each : called at every heartbeat.
+    other descriptors than a party's. each : called at every heartbeat. Raises Error where it cannot
+    listen.
     """
 
     def __init__(
@@ -85,7 +89,10 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 "verify_client": True,
                 "root_certificates": credentials.authority,
             }
-        super().__init__(location, **tls)
+        try:
+            super().__init__(location, **tls)
+        except (pa.ArrowException, OSError) as error:
+            raise Error(f"cannot listen at {location}: {_taken(error, location)}") from error
         self._coordinator, self._admits, self._times = coordinator, admits, times
         self._doors = {} if doors is None else dict(doors)
         self._most_bytes, self._each = most_bytes, each
@@ -106,7 +113,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         what = b"/".join(descriptor.path or []).decode("utf-8", "replace")
         try:
             if self._over.is_set():
-                raise Refusal("the coordinator ends")
+                raise Refusal(ENDS)
             door = self._party if what == PARTY else self._doors.get(what)
             if door is None:
                 receiver.receive()  # who is still writing would not read why
@@ -210,6 +217,18 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             for watch in tuple(self._watches):
                 watch.look(3.0 * self._times.heartbeat)
             self._each()
+
+
+def _taken(error: BaseException, location: str) -> str:
+    """gRPC does not say why: whoever tries the same is told."""
+    place = urlsplit(location)
+    host = place.hostname or ""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, place.port or 0), family=family).close()
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    return str(error).partition("\n")[0]
 
 
 class _Watch:

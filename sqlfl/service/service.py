@@ -5,18 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import socket
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import pyarrow as pa
 
 from sqlfl.errors import Error, PolicyError, WireError
 from sqlfl.remote.agent import HELLO, WELCOME
-from sqlfl.remote.certificates import checked_name
 from sqlfl.remote.frames import Frame, Receiver, spoken
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.passes import checked
@@ -25,10 +20,10 @@ from sqlfl.remote.stream import PING, PONG, Credentials
 from sqlfl.service.board import Board
 from sqlfl.service.calls import MOST_TEXT, Calls
 from sqlfl.service.desks import Desk
-from sqlfl.service.line import Line
+from sqlfl.service.members import Members
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
-from sqlfl.service.server import CoordinatorServer, Refusal, Times
+from sqlfl.service.server import ENDS, CoordinatorServer, Refusal, Times
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -60,20 +55,12 @@ class Service:
         status_open: bool = False,
     ) -> None:
         check_location(location, insecure=insecure)
-        _check(settings)
+        members = Members(settings)
         credentials = Credentials() if insecure else settings.credentials(settings.name)
         self._settings, self._state = settings, state
         self._authority = credentials.authority
-        self._lines = {
-            name: tuple(Line(name, settings.lease, n) for n, _ in enumerate(member.agents))
-            for name, member in settings.parties.items()
-        }
-        self._agents = {
-            agent: (name, self._lines[name][n])
-            for name, member in settings.parties.items()
-            for n, agent in enumerate(member.agents)
-        }
-        self.board = Board(line for lines in self._lines.values() for line in lines)
+        self._members, self._lines = members, members.lines
+        self.board = Board(members.all)
         self._lock = threading.Lock()
         self._desks: dict[tuple[str, str], Desk] = {}
         self._calls: dict[tuple[str, str, str], Calls] = {}
@@ -87,15 +74,13 @@ class Service:
             if status is not None:
                 self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
             self._server = CoordinatorServer(
-                location, settings.name, self, credentials, times, doors, each=self._forget
+                location, settings.name, members, credentials, times, doors, each=self._forget
             )
-        except BaseException as error:
+        except BaseException:
             if self._pages is not None:
                 self._pages.close()
             if state is not None and made:
                 state.rmdir()
-            if isinstance(error, (OSError, pa.ArrowException)):
-                raise Error(f"cannot listen at {location}: {_said(error, location)}") from error
             raise
         if self._pages is not None:
             self._pages.start()
@@ -125,9 +110,7 @@ class Service:
             log.warning(
                 "%d statements have not ended in %g seconds, and are given up", late, seconds
             )
-        for lines in self._lines.values():
-            for line in lines:
-                line.close("the coordinator ends")
+        self._members.close(ENDS)
         for own in calls:
             own.interrupt_all()
             own.join(LAST)
@@ -138,23 +121,6 @@ class Service:
             for desk in desks:
                 stack.callback(desk.close)
         return gone
-
-    # -- parties ----------------------------------------------------------------------------------
-
-    def party(self, identity: str, name: str, clients: int) -> Line:
-        """As `sqlfl.service.server.Admits`."""
-        known = self._agents.get(identity)
-        if known is None or known[0] != name:
-            raise Refusal(f"there is no agent {identity!r:.80} of a party {name!r:.80} here")
-        if clients != 1:
-            raise Refusal("an agent serves one database")
-        return known[1]
-
-    def connected(self, line: Line) -> None:
-        log.info("%s/%d is connected", line.party, line.first, extra={"party": line.party})
-
-    def disconnected(self, line: Line) -> None:
-        log.info("%s/%d is away", line.party, line.first, extra={"party": line.party})
 
     # -- analysts ---------------------------------------------------------------------------------
 
@@ -205,7 +171,7 @@ class Service:
         self._forget()
         with self._lock:
             if self._closing:
-                raise Refusal("the coordinator ends")
+                raise Refusal(ENDS)
             known = self._calls.get((study, analyst, end))
             if known is not None:
                 known.connect(sender)
@@ -250,29 +216,6 @@ class Service:
             return found
 
 
-def _check(settings: CoordinatorSettings) -> None:
-    checked_name(settings.name)
-    seen: dict[str, str] = {}
-    for name, member in settings.parties.items():
-        if not name.isidentifier():
-            raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
-        for agent in member.agents:
-            checked_name(agent)
-            if agent in seen:
-                raise Error(f"agent {agent} is of party {seen[agent]} and of {name}")
-            seen[agent] = name
-    for study, own in settings.studies.items():
-        checked_name(study)
-        for analyst in own.analysts:
-            checked_name(analyst)
-        unknown = [name for name in own.parties if name not in settings.parties]
-        if unknown:
-            raise Error(
-                f"study {study} has parties that are not configured: {', '.join(unknown)}",
-                hint=f"there are {', '.join(settings.parties) or 'none'}",
-            )
-
-
 def _make(folder: Path) -> bool:
     """Whether it was not there. Raises Error where it cannot be used."""
     new = not folder.exists()
@@ -283,15 +226,3 @@ def _make(folder: Path) -> bool:
     if not os.access(folder, os.W_OK):
         raise Error(f"nothing can be written into {folder}", hint="give another --state")
     return new
-
-
-def _said(error: BaseException, location: str) -> str:
-    """gRPC does not say why: whoever tries the same is told."""
-    place = urlsplit(location)
-    host = place.hostname or ""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.create_server((host, place.port or 0), family=family).close()
-    except OSError as problem:
-        return problem.strerror or str(problem)
-    return str(error).partition("\n")[0]

@@ -1,0 +1,86 @@
+"""The agents that may dial in to a coordinator, and the lines to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from sqlfl.errors import Error
+from sqlfl.remote.certificates import checked_name
+from sqlfl.remote.settings import CoordinatorSettings
+from sqlfl.service.line import Line
+from sqlfl.service.server import Refusal
+
+log = logging.getLogger("sqlfl.remote")
+
+
+class Members:
+    """As `sqlfl.service.server.Admits`.
+
+    names : of the parties that may come; None: all that are configured. why : what agents of the
+    others are told. Raises Error where what is configured does not hang together.
+    """
+
+    def __init__(
+        self, settings: CoordinatorSettings, names: Iterable[str] | None = None, why: str = ""
+    ) -> None:
+        check_settings(settings)
+        self._why = why
+        self.lines = {
+            name: tuple(
+                Line(name, settings.lease, n) for n, _ in enumerate(settings.parties[name].agents)
+            )
+            for name in (settings.parties if names is None else names)
+        }
+        self._agents = {
+            agent: (name, n)
+            for name, member in settings.parties.items()
+            for n, agent in enumerate(member.agents)
+        }
+
+    @property
+    def all(self) -> tuple[Line, ...]:
+        return tuple(line for lines in self.lines.values() for line in lines)
+
+    def party(self, identity: str, name: str, clients: int) -> Line:
+        known = self._agents.get(identity)
+        if known is None or known[0] != name:
+            raise Refusal(f"there is no agent {identity!r:.80} of a party {name!r:.80} here")
+        if name not in self.lines:
+            raise Refusal(f"party {name} {self._why}")
+        if clients != 1:
+            raise Refusal("an agent serves one database")
+        return self.lines[name][known[1]]
+
+    def connected(self, line: Line) -> None:
+        log.info("%s/%d is connected", line.party, line.first, extra={"party": line.party})
+
+    def disconnected(self, line: Line) -> None:
+        log.info("%s/%d is away", line.party, line.first, extra={"party": line.party})
+
+    def close(self, why: str) -> None:
+        for line in self.all:
+            line.close(why)
+
+
+def check_settings(settings: CoordinatorSettings) -> None:
+    checked_name(settings.name)
+    seen: dict[str, str] = {}
+    for name, member in settings.parties.items():
+        if not name.isidentifier():
+            raise Error(f"party name {name!r} is not an identifier", hint="use letters, digits, _")
+        for agent in member.agents:
+            checked_name(agent)
+            if agent in seen:
+                raise Error(f"agent {agent} is of party {seen[agent]} and of {name}")
+            seen[agent] = name
+    for study, own in settings.studies.items():
+        checked_name(study)
+        for analyst in own.analysts:
+            checked_name(analyst)
+        unknown = [name for name in own.parties if name not in settings.parties]
+        if unknown:
+            raise Error(
+                f"study {study} has parties that are not configured: {', '.join(unknown)}",
+                hint=f"there are {', '.join(settings.parties) or 'none'}",
+            )
