@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sqlfl.planner.federated.plan import FederatedPlan
     from sqlfl.relation import Relation
     from sqlfl.result import Result
+    from sqlfl.service.listening import listen
     from sqlfl.session import Federation
     from sqlfl.store.registry import Model
     from sqlfl.trace import Trace
@@ -55,6 +56,7 @@ __all__ = [
     "Warning",
     "__version__",
     "connect",
+    "listen",
     "owner",
     "verify",
 ]
@@ -67,6 +69,7 @@ _HOMES = {
     "Result": "sqlfl.result",
     "Trace": "sqlfl.trace",
     "connect": "sqlfl.connecting",
+    "listen": "sqlfl.service.listening",
     "owner": "sqlfl.ownership.owner",
     "verify": "sqlfl.verifying",
 }

@@ -44,6 +44,8 @@ class Parties:
 
     file : the coordinator's; None where no model lasts.
     analyst : who uses the coordinator, as parties are told.
+    secret : under which join keys are hashed, where parties elsewhere have it too; None: one of its
+        own.
 
     Attributes
     ----------
@@ -52,11 +54,17 @@ class Parties:
     interrupts : what ends the request that a client is serving.
     servers : the clients' ends, of those that are in this process.
     observers : who is told of what the clients run.
+    shares : the secret was given.
     """
 
-    def __init__(self, file: CoordinatorFile | None, analyst: str = "") -> None:
-        self._file, self._analyst = file, analyst
-        self._secret = secrets.token_bytes(32)
+    def __init__(
+        self, file: CoordinatorFile | None, analyst: str = "", secret: bytes | None = None
+    ) -> None:
+        self._file, self.analyst = file, analyst
+        self._secret = secrets.token_bytes(32) if secret is None else secret
+        self.shares = secret is not None
+        self._reserved: frozenset[str] = frozenset()
+        """Names of parties that dial in, in small letters."""
         self._holders = Holders()
         self._lock = threading.Lock()
         self._places: dict[Client, Place] = {}
@@ -88,6 +96,8 @@ class Parties:
                     f"a party named {name} is attached already",
                     hint=f'choose another name, or fed.detach("{name}") first',
                 )
+            if name.lower() in self._reserved:
+                raise _dials_in(name)
             self._attach(name, source, store, welcome, combine=combine)
 
     def _attach(
@@ -111,7 +121,7 @@ class Parties:
                     place.labels,
                     place.instance,
                     self.observers,
-                    self._analyst,
+                    self.analyst,
                     place.records,
                 )
                 for client, place in places.items()
@@ -166,6 +176,26 @@ class Parties:
                 raise
             self.clients = {**self.clients, name: tuple(own)}
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Parties of these names dial in, until `dismiss`: they are attached in no other way.
+        Raises Error where one is there already."""
+        with self._lock:
+            for name in names:
+                if self._known(name) is not None or name.lower() in self._reserved:
+                    raise Error(f"a party named {name} is attached already, and may not dial in")
+            self._reserved |= {name.lower() for name in names}
+
+    def dismiss(self, names: Iterable[str]) -> tuple[Client, ...]:
+        """The clients of those that have come; they serve no more. What is running goes on to ask
+        them, and is told so."""
+        with self._lock:
+            going = {name.lower() for name in names}
+            self._reserved -= going
+            gone = [name for name in self.clients if name.lower() in going]
+            clients = tuple(client for name in gone for client in self.clients[name])
+            self.clients = {name: own for name, own in self.clients.items() if name not in gone}
+        return clients
+
     def detach(self, name: str, leave: Callable[[Sequence[Client]], None]) -> None:
         """Forget the party, and close what was opened for it.
 
@@ -181,6 +211,8 @@ class Parties:
                     f"there is no party {name}",
                     hint=f"did you mean {close}?" if close else f"the parties are: {listed}",
                 )
+            if known.lower() in self._reserved:
+                raise _dials_in(known)
             clients = self.clients[known]
             here = [self.servers[client] for client in clients if client in self.servers]
             if any(server.working for server in here):
@@ -251,6 +283,13 @@ class Parties:
     def _known(self, name: str) -> str | None:
         """The party's name as it was given."""
         return next((n for n in self.clients if n.lower() == str(name).lower()), None)
+
+
+def _dials_in(name: str) -> Error:
+    return Error(
+        f"party {name} dials in: it comes and goes by itself",
+        hint="it is gone once what sqlfl.listen(...) has returned is closed",
+    )
 
 
 def _databases(number: int) -> str:

@@ -29,6 +29,7 @@ from sqlfl.errors import Error, ModelError
 from sqlfl.exporting import exported, imported
 from sqlfl.face import Face, figure_of
 from sqlfl.interrupts import deferred
+from sqlfl.listeners import Listeners
 from sqlfl.parties import End, Parties, check_name
 from sqlfl.party.party import PartyClient
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -74,6 +75,7 @@ class Federation(Face):
         another package offers (`sqlfl.transport.named` says how).
     executor : as in `connect`; an object stays the caller's.
     analyst : as in `connect`.
+    secret : of all parties, under which join keys are hashed; None: one of its own.
     wrap : given the transport, returns the one to use instead (to record or to disturb it).
 
     Raises Error where the file cannot be opened, is open already, is another database, or was
@@ -89,6 +91,7 @@ class Federation(Face):
         transport: str = LOCAL,
         executor: str | Executor = THREADS,
         analyst: str | None = None,
+        secret: bytes | None = None,
         wrap: Callable[[Transport], Transport] | None = None,
     ) -> None:
         if at is not None:
@@ -104,7 +107,7 @@ class Federation(Face):
         self._closed = False
         self._released = False
         self._file = None if path is None else CoordinatorFile(path, __version__)
-        self._parties = Parties(self._file, analyst or "")
+        self._parties = Parties(self._file, analyst or "", secret)
         self._carrier = carrier(self._parties.handlers, self._parties.interrupts)
         self._transport: Transport = self._carrier if wrap is None else wrap(self._carrier)
         try:
@@ -117,6 +120,7 @@ class Federation(Face):
         kept = None if self._file is None else self._file.kept
         self._plans = Plans()
         self._saving = Saving(self._registry, self._border, kept)
+        self.listeners = Listeners(self._parties, at, self._saving.forget)
 
     # -- parties ----------------------------------------------------------------------------------
 
@@ -226,7 +230,11 @@ class Federation(Face):
         with self._state:
             self._closed = True
             self._state.notify_all()
+        self.listeners.hurry()
+        with self._state:
             self._state.wait_for(lambda: all(thread == own for thread in self._working))
+        self.listeners.close()  # whose threads look at the state
+        with self._state:
             if self._released:
                 return
             self._released = True

@@ -169,6 +169,13 @@ def _look_at(key: Place | None) -> None:
         log.warning("others on this machine can read the key %s: chmod 600 ends that", key)
 
 
+def shared_secret(own: PartySettings) -> bytes:
+    """The secret of all parties, for a party whose own process coordinates; as it stands there
+    where the party has neither key nor certificate. Raises Error."""
+    bare = own.key is None and own.certificate is None and own.authority is None
+    return secret_of(own.secret, Credentials() if bare else own.credentials(own.agent))
+
+
 def secret_of(place: Place, own: Credentials) -> bytes:
     """A secret that was wrapped for this certificate; where there is none, as it stands there."""
     data = content(place, "secret")

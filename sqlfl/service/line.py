@@ -20,6 +20,8 @@ log = logging.getLogger("sqlfl.remote")
 
 AGAIN = 0.5
 """Seconds after which an interrupt is sent again while it is asked for."""
+SHORTEST = 0.2
+"""Seconds that a party may be away where nobody means to wait for it."""
 MOST_SENT = 20
 """Times that a request is sent: where each ends the stream, another would too."""
 MOST_LEFT = 256
@@ -102,6 +104,10 @@ class Line:
         with self._lock:
             if self._sender is sender:
                 self._sender, self._away_since = None, time.monotonic()
+
+    def hurry(self) -> None:
+        """A party that is away is waited for no longer; for one that is there as ever."""
+        self._lease = min(self._lease, SHORTEST)
 
     def close(self, why: str) -> None:
         """No party will come any more."""

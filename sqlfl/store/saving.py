@@ -78,7 +78,11 @@ class Saving:
                 "nothing keeps it longer than the party is attached",
                 hint=f"DROP MODEL {lost[0]} first; {CONNECT}",
             )
-        for client in leaving:
+        self.forget(leaving)
+
+    def forget(self, clients: Iterable[Client]) -> None:
+        """Clients are gone. A temporary model that has its part there cannot be used any more."""
+        for client in clients:
             self._reasons.pop(client, None)
 
     def fate(self, clients: Iterable[Client]) -> tuple[bool, str]:
