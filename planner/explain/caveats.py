@@ -125,6 +125,11 @@ def _coordinator(plan: FederatedPlan) -> list[str]:
     return notes
 
 
+def _has_both(plan: FederatedPlan) -> str:
+    """The parties' secret, and the coordinator's place."""
+    return "" if plan.at is None else f": {plan.at} has both"
+
+
 def _warm(plan: FederatedPlan) -> bool:
     return any(item.warm for client in plan.clients for item in plan.specifications[client])
 
@@ -199,7 +204,8 @@ def _sums(plan: FederatedPlan) -> str:
         "Of each joined row the coordinator gets the sum of all slots' embeddings, once an epoch: "
         "each client's are under masks (X25519, HKDF-SHA256, ChaCha20), which it shares with the "
         "clients of all slots and which cancel in the sum. Public keys are sealed by the "
-        "federation's secret; who has that, and the coordinator's place, can take a client's. "
+        "federation's secret; who has that, and the coordinator's place, can take a client's"
+        f"{_has_both(plan)}. "
     )
     if not plan.protection.predictions:
         note = f"Not protected: sums of embeddings, which are exact functions of features. {note}"
@@ -297,7 +303,7 @@ def _secret(plan: FederatedPlan) -> list[str]:
         "the slot: each client's are under masks (X25519, HKDF-SHA256, ChaCha20), which it shares "
         "with every other one and which cancel in the sum. What the sums are goes back to each of "
         "them: one of two clients knows the other's. Public keys are sealed by the federation's "
-        "secret; who has that, and the coordinator's place, can take a client's."
+        f"secret; who has that, and the coordinator's place, can take a client's{_has_both(plan)}."
     )
     if plan.protection.features:
         note += (

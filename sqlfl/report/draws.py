@@ -126,10 +126,12 @@ def alone(own: Setting) -> Iterator[str]:
 
 def rests(own: Setting) -> Iterator[str]:
     """What draws rest on."""
+    at = own.plan.at
     yield (
         "Clients add masks to their draws, which cancel in the sum over the clients of all tables "
         "(X25519, HKDF-SHA256, ChaCha20). Public keys are sealed by the secret that the parties "
-        "share: who has that, and the coordinator's place, can take a client's, and see its draws."
+        "share: who has that, and the coordinator's place, can take a client's, and see its draws"
+        f"{'.' if at is None else f'; {at} has both.'}"
     )
     if own.telling is not None:
         some = f"no more than {own.telling} of the other parties" if own.telling else "no party"

@@ -240,6 +240,9 @@ def test_who_is_not_covered_is_told() -> None:
     assert "no more than 1 of the other parties may tell draws" in usual
     for sentence in ("the same draws under fresh masks", "sealed by the secret that the parties"):
         assert sentence in usual
+    assert "has both" not in usual
+    at = reported(plan_of(private(**WAYS["a budget"]), "airline"), True).assumptions
+    assert "and see its draws; airline has both." in " ".join(at)
 
 
 def test_clients_of_one_table_know_draws_of_others() -> None:

@@ -472,6 +472,16 @@ def test_sums_over_clients_of_the_coordinators_party_stay() -> None:
     )
 
 
+def test_who_has_the_secret_and_the_place_of_the_coordinator_is_said() -> None:
+    assert "can take a client's." in said(_cards(union="secure"))
+    secure = {"union": "secure"}
+    at = said(plans.train(plans.cards(), "linear_regression", secure, at="airline"))
+    assert "can take a client's: airline has both." in at
+    drawn = {"algorithm": "pbm", "embedding": 4}
+    at = said(plans.train(plans.flights(), "mlp_classifier", drawn, at="meteo"))
+    assert "can take a client's: meteo has both." in at
+
+
 def test_weights_that_stay_may_still_be_told_by_their_sums() -> None:
     made = plans.train(
         plans.weighted(plans.flights()),
