@@ -182,7 +182,10 @@ class Parties:
         with self._lock:
             for name in names:
                 if self._known(name) is not None or name.lower() in self._reserved:
-                    raise Error(f"a party named {name} is attached already, and may not dial in")
+                    raise Error(
+                        f"a party named {name} is there already, or may dial in already",
+                        hint="a federation is listened to once",
+                    )
             self._reserved |= {name.lower() for name in names}
 
     def dismiss(self, names: Iterable[str]) -> tuple[Client, ...]:

@@ -107,7 +107,10 @@ class Line:
 
     def hurry(self) -> None:
         """A party that is away is waited for no longer; for one that is there as ever."""
-        self._lease = min(self._lease, SHORTEST)
+        with self._lock:
+            self._lease = min(self._lease, SHORTEST)
+            if self._sender is None:
+                self._fail("is away")
 
     def close(self, why: str) -> None:
         """No party will come any more."""

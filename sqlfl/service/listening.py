@@ -74,7 +74,7 @@ class Listener:
     ) -> None:
         insecure = location.startswith("grpc://")
         check_location(location, insecure=insecure)
-        self._fed, self._location = fed, location
+        self._fed = fed
         self.study = _study(settings, study or own.study)
         here = {name.lower() for name in fed.parties}
         names = [n for n in settings.studies[self.study].parties if n.lower() not in here]
@@ -102,16 +102,18 @@ class Listener:
         except BaseException:
             fed.listeners.leave(self)
             raise
+        self.location = f"{location.rpartition(':')[0]}:{self.port}"
+        """With the port that was free, where it was to be any."""
         self._admitting.start()
-        log.info("listening at %s:%d", location.rpartition(":")[0], self.port)
+        log.info("listening at %s", self.location)
 
     @property
     def port(self) -> int:
         return int(self._server.port)
 
     def wait(self, *names: str, seconds: float = 60.0) -> None:
-        """Until these parties take part, by default all that may dial in. Raises PartyError where
-        one does not within that time, and Error for one that may not."""
+        """Until these parties are connected and take part, by default all that may dial in. Raises
+        PartyError where one does not within that time, and Error for one that may not."""
         wanted = names or tuple(sorted(self.names))
         for name in wanted:
             if name not in self.names:
@@ -121,13 +123,17 @@ class Listener:
                 )
         until = time.monotonic() + seconds
         with self._changed:
-            while away := [name for name in wanted if name not in self._fed.parties]:
+            while away := [name for name in wanted if not self._takes_part(name)]:
                 if self._closing:
                     raise Error("nobody dials in any more: it was closed")
                 left = until - time.monotonic()
                 if left <= 0.0:
                     raise PartyError(away[0], self._why_not(away[0], seconds))
                 self._changed.wait(left)
+
+    def _takes_part(self, name: str) -> bool:
+        there = not any(line.away for line in self._members.lines[name])
+        return there and name in self._fed.parties
 
     def _why_not(self, name: str, seconds: float) -> str:
         refused = self._admission.refused.get(name)
@@ -138,7 +144,7 @@ class Listener:
         if there == len(lines):
             return f"is connected, and has not been admitted within {seconds:g} seconds"
         of = f", but for {there} of its {len(lines)} agents" if there else ""
-        return f"has not connected within {seconds:g} seconds{of}"
+        return f"is not connected, after {seconds:g} seconds{of}"
 
     # -- parties, called from their streams' threads ----------------------------------------------
 
@@ -204,7 +210,7 @@ class Listener:
 
     def __repr__(self) -> str:
         listed = ", ".join(sorted(self.names))
-        return f"<sqlfl listening at {self._location}, study {self.study}: {listed}>"
+        return f"<sqlfl listening at {self.location}, study {self.study}: {listed}>"
 
 
 def _study(settings: CoordinatorSettings, study: str | None) -> str:
