@@ -48,6 +48,11 @@ class Listeners:
         self._all: list[Listens] = []
         self._closed = False
 
+    @property
+    def keeper(self) -> str:
+        """As of `Parties`."""
+        return self._parties.keeper
+
     def join(self, listener: Listens) -> None:
         """Its parties may come, and are attached in no other way. Raises Error where join keys
         could not be compared, a party of its names is there already, or it asks for somebody else.

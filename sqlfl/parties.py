@@ -176,6 +176,11 @@ class Parties:
                 raise
             self.clients = {**self.clients, name: tuple(own)}
 
+    @property
+    def keeper(self) -> str:
+        """By which parties know blocks of this coordinator's models; empty where none lasts."""
+        return "" if self._file is None else self._file.id
+
     def reserve(self, names: Iterable[str]) -> None:
         """Parties of these names dial in, until `dismiss`: they are attached in no other way.
         Raises Error where one is there already."""

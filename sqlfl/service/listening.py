@@ -94,9 +94,11 @@ class Listener:
         self._closed = False
         self._admitting = threading.Thread(target=self._admit, name="sqlfl-admit", daemon=True)
         fed.listeners.join(self)
+        # by what it is called parties know whose models are whose, and each file has its own
+        called = ", file ".join((settings.name, *filter(None, (fed.listeners.keeper,))))
         try:
             self._server = CoordinatorServer(
-                location, settings.name, self, credentials,
+                location, called, self, credentials,
                 Times(settings.lease, settings.heartbeat), {ANALYST: _no_analysts},
             )  # fmt: skip
         except BaseException:

@@ -14,6 +14,7 @@ import pytest
 
 import sqlfl
 from sqlfl.errors import Error, PartyError
+from sqlfl.remote import certificates as ct
 from sqlfl.remote import wrapping
 from sqlfl.remote.agent import HELLO, PARTY, Agent
 from sqlfl.remote.frames import Frame
@@ -191,6 +192,21 @@ def test_where_nobody_is_listened_to(place: Place, database: Open, what: str) ->
     assert threads() == before
 
 
+def test_an_analyst_of_another_authority(place: Place, database: Open, tmp_path: Path) -> None:
+    key, authority = ct.make_authority("authority")
+    own = ct.make_key()
+    signed = ct.sign(ct.signing_request(own, "alice"), key, authority)
+    for name, data in {"key": own, "certificate": signed, "authority": authority}.items():
+        (ct.write_private if name == "key" else ct.write_public)(tmp_path / name, data)
+    lines = [f'{name} = "{name}"' for name in ("key", "certificate", "authority")]
+    (tmp_path / "alice.toml").write_text("\n".join(('study = "heart"', *lines)))
+    with (
+        place.connect(database(PATIENTS, own=True)) as fed,
+        pytest.raises(Error, match="not of the authority that is known here"),
+    ):
+        place.listen(fed, analyst=tmp_path / "alice.toml")
+
+
 def test_the_party_that_has_the_secret_is_here(place: Place) -> None:
     with (
         place.connect(None) as fed,
@@ -293,6 +309,33 @@ def test_closing_the_federation_first(place: Place, database: Open) -> None:
         place.listen(fed)
 
 
+@pytest.mark.thinned(3)
+def test_models_are_of_their_file(place: Place, tmp_path: Path) -> None:
+    """Parties that another file's federation comes to keep the blocks of this one's."""
+    query = "SELECT age, crp, ill FROM clinic.patients JOIN lab.tests USING (pid)"
+    short = "TARGET ill WITH (algorithm = 'sgd', epochs = 1)"
+    done = {
+        "mine": f"TRAIN MODEL m USING logistic_regression {short} FROM ({query})",
+        "other": "SHOW MODELS",
+        "mine.": f"PREDICT MODEL m FROM ({query})",
+    }
+    with (
+        duckdb.connect(tmp_path / "clinic.duckdb") as clinic,
+        duckdb.connect(tmp_path / "lab.duckdb") as tests,
+    ):
+        clinic.execute(PATIENTS)
+        tests.execute(TESTS)
+        for name, statement in done.items():
+            with (
+                place.connect(clinic, path=tmp_path / name.strip(".")) as fed,
+                place.listen(fed) as door,
+                lab(door.port, tests),
+            ):
+                door.wait(seconds=20)
+                found = fed.sql(statement)
+    assert len(found) == 400
+
+
 # -- passes ----------------------------------------------------------------------------------------
 
 
@@ -310,6 +353,7 @@ def test_a_pass_is_renewed_at_half_its_time() -> None:
     assert Passes(own.authority or b"", COORDINATOR)("heart", second) == "alice"
 
 
+@pytest.mark.thinned(3)
 def test_without_tls_on_this_machine_alone(tmp_path: Path, database: Open) -> None:
     for name, text in {
         "secret": SECRET.hex(),
