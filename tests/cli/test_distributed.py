@@ -7,14 +7,20 @@ import json
 import re
 import shlex
 import signal
+import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 from sqlfl.__main__ import main
+from sqlfl.remote.agent import Agent
+from sqlfl.remote.hosting import hosted
+from sqlfl.remote.settings import PartySettings, read_settings
 from tests.cli.processes import ROOT, Process, process, ran
+from tests.remote.party import running
 
 PAGE = (ROOT / "docs/distributed.md").read_text()
 MADE = (
@@ -94,6 +100,24 @@ def test_the_page_runs(
     assert {name for name in left if name.endswith((".wal", ".tmp", ".new"))} == set()
     with duckdb.connect("coordinator/churn/alice.example.duckdb", read_only=True) as con:
         assert con.sql("SELECT count(*) FROM sqlfl.models").fetchall() == [(1,)]
+    assert_own_database_runs()
+
+
+def assert_own_database_runs() -> None:
+    """The bank's process coordinates, and the shop's agent dials in to it."""
+    (block,) = blocks("python")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"grpc+tls://127.0.0.1:{free.getsockname()[1]}"
+    own = read_settings(PartySettings, "shop.toml")
+    credentials = own.credentials()
+    with hosted(own, credentials) as host:
+        agent = Agent(place, own.name, 1, host, credentials, server=own.coordinator)
+        namespace: dict[str, Any] = {}
+        with running(agent):
+            text = re.sub(r"grpc\+tls://[\w.]+:8815", place, block)
+            exec(compile(text, "docs/distributed.md", "exec"), namespace)
+    namespace["con"].close()
+    assert "churn" in str(namespace["card"])
 
 
 def assert_private(folder: Path) -> None:
