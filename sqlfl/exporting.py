@@ -53,6 +53,12 @@ def exported(statement: ExportModel, saving: Saving, holders: Mapping[Client, Ho
     formats = resolve_export(statement.options, statement.sql).formats
     with saving.held(statement.name) as model:
         saving.check_here(model)
+        away = sorted(str(client) for client in model.clients if client not in holders)
+        if away:
+            raise ModelError(
+                f"model {model.name} has parts at {', '.join(away)}, whose databases are elsewhere",
+                hint="a folder has all parts of a model: all its parties must be attached here",
+            )
         return export_model(model, statement.folder, formats, holders)
 
 

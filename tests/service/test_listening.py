@@ -265,6 +265,8 @@ def test_a_party_that_returns_goes_on(place: Place, database: Open) -> None:
         with lab(link.port, tests):
             door.wait(seconds=20)
             fed.sql(f"TRAIN MODEL m USING logistic_regression {short} FROM ({query})")
+            with pytest.raises(Error, match="parts at lab/0, whose databases are elsewhere"):
+                fed.sql("EXPORT MODEL m TO 'folder'")
             link.drop()
             assert len(fed.sql(f"PREDICT MODEL m FROM ({query})")) == 400
             assert link.connections == 2
