@@ -140,7 +140,7 @@ def test_it_was_closed(tmp_path: Path, answering: Answering) -> None:
         fed.close()
         assert "as it was closed; a statement that was running there goes on" in asked.ended()
         answering.go.set()
-        until(lambda: not study.service._calls, LEASE)  # nobody asks for the answer
+        until(lambda: not study.service._calls)
 
 
 def test_an_interrupt_is_heard_once(tmp_path: Path, answering: Answering) -> None:

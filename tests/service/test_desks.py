@@ -111,7 +111,7 @@ def test_an_analyst_who_leaves_amid_a_statement(
         (desk,) = study.service._desks.values()
         fed.close()
         thread.join(10)
-        assert "a statement that was running goes on" in str(lost[0])
+        assert "a statement that was running there goes on" in str(lost[0])
         assert desk._running == 1
         assert len(study.service._calls) == 1
         go.set()
