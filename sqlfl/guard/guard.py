@@ -330,7 +330,9 @@ class Guard:
             if most is not None
         } | dict(allowances(request, found, rules))
         parts = {item.slot: parts_of(item, found, rules) for item in found.slots}
-        run = GovernedRun(request, rules, every, self._slots, allowed, parts, self._differencing)
+        run = GovernedRun(
+            request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0]
+        )
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
         self._proposals[propose.run] = Proposal(ruling, run, propose, told, views, asked)

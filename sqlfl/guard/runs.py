@@ -70,8 +70,9 @@ class GovernedRun:
     """What was checked when it was proposed holds of all that follows.
 
     rules : for each slot the strictest of its tables' policies, `every` that of all. `allowed` :
-    μ² that training may release of a row of a slot, where an account is kept. `left` : what
-    something has left of, as the ledger calls it.
+    μ² that training may release of a row of a slot, where an account is kept. `database` : the
+    client's own, of those that its connection has. `left` : what something has left of, as the
+    ledger calls it.
     """
 
     def __init__(
@@ -83,10 +84,11 @@ class GovernedRun:
         allowed: Mapping[int, float],
         parts: Mapping[int, Parts],
         differencing: Differencing,
+        database: str,
     ) -> None:
         self.rules, self.every, self.parts = rules, every, parts
         self.request, self._slots, self._allowed = request, slots, allowed
-        self._differencing = differencing
+        self._differencing, self._database = differencing, database
         self.left: set[str] = set()
         self.heard = 0.0
         """When a message was last answered, by the clock that `time.monotonic` reads."""
@@ -261,8 +263,9 @@ class GovernedRun:
         return int(self._taken[slot].somebodys[self._active[slot]].sum())
 
     def _check_into(self, request: ms.Write) -> None:
-        schema = request.table[1] if len(request.table) == 3 else ""
-        if self.every.into is None or schema.lower() != self.every.into.lower():
+        database, schema, _ = request.table if len(request.table) == 3 else ("", "", "")
+        own = database.lower() == self._database.lower()
+        if self.every.into is None or not own or schema.lower() != self.every.into.lower():
             told = "none" if self.every.into is None else f"'{self.every.into}'"
             raise refusal(f"into = {told}")
 

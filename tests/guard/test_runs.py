@@ -83,7 +83,7 @@ def begun(
 ) -> GovernedRun:
     run = GovernedRun(
         request, {0: rules}, rules, slots or Held(), allowed or {}, {0: parts},
-        cast(Differencing, seen or Seen()),
+        cast(Differencing, seen or Seen()), "memory",
     )  # fmt: skip
     run.prepared("r", 0, SIZE)
     return run
@@ -240,7 +240,11 @@ def write(*table: str) -> ms.Write:
 def test_into() -> None:
     rules = replace(OPEN, into="Told")
     told(begun(rules), write("memory", "tOLD", "t"))
-    for table in (("memory", "main", "t"), ("memory", "told", "t", "memory", "main", "t")):
+    for table in (
+        ("memory", "main", "t"),
+        ("memory", "told", "t", "memory", "main", "t"),
+        ("other", "told", "t"),  # another database of the same connection
+    ):
         refused(lambda table=table: told(begun(rules), write(*table)), "into = 'Told'")
     refused(lambda: told(begun(), write("memory", "", "t")), "into = none")
 
