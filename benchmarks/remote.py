@@ -29,7 +29,7 @@ from demo import TABLES, TRAIN
 import sqlfl
 from sqlfl.remote import certificates as ct
 from sqlfl.remote.agent import Agent
-from sqlfl.remote.frames import PIECE, SCHEMA
+from sqlfl.remote.frames import PIECE
 from sqlfl.remote.hosting import Host
 from sqlfl.remote.passes import Passes
 from sqlfl.remote.settings import CoordinatorSettings, Member, Study
@@ -145,6 +145,9 @@ def seconds(fed: sqlfl.Federation) -> float:
     began = time.perf_counter()
     fed.sql(TRAIN.replace("TRAIN", "TRAIN OR REPLACE"))
     return time.perf_counter() - began
+
+
+SCHEMA = pa.schema([("bytes", pa.uint8())])
 
 
 class Echo(flight.FlightServerBase):  # type: ignore[misc]

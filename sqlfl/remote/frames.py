@@ -1,13 +1,21 @@
 """What travels on a stream between two machines: frames, in pieces, over Arrow Flight.
 
-A frame is a header, JSON, and a body of bytes. The body travels as record batches of one column of
-bytes, which Flight sends as they lie in memory; the header comes beside the first of them, and its
-`size` says how many bytes follow. So a body is in memory once at either end, but for a piece.
+A frame is a header, JSON, and a body of bytes, of which the header's `size` says how many there
+are. All of it travels as what Flight calls application metadata: bytes that it hands over as they
+came. The first piece is the header's length (uint32), the header, and the body where that is short;
+what is left of the body follows in pieces, as it lies in memory. So a body is in memory once at
+either end, but for a piece.
+
+Nothing travels as record batches. Flight decodes these itself, before anybody here sees them, and
+7 kB that are compressed become 200 MB. Of a schema without columns it decodes nothing, whatever
+batches and dictionaries come: so a stream of any other schema is refused before its first piece is
+read.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,23 +33,29 @@ END = "end"
 """No more comes: whoever gets it lets go of the stream."""
 VERSIONS = (1,)
 """Of this format that are understood, in order; a connection speaks the newest that both know."""
-SCHEMA = pa.schema([("bytes", pa.uint8())])
+SCHEMA = pa.schema([])
 PIECE = 1 << 20
-"""Bytes of a body that travel in one record batch: a sign of life on slow links, too."""
+"""Bytes of a body that travel at once: a sign of life on slow links, too."""
+SHORT = 1 << 16
+"""Bytes of a body, at most, that travel with the header."""
 LONGEST_HEADER = 1 << 20
+LONGEST_PIECE = 4 + LONGEST_HEADER + SHORT
+"""Bytes that come at once."""
+_LENGTH = struct.Struct("<I")
 MOST_BYTES = 8 << 30
 """Of a body."""
 _NONE = pa.py_buffer(b"")
 
 
 class Reader(Protocol):
+    @property
+    def schema(self) -> pa.Schema: ...
+
     def read_chunk(self) -> Any: ...
 
 
 class Writer(Protocol):
-    def write_with_metadata(self, batch: pa.RecordBatch, metadata: pa.Buffer) -> None: ...
-
-    def write_batch(self, batch: pa.RecordBatch) -> None: ...
+    def write_metadata(self, metadata: pa.Buffer) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +116,16 @@ class Sender:
 
     def _write(self, body: pa.Buffer, header: bytes) -> None:
         """The lock is held."""
-        first, *others = range(0, len(body) or 1, PIECE)
         if self._writer is None:
             raise OSError("the stream has ended")
-        self._writer.write_with_metadata(_batch(body, first), pa.py_buffer(header))
-        if len(body):
+        first = [_LENGTH.pack(len(header)), header]
+        if short := len(body) <= SHORT:
+            first.append(body.to_pybytes())
+        self._writer.write_metadata(pa.py_buffer(b"".join(first)))
+        if short and len(body):
             self.wrote = time.monotonic()
-        for start in others:
-            self._writer.write_batch(_batch(body, start))
+        for start in () if short else range(0, len(body), PIECE):
+            self._writer.write_metadata(body.slice(start, min(PIECE, len(body) - start)))
             self.wrote = time.monotonic()
 
 
@@ -126,51 +142,64 @@ class Receiver:
         heard: Callable[[], object] = lambda: None,
     ) -> None:
         self._reader, self.most_bytes, self.heard = reader, most_bytes, heard
+        self._begun = False
 
     def receive(self) -> Frame:
         """The next frame, once it has come. Raises EOFError at the end of the stream, WireError for
         what is no frame, and what the stream raises."""
-        piece, header = self._chunk()
-        if header is None:
-            raise WireError("a piece of a body without a header")
-        told = self._header(header)
+        piece = self._piece()
+        end = self._end(piece)
+        told = self._header(piece.slice(_LENGTH.size, end - _LENGTH.size))
         kind, size = told.pop("kind", None), told.pop("size", None)
         if not isinstance(kind, str) or type(size) is not int or not 0 <= size <= self.most_bytes:
             raise WireError(
                 f"a header with no kind, or with a size that is not 0 to {self.most_bytes:,}"
             )
-        if len(piece) == size:  # as it came
-            return Frame(kind, MappingProxyType(told), piece)
+        short = piece.slice(end)
+        if len(short) == size:  # copied, so that it begins where arrays may
+            return Frame(kind, MappingProxyType(told), pa.py_buffer(short.to_pybytes()))
+        if len(short):
+            raise WireError(f"a body of {size:,} bytes, of which {len(short):,} are at its header")
         body, start = _room(size), 0
-        while True:
-            if start + len(piece) > size or (not len(piece) and start < size):
+        while start < size:
+            piece = self._piece()
+            if not 0 < len(piece) <= size - start:
                 raise WireError(f"a body of {size:,} bytes in pieces that do not make it")
             body[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
             start += len(piece)
-            if start == size:
-                return Frame(kind, MappingProxyType(told), pa.py_buffer(body))
-            piece, header = self._chunk()
-            if header is not None:
-                raise WireError("a header amid the pieces of a body")
+        return Frame(kind, MappingProxyType(told), pa.py_buffer(body))
 
-    def _chunk(self) -> tuple[pa.Buffer, pa.Buffer | None]:
+    def _piece(self) -> pa.Buffer:
+        if not self._begun and self._reader.schema != SCHEMA:
+            raise WireError("a stream of another format: the other side has another sqlfl, or none")
+        self._begun = True
         try:
             chunk = self._reader.read_chunk()
         except StopIteration:
             raise EOFError from None
         self.heard()
-        if chunk.data is None or chunk.data.schema != SCHEMA:
-            raise WireError("a record batch of other columns than one of bytes")
-        column = chunk.data.column(0)
-        if column.null_count:
-            raise WireError("a record batch with bytes that are NULL")
-        data = column.buffers()[1]
-        return _NONE if data is None else data.slice(column.offset, len(column)), chunk.app_metadata
+        if chunk.data is not None or chunk.app_metadata is None:
+            raise WireError("a record batch, where there are none")
+        if len(chunk.app_metadata) > LONGEST_PIECE:
+            raise WireError(
+                f"{len(chunk.app_metadata):,} bytes at once; {LONGEST_PIECE:,} are taken"
+            )
+        return chunk.app_metadata
+
+    @staticmethod
+    def _end(piece: pa.Buffer) -> int:
+        """Where the header ends with which this piece begins."""
+        if len(piece) < _LENGTH.size:
+            raise WireError("a piece of a body without a header")
+        (length,) = _LENGTH.unpack(piece.slice(0, _LENGTH.size))
+        if length > LONGEST_HEADER:
+            raise WireError(f"a header of {length:,} bytes; {LONGEST_HEADER:,} are taken")
+        if _LENGTH.size + length > len(piece):
+            raise WireError(f"a header of {length:,} bytes in a piece of {len(piece):,}")
+        return _LENGTH.size + int(length)
 
     @staticmethod
     def _header(header: pa.Buffer) -> dict[str, Any]:
-        if len(header) > LONGEST_HEADER:
-            raise WireError(f"a header of {len(header):,} bytes; {LONGEST_HEADER:,} are taken")
         try:
             found = json.loads(header.to_pybytes())
         except (ValueError, RecursionError):
@@ -209,9 +238,3 @@ def _room(size: int) -> np.ndarray:
         return np.empty(size, np.uint8)
     except MemoryError:
         raise WireError(f"a body of {size:,} bytes, for which there is no memory") from None
-
-
-def _batch(body: pa.Buffer, start: int) -> pa.RecordBatch:
-    piece = body.slice(start, min(PIECE, len(body) - start))
-    column = pa.Array.from_buffers(pa.uint8(), len(piece), [None, piece])
-    return pa.record_batch([column], schema=SCHEMA)

@@ -11,13 +11,26 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from sqlfl.remote.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, Sender
+from sqlfl.remote.frames import (
+    END,
+    LONGEST_PIECE,
+    MOST_BYTES,
+    SCHEMA,
+    Frame,
+    Receiver,
+    Sender,
+)
 
 log = logging.getLogger("sqlfl.remote")
 
 PING, PONG = "ping", "pong"
 WELCOMED = 30.0
 """Seconds within which a coordinator is to say whom it takes."""
+LIMITS = [
+    ("grpc.max_receive_message_length", LONGEST_PIECE + (1 << 12)),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+]
+"""Of what gRPC takes: no more at once than a piece, and nothing that it would have to unpack."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,7 @@ class Stream:
             tls_root_certs=credentials.authority,
             cert_chain=credentials.certificate,
             private_key=credentials.key,
+            generic_options=LIMITS,
         )
         self.ended = threading.Event()
         self._closing = threading.Lock()

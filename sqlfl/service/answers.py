@@ -1,12 +1,14 @@
 """What goes to an analyst elsewhere, as bytes: results, models, plans and errors.
 
-Rows are an Arrow stream; what belongs to them is JSON in its schema. Nothing that is read is run:
-what draws a result is a name of `sqlfl.pictures`.
+Rows are an Arrow stream; what belongs to them is JSON before it. Nothing that is read is run: what
+draws a result is a name of `sqlfl.pictures`; and what is read takes about the room of its bytes, as
+nothing that is compressed is.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,8 +22,12 @@ from sqlfl.planner.explain.explained import ExplainedPlan
 from sqlfl.result import Result
 from sqlfl.store.model_document import history_to_bytes, model_from, model_to_json
 from sqlfl.store.registry import Model
+from sqlfl.store.stored_arrow import ANY, check_stream
 
-TOLD = b"sqlfl"
+LARGEST_SCHEMA = 1 << 20
+"""Bytes, of some thousand columns: its reader may take some hundred times as much."""
+ALIGNMENT = 64
+_LENGTH = struct.Struct("<Q")
 
 
 def result_to_bytes(result: Result) -> pa.Buffer:
@@ -149,23 +155,36 @@ def _span(found: object) -> tuple[int, int] | None:
 
 
 def _bytes(table: pa.Table | None, told: Mapping[str, object]) -> pa.Buffer:
+    """The length of the JSON (uint64), the JSON, and the stream, from a multiple of 64 bytes on."""
     own = pa.table({}) if table is None else table
-    schema = own.schema.with_metadata({TOLD: json.dumps(told).encode()})
+    text = json.dumps(told).encode()
+    text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(own.replace_schema_metadata(schema.metadata))
+    sink.write(_LENGTH.pack(len(text)) + text)
+    with pa.ipc.new_stream(sink, own.schema.remove_metadata()) as writer:
+        writer.write_table(own.replace_schema_metadata(None))
     return sink.getvalue()
 
 
 def _read(data: pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
     try:
-        with pa.ipc.open_stream(data) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-        told = json.loads((table.schema.metadata or {})[TOLD])
+        (length,) = _LENGTH.unpack(data.slice(0, _LENGTH.size))
+        start = _LENGTH.size + length
+        if start > len(data):
+            raise ValueError(f"{length:,} bytes of JSON in {len(data):,}")
+        told = json.loads(data.slice(_LENGTH.size, length).to_pybytes())
         if not isinstance(told, dict):
             raise ValueError("no object")
-    except (pa.ArrowException, ValueError, KeyError, RecursionError, OSError) as error:
+        stream = data.slice(start)
+        check_stream(stream, LARGEST_SCHEMA, ANY)
+        with pa.ipc.open_stream(stream) as reader:
+            table = reader.read_all()
+        if table.num_rows > 8 * len(stream):  # of less than a bit each
+            raise ValueError(f"{table.num_rows:,} rows in {len(stream):,} bytes")
+        table.validate(full=True)
+    except (
+        pa.ArrowException, ValueError, RecursionError, OSError, MemoryError, struct.error,
+    ) as error:  # fmt: skip
         raise WireError(f"an answer that cannot be read: {error}") from None
     return table.replace_schema_metadata(None), told
 

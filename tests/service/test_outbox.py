@@ -25,12 +25,12 @@ class Stuck(Pipe):
         self.reads, self.begun = threading.Event(), threading.Event()
         self.broken = False
 
-    def write_with_metadata(self, batch: pa.RecordBatch, metadata: pa.Buffer) -> None:
+    def write_metadata(self, metadata: pa.Buffer) -> None:
         self.begun.set()
         assert self.reads.wait(20)
         if self.broken:
             raise OSError("broken")
-        super().write_with_metadata(batch, metadata)
+        super().write_metadata(metadata)
 
 
 def received(pipe: Pipe) -> list[str]:

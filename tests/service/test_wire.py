@@ -466,8 +466,8 @@ NAMES = ("number", "client", "study", "pass", "received", "what", "failed", "ver
          "boot", "clients")  # fmt: skip
 
 
-def nonsense(draw: random.Random) -> list[tuple[pa.RecordBatch, bytes | None]]:
-    """Batches with their headers: truncated, oversized, changed, and such as could be."""
+def nonsense(draw: random.Random) -> list[bytes | None]:
+    """Pieces, and batches (None): truncated, oversized, changed, and such as could be."""
     told: dict[str, Any] = {name: draw.choice(VALUES) for name in draw.sample(NAMES, 4)}
     told |= {"kind": draw.choice(KINDS), "size": draw.choice([0, 0, 1, 3, 2**33, 2**62, -1, "1"])}
     if draw.random() < 0.5:
@@ -486,31 +486,24 @@ def nonsense(draw: random.Random) -> list[tuple[pa.RecordBatch, bytes | None]]:
     elif shape < 0.38:
         header = b" " * (1 << 20) + header
     size = draw.choice([0, 0, 1, 3, 10, 10_000])
-    found: list[tuple[pa.RecordBatch, bytes | None]] = [
-        (_batch(size), None if draw.random() < 0.05 else header)
-    ]
-    found += [
-        (_batch(draw.choice([0, 1, 5])), draw.choice([None, header]))
-        for _ in range(draw.randrange(3))
-    ]
+    length = draw.choice([0, 2**31]) if draw.random() < 0.05 else len(header)
+    found: list[bytes | None] = [length.to_bytes(4, "little") + header + bytes(size)]
+    found += [draw.choice([None, b"", b"x", bytes(5)]) for _ in range(draw.randrange(3))]
     return found
 
 
-def _batch(size: int) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(np.zeros(size, np.uint8))], schema=SCHEMA)
-
-
 def put(writer: Any, draw: random.Random) -> int:
-    frames = nonsense(draw)
-    for batch, header in frames:
-        if header is None:
-            writer.write_batch(batch)
+    pieces = nonsense(draw)
+    for piece in pieces:
+        if piece is None:
+            writer.write_batch(pa.record_batch([], schema=SCHEMA))
         else:
-            writer.write_with_metadata(batch, pa.py_buffer(header))
-    return len(frames)
+            writer.write_metadata(pa.py_buffer(piece))
+    return len(pieces)
 
 
-SCHEMAS = (SCHEMA, SCHEMA, SCHEMA, SCHEMA, pa.schema([("bytes", pa.string())]), pa.schema([]),
+SCHEMAS = (SCHEMA, SCHEMA, SCHEMA, SCHEMA, pa.schema([("bytes", pa.string())]),
+           pa.schema([("bytes", pa.uint8())]),
            pa.schema([("a", pa.dictionary(pa.int8(), pa.string()))]))  # fmt: skip
 FRAMES = 20_000 if THOROUGH else 300
 

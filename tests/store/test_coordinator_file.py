@@ -166,8 +166,8 @@ def stream(table: pa.Table, compression: str | None = None) -> bytes:
 STREAMS = {
     "text": (stream(pa.table({"epoch": ["a"]})), "hold no numbers"),
     "nested": (stream(pa.table({"epoch": [[1]]})), "hold no numbers"),
-    "compressed": (stream(pa.table({"epoch": [0] * 10**6}), "zstd"), "a compressed batch"),
-    "compressed otherwise": (stream(pa.table({"epoch": [0] * 99}), "lz4"), "a compressed batch"),
+    "compressed": (stream(pa.table({"epoch": [0] * 10**6}), "zstd"), "a compressed record batch"),
+    "compressed otherwise": (stream(pa.table({"epoch": [0] * 99}), "lz4"), "a compressed record"),
     "very wide": (
         stream(pa.table({f"c{k}": pa.array([], pa.int8()) for k in range(2000)})), "a schema of"),
     "cut": (stream(pa.table({"epoch": [0] * 99}))[:-300], "no Arrow stream"),
