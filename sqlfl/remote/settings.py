@@ -91,6 +91,10 @@ class CoordinatorSettings(Identity):
     """Seconds between two signs of life."""
     statements: int = positive(4)
     """That one analyst may have running at once."""
+    streams: int = positive(16)
+    """That one certificate may have open at once."""
+    strangers: int = positive(256)
+    """Streams, of all, that have not said yet who they are."""
 
 
 @dataclass(frozen=True, kw_only=True)

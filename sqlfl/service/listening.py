@@ -19,9 +19,10 @@ from sqlfl.service.federation import SETTINGS
 from sqlfl.service.line import Line
 from sqlfl.service.members import Members
 from sqlfl.service.outbox import Outbox
-from sqlfl.service.server import ENDS, CoordinatorServer, Refusal, Times
+from sqlfl.service.server import ENDS, CoordinatorServer, Times
 from sqlfl.service.service import ANALYST
 from sqlfl.service.speaking import Speaker
+from sqlfl.service.streams import Call, Most, Refusal
 from sqlfl.session import Federation
 
 log = logging.getLogger("sqlfl.remote")
@@ -100,6 +101,7 @@ class Listener:
             self._server = CoordinatorServer(
                 location, called, self, credentials,
                 Times(settings.lease, settings.heartbeat), {ANALYST: _no_analysts},
+                most=Most(settings.streams, settings.strangers),
             )  # fmt: skip
         except BaseException:
             fed.listeners.leave(self)
@@ -241,7 +243,7 @@ def _speaker(
     return speaker
 
 
-def _no_analysts(identity: str, receiver: Receiver, sender: Outbox) -> None:
+def _no_analysts(identity: str, receiver: Receiver, sender: Outbox, call: Call) -> None:
     receiver.receive()  # who is still writing would not read why
     raise Refusal(
         "no analysts are taken here: this is the process of one who works with a database of its "

@@ -9,7 +9,7 @@ from sqlfl.errors import Error
 from sqlfl.remote.certificates import checked_name
 from sqlfl.remote.settings import CoordinatorSettings
 from sqlfl.service.line import Line
-from sqlfl.service.server import Refusal
+from sqlfl.service.streams import Refusal
 
 log = logging.getLogger("sqlfl.remote")
 

@@ -20,8 +20,10 @@ from sqlfl.errors import Error, WireError
 from sqlfl.remote.agent import HELLO, PARTY, REFUSED, WELCOME
 from sqlfl.remote.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.remote.stream import PING, PONG, Credentials
+from sqlfl.service.connections import cut
 from sqlfl.service.line import Line
 from sqlfl.service.outbox import Outbox
+from sqlfl.service.streams import NAME, Call, Most, Refusal, Streams
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -33,17 +35,18 @@ class Times:
     lease: float = 60.0
     """For which a party that is away is waited for."""
     heartbeat: float = 5.0
-    """Between two signs of life; a stream without any for three is given up."""
+    """Between two signs of life; a stream without any for three is given up, and ended after
+    twelve."""
 
 
 ENDS = "the coordinator ends"
 MOST_HELLO = 1 << 16
 """Bytes of a body, from whom nobody knows yet."""
 LONGEST_END = 10.0
-
-
-class Refusal(Error):
-    """Whoever connects is told why, and goes."""
+READ = 0.5
+"""Seconds for who is sent away unheard to read why."""
+LET_GO = 1.0
+"""Seconds in which whoever is told of the end lets go of a stream; others are cut off."""
 
 
 class Admits(Protocol):
@@ -60,15 +63,16 @@ class Admits(Protocol):
     def disconnected(self, line: Line) -> None: ...
 
 
-Door = Callable[[str, Receiver, Outbox], None]
-"""Speaks with one that has connected: identity, and both directions; it ends with its return."""
+Door = Callable[[str, Receiver, Outbox, Call], None]
+"""Speaks with one that has connected: identity, and both directions; it ends with its return. It
+says of the call whose it is, where there is no certificate, and that it has been let in."""
 
 
 class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     """location : 'grpc+tls://0.0.0.0:8815', or 'grpc://...' where no credentials are given, and
     everybody is taken for whom they say. coordinator : what it is called. doors : for streams of
-    other descriptors than a party's. each : called at every heartbeat. Raises Error where it cannot
-    listen.
+    other descriptors than a party's. each : called at every heartbeat. most : streams that there
+    may be. Raises Error where it cannot listen.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         doors: Mapping[str, Door] | None = None,
         most_bytes: int = MOST_BYTES,
         each: Callable[[], object] = lambda: None,
+        most: Most | None = None,
     ) -> None:
         tls = {}
         if credentials.certificate is not None:
@@ -89,8 +94,9 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 "verify_client": True,
                 "root_certificates": credentials.authority,
             }
+        self._streams = Streams(most or Most(), 12.0 * times.heartbeat)
         try:
-            super().__init__(location, **tls)
+            super().__init__(location, middleware={NAME: self._streams}, **tls)
         except (pa.ArrowException, OSError) as error:
             raise Error(f"cannot listen at {location}: {_taken(error, location)}") from error
         self._coordinator, self._admits, self._times = coordinator, admits, times
@@ -107,23 +113,33 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         writer.begin(SCHEMA)
         sender = Outbox(writer)
-        receiver = Receiver(reader, MOST_HELLO, sender.heard)
+        call = self._streams.of(context)
+
+        def heard() -> None:
+            sender.heard()
+            call.heard()
+
+        receiver = Receiver(reader, MOST_HELLO, heard)
         self._outboxes.add(sender)
         identity = context.peer_identity().decode("utf-8", "replace")
         what = b"/".join(descriptor.path or []).decode("utf-8", "replace")
         try:
             if self._over.is_set():
                 raise Refusal(ENDS)
+            if not self._insecure:
+                call.known(identity)
             door = self._party if what == PARTY else self._doors.get(what)
             if door is None:
                 receiver.receive()  # who is still writing would not read why
                 raise Refusal(f"there is nothing called {what!r:.60} here")
-            door(identity, receiver, sender)
+            door(identity, receiver, sender, call)
         except (Refusal, WireError) as error:
             log.warning("%s (%s) is sent away: %s", identity or "somebody", context.peer(), error)
             with suppress(pa.ArrowException, OSError):
                 sender.send(Frame(REFUSED, {"why": error.message}))
                 sender.flush()
+            if not (self._insecure or call.who):
+                self._over.wait(READ)  # who is still writing would not read why
         except (EOFError, pa.ArrowException, OSError) as error:
             log.info("%s (%s) has gone", identity or "somebody", context.peer())
             log.debug("of what it has gone: %s", error)
@@ -131,7 +147,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             self._outboxes.discard(sender)
             sender.close()
 
-    def _party(self, identity: str, receiver: Receiver, sender: Outbox) -> None:
+    def _party(self, identity: str, receiver: Receiver, sender: Outbox, call: Call) -> None:
         hello = receiver.receive()
         if hello.kind != HELLO:
             raise WireError(f"{hello.kind} came where a hello does")
@@ -139,6 +155,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         name, clients = hello.text("name"), hello.number("clients")
         if self._insecure:
             identity = hello.text("agent", name)
+            call.known(identity)
         line = self._admits.party(identity, name, clients)
         first = hello.told.get("first", line.first)
         if first != line.first:
@@ -146,6 +163,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                 f"{identity} is agent {line.first} of party {name}, and serves its database "
                 f"{first!r:.20}: `index` in its configuration is to be {line.first}"
             )
+        call.enter()
         sender.send(
             Frame(
                 WELCOME,
@@ -161,9 +179,10 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
         boot = hello.text("boot")
         receiver.most_bytes = self._most_bytes
         with self._watched(lambda: line.disconnect(sender)) as watch:
+            before = receiver.heard
 
             def heard() -> None:
-                sender.heard()
+                before()
                 watch.heard()
 
             receiver.heard = heard
@@ -189,14 +208,17 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def shutdown(self, seconds: float = LONGEST_END) -> bool:
         """Streams end; what was asked of parties and not answered is lost. Who does not let go of
-        a stream within that time, as a process that is stopped, is not waited for; whether all
-        have."""
+        a stream, as a process that is stopped, is cut off, and after that time not waited for;
+        whether all have gone."""
         self._over.set()
         for sender in tuple(self._outboxes):
             with suppress(pa.ArrowException, OSError):
                 sender.send(Frame(END))
         ending = threading.Thread(target=super().shutdown, name="sqlfl-end", daemon=True)
         ending.start()
+        ending.join(min(LET_GO, seconds))
+        if ending.is_alive() and (ended := cut(self.port)):
+            log.info("%d connections that were not let go of are ended", ended)
         ending.join(seconds)
         if ending.is_alive():
             log.warning("%d streams have not ended, and are left", len(self._outboxes))
@@ -217,6 +239,7 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
             for watch in tuple(self._watches):
                 watch.look(3.0 * self._times.heartbeat)
             self._each()
+            self._streams.look(self.port)
 
 
 def _taken(error: BaseException, location: str) -> str:

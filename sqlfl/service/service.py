@@ -23,7 +23,8 @@ from sqlfl.service.desks import Desk
 from sqlfl.service.members import Members
 from sqlfl.service.outbox import Outbox
 from sqlfl.service.pages import Pages
-from sqlfl.service.server import ENDS, CoordinatorServer, Refusal, Times
+from sqlfl.service.server import ENDS, CoordinatorServer, Times
+from sqlfl.service.streams import Call, Most, Refusal
 
 log = logging.getLogger("sqlfl.remote")
 
@@ -74,8 +75,9 @@ class Service:
             if status is not None:
                 self._pages = Pages(status, self.board, lambda: self._closing, open=status_open)
             self._server = CoordinatorServer(
-                location, settings.name, members, credentials, times, doors, each=self._forget
-            )
+                location, settings.name, members, credentials, times, doors,
+                each=self._forget, most=Most(settings.streams, settings.strangers),
+            )  # fmt: skip
         except BaseException:
             if self._pages is not None:
                 self._pages.close()
@@ -124,7 +126,7 @@ class Service:
 
     # -- analysts ---------------------------------------------------------------------------------
 
-    def _analyst(self, identity: str, receiver: Receiver, sender: Outbox) -> None:
+    def _analyst(self, identity: str, receiver: Receiver, sender: Outbox, call: Call) -> None:
         hello = receiver.receive()
         if hello.kind != HELLO:
             raise WireError(f"{hello.kind} came where a hello does")
@@ -134,6 +136,8 @@ class Service:
         if not 32 <= len(end) <= 64:
             raise WireError(f"an end of {len(end)} letters")
         analyst = self._known(identity, study, speaker)
+        call.known(analyst)
+        call.enter()
         try:
             desk = self._desk(study, analyst)
         except Error as error:

@@ -12,7 +12,8 @@ from sqlfl.remote import certificates as ct
 from sqlfl.remote.agent import Agent
 from sqlfl.remote.stream import Credentials
 from sqlfl.service.line import Line
-from sqlfl.service.server import CoordinatorServer, Refusal, Times
+from sqlfl.service.server import CoordinatorServer, Times
+from sqlfl.service.streams import Most, Refusal
 
 AUTHORITY_KEY, AUTHORITY = ct.make_authority("authority")
 QUICK = Times(lease=2.0, heartbeat=0.2)
@@ -86,11 +87,11 @@ class Admitting:
 
 @contextmanager
 def serving(
-    admits: Admitting, *, secure: bool, times: Times = QUICK
+    admits: Admitting, *, secure: bool, times: Times = QUICK, most: Most | None = None
 ) -> Iterator[CoordinatorServer]:
     location = "grpc+tls://127.0.0.1:0" if secure else "grpc://127.0.0.1:0"
     own = SERVER if secure else Credentials()
-    server = CoordinatorServer(location, "coordinator", admits, own, times)
+    server = CoordinatorServer(location, "coordinator", admits, own, times, most=most)
     try:
         yield server
     finally:

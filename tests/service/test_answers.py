@@ -60,10 +60,15 @@ WRONG = {
 }  # fmt: skip
 
 
+POOLS: list[pa.MemoryPool] = []
+"""That are never let go of: what was taken from one is given back to it whenever that may be."""
+
+
 @pytest.mark.parametrize(("data", "why"), WRONG.values(), ids=WRONG)
 def test_what_is_no_answer(data: pa.Buffer, why: str) -> None:
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
+    POOLS.append(pool)
     pa.set_memory_pool(pool)
     try:
         with pytest.raises(WireError, match=why):

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 
 import pyarrow as pa
+import pytest
 
 from sqlfl.remote.agent import HELLO, PARTY, Agent
 from sqlfl.remote.frames import VERSIONS, Frame
@@ -53,7 +54,7 @@ def test_nothing_begins_while_it_ends() -> None:
     assert calls.running == 0
 
 
-def test_who_does_not_go_is_left() -> None:
+def test_who_does_not_go_is_cut_off() -> None:
     """A process that is stopped reads nothing, and keeps its connection."""
     admits = Admitting("bank")
     server = served(admits)
@@ -62,6 +63,21 @@ def test_who_does_not_go_is_left() -> None:
         stream.sender.send(Frame(HELLO, told))
         assert admits.there["bank"].wait(20)
         began = time.monotonic()
+        assert server.shutdown()
+        assert time.monotonic() - began < 4.0
+        assert admits.gone["bank"].is_set()
+
+
+def test_who_cannot_be_cut_off_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a system does not say which files a process has."""
+    admits = Admitting("bank")
+    server = served(admits)
+    with Stream(at(server, secure=False), Credentials(), PARTY) as stream:
+        told = {"versions": list(VERSIONS), "name": "bank", "clients": 1, "boot": "b"}
+        stream.sender.send(Frame(HELLO, told))
+        assert admits.there["bank"].wait(20)
+        monkeypatch.setattr("sqlfl.service.connections._PLACES", ())
+        began = time.monotonic()
         assert not server.shutdown(0.3)
         assert time.monotonic() - began < 5.0
-    assert server.shutdown(20.0)
+    assert admits.gone["bank"].wait(20)

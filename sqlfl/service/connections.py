@@ -1,0 +1,65 @@
+"""TCP connections of a port of this process: which there are, and their end.
+
+Flight's server has no way to end a stream whose peer says nothing: the thread that serves it waits
+for ever. Its connection can be ended, by the process that has it, whatever holds it. Where a system
+does not list a process's own files (neither /proc nor /dev/fd), none are found.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TypeAlias
+from urllib.parse import unquote
+
+Peer: TypeAlias = tuple[str, int]
+"""Address and port of the other end."""
+_PLACES = ("/proc/self/fd", "/dev/fd")
+_MAPPED = "::ffff:"
+
+
+def peer_of(text: str) -> Peer | None:
+    """Of what gRPC calls it: 'ipv4:127.0.0.1:40546', 'ipv6:[::1]:40546'."""
+    kind, _, place = unquote(text).partition(":")
+    host, _, port = place.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return _host(host.strip("[]")), int(port)
+
+
+def cut(port: int, which: Callable[[Peer], bool] = lambda _: True) -> int:
+    """End the connections to this port of ours that `which` is true of; how many. Whoever reads or
+    writes there goes on with an error."""
+    found = 0
+    for own, peer in _connections(port):
+        if which(peer):
+            with suppress(OSError):  # it has ended by itself
+                own.shutdown(socket.SHUT_RDWR)
+                found += 1
+    return found
+
+
+def _connections(port: int) -> Iterator[tuple[socket.socket, Peer]]:
+    place = next((place for place in _PLACES if os.path.isdir(place)), None)
+    for name in os.listdir(place) if place is not None else ():
+        with suppress(OSError):  # a file that was closed since, or another one's
+            number = os.dup(int(name))  # of which nobody makes another one meanwhile
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.close(number)
+                continue
+            with socket.socket(fileno=number) as own:
+                if own.family in (socket.AF_INET, socket.AF_INET6) and _port(own) == port:
+                    host, peer, *_ = own.getpeername()
+                    yield own, (_host(host), peer)
+
+
+def _port(own: socket.socket) -> int:
+    return int(own.getsockname()[1])
+
+
+def _host(text: str) -> str:
+    host = text.partition("%")[0]  # without its zone
+    return host.removeprefix(_MAPPED) if "." in host else host

@@ -1,0 +1,145 @@
+"""Streams of a server: how many there may be, and for how long one may say nothing.
+
+Each is served by a thread that waits for what comes, from its first byte on. So what is not bounded
+here is bounded by the machine's threads alone: by how many have not said who they are, and by how
+many one certificate has.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.flight as flight
+
+from sqlfl.errors import Error
+from sqlfl.service.connections import Peer, cut, peer_of
+
+log = logging.getLogger("sqlfl.remote")
+
+NAME = "streams"
+HELLO = 10.0
+"""Seconds within which a connection is to say who it is."""
+
+
+class Refusal(Error):
+    """Whoever connects is told why, and goes."""
+
+
+@dataclass(frozen=True)
+class Most:
+    each: int = 16
+    """Streams of one certificate."""
+    strangers: int = 256
+    """Streams that have not said who they are."""
+
+
+class Call(flight.ServerMiddleware):  # type: ignore[misc]
+    """One stream. `who` is empty until it is known."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self.peer: Peer | None = None
+        self.who = ""
+        self.let_in = False
+        self.last = time.monotonic()
+
+    def heard(self) -> None:
+        """Something has come."""
+        self.last = time.monotonic()
+
+    def known(self, who: str) -> None:
+        """Whose it is. Raises Refusal where there are too many of theirs."""
+        self._streams.known(self, who)
+
+    def enter(self) -> None:
+        """It has said who it is, and may stay."""
+        self._streams.enter(self)
+
+    def call_completed(self, exception: Any) -> None:
+        self._streams.over(self)
+
+
+class Streams(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Of one server. silent : seconds after which one that was let in, and says nothing, is ended.
+
+    Everything else that Flight serves is refused, before it has a thread that waits.
+    """
+
+    def __init__(self, most: Most, silent: float) -> None:
+        self._most, self._silent = most, silent
+        self._lock = threading.Lock()
+        self._calls: set[Call] = set()
+        self._of: Counter[str] = Counter()
+        self._strangers = 0
+        self._since: dict[Peer, float] = {}
+        """When a connection without streams was first seen."""
+
+    def start_call(self, info: Any, headers: Any) -> Call:
+        if info.method != flight.FlightMethod.DO_EXCHANGE:
+            raise flight.FlightUnavailableError("there is nothing of this kind here")
+        with self._lock:
+            if self._strangers >= self._most.strangers:
+                why = f"{self._strangers} streams have not said who they are: come again later"
+                log.warning("somebody is sent away: %s", why)
+                raise flight.FlightUnavailableError(why)
+            self._strangers += 1
+            call = Call(self)
+            self._calls.add(call)
+        return call
+
+    def of(self, context: Any) -> Call:
+        """That which is served by this call of Flight's."""
+        call: Call = context.get_middleware(NAME)
+        call.peer = peer_of(context.peer())
+        return call
+
+    def known(self, call: Call, who: str) -> None:
+        with self._lock:
+            if call.who == who:
+                return
+            if self._of[who] >= self._most.each:
+                raise Refusal(
+                    f"{who!r:.80} has {self._most.each} streams already: `streams` in the "
+                    "coordinator's configuration says how many"
+                )
+            call.who = who
+            self._of[who] += 1
+
+    def enter(self, call: Call) -> None:
+        call.heard()
+        with self._lock:
+            self._strangers -= not call.let_in
+            call.let_in = True
+
+    def over(self, call: Call) -> None:
+        with self._lock:
+            self._calls.discard(call)
+            self._strangers -= not call.let_in
+            if call.who:
+                self._of[call.who] -= 1
+                self._of += Counter()  # those with none are left out
+
+    def look(self, port: int) -> None:
+        """End what has said nothing for too long: streams, and connections that have none."""
+        now = time.monotonic()
+        with self._lock:
+            calls = tuple(self._calls)
+        late = {call.peer for call in calls if now > call.last + self._patience(call)}
+        busy = {call.peer for call in calls}
+        seen: dict[Peer, float] = {}
+
+        def is_late(peer: Peer) -> bool:
+            seen[peer] = now if peer in busy else self._since.get(peer, now)
+            return peer in late or now > seen[peer] + HELLO
+
+        if ended := cut(port, is_late):
+            log.warning("%d connections that said nothing are ended", ended)
+        self._since = seen
+
+    def _patience(self, call: Call) -> float:
+        return max(HELLO, self._silent) if call.let_in else HELLO
