@@ -28,7 +28,8 @@ from sqlfl.udfs.label_secret import Holders
 
 
 class End(Protocol):
-    """A client that serves elsewhere."""
+    """A client that serves elsewhere. It may have a `secret`: a text by which the secrets of those
+    that have one are told apart."""
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
         """The reply to one request. Raises LostError where none comes."""
@@ -75,6 +76,8 @@ class Parties:
         self.handlers = Handlers()
         self.interrupts: dict[Client, Callable[[], None]] = {}
         self.servers: dict[Client, PartyClient] = {}
+        self._ends: dict[Client, End] = {}
+        """Of those that serve elsewhere."""
         self._combined: dict[Client, CombinedClient] = {}
         self.observers = Observers()
 
@@ -174,6 +177,7 @@ class Parties:
                     self.handlers.leave(client)
                     del self.interrupts[client]
                 raise
+            self._ends |= own
             self.clients = {**self.clients, name: tuple(own)}
 
     @property
@@ -202,7 +206,25 @@ class Parties:
             gone = [name for name in self.clients if name.lower() in going]
             clients = tuple(client for name in gone for client in self.clients[name])
             self.clients = {name: own for name, own in self.clients.items() if name not in gone}
+            for client in clients:
+                self._ends.pop(client, None)
         return clients
+
+    def check_secrets(self, clients: Iterable[Client]) -> None:
+        """Raises Error where some that serve elsewhere say that they have other secrets."""
+        found: dict[str, list[str]] = {}
+        for client in clients:
+            secret = getattr(self._ends.get(client), "secret", "")
+            if secret:
+                found.setdefault(secret, []).append(str(client))
+        if len(found) > 1:
+            groups = "; ".join(", ".join(own) for own in found.values())
+            raise Error(
+                "parties have different secrets, so that no join key of one would be found at "
+                f"another: {groups}",
+                hint="one of them wraps its own for the others: sqlfl keygen secret --from "
+                "parties.secret --key ITS.key --certificate ITS.crt --to OTHER.crt",
+            )
 
     def detach(self, name: str, leave: Callable[[Sequence[Client]], None]) -> None:
         """Forget the party, and close what was opened for it.
@@ -236,6 +258,7 @@ class Parties:
                 for client in clients:
                     self.handlers.leave(client)
                     del self.interrupts[client]
+                    self._ends.pop(client, None)
                     if self._places.pop(client, None) is not None:
                         stack.callback(self.servers.pop(client).close)
                 whole = clients[0].whole

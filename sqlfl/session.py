@@ -443,6 +443,7 @@ class Federation(Face):
         )
 
     def _running(self, plan: FederatedPlan, run: str) -> AbstractContextManager[None]:
+        self._parties.check_secrets(plan.clients)
         self._border.govern(plan.run.governed)
         return running(plan, run, self._border.channel)  # also while closing
 

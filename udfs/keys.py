@@ -48,6 +48,16 @@ def run_key(secret: bytes, run: str, nonces: Array) -> bytes:
     return derive(secret, run, *(bytes(nonce).hex() for nonce in nonces))
 
 
+def check_value(secret: bytes, session: str) -> str:
+    """What tells two secrets apart, and nothing else of them: 32 hexadecimal digits.
+
+    Of one session. Whoever sees it can try secrets against it, of which there are 2²⁵⁶. Its label
+    has a line break, which no run's id may have: it is no run's key, whatever the session is said
+    to be.
+    """
+    return derive(secret, "whether secrets\nare equal", session)[:TAG_BYTES].hex()
+
+
 def pads(key: bytes) -> dict[str, bytes]:
     """The two parameters of `tag` for an HMAC key."""
     if len(key) > _BLOCK:

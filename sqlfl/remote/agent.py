@@ -33,6 +33,8 @@ log = logging.getLogger("sqlfl.remote")
 PARTY = "party"
 """The descriptor of a party's stream."""
 HELLO, WELCOME, REFUSED = "hello", "welcome", "refused"
+SECRET = "secret"
+"""By what the parties' secrets are told apart, once a session is known."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two attempts to connect: twice as long each time, and a random part of it."""
 SHARE = 8
@@ -44,8 +46,9 @@ AGAIN = 0.05
 class Serves(Protocol):
     """What answers for the party's clients, by their numbers; from several threads."""
 
-    def welcome(self, coordinator: str, session: str) -> None:
-        """Of which coordinator, and which process of it, requests come from now on."""
+    def welcome(self, coordinator: str, session: str) -> str:
+        """Of which coordinator, and which process of it, requests come from now on; what its secret
+        is told apart by (`sqlfl.udfs.keys.check_value`), empty where it has none."""
         ...
 
     def forget(self) -> None:
@@ -184,7 +187,9 @@ class Agent:
             if self._terms is None or terms.session != self._terms.session:
                 turns.clear()
                 self._replies = Replies()  # what is still served ends up in those before
-            self._serves.welcome(terms.coordinator, terms.session)
+            check = self._serves.welcome(terms.coordinator, terms.session)
+            if check:
+                stream.sender.send(Frame(SECRET, {"check": check}))
             self._terms, self._stream, self._served = terms, stream, True
             self._longest = min(LONGEST_WAIT, max(FIRST_WAIT, terms.lease / SHARE))
             self._seen(f"connected to {terms.coordinator}")

@@ -33,6 +33,7 @@ from sqlfl.remote.passes import Passes
 from sqlfl.remote.settings import PartySettings, secret_of
 from sqlfl.remote.stream import Credentials
 from sqlfl.schema import Client
+from sqlfl.udfs.keys import check_value
 from sqlfl.udfs.label_secret import Holders
 from sqlfl.wire import encode, received
 
@@ -110,12 +111,13 @@ class Host:
                 stack.callback(con.close)
             self._retire()
 
-    def welcome(self, coordinator: str, session: str) -> None:
+    def welcome(self, coordinator: str, session: str) -> str:
         """As `sqlfl.remote.agent.Serves`: what runs of another process of the coordinator have left
         is forgotten; blocks of models stay."""
         if session != self._session:
             self._retire()
             self._coordinator, self._session = coordinator, session
+        return check_value(self._secrets.federation, session)
 
     def forget(self) -> None:
         self._session = ""

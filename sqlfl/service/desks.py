@@ -62,6 +62,10 @@ class RemoteEnd:
                 self.line.leave(0, data, self.study, self.speaker())
             raise
 
+    @property
+    def secret(self) -> str:
+        return self.line.secret
+
     def interrupt(self) -> None:
         self.line.interrupt(0, self.study, self.speaker())
 

@@ -64,6 +64,8 @@ class Line:
         self._received: set[int] = set()
         self._sender: Sender | None = None
         self._boot = ""
+        self.secret = ""
+        """By what the party's secret is told apart from others'; empty where it has not said."""
         self._away_since = time.monotonic()
         self._closed = False
         self._interrupted: dict[tuple[int, str, str], float] = {}
@@ -79,7 +81,7 @@ class Line:
             if other:
                 self._fail("was restarted, and has forgotten the run")
             self.reconnections += self._boot != ""
-            self._boot, self._sender = boot, sender
+            self._boot, self._sender, self.secret = boot, sender, ""
             for number in sorted(self._pending):
                 self._send(number, sender)
         return other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import socket
 import threading
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from sqlfl.errors import Error, WireError
-from sqlfl.remote.agent import HELLO, PARTY, REFUSED, WELCOME
+from sqlfl.remote.agent import HELLO, PARTY, REFUSED, SECRET, WELCOME
 from sqlfl.remote.frames import END, MOST_BYTES, SCHEMA, Frame, Receiver, spoken
 from sqlfl.remote.stream import PING, PONG, Credentials
 from sqlfl.service.connections import cut
@@ -42,6 +43,7 @@ class Times:
 ENDS = "the coordinator ends"
 MOST_HELLO = 1 << 16
 """Bytes of a body, from whom nobody knows yet."""
+CHECK = re.compile("[0-9a-f]{32}")
 LONGEST_END = 10.0
 READ = 0.5
 """Seconds for who is sent away unheard to read why."""
@@ -193,6 +195,8 @@ class CoordinatorServer(flight.FlightServerBase):  # type: ignore[misc]
                     frame = receiver.receive()
                     if frame.kind == PING:
                         sender.offer(Frame(PONG))
+                    elif frame.kind == SECRET:
+                        line.secret = _check(frame)
                     else:
                         line.receive(frame)
                 if not self._over.is_set():
@@ -252,6 +256,13 @@ def _taken(error: BaseException, location: str) -> str:
     except OSError as problem:
         return problem.strerror or str(problem)
     return str(error).partition("\n")[0]
+
+
+def _check(frame: Frame) -> str:
+    found = frame.text("check")
+    if not CHECK.fullmatch(found):
+        raise WireError("what a secret is told apart by is 32 hexadecimal digits")
+    return found
 
 
 class _Watch:

@@ -38,8 +38,9 @@ class Serving:
         self.interrupted: list[tuple[int, str, str]] = []
         self.asked: list[tuple[int, str, str]] = []
 
-    def welcome(self, coordinator: str, session: str) -> None:
+    def welcome(self, coordinator: str, session: str) -> str:
         self.sessions.append(session)
+        return ""
 
     def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
         self.asked.append((client, study, speaker))

@@ -97,7 +97,8 @@ def joined(
     own = identity(f"{party}{number}.example")
     assert own.authority is not None
     known = Passes(own.authority, COORDINATOR)
-    with Host(party, con, secret=SECRET, known=known, index=number, **given) as host:  # type: ignore[arg-type]
+    given = {"secret": SECRET, **given}
+    with Host(party, con, known=known, index=number, **given) as host:  # type: ignore[arg-type]
         agent = Agent(study.location, party, 1, host, own, server=COORDINATOR)
         with running(agent):
             line = study.service._lines[party][number]

@@ -124,3 +124,33 @@ def test_counts_of_statements() -> None:
     desk.end()
     assert desk.begin(2)
     desk.close()
+
+
+TRAIN = """TRAIN MODEL m USING linear_regression TARGET y FROM (
+    SELECT b.x, l.y FROM bank.t b JOIN lab.t l ON b.k = l.k)"""
+
+
+def test_parties_of_different_secrets(tmp_path: Path, database: Open) -> None:
+    """It is said before anything is prepared, and goes once one has the others'."""
+    rows = "CREATE TABLE t AS SELECT i AS k, i * 1.0 AS {} FROM range(40) t(i)"
+    bank, lab = (database(rows.format(name), own=True) for name in "xy")
+    own = settings(tmp_path, {"bank": 1, "lab": 1}, lease=2.0, heartbeat=0.3)
+    with (
+        serving(tmp_path, own) as study,
+        joined(study, "bank", bank, open=True),
+        study.analyst() as fed,
+    ):
+        with joined(study, "lab", lab, open=True, secret=b"s" * 32):
+            until(lambda: study.service._lines["lab"][0].secret != "")
+            with pytest.raises(
+                Error, match=r"different secrets.*: (bank/0; lab|lab/0; bank)/0"
+            ) as e:
+                fed.sql(TRAIN)
+            assert "sqlfl keygen secret --from" in str(e.value)
+            assert not any(host.working for host in study.hosts.values())
+            assert fed.sql("CHECK (SELECT b.x FROM bank.t b)")  # of one alone
+        with joined(study, "lab", lab, open=True):
+            until(lambda: study.service._lines["lab"][0].secret != "")
+            assert fed.sql(TRAIN)
+            one, two = (study.service._lines[name][0].secret for name in ("bank", "lab"))
+            assert one == two

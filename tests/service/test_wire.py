@@ -88,6 +88,8 @@ BROKEN = {
     "a request": Frame(REQUEST, {"number": 1}),
     "a kind that is none": Frame("gossip", {}),
     "an end": Frame(END),
+    "a secret itself": Frame("secret", {"check": "s" * 32}),
+    "a secret of no length": Frame("secret", {"check": ""}),
 }
 
 

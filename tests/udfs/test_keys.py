@@ -10,9 +10,11 @@ import duckdb
 import numpy as np
 import pytest
 
-from sqlfl.errors import ModelError
+from sqlfl.errors import ModelError, WireError
+from sqlfl.messages import Ready
 from sqlfl.schema import KeySpecification
 from sqlfl.udfs import keys, sql
+from sqlfl.wire import decode, encoded
 from tests.conftest import Open
 from tests.udfs.snapshots import SECRET, specification, take
 
@@ -43,6 +45,20 @@ def test_a_tag_is_of_hmac_sha256(database: Open) -> None:
         for message in (b"", b"abc", bytes(range(256)) * 5):
             found = con.execute(query, {**keys.pads(key), "m": message}).fetchone()
             assert found == (hmac.digest(key, message, "sha256")[:16],)
+
+
+def test_what_secrets_are_told_apart_by() -> None:
+    """It is of the secret and the session, and no run's key, whatever run a coordinator names."""
+    found = keys.check_value(b"s" * 32, "one")
+    assert len(bytes.fromhex(found)) == 16
+    assert found == keys.check_value(b"s" * 32, "one")
+    assert found not in {keys.check_value(b"t" * 32, "one"), keys.check_value(b"s" * 32, "two")}
+    nonces = np.frombuffer(bytes(range(16)), np.uint8).reshape(1, 16)
+    session = bytes(range(16)).hex()
+    run = "whether secrets\nare equal"
+    assert keys.check_value(b"s" * 32, session) == keys.run_key(b"s" * 32, run, nonces)[:16].hex()
+    with pytest.raises(WireError, match="the header's run"):
+        decode(encoded(Ready(run, 0)))
 
 
 def test_derive_is_hkdf() -> None:
