@@ -76,6 +76,7 @@ class Host:
     ) -> None:
         self.client = Client(name, index)
         self._known, self._open = known, open
+        self._once = known.once if isinstance(known, Passes) else known
         own = secrets.token_bytes(32) if organisation is None else organisation
         self._secrets = Secrets(secret, own, Holders())
         self._attachment = Attachment(name, source, store, Elsewhere(""), first=index)
@@ -139,7 +140,9 @@ class Host:
         try:
             analyst = self._known(study, speaker)
         except PolicyError as error:
-            return self._refused(data, error)
+            if not self._left(data, study, speaker):
+                return self._refused(data, error)
+            analyst = self._once(study, speaker)
         with self._lock:
             end = self._ends.get((study, analyst))
             if end is None:
@@ -156,14 +159,28 @@ class Host:
                 self._idle.notify_all()
 
     def interrupt(self, client: int, study: str, speaker: str) -> None:
-        try:
-            analyst = self._known(study, speaker)
-        except PolicyError:
-            return
-        with self._lock:
-            end = self._ends.get((study, analyst))
+        """By a pass that is over, too: the run began by it, or by one that came after."""
+        end = self._served(study, speaker)
         if end is not None:
             end.interrupt()
+
+    def _left(self, data: pa.Buffer, study: str, speaker: str) -> bool:
+        """Whether it is to end a run of the analyst whose pass this was, which would stay open here
+        until its own time is over. All else needs a pass that holds."""
+        try:
+            ends = isinstance(received(data), ms.Finish)
+        except WireError:
+            return False
+        return ends and self._served(study, speaker) is not None
+
+    def _served(self, study: str, speaker: str) -> PartyClient | None:
+        """What serves the analyst whose pass this is, or was; None where nothing does."""
+        try:
+            analyst = self._once(study, speaker)
+        except PolicyError:
+            return None
+        with self._lock:
+            return self._ends.get((study, analyst))
 
     def stop(self) -> None:
         with self._lock:

@@ -48,15 +48,17 @@ def _tell(step: Step) -> None:
 
 @dataclass(frozen=True)
 class RemoteEnd:
-    """What serves one client elsewhere. speaker : the pass of the analyst just now."""
+    """What serves one client elsewhere. speaker : the pass of the analyst just now. analyst : the
+    name."""
 
     line: Line
     study: str
     speaker: Callable[[], str]
+    analyst: str
 
     def handle(self, data: pa.Buffer) -> pa.Buffer:
         try:
-            return self.line.ask(0, data, self.study, self.speaker())
+            return self.line.ask(0, data, self.study, self.speaker(), self.analyst)
         except LostError:
             if isinstance(received(data), ms.Finish):  # else the run stays open there
                 self.line.leave(0, data, self.study, self.speaker())
@@ -67,12 +69,12 @@ class RemoteEnd:
         return self.line.secret
 
     def interrupt(self) -> None:
-        self.line.interrupt(0, self.study, self.speaker())
+        self.line.interrupt(0, self.study, self.speaker(), self.analyst)
 
 
 class Admission:
     """Of a study's parties to a federation, whose lines are in order; safe to use from several
-    threads. speaker : as in `RemoteEnd`."""
+    threads. speaker, analyst : as in `RemoteEnd`."""
 
     def __init__(
         self,
@@ -80,8 +82,9 @@ class Admission:
         study: str,
         parties: Mapping[str, tuple[Line, ...]],
         speaker: Callable[[], str],
+        analyst: str,
     ) -> None:
-        self._federation, self._study = federation, study
+        self._federation, self._study, self._analyst = federation, study, analyst
         self._parties, self._speaker = parties, speaker
         self._lock = threading.Lock()
         self._refused: dict[str, str] = {}
@@ -100,7 +103,8 @@ class Admission:
                     self._admit(name, lines)
 
     def _admit(self, name: str, lines: tuple[Line, ...]) -> None:
-        ends = {n: RemoteEnd(line, self._study, self._speaker) for n, line in enumerate(lines)}
+        speaks = self._study, self._speaker, self._analyst
+        ends = {n: RemoteEnd(line, *speaks) for n, line in enumerate(lines)}
         try:
             self._federation.admit(name, ends)
             self._refused.pop(name, None)
@@ -124,7 +128,8 @@ class Desk:
         self._speaker = ""
         self._running = 0
         self.federation = Federation(path, analyst=analyst, progress=_tell)
-        self._admission = Admission(self.federation, study, parties, lambda: self._speaker)
+        speaker = lambda: self._speaker  # noqa: E731
+        self._admission = Admission(self.federation, study, parties, speaker, analyst)
 
     def speak(self, speaker: str) -> None:
         """The pass of the analyst's latest connection."""

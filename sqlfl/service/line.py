@@ -35,6 +35,8 @@ class _Pending:
     """A request without a reply yet."""
 
     frame: Frame
+    of: tuple[int, str, str]
+    """The client, and the study and analyst who asks."""
     done: threading.Event = field(default_factory=threading.Event)
     reply: pa.Buffer | None = None
     why: str = ""
@@ -148,10 +150,13 @@ class Line:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def ask(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
+    def ask(
+        self, client: int, data: pa.Buffer, study: str, speaker: str, analyst: str | None = None
+    ) -> pa.Buffer:
         """The reply to a request, in bytes. speaker : the pass of the analyst who asks; empty for
-        the coordinator's own. Raises LostError where none comes within the lease."""
-        pending, number = self._begin(client, data, study, speaker)
+        the coordinator's own. analyst : their name, however often the pass is another; None for the
+        pass itself. Raises LostError where none comes within the lease."""
+        pending, number = self._begin(client, data, study, speaker, analyst)
         try:
             while not pending.done.wait(min(1.0, self._lease)):
                 if self.away > self._lease:
@@ -175,9 +180,10 @@ class Line:
                 del self._pending[next(iter(self._left))]
                 del self._left[next(iter(self._left))]
 
-    def interrupt(self, client: int, study: str, speaker: str) -> None:
+    def interrupt(self, client: int, study: str, speaker: str, analyst: str | None = None) -> None:
         """End what the client is serving for this analyst; where it is away, the wait for it."""
-        now, of = time.monotonic(), (client, study, speaker)
+        of = client, study, speaker if analyst is None else analyst
+        now = time.monotonic()
         with self._lock:
             sender = self._sender
             if sender is None:
@@ -191,15 +197,15 @@ class Line:
         self._try(lambda: sender.send(Frame(INTERRUPT, told)))
 
     def _begin(
-        self, client: int, data: pa.Buffer, study: str, speaker: str
+        self, client: int, data: pa.Buffer, study: str, speaker: str, analyst: str | None
     ) -> tuple[_Pending, int]:
         with self._lock:
             if self._closed:
                 raise self._lost(client, "is not there any more")
-            return self._numbered(client, data, study, speaker)
+            return self._numbered(client, data, study, speaker, analyst)
 
     def _numbered(
-        self, client: int, data: pa.Buffer, study: str, speaker: str
+        self, client: int, data: pa.Buffer, study: str, speaker: str, analyst: str | None = None
     ) -> tuple[_Pending, int]:
         """The lock is held, so that numbers rise on their way."""
         self._number += 1
@@ -211,7 +217,8 @@ class Line:
             "number": number, "client": client, "study": study, "pass": speaker,
             "received": received,
         }  # fmt: skip
-        pending = _Pending(Frame(REQUEST, told, data))
+        of = client, study, speaker if analyst is None else analyst
+        pending = _Pending(Frame(REQUEST, told, data), of)
         self._pending[number] = pending
         if self._sender is not None:
             self._send(number, self._sender)
@@ -239,8 +246,7 @@ class Line:
     def _fail(self, why: str, of: tuple[int, str, str] | None = None) -> None:
         """All that waits, or what waits for one analyst."""
         for number, pending in tuple(self._pending.items()):
-            told = pending.frame.told
-            if of in (None, (told["client"], told["study"], told["pass"])):
+            if of in (None, pending.of):
                 del self._pending[number]
                 self._left.pop(number, None)
                 pending.why = why

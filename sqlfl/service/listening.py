@@ -88,7 +88,7 @@ class Listener:
         credentials = Credentials() if insecure else settings.credentials(settings.name)
         speaker = _speaker(settings, own, self.study, credentials)
         self.analyst = speaker.analyst
-        self._admission = Admission(fed, self.study, self._members.lines, speaker)
+        self._admission = Admission(fed, self.study, self._members.lines, speaker, speaker.analyst)
         self._changed = threading.Condition()
         self._woken = self._closing = False
         self._ending = threading.Lock()

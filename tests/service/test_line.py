@@ -17,6 +17,7 @@ from sqlfl.remote import certificates as ct
 from sqlfl.remote.agent import Agent, Refused
 from sqlfl.remote.frames import PIECE
 from sqlfl.remote.stream import Credentials
+from sqlfl.service.line import Line
 from tests.remote.party import (
     QUICK,
     Admitting,
@@ -27,6 +28,7 @@ from tests.remote.party import (
     running,
     serving,
 )
+from tests.service.processes import until
 
 WAYS = pytest.mark.parametrize("secure", [True, False], ids=["TLS", "plain"])
 
@@ -260,3 +262,29 @@ def test_plaintext_to_a_server_with_tls_does_not_connect() -> None:
         stopped.join()
     assert not admits.there["bank"].is_set()
     assert any("no connection" in text for text in said)
+
+
+def test_who_waits_for_a_party_that_is_away_is_interrupted_after_another_pass() -> None:
+    """By their name: a pass is another one every few hours. Others go on waiting."""
+    line = Line("bank", 60.0)
+    found: dict[str, str] = {}
+
+    def ask(analyst: str) -> None:
+        try:
+            line.ask(0, pa.py_buffer(b""), "heart", f"a pass of {analyst}", analyst)
+        except LostError as error:
+            found[analyst] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in ("alice", "carol")]
+    for thread in threads:
+        thread.start()
+    until(lambda: len(line._pending) == 2)
+    line.interrupt(0, "lung", "another pass", "alice")
+    assert len(line._pending) == 2
+    line.interrupt(0, "heart", "another pass", "alice")
+    threads[0].join(20)
+    assert "is away" in found["alice"]
+    assert "carol" not in found
+    line.close("over")
+    threads[1].join(20)
+    assert "over" in found["carol"]

@@ -311,6 +311,50 @@ def test_passes_at_a_party(database: Open, speaker: str) -> None:
         assert isinstance(good, ms.Tables)
 
 
+OVER = -24.01
+"""Hours: a pass that is over since half a minute."""
+
+
+FIRST = {"analyst": "alice", "coordinator": COORDINATOR, "study": "heart",
+         "begins": "0001-01-01T00:00:00+00:00", "ends": "0001-01-01T00:00:00+00:00"}  # fmt: skip
+
+
+def test_a_run_is_ended_by_a_pass_that_is_over(database: Open) -> None:
+    """Its own: and nothing else is done by one, nor by one that never held here."""
+    con = database("CREATE TABLE t AS SELECT 1 AS a", own=True)
+    finish = pa.py_buffer(encoded(ms.Finish("r", -1)))
+    lists = pa.py_buffer(encoded(ms.ListTables("", -1)))
+    interrupted: list[str] = []
+    with Host("bank", con, secret=SECRET, known=Passes(AUTHORITY, COORDINATOR), open=True) as host:
+        host.welcome(COORDINATOR, "s")
+        over = passed(ALICE, hours=OVER)
+        assert received(host.handle(0, finish, "heart", over)).kind == "failure"  # nothing to end
+        host.handle(0, lists, "heart", passed(ALICE))
+        host.handle(0, lists, "lung", passed(ALICE, "lung"))
+        (own, other) = host._ends.values()
+        own.interrupt = lambda: interrupted.append("heart")  # type: ignore[method-assign]
+        other.interrupt = lambda: interrupted.append("lung")  # type: ignore[method-assign]
+        assert received(host.handle(0, finish, "heart", over)).kind == "ready"
+        host.interrupt(0, "heart", over)
+        assert interrupted == ["heart"]
+        assert received(host.handle(0, lists, "heart", over)).kind == "failure"
+        never = [
+            passed(ALICE, "lung", hours=OVER),
+            passed(ALICE, coordinator="other.example", hours=OVER),
+            passed(ALICE, hours=48),
+            passed(EVE, hours=OVER),
+            passed(made("alice", key=OTHER_KEY, authority=OTHER), hours=OVER),
+            json.dumps(json.loads(over) | {"certificate": (EVE.certificate or b"").decode()}),
+            json.dumps(json.loads(over) | {"claim": FIRST}),
+            "",
+        ]
+        for speaker in never:
+            assert received(host.handle(0, finish, "heart", speaker)).kind == "failure"
+            host.interrupt(0, "heart", speaker)
+        assert interrupted == ["heart"]
+        assert len(host._ends) == 2
+
+
 def test_a_clock_that_is_off(database: Open) -> None:
     """By minutes it may be; an analyst's clock that is further off is refused."""
     known = Passes(AUTHORITY, COORDINATOR)

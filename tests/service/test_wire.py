@@ -219,7 +219,7 @@ def test_of_two_agents_of_one_name_the_later_serves() -> None:
 def test_a_run_is_ended_once_the_party_is_back() -> None:
     """Where it was away for too long, nobody waits any more, and the party would keep the run."""
     line = Line("bank", 0.2)
-    end = RemoteEnd(line, "heart", lambda: "pass")
+    end = RemoteEnd(line, "heart", lambda: "pass", "alice")
     kept: list[Frame] = []
 
     class Notes(Sender):

@@ -22,7 +22,7 @@ SECRET = bytes(32)
 
 
 def end(line: Line) -> RemoteEnd:
-    return RemoteEnd(line, "heart", lambda: PASS)
+    return RemoteEnd(line, "heart", lambda: PASS, "alice")
 
 
 def transport_over(ends: Mapping[Client, RemoteEnd]) -> LocalTransport:
