@@ -58,7 +58,13 @@ def converted(
     chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
     for position, key in enumerate(spec.keys):
         for p, kind in enumerate(key.types):
-            value = next(left)[0]
+            value, column = next(left)
+            if column.type != kind:  # its hashes would be of other values than the types say
+                raise ModelError(
+                    f"a join key of slot {spec.slot} is {column.type} now, and was {kind} when the "
+                    "statement was planned",
+                    hint="its owner has changed the table meanwhile: run the statement again",
+                )
             stored = sql.call("encode", value) if kind in AS_BLOB else value
             chosen.append(sql.named(stored, f"p{position}_{p}"))
     if spec.marked:
@@ -106,6 +112,12 @@ def _feature(value: exp.Expr, column: Column, feature: FeatureSpecification) -> 
         element = exp.to_identifier("element")
         each = exp.Lambda(this=_no_nan(sql.column("element")), expressions=[element])
         return sql.cast(sql.call("list_transform", value, each), f"{kind}[{feature.width}]")
+    if column.type == "VARCHAR" or column.type.startswith("ENUM"):
+        raise ModelError(
+            f"feature {feature.name} is a text now, and was a number when the statement was "
+            "planned",
+            hint="its owner has changed the table meanwhile: run the statement again",
+        )
     return _no_nan(sql.cast(value, "FLOAT" if column.type in _SINGLE else "DOUBLE"))
 
 
