@@ -361,8 +361,8 @@ def schedule(study: Distributed, expected: Expected, draw: random.Random) -> int
     that ends right. How many ended with an error."""
     errors = 0
     faults = threading.Thread(target=lambda: [disturbed(study, draw) for _ in range(2)])
+    fed = study.analyst()  # before the coordinator may be away
     faults.start()
-    fed = study.analyst()
     try:
         while faults.is_alive():
             began = time.monotonic()
