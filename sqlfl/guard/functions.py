@@ -8,6 +8,7 @@ file, a sequence, a variable or chance.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlfl.udfs import sql
 
@@ -46,42 +47,38 @@ class Functions:
 
 def functions_of(con: sql.Connection) -> Functions:
     """What the database of `con` has, but for what somebody has defined, whatever its name."""
+    return _allowed(sql.fetch(con, _FUNCTIONS), con)
+
+
+def every_function(con: sql.Connection) -> Functions:
+    """All that the database of `con` has, whatever it does: what is no policy's to decide on."""
     rows = sql.fetch(con, _FUNCTIONS)
-    own = {name for name, internal, _ in rows if not internal}
-    known = {name for name, internal, _ in rows if internal}
-    aggregates = frozenset(name for name, _, aggregate in rows if aggregate)
-    macros = {name for name, _ in sql.fetch(con, _MACROS)}
-    allowed = (known - {*UNSAFE} | {*MACROS, *SPECIAL}) - own - macros
+    known = frozenset(row[0] for row in rows) | {*SPECIAL}
+    types = frozenset(name for (name,) in sql.fetch(con, _EVERY_TYPE)) | {"array"}
+    return Functions(known, types, _allowed(rows, con).aggregates)
+
+
+def _allowed(rows: list[tuple[Any, ...]], con: sql.Connection) -> Functions:
+    called = [row for row in rows if row[2] in CALLED and (row[3] or not row[1])]
+    own = {name for name, internal, kind, _ in rows if not internal and kind in (*CALLED, *DEFINED)}
+    known = {name for name, internal, _, _ in called if internal}
+    aggregates = frozenset(name for name, _, kind, _ in called if kind == "aggregate")
+    allowed = (known - {*UNSAFE} | {*MACROS, *SPECIAL}) - own
     types = {name.lower() for (name,) in sql.fetch(con, _TYPES)}
     plain = {name for name in allowed if not name.startswith("__internal")}
     return Functions(frozenset(plain), frozenset({*types, "array"}), aggregates)
 
 
-def every_function(con: sql.Connection) -> Functions:
-    """All that the database of `con` has, whatever it does: what is no policy's to decide on."""
-    known = frozenset(name for (name,) in sql.fetch(con, _NAMES)) | {*SPECIAL}
-    types = frozenset(name for (name,) in sql.fetch(con, _EVERY_TYPE)) | {"array"}
-    return Functions(known, types, functions_of(con).aggregates)
-
-
-_NAMES = sql.constant(
-    sql.query("SELECT lower(function_name) AS name FROM duckdb_functions() GROUP BY ALL")
-)
+CALLED = ("scalar", "aggregate")
+DEFINED = ("macro", "table_macro")
 _EVERY_TYPE = sql.constant(
     sql.query("SELECT lower(type_name) AS name FROM duckdb_types() GROUP BY ALL")
 )
+# all at once: to list them takes 10 ms, whichever are asked for
 _FUNCTIONS = sql.constant(
     sql.query(
-        """SELECT lower(function_name) AS name, internal, function_type = 'aggregate'
-    FROM duckdb_functions()
-    WHERE function_type IN ('scalar', 'aggregate') AND (NOT internal OR stability = 'CONSISTENT')
-    GROUP BY ALL"""
-    )
-)
-_MACROS = sql.constant(
-    sql.query(
-        """SELECT lower(function_name) AS name, function_type FROM duckdb_functions()
-    WHERE NOT internal AND function_type IN ('macro', 'table_macro') GROUP BY ALL"""
+        """SELECT lower(function_name) AS name, internal, function_type,
+      stability = 'CONSISTENT' AS consistent FROM duckdb_functions() GROUP BY ALL"""
     )
 )
 _TYPES = sql.constant(sql.query("SELECT type_name FROM duckdb_types() WHERE internal GROUP BY ALL"))
