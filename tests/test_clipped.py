@@ -63,7 +63,7 @@ def best_huber(x: np.ndarray, y: np.ndarray, delta: float, w: np.ndarray, l2: fl
     return expected
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("delta", [0.3, 2.0, 1e3])
 @pytest.mark.parametrize(
     ("options", "near"),

@@ -26,6 +26,7 @@ SELDOM = {"table macro", "subquery in subquery", "qualify", "by name"}
 """Kinds of things that not every hundred statements has."""
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(WORLDS))
 def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -> None:
     kinds: Counter[str] = Counter()
