@@ -49,7 +49,6 @@ def write_settings(folder: Path, place: str) -> None:
             (folder / "shop.toml").write_text(text.replace("bank", "shop"))
 
 
-@pytest.mark.thinned(3)
 def test_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

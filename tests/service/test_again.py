@@ -116,7 +116,9 @@ def test_nobody_comes_back(tmp_path: Path, answering: Answering) -> None:
         asked = Asked(fed)
         assert answering.begun.acquire(timeout=10)
         link.cut()
-        assert "was lost, and not made again in 1.5 seconds; a statement that was" in asked.ended()
+        said = asked.ended()
+        assert "was lost, and not made again in 1.5 seconds; a statement that was" in said
+        assert "SHOW MODELS says what has been trained, and what RESUME MODEL goes on with" in said
         assert len(study.service._calls) == 1  # it runs
         answering.go.set()
         until(lambda: not study.service._calls)

@@ -70,23 +70,7 @@ def test_a_clock_that_is_an_hour_off_is_told(
             Error, match=r"(?s)there is no study 'lung'.*hint: `study` in the settings"
         ):
             RemoteFederation(study.location, config=path, study="lung")
-        monkeypatch.setattr("sqlfl.service.desk_line.issue", later)
+        monkeypatch.setattr("sqlfl.service.speaking.issue", later)
         with pytest.raises(Error, match="clocks may differ by 5 minutes") as caught:
             RemoteFederation(study.location, config=path, study="heart")
     assert caught.value.hint == "is the clock of this machine right?"
-
-
-def test_what_is_lost_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = written(tmp_path, "alice") | {"coordinator_name": "coordinator.example"}
-    path = tmp_path / "own.toml"
-    path.write_text("".join(f'{k} = "{v}"\n' for k, v in given.items()))
-    with serving(tmp_path, settings(tmp_path, {"clinic": 1})) as study:
-        fed = RemoteFederation(study.location, config=path, study="heart")
-        stream = fed._line._stream
-        assert stream is not None
-        monkeypatch.setattr(fed._line, "_send", lambda *_: stream.cancel())
-        with pytest.raises(
-            Error, match=r"(?s)if the coordinator is still there.*RESUME MODEL goes on"
-        ):
-            fed.sql("TRAIN MODEL m USING linear_regression TARGET y FROM (FROM clinic.t)")
-        fed.close()
