@@ -194,6 +194,11 @@ def test_a_failure_leaves_nothing(database: Open) -> None:
         ("logistic_regression", "stragglers = '1 s'", "does not apply to algorithm 'lbfgs', only"),
         ("logistic_regression", "algorithm = 'sgd', stragglers = 30", "hint: '30 s' for seconds"),
         ("logistic_regression", "algorithm = 'sgd', stragglers = '0 s'", "or a length of time"),
+        (
+            "logistic_regression",
+            f"algorithm = 'sgd', stragglers = '{'9' * 400} s'",
+            "or a length of time",
+        ),
         ("logistic_regression", "algorithm = 'sgd', stragglers = '3 parsecs'", "must be 'wait',"),
         (
             "logistic_regression",

@@ -8,6 +8,8 @@ import re
 from sqlfl.options.types import SECONDS, OptionType
 
 WAIT = "wait"
+ALL = 0.0
+"""The seconds that mean waiting for all: a number that JSON has, as requests are held to it."""
 WORDS = (
     "how long a step waits for parties: for all of them, or so long (but for one of them), after "
     "which it goes on with what the others have last predicted"
@@ -21,13 +23,14 @@ _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.IGNORECASE)
 
 
 def _read(value: object) -> float | None:
-    """In seconds; infinite for all of them."""
+    """In seconds; ALL for all of them."""
     text = value.strip().lower() if isinstance(value, str) else ""
     if text == WAIT:
-        return math.inf
+        return ALL
     found = _TIME.fullmatch(text)
     unit = None if found is None else SECONDS.get(found[2])
-    return float(found[1]) * unit if found and unit and float(found[1]) else None
+    seconds = float(found[1]) * unit if found and unit else 0.0
+    return seconds if 0.0 < seconds < math.inf else None
 
 
 def _advise(value: object) -> str | None:
@@ -37,7 +40,7 @@ def _advise(value: object) -> str | None:
 
 
 def _written(seconds: float) -> str | None:
-    return None if math.isinf(seconds) else f"{seconds:g} s"
+    return None if seconds == ALL else f"{seconds:g} s"
 
 
 STRAGGLERS: OptionType[float] = OptionType(

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from sqlfl.codec import loads, to_json
 from sqlfl.errors import ModelError, OptionError, ParseError
 from sqlfl.models.kinds import KINDS
 from sqlfl.options.resolve import resolve_scoring, resolve_training, training_options
@@ -462,3 +463,4 @@ def test_what_is_listed_gives_the_same_options_again(kind: str, algorithm: str) 
     if (kind.startswith("mlp"), algorithm) != (True, "lbfgs"):
         options = training_options(kind, {"algorithm": algorithm, "seed": 3, "network": "us-uk"})
         assert training_options(kind, json.loads(json.dumps(options.listed()))) == options
+        loads(to_json(options))  # as owners' guards read them: numbers that JSON has

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlfl.models.kinds import NEURAL
 from sqlfl.options.batch import Batch, Rows, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option
-from sqlfl.options.stragglers import STRAGGLERS, WORDS
+from sqlfl.options.stragglers import ALL, STRAGGLERS, WORDS
 from sqlfl.options.types import BATCH, integer, number
 from sqlfl.options.union import CONSENSUS, EXACT, SECURE, UNION
 
@@ -53,7 +52,7 @@ class AdmmOptions(MethodOptions):
     local_epochs: int = option(integer(1), 5,
         "passes over its own rows that a client makes to update its block",
         chosen=lambda setting: 1 if setting.private else 5, kinds=NEURAL)
-    stragglers: float = option(STRAGGLERS, math.inf, WORDS, default_text="'wait'")
+    stragglers: float = option(STRAGGLERS, ALL, WORDS, default_text="'wait'")
     # fmt: on
 
     @property
@@ -66,7 +65,7 @@ class AdmmOptions(MethodOptions):
 
     @property
     def waits(self) -> float | None:
-        return None if math.isinf(self.stragglers) else self.stragglers
+        return None if self.stragglers == ALL else self.stragglers
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         if kind not in NEURAL or self.consensus:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sqlfl.options.batch import LEAST, MOST, Batch, Usual, Whole
 from sqlfl.options.entries import DEPENDS, Defaults, MethodOptions, Needs, Setting, option, section
-from sqlfl.options.stragglers import STRAGGLERS, WORDS
+from sqlfl.options.stragglers import ALL, STRAGGLERS, WORDS
 from sqlfl.options.types import BATCH, FRACTION, choice, number
 from sqlfl.options.union import EXACT, SECRET, SECURE, UNION, summing
 
@@ -87,7 +86,7 @@ class SgdOptions(MethodOptions):
         "to 1)", default_text=", ".join(f"{v:g} ({name})" for name, v in DECAY.items()),
         needs=Needs(("schedule",), tuple(DECAY)))
     union: str = option(UNION, EXACT, SECRET)
-    stragglers: float = option(STRAGGLERS, math.inf, WORDS, default_text="'wait'")
+    stragglers: float = option(STRAGGLERS, ALL, WORDS, default_text="'wait'")
     # fmt: on
 
     @property
@@ -96,7 +95,7 @@ class SgdOptions(MethodOptions):
 
     @property
     def waits(self) -> float | None:
-        return None if math.isinf(self.stragglers) else self.stragglers
+        return None if self.stragglers == ALL else self.stragglers
 
     def conflict(self, kind: str) -> tuple[str, str, str | None] | None:
         if self.schedule != "exponential" or self.decay is None or 0.0 < self.decay <= 1.0:
