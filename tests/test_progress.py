@@ -7,6 +7,7 @@ import io
 import os
 import pty
 import re
+import select
 import struct
 import sys
 import termios
@@ -245,7 +246,10 @@ def test_it_fits_a_terminal_that_was_made_narrower(monkeypatch: pytest.MonkeyPat
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def written() -> list[int]:
-        return [len(text.rstrip()) for text in os.read(ours, 1 << 16).decode().split("\r")]
+        found = b""
+        while select.select([ours], [], [], 0.2)[0]:  # a terminal hands on piece by piece
+            found += os.read(ours, 1 << 16)
+        return [len(text.rstrip()) for text in found.decode().split("\r")]
 
     sized(100)
     with os.fdopen(theirs, "w") as screen:

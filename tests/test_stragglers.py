@@ -177,6 +177,26 @@ def test_ctrl_c_ends_it_once_all_have_answered(database: Open) -> None:
         assert found[0]["log_loss"] == pytest.approx(metrics["log_loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("options", ["algorithm = 'sgd', batch_size = 50", "algorithm = 'admm'"])
+def test_owners_let_in_who_may_be_late(database: Open, options: str) -> None:
+    """A party that was late is sent no more than its request said."""
+    own = parties(database)
+    with sqlfl.owner(own["lab"][0]) as owner:
+        owner.sql("CREATE TRAINING POLICY r")
+        owner.sql("GRANT TRAIN (v, kind), JOIN (id) ON visits TO 'acme' UNDER r")
+    connected = sqlfl.Federation(
+        progress=False, analyst="acme", wrap=lambda inner: Slow(inner, 0.02)
+    )
+    with connected as fed:
+        for party, (con,) in own.items():
+            fed.attach(party, con)
+        found = losses(fed, "logistic_regression", f"{options}, epochs = 6, {LATE}")
+        history = fed.model("m").history
+        assert history is not None
+        assert sum(history.column("late").to_pylist()) > 0
+        assert found[-1] < found[0]
+
+
 def test_a_failure_leaves_nothing(database: Open) -> None:
     own = parties(database)
     with federation(own, lambda inner: Slow(inner, 0.02, most=3)) as fed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sqlglot import exp
@@ -17,6 +18,7 @@ AS_BLOB = ("VARCHAR", "JSON")
 DRAW_BYTES = 8
 _SINGLE = ("FLOAT", "BOOLEAN", "TINYINT", "UTINYINT", "SMALLINT", "USMALLINT")
 """Types of numbers whose values are all numbers of 4 bytes."""
+_WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
@@ -59,7 +61,7 @@ def converted(
     for position, key in enumerate(spec.keys):
         for p, kind in enumerate(key.types):
             value, column = next(left)
-            if column.type != kind:  # its hashes would be of other values than the types say
+            if not _hashed_alike(column.type, kind):
                 raise ModelError(
                     f"a join key of slot {spec.slot} is {column.type} now, and was {kind} when the "
                     "statement was planned",
@@ -99,6 +101,13 @@ def _no_nan(value: exp.Expr) -> exp.Expr:
     """NaN counts as NULL; in DuckDB NaN equals itself. The type stays: a text takes that of the
     other side."""
     return sql.call("nullif", value, sql.string("nan"))
+
+
+def _hashed_alike(now: str, planned: str) -> bool:
+    """Equal values of both types have equal hashes, by what the planned type says of them."""
+    whole = _WHOLE.fullmatch(now) and _WHOLE.fullmatch(planned)
+    enums = now == "ENUM" and planned.startswith("ENUM(")  # described without its values
+    return bool(now == planned or whole or enums)
 
 
 def _feature(value: exp.Expr, column: Column, feature: FeatureSpecification) -> exp.Expr:

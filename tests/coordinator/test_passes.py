@@ -228,7 +228,8 @@ def test_the_largest_eigenvalue_is_bounded_from_above(weighted: bool) -> None:
         assert 0.5 * values.sum() <= found.trace <= 3.0 * values.sum()
         seen = mapping.gather_rows(found.factors, np.arange(total)) * roots[:, None]
         missed = np.linalg.eigvalsh(matrix - seen @ seen.T)
-        assert missed[0] >= -1e-9 * values[-1]  # 12 columns, of which 8 vectors see the most
+        assert missed[0] >= -1e-6 * values[-1]  # factors are of 4 bytes
+        # of 12 columns 8 vectors see the most
         assert 0.0 < missed.sum() <= 0.5 * values.sum()
         every = spectrum(apply, passes, 14, rng, w)
         seen = mapping.gather_rows(every.factors, np.arange(total)) * roots[:, None]
