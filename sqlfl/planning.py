@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from sqlfl.errors import ModelError, OptionError, PlanError, nearest
+from sqlfl.errors import ModelError, PlanError, nearest
 from sqlfl.looking import check_combined, check_look, with_units
 from sqlfl.matching import drifted, matched_with, without
-from sqlfl.models.kinds import ANY_CLASSES, kind_of, other
 from sqlfl.options.looks import Inference, Look, resolve_check, resolve_look
 from sqlfl.options.privacy import Privacy
 from sqlfl.options.resolve import (
@@ -17,44 +16,40 @@ from sqlfl.options.resolve import (
     resolve_training,
     written_algorithm,
 )
-from sqlfl.options.training import TrainingOptions
 from sqlfl.options.tuning import resolve_tuning
-from sqlfl.options.types import shown
 from sqlfl.planner.explain.explained import ExplainedPlan, explained
 from sqlfl.planner.federated import plan as federated
-from sqlfl.planner.federated.engines import DEFAULT_LIMIT, NUMBER_BYTES, bytes_of, readable
 from sqlfl.planner.federated.into import plan_into
 from sqlfl.planner.federated.plan import FederatedPlan
-from sqlfl.planner.federated.towers import inner_weights
 from sqlfl.planner.grammar.statements import (
     CheckQuery,
     EvaluateModel,
     Option,
     PredictModel,
-    Span,
     TrainModel,
     TuneModel,
 )
 from sqlfl.planner.query import types
 from sqlfl.planner.query.items import Placed, placed
 from sqlfl.planner.query.rules import to_ucq
-from sqlfl.planner.query.tied import tied
-from sqlfl.planner.query.ucq import BOOLEAN, NUMERIC, Feature, Slot, Ucq
+from sqlfl.planner.query.ucq import NUMERIC, Ucq
 from sqlfl.privacy.evaluation import notes_of, resolve_evaluation, settled_evaluation
 from sqlfl.privacy.planning import Clause, check_budget, settled, slots_of
 from sqlfl.report.report import expected_report
 from sqlfl.request import Verdict
 from sqlfl.schema import Catalog, Client
 from sqlfl.store.registry import Model
-from sqlfl.transforms import Transform
+from sqlfl.training_checks import (
+    check_fitted,
+    check_mentioned,
+    check_same,
+    check_shape,
+    check_stragglers,
+    check_target,
+    check_towers,
+)
 
 SURPLUS = "take them out of the SELECT list; PREDICT returns other columns by ID (...)"
-
-
-SHAPE = ("hidden", "activation", "head", "embedding")
-"""Options that say what a model's parameters are."""
-COPIES = 4
-"""Of a tower's parameters, in training: they, their gradient, and two moments of Adam."""
 
 
 def plan_training(
@@ -79,7 +74,7 @@ def plan_training(
     else:
         options = resolve_training(statement.kind, statement.options, statement.sql, privacy)
     for own in [options] if tuning is None else [c.options for c in tuning.candidates]:
-        _check_towers(statement, own)
+        check_towers(statement, own)
     ucq = to_ucq(
         statement.query,
         statement.sql,
@@ -93,10 +88,10 @@ def plan_training(
     )
     if tuning is not None and tuning.groups is not None:
         ucq = with_units(ucq, tuning.groups, "groups")
-    _check_target(ucq, statement.kind, statement.sql, statement.target.span)
-    _check_mentioned(ucq, statement)
-    _check_fitted(ucq, transforms, privacy, options, statement.sql)
-    _check_stragglers(ucq, statement, options)
+    check_target(ucq, statement.kind, statement.sql, statement.target.span)
+    check_mentioned(ucq, statement)
+    check_fitted(ucq, transforms, privacy, options, statement.sql)
+    check_stragglers(ucq, statement, options)
     told = None
     if privacy is not None:
         clause = Clause.of(statement.privacy or (), statement.sql)
@@ -111,8 +106,8 @@ def plan_training(
                 f"model {model.name} is a {model.kind}, which a {statement.kind} cannot start from",
                 hint=f"USING {model.kind}, or leave warm_start out",
             )
-        _check_shape(model, options)
-        _check_same(model, ucq.transforms)
+        check_shape(model, options)
+        check_same(model, ucq.transforms)
         ucq, slots = matched_with(
             ucq, model, "leave them out of the SELECT list, or warm_start out"
         )
@@ -196,7 +191,7 @@ def plan_scoring(
             noised=privacy is not None,
             transforms=transforms,
         )
-        _check_target(ucq, model.kind, statement.sql, None)
+        check_target(ucq, model.kind, statement.sql, None)
         if model.weight is not None and ucq.weight is None:
             remark(
                 f"model {model.name} was trained with WEIGHT {model.weight}, which the query does "
@@ -271,7 +266,7 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
     )
     chosen = str(kind or "") or _kind_of(ucq)
     if statement.target is not None:
-        _check_target(ucq, chosen, statement.sql, statement.target.span)
+        check_target(ucq, chosen, statement.sql, statement.target.span)
     return federated.plan(
         federated.CHECK,
         "",
@@ -321,146 +316,4 @@ def place_of_coordinator(at: str | None, catalog: Catalog) -> str | None:
     raise PlanError(
         f"the coordinator is to run at {at}, and there is no such party",
         hint=f"did you mean {meant}?" if meant else f"attach it first; {listed}",
-    )
-
-
-def _check_shape(model: Model, options: TrainingOptions) -> None:
-    """A warm start takes parameters over as they are."""
-    listed = options.listed()
-    for name in SHAPE:
-        found, wanted = shown(model.options.get(name)), shown(listed.get(name))
-        if found != wanted:
-            had = f"{name} = {found}" if name in model.options else f"no {name}"
-            asked = f"{name} = {wanted}" if name in listed else f"no {name}"
-            raise ModelError(
-                f"model {model.name} has {had}, and this statement {asked}: a warm start takes "
-                "towers of the same shape",
-                hint=f"add {had}, or leave warm_start out"
-                if name in model.options
-                else "leave warm_start out",
-            )
-
-
-def _check_mentioned(ucq: Ucq, statement: TrainModel) -> None:
-    made = {item.name for item in ucq.transforms}
-    rest = [
-        feature.name for slot in ucq.slots for feature in slot.features if feature.name not in made
-    ]
-    if statement.transforms_only and rest:
-        raise PlanError(
-            f"TRANSFORM ONLY: the query has column{'s' * (len(rest) > 1)} {', '.join(rest)}, which "
-            "no item mentions",
-            hint="leave what is no feature out of the query, or write it as an item",
-            sql=statement.sql,
-            span=statement.transforms[0].span,
-        )
-
-
-def _check_fitted(
-    ucq: Ucq,
-    transforms: Sequence[Placed],
-    privacy: Privacy | None,
-    options: TrainingOptions,
-    sql: str,
-) -> None:
-    """What is fitted needs all joined rows of its column in one place, and tells of them."""
-    spans = {item.transform.name: item.span for item in transforms if item.transform.fitted}
-    for slot in ucq.slots:
-        for feature in slot.features:
-            if feature.transform is None or feature.name not in spans:
-                continue
-            call, span = feature.transform.call, spans[feature.name]
-            if privacy is not None and privacy.features:
-                raise PlanError(
-                    f"{call} is fitted to the rows, which PRIVACY protects: values of single rows, "
-                    "such as the least one, would be in the model",
-                    hint=_WITH_BOUNDS,
-                    sql=sql,
-                    span=span,
-                )
-            if len(slot.databases) > 1 and (why := _apart(slot, feature, options)):
-                raise PlanError(
-                    f"{call} is fitted to all rows of {slot.name}, and these are at "
-                    f"{len(slot.databases)} databases{why}",
-                    hint=_WITH_BOUNDS,
-                    sql=sql,
-                    span=span,
-                )
-
-
-def _apart(slot: Slot, feature: Feature, options: TrainingOptions) -> str:
-    """Why it cannot be fitted to rows of several databases; empty where it can."""
-    step = None if feature.made is None else feature.made.step
-    if step is not None and not step.merges:
-        return ": it does not follow from what each of them could tell"
-    if slot.databases != slot.clients:
-        return ", which their party combines: that is not built"
-    if options.method.secure:
-        return ", of which union = 'secure' shows nothing but sums: that is not built"
-    return ""
-
-
-_WITH_BOUNDS = (
-    "give the numbers: bucketize(x, [b1, b2, ...]) or impute(x, 0), or scale by known bounds in "
-    "the query: (x - 10) / 50 AS x"
-)
-
-
-def _check_same(model: Model, transforms: tuple[Transform, ...]) -> None:
-    """A warm start takes over weights of columns that are made alike."""
-    had, wanted = ({str(t).lower() for t in given} for given in (model.transforms, transforms))
-    if had != wanted:
-        written = ", ".join(map(str, model.transforms))
-        raise ModelError(
-            f"model {model.name} was trained with "
-            + (f"TRANSFORM ({written})" if written else "no TRANSFORM")
-            + ", and a warm start takes columns that are made alike",
-            hint="write the same TRANSFORM, or leave warm_start out",
-        )
-
-
-def _check_towers(statement: TrainModel, options: TrainingOptions) -> None:
-    """Towers that fit no memory are refused before anything has run."""
-    if options.tower is None:
-        return
-    hidden = options.tower.hidden
-    need = COPIES * NUMBER_BYTES * inner_weights(hidden)
-    limit = bytes_of(options.memory_limit) or DEFAULT_LIMIT
-    if need > limit:
-        option = next(o for o in statement.options if o.name == "hidden")
-        raise OptionError(
-            f"towers with hidden = {shown(hidden)} have {inner_weights(hidden):,} weights between "
-            f"their layers, about {readable(need)} in training; memory_limit is {readable(limit)}",
-            hint="fewer hidden units, or a larger memory_limit",
-            sql=statement.sql,
-            span=option.span,
-        )
-
-
-def _check_stragglers(ucq: Ucq, statement: TrainModel, options: TrainingOptions) -> None:
-    """There is something to go on with where a client is late."""
-    if options.method.waits is None:
-        return
-    slots = [slot for slot in ucq.slots if slot.features]
-    if len(tied([slot.clients for slot in slots])) > 1:
-        return
-    option = next(o for o in statement.options if o.name == "stragglers")
-    raise OptionError(
-        f"a step cannot go on without one of the clients: {', '.join(s.name for s in slots)} are "
-        "trained by all of them together",
-        hint="stragglers is of joins of tables of different parties; leave it out",
-        sql=statement.sql,
-        span=option.span,
-    )
-
-
-def _check_target(ucq: Ucq, kind: str, sql: str, span: Span | None) -> None:
-    """A regression's target is a number, known from the type before anything runs."""
-    if kind_of(kind).classifies or types.kind(ucq.target_type or "") in (NUMERIC, BOOLEAN):
-        return
-    raise PlanError(
-        f"the target of {kind} must be a number, and {ucq.target} is {ucq.target_type}",
-        hint=f"cast it to a number, or train a classifier: USING {other(kind, ANY_CLASSES)}",
-        sql=sql,
-        span=span,
     )

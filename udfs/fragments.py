@@ -18,7 +18,7 @@ AS_BLOB = ("VARCHAR", "JSON")
 DRAW_BYTES = 8
 _SINGLE = ("FLOAT", "BOOLEAN", "TINYINT", "UTINYINT", "SMALLINT", "USMALLINT")
 """Types of numbers whose values are all numbers of 4 bytes."""
-_WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
+WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 ZONED = "TIMESTAMP WITH TIME ZONE"
 
 
@@ -105,7 +105,7 @@ def _no_nan(value: exp.Expr) -> exp.Expr:
 
 def _hashed_alike(now: str, planned: str) -> bool:
     """Equal values of both types have equal hashes, by what the planned type says of them."""
-    whole = _WHOLE.fullmatch(now) and _WHOLE.fullmatch(planned)
+    whole = WHOLE.fullmatch(now) and WHOLE.fullmatch(planned)
     enums = now == "ENUM" and planned.startswith("ENUM(")  # described without its values
     return bool(now == planned or whole or enums)
 

@@ -22,12 +22,11 @@ from sqlfl.arrays import Array, Float
 from sqlfl.interrupts import checkpoint
 from sqlfl.schema import FeatureSpecification, SlotSpecification
 from sqlfl.udfs import keys, sql
-from sqlfl.udfs.fragments import AS_BLOB
+from sqlfl.udfs.fragments import AS_BLOB, WHOLE
 
 LARGEST = 1 << 28
 """Bytes of columns that are held; more of them are kept in temporary tables."""
-_WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
-_PLAIN = re.compile(_WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
+_PLAIN = re.compile(WHOLE.pattern + "|BOOLEAN|FLOAT|DOUBLE|DATE|TIMESTAMP|BLOB")
 """Types that Arrow has as DuckDB has them: texts would lose their collation, the order of ENUMs
 and the width of others is another there."""
 _JOINING = re.compile(r"p\d+_\d+|h|exact|fragment|mark")
@@ -231,7 +230,7 @@ def _types_are_plain(con: sql.Connection, wanted: SlotSpecification, raw: exp.Qu
 
 def _part(value: exp.Expr, kind: str) -> exp.Expr:
     """Part of a key as it is held."""
-    if _WHOLE.fullmatch(kind) or kind in AS_BLOB:
+    if WHOLE.fullmatch(kind) or kind in AS_BLOB:
         return value
     return keys.canonical_bytes(value, kind)
 

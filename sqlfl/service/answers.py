@@ -114,20 +114,27 @@ def bytes_to_plan(data: pa.Buffer) -> RemotePlan:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-def error_to_told(error: Error) -> dict[str, object]:
-    """What a header says of it."""
-    told: dict[str, object] = {
-        "error": type(error).__name__, "message": error.message, "hint": error.hint,
-    }  # fmt: skip
+def error_to_bytes(error: Error | KeyboardInterrupt) -> pa.Buffer:
+    """With the statement, where it has a place in it: no header may be as long."""
+    told: dict[str, object] = {"error": type(error).__name__}
+    if isinstance(error, Error):
+        told |= {"message": error.message, "hint": error.hint}
     if isinstance(error, StatementError) and error.span is not None:
         told |= {"sql": error.sql, "span": list(error.span)}
     if isinstance(error, PartyError):
         told |= {"party": error.party, "at": error.at}
-    return told
+    return _bytes(None, told)
 
 
-def told_to_error(told: Mapping[str, Any]) -> Error:
+def bytes_to_error(data: pa.Buffer) -> Error | KeyboardInterrupt:
     """The same error, with where in a statement it is."""
+    _, told = _read(data)
+    if told.get("error") == KeyboardInterrupt.__name__:
+        return KeyboardInterrupt()
+    return _error(told)
+
+
+def _error(told: Mapping[str, Any]) -> Error:
     kind = getattr(errors, str(told.get("error")), None)
     message, hint = str(told.get("message")), _text(told, "hint")
     if not isinstance(kind, type) or not issubclass(kind, Error):

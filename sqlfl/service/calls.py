@@ -129,11 +129,10 @@ class Calls:
                 return
             if frame.kind != CALL:
                 raise WireError(f"{frame.kind} came where a call does")
-            if known is None:
-                work = self._begin(number, frame)
+            work = self._begin(number, frame) if known is None else None
+        if work is not None:
+            work.start()
         if known is None:
-            if work is not None:
-                work.start()
             return
         for index, text in enumerate(tuple(known.remarks)):
             self._offer(_remark(number, index, text))
@@ -149,17 +148,11 @@ class Calls:
         while self._floor + 1 in self._begun:
             self._floor += 1
             self._begun.remove(self._floor)
-        busy = None
-        if self._ending:
-            busy = Error("the coordinator ends", hint="wait until it is back")
-        elif not self._desk.begin(self._most):
-            busy = Error(
-                f"{self._most} statements of {self._desk.analyst} are running",
-                hint="wait for one of them",
-            )
         own = self._calls[number] = _Call(Interrupts())
+        busy = self._busy()
         if busy is not None:
-            own.reply = Frame(FAILED, {"number": number, **answers.error_to_told(busy)})
+            own.reply = _failed(number, busy)
+            self._forget(number)
             self._put(self._sender, own.reply)
             return None
         own.thread = threading.Thread(
@@ -167,11 +160,21 @@ class Calls:
         )
         return own.thread
 
+    def _busy(self) -> Error | None:
+        """Why nothing more is begun; None where a place is taken for it."""
+        if self._ending:
+            return Error("the coordinator ends", hint="wait until it is back")
+        if self._desk.begin(self._most):
+            return None
+        return Error(
+            f"{self._most} statements of {self._desk.analyst} are running",
+            hint="wait for one of them",
+        )
+
     @staticmethod
     def _interrupt(own: _Call, frame: Frame) -> None:
         """One that is told again, by another stream, is the same."""
-        times = frame.number("times") if "times" in frame.told else own.heard + 1
-        while own.heard < min(times, MOST_INTERRUPTS):
+        while own.heard < min(frame.number("times"), MOST_INTERRUPTS):
             own.heard += 1
             own.interrupts.interrupt()
 
@@ -205,17 +208,14 @@ class Calls:
             with heeding(own.interrupts):
                 body = self._answer(number, frame)
             reply = Frame(ANSWER, {"number": number}, body)
-        except KeyboardInterrupt:
-            told: dict[str, object] = {"error": "KeyboardInterrupt"}
-            if self._ending:
-                told = answers.error_to_told(Error("the coordinator has ended, and the statement"))
-            reply = Frame(FAILED, {"number": number, **told})
+        except KeyboardInterrupt as interrupt:
+            ended = Error("the coordinator has ended, and the statement")
+            reply = _failed(number, ended if self._ending else interrupt)
         except Error as error:
-            reply = Frame(FAILED, {"number": number, **answers.error_to_told(error)})
+            reply = _failed(number, error)
         except Exception:
             log.exception("a statement failed beyond sqlfl's own errors")
-            fault = InternalError("the coordinator failed; its log says how")
-            reply = Frame(FAILED, {"number": number, **answers.error_to_told(fault)})
+            reply = _failed(number, InternalError("the coordinator failed; its log says how"))
         with self._lock:
             own.reply = reply
             self._desk.end()
@@ -224,13 +224,13 @@ class Calls:
         self._put(sender, reply)
 
     def _forget(self, last: int) -> None:
-        """The oldest answers, where many are kept."""
-        kept = {n: own.reply for n, own in self._calls.items() if own.reply is not None}
-        size = sum(len(reply.body) for reply in kept.values())
-        for number, reply in kept.items():
-            if number == last or (len(kept) <= MOST_KEPT and size <= MOST_KEPT_BYTES):
-                continue
-            kept, size = {n: r for n, r in kept.items() if n != number}, size - len(reply.body)
+        """The oldest answers but the last one, where many are kept."""
+        sizes = {n: len(own.reply.body) for n, own in self._calls.items() if own.reply is not None}
+        size = sum(sizes.values())
+        for number in [n for n in sizes if n != last]:
+            if len(sizes) <= MOST_KEPT and size <= MOST_KEPT_BYTES:
+                return
+            size -= sizes.pop(number)
             del self._calls[number]
 
     def _answer(self, number: int, frame: Frame) -> pa.Buffer:
@@ -330,6 +330,10 @@ class Calls:
         with suppress(pa.ArrowException, OSError):
             if sender is not None:
                 sender.send(frame)
+
+
+def _failed(number: int, error: Error | KeyboardInterrupt) -> Frame:
+    return Frame(FAILED, {"number": number}, answers.error_to_bytes(error))
 
 
 def _remark(number: int, index: int, text: str) -> Frame:

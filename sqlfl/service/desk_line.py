@@ -7,10 +7,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from sqlfl.remote.frames import INTERRUPT, VERSIONS, Frame, spoken
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.settings import AnalystSettings
 from sqlfl.remote.stream import PONG, Credentials, Ended, Stream, hint, said
-from sqlfl.service.answers import told_to_error
+from sqlfl.service.answers import bytes_to_error
 from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, STEP, TAKEN
 from sqlfl.service.service import ANALYST, PASS
 from sqlfl.service.speaking import Speaker
@@ -120,16 +119,16 @@ class DeskLine:
                 hint="once it is back: SHOW MODELS says what has been trained, and what RESUME "
                 "MODEL goes on with (of a training with checkpoint = n)",
             )
-        self._settle(Frame(TAKEN, {"number": number}))
+        self._send(Frame(TAKEN, {"number": number}))
         if own.answer.kind == FAILED:
-            raise _failed(own.answer.told)
+            raise bytes_to_error(own.answer.body)
         return own.answer.body
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             stream = self._stream
-            self._settle(Frame(LEAVE, {"number": 0}))
+            self._send(Frame(LEAVE, {"number": 0}))
             self._stream = None
             for own in tuple(self._calls.values()):
                 _give_up(own, ", as it was closed; a statement that was running there goes on")
@@ -161,11 +160,6 @@ class DeskLine:
             if stream is not None:
                 stream.sender.send(frame)
 
-    def _settle(self, frame: Frame) -> None:
-        """Where the coordinator keeps answers."""
-        if self._lease:
-            self._send(frame)
-
     def _connected(self) -> None:
         """A new stream, and what waits for an answer is sent again; the lock is held, but by the
         constructor."""
@@ -190,9 +184,7 @@ class DeskLine:
             stack.pop_all()
         self._stream = stream
         session, before = welcome.text("session"), self._session
-        self._session = session
-        if "lease_ms" in welcome.told:  # else it forgets who is gone
-            self._lease = welcome.number("lease_ms") / 1e3
+        self._session, self._lease = session, welcome.number("lease_ms") / 1e3
         for own in tuple(self._calls.values()):
             if session != before:
                 _give_up(own, ANEW)
@@ -252,7 +244,7 @@ class DeskLine:
             self._again()
 
     def _again(self) -> None:
-        """Another stream, where calls wait for their answers, and the coordinator keeps these."""
+        """Another stream, where calls wait for their answers."""
         due, pause = time.monotonic() + self._lease, PAUSE
         for own in tuple(self._calls.values()):
             own.said.append(Frame(AWAY))
@@ -262,9 +254,8 @@ class DeskLine:
                 if self._closed or self._stream is not None or not waiting:
                     return
                 try:
-                    if self._lease:
-                        self._connected()
-                        return
+                    self._connected()
+                    return
                 except Error as error:
                     log.info("%s", error.message)
                 if time.monotonic() > due:
@@ -280,7 +271,7 @@ class DeskLine:
             if own is None:
                 return
             if frame.kind == REMARK:
-                if "index" in frame.told and frame.number("index") < own.remarks:
+                if frame.number("index") < own.remarks:
                     return  # by the stream before
                 own.remarks += 1
             if frame.kind in (STEP, REMARK):
@@ -310,9 +301,3 @@ def _interrupt(own: _Call) -> Frame:
 
 def _bytes(text: str) -> pa.Buffer:
     return pa.py_buffer(text.encode())
-
-
-def _failed(told: Mapping[str, Any]) -> BaseException:
-    if told.get("error") == "KeyboardInterrupt":
-        return KeyboardInterrupt()
-    return told_to_error(told)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
 from contextlib import ExitStack
@@ -132,7 +131,7 @@ class Service:
             raise WireError(f"{hello.kind} came where a hello does")
         version = spoken(hello.told.get("versions"))
         study, speaker = hello.text("study"), hello.text("pass")
-        end = hello.text("end", secrets.token_hex(16))  # one that does not come back says none
+        end = hello.text("end")
         if not 32 <= len(end) <= 64:
             raise WireError(f"an end of {len(end)} letters")
         analyst = self._known(identity, study, speaker)

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 
 from sqlfl import remarks
-from sqlfl.errors import Error, WireError
+from sqlfl.errors import Error, PlanError, WireError
 from sqlfl.interrupts import noted
-from sqlfl.remote.frames import INTERRUPT, Frame
+from sqlfl.remote.frames import INTERRUPT, LONGEST_HEADER, Frame
 from sqlfl.result import Result
 from sqlfl.service import answers
 from sqlfl.service import calls as calls_module
 from sqlfl.service.board import Board
-from sqlfl.service.calls import ANSWER, CALL, LEAVE, REMARK, TAKEN, Calls
+from sqlfl.service.calls import ANSWER, CALL, FAILED, LEAVE, REMARK, TAKEN, Calls
 from sqlfl.service.federation import RemoteFederation
 from tests.service.processes import until
 from tests.service.proxy import Proxy
@@ -165,6 +165,33 @@ def test_an_interrupt_is_heard_once(tmp_path: Path, answering: Answering) -> Non
         assert asked.ended() == "answered 1"
 
 
+def test_an_error_may_be_longer_than_a_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the statement, whose sender would else wait for ever."""
+    text = "SELECT " + "x" * LONGEST_HEADER
+
+    def answer(self: Calls, number: int, frame: Frame) -> pa.Buffer:
+        raise PlanError("there is no x", sql=text, span=(7, 8))
+
+    monkeypatch.setattr(Calls, "_answer", answer)
+    with apart(tmp_path) as (_, _, fed):
+        said: list[PlanError] = []
+
+        def ask() -> None:
+            try:
+                _ = fed.models
+            except PlanError as error:
+                said.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert [(error.message, error.sql, error.span) for error in said] == [
+            ("there is no x", text, (7, 8))
+        ]
+
+
 # -- the coordinator's end -------------------------------------------------------------------------
 
 
@@ -239,6 +266,15 @@ def test_answers_that_nobody_takes_are_few(
     calls.take(call(100, 1000))
     answered(calls)
     assert list(calls._calls) == [100]
+
+
+def test_those_that_find_no_place_are_kept_no_longer(kept: tuple[Calls, Sent]) -> None:
+    calls, sent = kept
+    calls._desk.begin = lambda most: False  # type: ignore[method-assign]
+    for number in range(1, 3 * calls_module.MOST_KEPT):
+        calls.take(call(number))
+    assert len(calls._calls) == calls_module.MOST_KEPT
+    assert len(sent.told(FAILED)) == 3 * calls_module.MOST_KEPT - 1
 
 
 def test_calls_that_never_came_are_not_waited_for(

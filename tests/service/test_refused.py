@@ -77,7 +77,7 @@ def analyst_hello(
     assert given.key is not None
     assert given.certificate is not None
     speaker = issue(given.key, given.certificate, coordinator, study)
-    return {"versions": [1], "study": study, "pass": speaker, **changed}
+    return {"versions": [1], "study": study, "pass": speaker, "end": "e" * 32, **changed}
 
 
 BAD: dict[str, Callable[[str], Credentials]] = {

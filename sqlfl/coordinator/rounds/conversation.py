@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,7 +183,7 @@ class Conversation:
         residuals: the method's message to a client, from its rows' part of them.
         `rows` are those of the last predictions, `following` those to be predicted next. One
         exchange, and for shared slots one more (consensus: one per inner round). `exact`: in
-        8-byte numbers, there and back.
+        8-byte numbers, there and back. Of clients that are late (`Stragglers`), what is known last.
         """
         requests = {
             address: residuals(address, aggregate)
@@ -192,7 +193,7 @@ class Conversation:
         answers = self._answers.step(following, exact=exact)
         if self._stragglers is None:
             return self._settle(requests, answers)
-        settle = lambda own: self._settle(own, answers)  # noqa: E731
+        settle = partial(self._settle, answers=answers)
         return self._stragglers.step(rows, following, requests, settle)
 
     def advance(
