@@ -6,7 +6,7 @@ SCALE ?= 0.01
 # of the tests' dozens of processes compile all modules anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-remote notebook docs test thorough soak lint types bench clean
+.PHONY: demo demo-remote notebook docs test quick thorough soak lint types bench clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
@@ -22,19 +22,28 @@ notebook: .venv/notebook.stamp
 docs: .venv/docs.stamp
 	$(RUN) mkdocs build --quiet
 
-# Workers share the cores, which the threads of numpy's BLAS would take from each other
-PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) pytest -n auto
+# Workers share the cores, which the threads of numpy's BLAS would take from each other. The order of
+# a set of texts follows from the seed too
+PYTEST = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONHASHSEED=$(or $(SQLFL_SEED),0) \
+	$(RUN) pytest -n auto
 
-# The types are checked on one core while the tests begin on the others. Where they are right pytest's
-# closing line is the last line, else what mypy says is
+# All tests. The types are checked on one core while the tests begin on the others. Where they are
+# right pytest's closing line is the last line, else what mypy says is
 test: lint
 	@$(RUN) mypy > .venv/types.txt 2>&1 & types=$$!; \
 	$(PYTEST); tests=$$?; \
 	wait $$types || { cat .venv/types.txt; exit 1; }; exit $$tests
 
-# Everything at full depth: hundreds of random examples, all combinations, 200 kills; hours
-thorough: lint types
-	HYPOTHESIS_PROFILE=thorough $(PYTEST)
+# For the edit loop: two cases of each test that is not slow
+quick: .venv/dev.stamp
+	SQLFL_DEPTH=quick $(PYTEST)
+
+# All tests at full depth, with a new seed: hundreds of random examples, all combinations, 200 kills.
+# make thorough SHARD=3/20 runs the third of 20 parts, and adds its result to tests/thorough.md
+thorough: export SQLFL_DEPTH := thorough
+thorough: export SQLFL_SEED := $(or $(SQLFL_SEED),$(shell date +%s))
+thorough: .venv/dev.stamp
+	$(PYTEST) $(SHARD:%=--shard %)
 
 # Real processes that are killed, stopped and cut off: 200 schedules, and an hour of restarts. A short
 # one: make soak SOAK='--schedules 10 --minutes 5'

@@ -1,36 +1,39 @@
-"""How much of the tests is run, and which random cases.
+"""Depth of the tests, and the seed of their random cases.
 
-`make test` runs some of the cases, other ones with each commit; `make thorough` runs all.
-SQLFL_SEED=n repeats those of a failure, whose report says n.
+SQLFL_DEPTH : 'quick' (`make quick`), 'test' (`make test`, the default) or 'thorough'
+    (`make thorough`).
+SQLFL_SEED : the seed of all random cases. A failing run prints it, so that it can be repeated.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 
-THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+DEPTH = os.environ.get("SQLFL_DEPTH", "test")
+THOROUGH = DEPTH == "thorough"
+QUICK = DEPTH == "quick"
+SEED = int(os.environ.get("SQLFL_SEED", "20261126"))
 
-
-def _seed() -> int:
-    given = os.environ.get("SQLFL_SEED")
-    if given is not None:
-        return int(given)
-    command = ["git", "rev-parse", "--short=8", "HEAD"]
-    try:
-        told = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):  # not a checkout
-        return 0
-    return int(told.stdout, 16)
-
-
-SEED = _seed()
+_COMMON = {
+    "database": None,
+    "deadline": None,
+    "suppress_health_check": [
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+        HealthCheck.function_scoped_fixture,
+    ],
+}
+settings.register_profile(
+    "quick", max_examples=3, phases=[Phase.explicit, Phase.generate], **_COMMON
+)
+settings.register_profile("test", max_examples=8, **_COMMON)
+settings.register_profile("thorough", max_examples=500, **_COMMON)
 
 
 def examples(few: int, many: int | None = None) -> settings:
-    """Of a test whose examples take long: so many, or `many` in the profile thorough; 20 times as
-    many without."""
+    """Return the settings of a test whose examples take long: `few` examples, and at depth
+    'thorough' `many` (20 times `few` where it is not given)."""
     return settings(max_examples=(many or 20 * few) if THOROUGH else few)

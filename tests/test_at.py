@@ -15,8 +15,6 @@ import sqlfl
 from tests import lasting
 from tests.conftest import Open
 
-pytestmark = pytest.mark.thinned(2)
-
 QUERY = (
     "SELECT p.id, p.age, p.ill, l.value FROM clinic.patients p JOIN lab.results l USING (id) "
     "WHERE p.age > 3"
@@ -70,7 +68,6 @@ def sent(fed: sqlfl.Federation, direction: str) -> int:
     return sum(r["bytes"] for r in found[:end] if r["crosses"] and r["direction"] == direction)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("at", ["clinic", "CLINIC", "lab", None])
 def test_only_what_leaves_the_party_crosses(federations: Federations, at: str | None) -> None:
     with federations(at) as fed:

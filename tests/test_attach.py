@@ -23,8 +23,6 @@ from tests.conftest import Open
 from tests.depth import SEED
 from tests.lasting import FILES, evaluate, is_free, kept_runs, train
 
-pytestmark = pytest.mark.thinned(2)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -56,7 +54,6 @@ def test_a_path_is_read_only_unless_it_keeps_blocks(folder: Path) -> None:
     assert is_free(folder / FILES[2])
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["path", "connection", "list"])
 def test_a_store_keeps_the_blocks(how: str, fed: sqlfl.Federation, folder: Path) -> None:
     store = folder / "store.duckdb"
@@ -91,7 +88,6 @@ def test_one_store_for_each_client(folder: Path) -> None:
     assert kept_runs(folder / FILES[0]) == []
 
 
-@pytest.mark.thinned(3)
 def test_a_read_only_connection_in_every_statement(folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         *census, geo = (
@@ -278,7 +274,6 @@ TWICE = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", TWICE)
 def test_one_database_is_not_two_clients(how: str, folder: Path) -> None:
     """Each of its rows would count twice."""

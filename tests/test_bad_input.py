@@ -21,8 +21,6 @@ from tests.conftest import Open
 from tests.databases import in_memory
 from tests.federations import Parties, federation, probabilities
 
-pytestmark = pytest.mark.thinned(2)
-
 FLIGHTS = (
     "CREATE TABLE flights AS SELECT i AS id, i % 8 AS plane, i % 5 AS hour, "
     "(i * 7) % 13 / 2.0 AS delay, (i * 7) % 13 > 5 AS late, 'only' AS single, "
@@ -208,7 +206,6 @@ STATEMENTS: list[tuple[str, str, type[sqlfl.Error], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("text", "error", "word"), [s[1:] for s in STATEMENTS],
                          ids=[s[0] for s in STATEMENTS])  # fmt: skip
 def test_a_statement_that_cannot_be(
@@ -259,7 +256,6 @@ RUNNING: list[tuple[str, str, type[sqlfl.Error], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize(("text", "error", "word"), [s[1:] for s in RUNNING],
                          ids=[s[0] for s in RUNNING])  # fmt: skip
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -496,7 +492,6 @@ def test_ctrl_c_keeps_the_model_so_far(parties: Parties) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["prepare", "activate", "residuals", "save"])
 def test_a_second_ctrl_c_leaves_nothing_behind(kind: str, parties: Parties) -> None:
     def twice() -> None:
@@ -509,7 +504,6 @@ def test_a_second_ctrl_c_leaves_nothing_behind(kind: str, parties: Parties) -> N
         assert fed.model("delay").metrics["rows"] == 60
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "kind", ["prepare", "send_keys", "activate", "send_labels", "start", "residuals", "save"]
 )
@@ -524,7 +518,6 @@ def test_a_transport_that_breaks_leaves_nothing_behind(kind: str, parties: Parti
         assert fed.model("delay").metrics["rows"] == 60
 
 
-@pytest.mark.thinned(15)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("kind", ["send_keys", "activate", "start", "residuals"])
 @pytest.mark.parametrize(

@@ -368,7 +368,6 @@ def test_the_traffic_is_what_explain_says(
         compare_traffic(case, clients, options, engine, then)
 
 
-@pytest.mark.thinned(2)
 @given(OUTER_TOO, st.integers(2, 3), METHODS, ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_of_combined_clients_is_what_explain_says(
@@ -392,7 +391,6 @@ def test_the_traffic_of_looks_is_what_explain_says(
     compare_traffic(case, clients, {"epochs": 3}, engine, look, combine=combine)
 
 
-@pytest.mark.thinned(2)
 @given(
     cases(kinds=(SOFTMAX,)), CLIENTS, ENGINES, st.sampled_from(("importance", "parts", "checked"))
 )
@@ -403,7 +401,6 @@ def test_the_traffic_of_looks_at_classes_is_what_explain_says(
     compare_traffic(case, clients, {"epochs": 2}, engine, look)
 
 
-@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(("importance", "contributions")))
 @examples(1)
 def test_the_traffic_of_looks_at_towers_is_what_explain_says(
@@ -426,7 +423,6 @@ TOWERS = (
 )
 
 
-@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(TOWERS), ENGINES, NEXT, st.booleans())
 @examples(1)
 def test_the_traffic_of_towers_is_what_explain_says(
@@ -446,7 +442,6 @@ TUNED = (
 )
 
 
-@pytest.mark.thinned(2)
 @given(OUTER_TOO, CLIENTS, st.sampled_from(TUNED), ENGINES, st.booleans())
 @examples(1)
 def test_the_traffic_of_tuning_is_what_explain_says(
@@ -480,7 +475,6 @@ CHOSEN = (
 )
 
 
-@pytest.mark.thinned(2)
 @given(cases(kinds=("linear_regression",)), CLIENTS, st.sampled_from(CHOSEN), ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_of_chosen_columns_is_what_explain_says(
@@ -498,7 +492,6 @@ SUMMED = (
 )
 
 
-@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED), CLIENTS, st.sampled_from(SUMMED), ENGINES, NEXT)
 @examples(1)
 def test_the_traffic_of_secret_sums_is_what_explain_says(
@@ -714,7 +707,6 @@ def planted_in_looks(secret: Parties) -> set[str]:
     return found
 
 
-@pytest.mark.thinned(2)
 def test_planted_values_are_in_no_message_of_a_look(secret: Parties) -> None:
     found = planted_in_looks(secret)
     if found:
@@ -734,7 +726,6 @@ def hits(data: bytes, planted: dict[bytes, str]) -> set[str]:
     return {planted[place] for place in places if place in planted}
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
 def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engine: str) -> None:
@@ -767,7 +758,6 @@ def order_of(recorded: list[Recorded], kind: type[Message]) -> list[list[object]
     return found
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "statement",
     ["SELECT t.label, u.x FROM a.t t JOIN b.u u USING (k)", "SELECT t.label, t.k FROM a.t t"],

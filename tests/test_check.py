@@ -100,7 +100,6 @@ def explained(values: np.ndarray, targets: np.ndarray, databases: np.ndarray, n:
     return max(0.0, 1 - (1 - share) * (n - 1) / (n - len(groups)))
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("outer", ["", "LEFT"])
 def test_the_numbers_are_those_of_the_central_join(case: Case, outer: str, engine: str) -> None:

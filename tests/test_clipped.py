@@ -15,8 +15,6 @@ from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.federations import federation
 
-pytestmark = pytest.mark.thinned(2)
-
 L2 = 1e-3
 NUMBERS = QUERY.format(
     target="v.n + 3 * v.age + (v.id * 53 % 17) / 5.0 + 40 * (v.id % 19 = 0)::INT AS n", more=""
@@ -63,7 +61,6 @@ def best_huber(x: np.ndarray, y: np.ndarray, delta: float, w: np.ndarray, l2: fl
     return expected
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("delta", [0.3, 2.0, 1e3])
 @pytest.mark.parametrize(
     ("options", "near"),
@@ -90,7 +87,6 @@ def test_huber_is_what_scipy_minimises(
     assert fed.model("m").metrics["loss"] == pytest.approx(row["loss"], rel=1e-5)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.05])
 @pytest.mark.parametrize(
     ("options", "near"),

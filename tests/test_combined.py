@@ -30,8 +30,6 @@ from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
 from tests.test_border import ALGORITHMS, order_of, tapped
 from tests.unions import BOUNDS, LEFT, QUERY, ROWS, UNION, WAYS, again, divided, trained
 
-pytestmark = pytest.mark.thinned(2)
-
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
 
@@ -59,7 +57,6 @@ def test_outer_joins_reach_the_central_optimum(
 # -- beside a union --------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(19)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -> None:
@@ -72,7 +69,6 @@ def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -
     assert own == pytest.approx(measured, abs=1e-5)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "options",
     [{}, {"algorithm": "admm", "epochs": 5}, {"algorithm": "admm", "union": "consensus"}],
@@ -141,7 +137,6 @@ def test_gradients_are_clipped_per_table_row(
         )
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("privacy", "options", "kind"), test_private.CONFIGURATIONS)
 def test_private_traffic_is_what_explain_says(
     privacy: str, options: str, kind: str, database: Open
@@ -294,7 +289,6 @@ def test_one_database_is_not_combined(database: Open) -> None:
 # -- models and tables -----------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("first", [False, True])
 def test_models_are_used_whether_their_party_combines_or_not(
     first: bool, database: Open, tmp_path: Path

@@ -23,8 +23,6 @@ from sqlfl.models.poisson import Poisson
 from tests.depth import SEED
 from tests.ways import WAYS, take_way
 
-pytestmark = pytest.mark.thinned(3)
-
 ROOT = Path(__file__).parent.parent
 
 

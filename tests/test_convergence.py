@@ -13,8 +13,6 @@ import pytest
 
 import sqlfl
 
-pytestmark = pytest.mark.thinned(2)
-
 ROWS = 400
 JOIN = "FROM a.trips t JOIN b.arrivals r USING (id)"
 
@@ -69,7 +67,6 @@ def facts(fed: sqlfl.Federation) -> dict[str, str]:
     return dict(fed.sql("DESCRIBE MODEL m").fetchall())
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 def test_a_duration_is_found_from_when_it_began_and_ended(clocks, engine: str) -> None:
     model = fitted(clocks, "linear_regression", "duration", engine=engine, l2=0.0, epochs=200)
@@ -195,7 +192,6 @@ DIVERGING = [
 ]
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("kind", "target", "options"), DIVERGING)
 def test_steps_that_diverge_are_an_error_of_every_kind(clocks, kind, target, options) -> None:
     with pytest.raises((sqlfl.ModelError, sqlfl.PartyError), match="diverge"):

@@ -50,7 +50,6 @@ def test_readme_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(5)
 def test_the_page_on_neural_networks_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     block, sums = re.findall(
@@ -174,7 +173,6 @@ def test_the_page_on_transformations_runs(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(5)
 def test_the_page_on_privacy_runs() -> None:
     sums, draws, block = re.findall(
         r"^```python\n(.*?)^```", (ROOT / "docs/privacy.md").read_text(), re.M | re.S
@@ -196,7 +194,6 @@ def test_options_are_documented() -> None:
     assert f"{table}\n" == options_markdown()
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples_run(name: str) -> None:
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -21,8 +21,6 @@ from tests.federations import Parties, merging
 from tests.strategies import train_sql
 from tests.test_border import Tap, assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(2)
-
 DRAWS = b"the key of the draws"
 
 
@@ -161,7 +159,6 @@ METHODS: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.thinned(17)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
 @pytest.mark.parametrize("method", METHODS)
@@ -180,14 +177,12 @@ TOWERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", TOWERS)
 def test_towers(parties: Parties, case: str) -> None:
     options = {"hidden": [3], "epochs": 3, "optimizer": "momentum", **TOWERS[case]}
     compare(parties, "mlp_classifier", query("inner"), 1e-5, **options)
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("options", [
     {}, {"validation_fraction": 0.3}, {"class_weight": "balanced"},
@@ -203,13 +198,11 @@ def test_weights_and_rows_for_validation(
     compare(parties, "softmax_regression", select, near, weight=weight, **own)
 
 
-@pytest.mark.thinned(2)
 def test_unions_of_blocks(parties: Parties) -> None:
     near, options = METHODS["lbfgs"]
     compare(parties, "linear_regression", union(), near, **options)
 
 
-@pytest.mark.thinned(2)
 def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
     found = []
     for merge in (True, False):
@@ -225,7 +218,6 @@ def test_a_warm_start_goes_on_from_distinct_rows(parties: Parties) -> None:
 PRIVACY = "noise_multiplier = 1, delta = 1e-4, statistics = 'none'"
 
 
-@pytest.mark.thinned(2)
 def test_protected_and_dropped_rows_stay_for_themselves(parties: Parties) -> None:
     with tapped(parties) as (fed, tap):
         private = train_sql("p", "linear_regression", "y", query("inner"), epochs=2)

@@ -24,8 +24,6 @@ from sqlfl.coordinator.executors.sums import Sums
 from sqlfl.coordinator.key_join import KeyJoin
 from tests.databases import in_memory
 
-pytestmark = pytest.mark.thinned(3)
-
 TABLES = """
 CREATE TABLE visits AS SELECT i AS id, i % 40 AS patient, (i * 13) % 7 AS stay, i % 5 AS ward
 FROM range(1200) r(i);

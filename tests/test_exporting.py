@@ -19,8 +19,6 @@ from tests.clinic import PLACES, QUERY, VISITS, clinics, predicted
 from tests.conftest import Open
 from tests.federations import federation
 
-pytestmark = pytest.mark.thinned(2)
-
 PATIENTS = """
 CREATE TABLE patients AS SELECT i AS id, i % 9 AS place,
   CASE WHEN i % 5 = 0 THEN NULL WHEN i % 31 = 0 THEN 'nan'::DOUBLE
@@ -122,7 +120,6 @@ def in_onnxruntime(folder: Path, rows: pa.Table) -> dict[str, np.ndarray]:
     return dict(zip(names, joining.run(names, {"h": total}), strict=True))
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clauses", ["", FITTED, FILLED], ids=["plain", "fitted", "filled"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_files_predict_what_parties_do(
@@ -131,7 +128,6 @@ def test_files_predict_what_parties_do(
     check(fed, tmp_path / "m", TARGETS[target], target, clauses)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("kind", "target", "clauses"),
     [
@@ -234,7 +230,6 @@ def test_infinite_numbers_are_an_error_in_sql(fed: sqlfl.Federation, tmp_path: P
             bare.sql(scored.format(age="'inf'::DOUBLE")).fetchall()
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "clauses", [FITTED, "WITH (hidden = [4], epochs = 1)"], ids=["linear", "mlp"]
 )

@@ -45,7 +45,6 @@ def fuzz(end: str, kinds: list[str], count: int) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.thinned(2)
 def test_messages_that_are_mutated() -> None:
     kinds = list(KINDS) if THOROUGH else list(KINDS)[SEED % 3 :: 3]
     found = fuzz("wire", kinds, 1000 if THOROUGH else 60)

@@ -16,8 +16,6 @@ from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.federations import federation
 
-pytestmark = pytest.mark.thinned(2)
-
 L2 = 1e-3
 COSTS = QUERY.format(target="0.2 + v.n * v.age / 3 + v.id % 7 AS n", more="")
 WEIGHTED = QUERY.format(target="0.2 + v.n + v.id % 7 AS n", more=", v.years")
@@ -34,7 +32,6 @@ def fed(parties: dict[str, list[duckdb.DuckDBPyConnection]]) -> Iterator[sqlfl.F
         yield made
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("options", "near"),
     [

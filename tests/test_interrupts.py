@@ -78,7 +78,6 @@ ENDS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("stage", ENDS)
 def test_ctrl_c_ends_a_statement_without_end(stage: str) -> None:
     """A query of a party, or the coordinator's own, of 225 million rows; predictions, which leave

@@ -23,8 +23,6 @@ from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, cases, train_sql
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(2)
-
 ROWS = 900
 FACTS = """CREATE TABLE facts AS SELECT i AS id, (hash(i, 7) % 40)::INT AS did,
     (hash(i, 1) % 1000)::INT / 500.0 - 1 AS x, (hash(i, 2) % 1000)::INT / 50.0 AS z,

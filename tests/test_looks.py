@@ -14,8 +14,6 @@ from sklearn.calibration import calibration_curve
 import sqlfl
 from tests.databases import in_memory
 
-pytestmark = pytest.mark.thinned(2)
-
 JOIN = "FROM one.t LEFT JOIN two.u USING (k)"
 COLUMNS = "t.x, u.z, t.c"
 TARGETS = {

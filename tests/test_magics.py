@@ -20,8 +20,6 @@ import sqlfl
 from sqlfl.magics import Request, completed, read
 from sqlfl.planner.grammar.dialect import split
 
-pytestmark = pytest.mark.thinned(2)
-
 ROOT = Path(__file__).parent.parent
 TRAIN = """TRAIN MODEL {name} USING logistic_regression TARGET y
 FROM (SELECT t.x, u.z, t.y FROM a.t JOIN b.u USING (id))"""
@@ -81,7 +79,6 @@ def test_explain_shows_the_plan(shell: InteractiveShell, fed: sqlfl.Federation) 
     assert len(value(shell.run_cell("%sqlfl SHOW MODELS"))) == 0
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "cell",
     [
@@ -180,7 +177,6 @@ def test_nothing_is_filled_in(shell: InteractiveShell, fed: sqlfl.Federation) ->
             shell.run_cell(cell).raise_error()
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("cell", "message"),
     [

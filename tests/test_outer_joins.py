@@ -150,7 +150,6 @@ ALONE = ("expressions of two tables of one party", "a derived table with GROUP B
 """What does not mean the same over a party of several clients."""
 
 
-@pytest.mark.thinned(17)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_by_hand(name: str, clients: int, database: Open) -> None:
@@ -195,7 +194,6 @@ ODD_ONES = """
     LEFT JOIN lab.draws d ON v.patient = d.patient WHERE {condition}"""
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize(
     "condition",

@@ -162,7 +162,6 @@ def test_wheel_has_every_module_and_sqlfl_alone(wheel: Path) -> None:
         assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 
 
-@pytest.mark.thinned(2)
 def test_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         assert not [member.name for member in archive if member.issym() or member.islnk()]
@@ -185,7 +184,6 @@ def test_without_a_compiler_the_rest_is_installed(
     assert found == MODULES | OWN | DATA
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
 def test_install(
     form: str,
@@ -225,7 +223,6 @@ ignore_errors = True
 """What others are made of, which takes most of the time, is not looked at."""
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("form", ["wheel", "root"])
 def test_mypy_follows(
     form: str, source: Path, wheel: Path, install: Callable[..., Path], tmp_path: Path

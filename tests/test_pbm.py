@@ -19,8 +19,6 @@ from tests.conftest import Open
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(3)
-
 ROWS = 600
 FACTS = """CREATE TABLE facts AS SELECT i AS id, (hash(i, 7) % 40)::INT AS did,
     (hash(i, 9) % 30)::INT AS eid, (hash(i, 1) % 1000)::INT / 500.0 - 1 AS x,
@@ -62,7 +60,6 @@ def trained(
         return fed.model("m"), np.asarray(found["prediction"])
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("join", ["JOIN", "LEFT JOIN"])
 def test_a_model_over_a_join_is_learned_scored_and_predicts(database: Open, join: str) -> None:
     more = 30 if join == "JOIN" else 20  # a third of the facts has no partner
@@ -196,7 +193,6 @@ CLAUSES = {
 }
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
 def test_private_traffic_is_what_explain_says(database: Open, clause: str, clients: int) -> None:
@@ -220,7 +216,6 @@ def test_private_traffic_is_what_explain_says(database: Open, clause: str, clien
     assert stats.chisquare(counts).pvalue > 1e-5
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
 def test_a_party_that_draws_otherwise_is_found_out(
     database: Open, clause: str, monkeypatch: pytest.MonkeyPatch

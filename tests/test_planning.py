@@ -33,7 +33,6 @@ def scores(fed: sqlfl.Federation, query: str) -> np.ndarray:
     return table.column("prediction").to_numpy()[order]
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("columns", ["t.z, u.v, t.x, t.g", "u.v, t.g, t.x, t.z, u.y", "*"])
 def test_columns_in_another_order_are_the_same_columns(fed: sqlfl.Federation, columns: str) -> None:
     fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y FROM ({TRAINED})")
@@ -109,7 +108,6 @@ def test_a_regression_of_text_names_the_classifier(
     assert caught.value.hint == f"cast it to a number, or train a classifier: USING {classifier}"
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression", "mlp_classifier"])
 def test_a_measurement_is_no_class(database: Open, kind: str) -> None:
     query = "SELECT x, {} AS z FROM a.t"

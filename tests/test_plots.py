@@ -17,8 +17,6 @@ import sqlfl
 from sqlfl.coordinator.training import HISTORY
 from sqlfl.plots import AXES, MARKED, training_figure
 
-pytestmark = pytest.mark.thinned(2)
-
 ROOT = Path(__file__).parent.parent
 
 
@@ -186,7 +184,6 @@ def test_a_trained_model_plots(database: Any, tmp_path: Path) -> None:
             assert (tmp_path / f"{x}.png").stat().st_size > 1000
 
 
-@pytest.mark.thinned(3)
 def test_nothing_global_is_touched() -> None:
     """No pyplot, which opens windows and keeps every figure; no setting of matplotlib's."""
     code = """

@@ -16,8 +16,6 @@ from tests.conftest import Open
 from tests.databases import in_memory
 from tests.federations import federation
 
-pytestmark = pytest.mark.thinned(2)
-
 L2 = 1e-3
 COUNTS = QUERY.format(target="v.n", more="")
 RATES = QUERY.format(target="v.n / v.years AS n", more=", v.years")
@@ -42,7 +40,6 @@ def train(query: str = COUNTS, clauses: str = "", **options: object) -> str:
     )
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("options", "near"),
     [
@@ -75,7 +72,6 @@ def test_the_means_are_those_of_scikit_learn(
         assert metrics[name] == pytest.approx(row[name], rel=1e-5)
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 def test_a_rate_that_its_exposure_weighs_is_the_count(
     fed: sqlfl.Federation, algorithm: str

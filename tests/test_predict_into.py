@@ -27,8 +27,6 @@ from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, Databases, cases, predict_sql
 from tests.test_border import Tap, assert_disclosed
 
-pytestmark = pytest.mark.thinned(3)
-
 QUERY = "SELECT t.x, u.z, u.y FROM a.t JOIN b.u ON t.k = u.k"
 PREDICT = f"PREDICT MODEL m ID (a.t.id) FROM ({QUERY})"
 LEFT = """
@@ -203,7 +201,6 @@ PLACES = {
 }
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("before", "path", "full"), PLACES.values(), ids=PLACES)
 def test_where_the_table_lies(
     before: Sequence[str], path: str, full: str, parties: Parties
@@ -229,7 +226,6 @@ def test_no_joined_rows_make_an_empty_table(
     assert types.fetchall() == [("id", "VARCHAR"), ("prediction", "DOUBLE")]
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("count", [1, 2])
 def test_rows_without_partner_have_null_identifiers_and_go_to_one_client(
     count: int, database: Open
@@ -289,7 +285,6 @@ def test_the_model_is_still_there_and_what_is_written_can_be_joined(
 # -- what crosses the border ----------------------------------------------------------------------
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("kind", "target"), KINDS_OF_TARGETS.values(), ids=KINDS_OF_TARGETS)
 @pytest.mark.parametrize("clients", [1, 2])
 def test_the_table_is_what_predict_shows_and_no_identifier_crosses(
@@ -413,7 +408,6 @@ REFUSED: dict[str, tuple[Callable[[Parties], str], str, str]] = {
 }
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("statement", "message", "place"), REFUSED.values(), ids=REFUSED)
 def test_refused_before_anything_runs(
     statement: Callable[[Parties], str], message: str, place: str, parties: Parties
@@ -497,7 +491,6 @@ class Disturbed:
         return self.inner.exchange(requests)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [Write, Commit])
 def test_a_failure_leaves_no_table_at_any_client(kind: type[Message], database: Open) -> None:
     """The second client has a table of the name by then; or the network breaks before Commit."""

@@ -37,7 +37,6 @@ def blocks_of(fed: sqlfl.Federation) -> dict[int, tuple[str, ...]]:
     return {b.slot: tuple(name for name, _, _ in b.features) for b in fed.model("m").blocks}
 
 
-@pytest.mark.thinned(2)
 @given(
     cases(kinds=BOUNDED, unions=False, max_slots=3),
     CLIENTS,
@@ -67,7 +66,6 @@ def test_gradients_are_clipped_per_table_row(
         assert_predictions_equal(case, databases, data, stepped, fed.sql(case.predict()), atol=1e-4)
 
 
-@pytest.mark.thinned(2)
 @given(cases(kinds=BOUNDED, unions=False, max_slots=3), CLIENTS, ENGINES)
 @examples(1)
 def test_hardly_noised_labels_are_the_labels(case: Case, clients: int, engine: str) -> None:
@@ -148,7 +146,6 @@ CONFIGURATIONS = (
 )
 
 
-@pytest.mark.thinned(13)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize(("privacy", "options", "kind"), CONFIGURATIONS)
 def test_traffic_is_what_explain_says(

@@ -21,8 +21,6 @@ from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
 
-pytestmark = pytest.mark.thinned(3)
-
 CLINIC = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');
 CREATE TABLE patients (
@@ -133,13 +131,11 @@ METHODS = {
 TWO = ("lbfgs", "logistic", "batches", "lasso", "towers", "private", "tune", "check of classes")
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_it_takes_is_what_explain_says(fed: sqlfl.Federation, method: str) -> None:
     assert {row["party"] for row in rehearsed(fed, METHODS[method])} == {"clinic", "lab"}
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("combine", [False, True])
 @pytest.mark.parametrize("method", TWO)
 def test_parties_of_several_databases(database: Open, method: str, combine: bool) -> None:
@@ -202,13 +198,11 @@ QUERIES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("query", QUERIES)
 def test_queries_of_all_forms(fed: sqlfl.Federation, query: str) -> None:
     rehearsed(fed, TRAIN.format("linear_regression", "days", "WITH (epochs = 2)", QUERIES[query]))
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("kind", "target"),
     [
@@ -418,7 +412,6 @@ def failing() -> None:
     raise PartyError("lab/0", "it is gone")
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("combine", [False, True])
 @pytest.mark.parametrize("kind", ["rehearse", "prepare", "residuals", "save"])
 def test_a_failure_leaves_nothing(database: Open, kind: str, combine: bool) -> None:

@@ -125,7 +125,6 @@ CALLS: dict[str, tuple[Callable[[Relation], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("call", "text"), CALLS.values(), ids=CALLS)
 def test_a_method_is_a_statement(
     fed: sqlfl.Federation,

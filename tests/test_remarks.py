@@ -18,8 +18,6 @@ from tests.depth import SEED, THOROUGH
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(3)
-
 PATIENTS = (
     "CREATE TABLE t AS SELECT i AS id, i % 9 AS k, i % 7 AS x, NULL::INT AS void, 'u' || i AS name,"
     " 3.5 AS same, 'c' AS single, NULL::VARCHAR AS silent, [i, i]::FLOAT[2] AS pair, "
@@ -71,7 +69,6 @@ SAID = [
 ]
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("options", ["", "WITH (algorithm = 'sgd', epochs = 2) "])
 def test_features_that_tell_nothing_or_too_much(parties: Parties, options: str) -> None:
     """Of several clients, where it is so of all their rows together: `same` is of one alone too."""
@@ -157,7 +154,6 @@ def test_where_warnings_are_errors_nothing_is_kept(parties: Parties) -> None:
         assert not any(server.working for server in fed._servers.values())
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("weight", ["", "WEIGHT w "])
 def test_what_is_asked_for_it_is_what_explain_says(parties: Parties, weight: str) -> None:
     rows = f"SELECT x, name, single, pair, flag, c, {'w, ' if weight else ''}y FROM a.t"
@@ -190,7 +186,6 @@ def test_features_that_are_protected_are_not_asked_about(parties: Parties) -> No
 JOIN = "SELECT t.x, w.z, t.y FROM a.t t JOIN b.w w ON t.k = w.k"
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -282,7 +277,6 @@ def test_a_cycle_is_held_against_the_memory_by_its_own_rows(
         assert fed.model("m").metrics["rows"] == 192
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("key", ["k", "k ** 2", "@(k - 3)", "(k || 'a')"])
 def test_a_key_that_multiplies_is_named_as_it_is_written(parties: Parties, key: str) -> None:
     """By the tables' names in the query, whatever the fragments call them."""

@@ -36,8 +36,6 @@ from tests.strategies import BOUNDED, Case, cases, summing_in_secret, train_sql
 from tests.test_border import tapped
 from tests.unions import LEFT, QUERY, RIGHT, ROWS, UNION, WAYS, again, divided, trained
 
-pytestmark = pytest.mark.thinned(3)
-
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
 ALGORITHMS = (
@@ -73,7 +71,6 @@ def test_admm_approaches_the_central_optimum(case: Case, clients: int) -> None:
     again(test_truth.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_model_is_that_of_the_plain_union(way: str, engine: str, database: Open) -> None:
@@ -205,7 +202,6 @@ WAY_OF_LOSING = {
 }
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
 @pytest.mark.parametrize("name", WAY_OF_LOSING)
 def test_a_lost_round_is_made_again(name: str, algorithm: str, database: Open) -> None:
@@ -272,7 +268,6 @@ SECRET = tuple(
 )
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("privacy", "options", "kind"), SECRET)
 def test_private_traffic_is_what_explain_says(
     privacy: str, options: str, kind: str, database: Open

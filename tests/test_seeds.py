@@ -33,8 +33,6 @@ from tests.depth import SEED, THOROUGH
 from tests.strategies import Case, cases
 from tests.udfs.snapshots import activate_all, specification, take
 
-pytestmark = pytest.mark.thinned(2)
-
 ROOT = Path(__file__).parent.parent
 ROWS = 4000
 NOISE = 6 / np.sqrt(ROWS)
@@ -388,7 +386,6 @@ def test_two_processes_train_the_same_models() -> None:
         assert difference(ours, found) < ROUNDING, name
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", ["batches", "batches over three clients", "towers"])
 def test_another_seed_or_none_trains_another(name: str) -> None:
     found = [model(name, seed) for seed in (7, 8, None, None)]
@@ -397,7 +394,6 @@ def test_another_seed_or_none_trains_another(name: str) -> None:
             assert difference(one, other) > 100 * ROUNDING
 
 
-@pytest.mark.thinned(2)
 # the first example would always be the simplest one, which the last strategy refuses
 @given(
     cases() | cases(outer=True),

@@ -13,8 +13,6 @@ import sqlfl
 from tests.conftest import Open
 from tests.databases import in_memory
 
-pytestmark = pytest.mark.thinned(2)
-
 ROWS = "SELECT range AS id, range % 7 AS x, 3 * (range % 7) + range % 2 AS y FROM range(40)"
 OTHER = "SELECT range AS id, sin(range) AS z FROM range(40)"
 LABELS = f"CREATE TABLE labels AS SELECT id, y FROM ({ROWS})"
@@ -95,7 +93,6 @@ SOURCES = {
 }
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("statements", "path"), SOURCES.values(), ids=SOURCES)
 def test_a_table_is_found_wherever_it_lies(
     statements: Sequence[str], path: str, expected: list[tuple[object, ...]], database: Open
@@ -113,7 +110,6 @@ def test_a_table_is_found_wherever_it_lies(
         assert predictions(fed, query, "q.id") == expected
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("table", ["far.s.t.x", "s.t.x", "t.x"])
 def test_a_column_may_be_named_by_the_end_of_its_tables_path(
     table: str, expected: list[tuple[object, ...]], database: Open
@@ -276,7 +272,6 @@ FILES = {
 }
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", FILES)
 def test_a_view_over_a_file(
     kind: str, expected: list[tuple[object, ...]], database: Open, tmp_path: Path

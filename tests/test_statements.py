@@ -65,7 +65,6 @@ def train(kind: str, name: str = "m", head: str = "TRAIN MODEL") -> str:
     )
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_train_gives_a_result_about_the_model(kind: str, fed: sqlfl.Federation) -> None:
     result = fed.sql(train(kind))

@@ -86,7 +86,6 @@ WAYS = {
 }
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_who_is_in_time_changes_no_bit(database: Open, way: str) -> None:
     kind, options, target = WAYS[way]
@@ -105,7 +104,6 @@ def test_clients_of_a_slot_sum_among_themselves(database: Open, union: str) -> N
     np.testing.assert_allclose(found, expected, rtol=1e-12)  # masks are others in each run
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
@@ -280,7 +278,6 @@ def test_it_is_listed_where_it_is_given(database: Open) -> None:
             assert ("stragglers = '30 s'" in told) is there
 
 
-@pytest.mark.thinned(3)
 @given(cases(), st.integers(1, 3), st.sampled_from(["sgd", "admm"]), st.integers(0, 99))
 @examples(1, 30)
 def test_on_random_joins_it_ends_where_the_central_one_does(

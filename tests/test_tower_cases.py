@@ -19,8 +19,6 @@ from tests.test_bad_input import disturbed, unchanged
 from tests.test_border import Tap, assert_disclosed
 from tests.test_towers import STILL, start_of
 
-pytestmark = pytest.mark.thinned(3)
-
 ROWS = (
     "SELECT i AS id, i % 7 AS k, sin(i) AS x, CASE WHEN i % 5 = 0 THEN NULL ELSE cos(i) END AS g, "
     "'c' || (i % 4) AS c, (i * i) % 5 + sin(i) * 2 AS y, 'l' || (i % 3) AS cl, (i // 3) % 3 AS w, "
@@ -82,7 +80,6 @@ def objective(fed: sqlfl.Federation, model: str = "m") -> float:
     return found
 
 
-@pytest.mark.thinned(19)
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize(("clients", "engine"), [(1, "arrays"), (3, "sql")])
 def test_steps_are_those_of_torch(name: str, clients: int, engine: str) -> None:
@@ -100,7 +97,6 @@ def test_steps_are_those_of_torch(name: str, clients: int, engine: str) -> None:
         assert found == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("kind", ["linear_regression", "mlp_regressor", "mlp_classifier"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
@@ -126,7 +122,6 @@ def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> 
     assert found[0] == pytest.approx(found[1], rel=1e-4 if optimizer == "adam" else 1e-6)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     "options",
@@ -166,7 +161,6 @@ def test_towers_head_and_intercept_are_of_the_epoch_that_is_kept(
                     np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("kind", ["mlp_regressor", "mlp_classifier"])
 @pytest.mark.parametrize("back", [False, True])
@@ -205,7 +199,6 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("algorithm", "activation"),
     [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],
@@ -226,7 +219,6 @@ def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> Non
 PLAIN = f"SELECT t.x, t.c, p.z, t.y FROM {ONE} t JOIN {TWO} p USING (k)"
 
 
-@pytest.mark.thinned(17)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -254,7 +246,6 @@ def test_steps_that_are_far_too_long_give_no_model(
         assert "smaller learning_rate" in str(caught.value)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["linear_regression", "mlp_regressor"])
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_large_targets_are_no_divergence(kind: str, algorithm: str) -> None:
@@ -264,7 +255,6 @@ def test_large_targets_are_no_divergence(kind: str, algorithm: str) -> None:
         assert fed.model("m").metrics["r2"] > -0.01
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_rows_that_count_nothing_are_no_divergence(algorithm: str) -> None:
     rows = f"SELECT * REPLACE (CASE WHEN w = 0 THEN 1e20 ELSE x END AS x) FROM ({ROWS})"
@@ -280,7 +270,6 @@ def test_rows_that_count_nothing_are_no_divergence(algorithm: str) -> None:
 LONG = ({"batch_size": 20, "dropout": 0.2}, {"algorithm": "admm", "inner_rounds": 2})
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("options", LONG, ids=str)
 def test_ctrl_c_keeps_the_towers_so_far(options: dict[str, object]) -> None:
     with divided(2) as databases:
@@ -294,7 +283,6 @@ def test_ctrl_c_keeps_the_towers_so_far(options: dict[str, object]) -> None:
             assert loss == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5)
 
 
-@pytest.mark.thinned(23)
 @pytest.mark.parametrize("options", LONG, ids=str)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlfl.PartyError("one/1", "it is gone")])
 @pytest.mark.parametrize("kind", ["send_predictions", "residuals", "between", "save"])
@@ -319,7 +307,6 @@ def test_what_ends_in_the_midst_of_towers_leaves_nothing(
 # -- the border ------------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("at", [None, "one", "two"])
 @pytest.mark.parametrize(
     "options",

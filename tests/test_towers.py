@@ -24,8 +24,6 @@ from tests.federations import Parties, assert_close, federation, probabilities
 from tests.oracle.neural import CentralNetwork, Start
 from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, Databases, cases, train_sql
 
-pytestmark = pytest.mark.thinned(3)
-
 ENGINES = st.sampled_from(("sql", "arrays"))
 CLIENTS = st.integers(1, 3)
 STILL = 1e-30
@@ -207,7 +205,6 @@ def sorted_by_id(fed: sqlfl.Federation, query: str) -> np.ndarray:
     return table.column("prediction").to_numpy()
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 def test_steps_of_adam_are_those_of_torch(database: Open, engine: str) -> None:
     generator = np.random.default_rng(4)
@@ -285,7 +282,6 @@ def test_a_seed_repeats_the_run_and_another_does_not(
     assert np.abs(found["third"] - found["first"]).max() > 1e-3
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_a_warm_start_begins_at_the_old_model(parties: Parties, algorithm: str) -> None:
     with federation(parties) as fed:
@@ -314,7 +310,6 @@ def test_dropout_is_in_training_only(
         assert abs(one["objective"] / other["objective"] - 1) > 1e-3
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     "options", [{"algorithm": "sgd", "batch_size": 100}, {"algorithm": "admm"}]

@@ -39,8 +39,6 @@ from tests.databases import in_memory
 from tests.federations import merging
 from tests.test_border import assert_disclosed, tapped
 
-pytestmark = pytest.mark.thinned(3)
-
 L2 = 0.01
 QUERY = """SELECT f.x, f.s, f.n, f.c, f.d, g.z, g.h, f.id, f.w, f.y
 FROM one.f f LEFT JOIN two.g g USING (k)"""
@@ -293,7 +291,6 @@ def of_rows() -> dict[str, Callable[[pa.Table], dict[str, Part]]]:
 EVERY = stateless() | of_rows()
 
 
-@pytest.mark.thinned(9)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("transform", EVERY)
 def test_a_model_is_that_of_scikit_learn(case: Case, transform: str, engine: str) -> None:
@@ -381,7 +378,6 @@ def test_rows_count_what_they_weigh(case: Case) -> None:
     np.testing.assert_allclose(given, expected[ours], atol=1e-4)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("transform", "options"),
     [

@@ -35,7 +35,6 @@ def rate_of(data: oracle.Central) -> float:
     return 0.5 if data.kind in BOUNDED else 0.02 / float(data.y.mean())
 
 
-@pytest.mark.thinned(2)
 @given(cases(), CLIENTS, ENGINES)
 @examples(1, 500)
 def test_a_full_batch_step_is_the_central_one(case: Case, clients: int, engine: str) -> None:
@@ -71,7 +70,6 @@ def test_lbfgs_reaches_the_central_optimum(
         assert_metrics_equal(row, case, data, data.predict(best))
 
 
-@pytest.mark.thinned(2)
 @given(cases(), CLIENTS)
 @examples(2, 200)
 def test_joined_rows_that_are_not_written_down_train_the_same_model(
@@ -136,7 +134,6 @@ def assert_metrics_equal(
 OUTER = cases(outer=True)
 
 
-@pytest.mark.thinned(2)
 @given(OUTER, CLIENTS, ENGINES)
 @examples(1, 120)
 def test_a_full_batch_step_over_outer_joins_is_the_central_one(
@@ -154,7 +151,6 @@ def test_a_full_batch_step_over_outer_joins_is_the_central_one(
             assert_predictions_equal(case, databases, data, stepped, result, wide=wide)
 
 
-@pytest.mark.thinned(2)
 @given(OUTER, CLIENTS, ENGINES, st.sampled_from(("lbfgs", "admm")))
 @examples(1, 80)
 def test_outer_joins_reach_the_central_optimum(
@@ -171,7 +167,6 @@ def test_outer_joins_reach_the_central_optimum(
         assert row["loss"] == pytest.approx(fed.model("m").metrics["loss"], rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.thinned(2)
 @given(cases(), CLIENTS)
 @examples(1, 100)
 def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: int) -> None:
@@ -183,7 +178,6 @@ def test_defaults_are_within_a_thousandth_of_the_optimum(case: Case, clients: in
         assert gap(fed.model("m"), data, best) <= 1e-3
 
 
-@pytest.mark.thinned(3)
 @given(cases(), CLIENTS, st.sampled_from(("exact", "consensus")))
 @examples(1, 100)
 def test_admm_never_diverges_and_approaches_the_optimum(
@@ -202,7 +196,6 @@ def test_admm_never_diverges_and_approaches_the_optimum(
 WAYS = st.permutations(list(itertools.product((1, 2, 3), ("sql", "arrays"))))
 
 
-@pytest.mark.thinned(3)
 @given(cases(), WAYS)
 @examples(1, 40)
 def test_neither_clients_nor_engines_change_the_result(
@@ -352,7 +345,6 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_by_hand(name: str, engine: str, database: Open) -> None:
@@ -366,13 +358,11 @@ def test_a_client_without_rows_changes_nothing(database: Open) -> None:
     compare(parties, whole, STATEMENTS["a key that is a feature too"])
 
 
-@pytest.mark.thinned(2)
 def test_one_to_one_tables_are_vertical_learning(database: Open) -> None:
     parties, whole = vertical(database, correlation=0.3)
     compare(parties, whole, VERTICAL)
 
 
-@pytest.mark.thinned(2)
 def test_admm_with_correlated_uncentred_blocks_does_not_diverge(database: Open) -> None:
     parties, whole = vertical(database, correlation=0.95)
     data = oracle.central(whole, VERTICAL, "linear_regression", "label")
@@ -429,7 +419,6 @@ def duckdb_relation(con: duckdb.DuckDBPyConnection, columns: dict[str, np.ndarra
     return "source_columns"
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("clients", [1, 2])
 def test_mini_batches_approach_the_optimum(clients: int, database: Open) -> None:
     parties, whole = shop_and_bank(database)
@@ -457,7 +446,6 @@ def test_null_labels_are_left_out_and_counted(database: Open) -> None:
     assert model.metrics["rows"] == 80
 
 
-@pytest.mark.thinned(2)
 def test_keys_meet_as_duckdb_compares_them(database: Open) -> None:
     """'01' = 1, -0.0 = 0.0, a DATE equals its midnight, 'a' is not 'A'; NULL equals nothing."""
     left = database(
@@ -494,7 +482,6 @@ PLAIN = """CREATE TABLE t AS SELECT
   (i * 13) % 3 + 8 AS y FROM range(50) r(i)"""
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", [0, 6, 11])
 def test_a_tolerance_that_is_never_met_makes_no_model_of_rounding(
     database: Open, seed: int

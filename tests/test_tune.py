@@ -28,8 +28,6 @@ from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
 from tests.federations import Parties, federation, merging
 
-pytestmark = pytest.mark.thinned(3)
-
 NUMBERS = QUERY.format(target="v.n + v.id / 1000.0 AS n", more="")
 CLASSES = QUERY.format(target="v.n > 4 AS n", more="")
 WEIGHTED = QUERY.format(target="v.n > 4 AS n", more=", v.id + 1.0 AS w")
@@ -76,7 +74,6 @@ def by_scores(table: pa.Table, name: str = "l2") -> dict[float, list[float]]:
     return dict(zip(table.column(name).to_pylist(), table.column("folds").to_pylist(), strict=True))
 
 
-@pytest.mark.thinned(19)
 @pytest.mark.parametrize("combine", [False, True], ids=["apart", "combined"])
 @pytest.mark.parametrize("engine", ["arrays", "sql"])
 @pytest.mark.parametrize("merged", [False, True])
@@ -138,7 +135,6 @@ def reweighed(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize("metric", ["loss", "accuracy", "auc", "log_loss"])
@@ -194,7 +190,6 @@ def test_classes_and_weights_are_compared_as_by_scikit_learn(
         np.testing.assert_allclose(found[l2], known, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("kind", "clauses", "name"),
     [
@@ -278,7 +273,6 @@ def test_a_candidate_that_diverges_is_told_and_loses(fed: sqlfl.Federation) -> N
     assert fed.sql("SHOW MODELS").arrow().num_rows == 0
 
 
-@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("clauses", "words"),
     [

@@ -143,7 +143,6 @@ CHANGES = {
 Change = Callable[[list[tuple[object, ...]], Random], list[tuple[object, ...]]]
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("side", ["party", "coordinator"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_entry_is_found(

@@ -28,7 +28,6 @@ PATIENTS = (
 )
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("engine", ["sql", "arrays"])

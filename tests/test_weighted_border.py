@@ -28,7 +28,6 @@ def known_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_tables.DatabaseBlocks, "secret", lambda self, purpose: DRAWS)
 
 
-@pytest.mark.thinned(2)
 @given(
     cases(), st.integers(1, 3), st.sampled_from(ALGORITHMS), st.sampled_from(("sql", "arrays")),
     st.sampled_from((0.2, 0.5)),
@@ -90,7 +89,6 @@ def train(name: str, kind: str, *, weight: bool = True, **options: object) -> st
     return statement.replace("TARGET y", "TARGET y WEIGHT w") if weight else statement
 
 
-@pytest.mark.thinned(41)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("options", ALGORITHMS, ids=str)
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
@@ -119,7 +117,6 @@ def test_the_traffic_of_weights_is_what_explain_says(
             assert asked == (purpose == "EVALUATE")
 
 
-@pytest.mark.thinned(2)
 def test_class_weights_of_zero_leave_categories_out(parties: Parties) -> None:
     by_class = "{'0': 1, '1': 2.5, '2': 0, '3': 0, '4': 0}"
     with tapped(parties) as (fed, tap):
@@ -132,7 +129,6 @@ def test_class_weights_of_zero_leave_categories_out(parties: Parties) -> None:
         assert_disclosed(plan, recorded, parties, epochs=epochs, outputs=5, draws=DRAWS)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("options", ALGORITHMS, ids=str)
 def test_the_traffic_of_a_warm_start_is_what_explain_says(
     parties: Parties, options: dict[str, object]
@@ -149,7 +145,6 @@ def test_the_traffic_of_a_warm_start_is_what_explain_says(
         assert_disclosed(plan, recorded, parties, epochs=epochs, draws=DRAWS)
 
 
-@pytest.mark.thinned(2)
 def test_copies_of_a_base_row_are_on_one_side_and_weigh_nothing_there(parties: Parties) -> None:
     with tapped(parties) as (fed, tap):
         with tap.taken() as recorded:

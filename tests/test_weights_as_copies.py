@@ -59,7 +59,6 @@ def predictions(found: Parties, statement: str) -> np.ndarray:
         return probabilities(table, kind)[order]
 
 
-@pytest.mark.thinned(29)
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
@@ -80,7 +79,6 @@ def test_a_weight_is_a_number_of_copies(
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("factor", [1e-25, 1e-3, 1e25])
 @pytest.mark.parametrize("clients", [1, 2])
 def test_only_the_proportions_of_weights_matter(

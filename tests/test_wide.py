@@ -61,7 +61,6 @@ LONG = " UNION ALL ".join(branches(BRANCHES))
 OF_ONE = " UNION ALL ".join(["SELECT x, z, y FROM p0.t0"] * (2 * BRANCHES))
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "query",
     [
@@ -101,7 +100,6 @@ def test_what_is_nested_too_deeply_is_refused(many: sqlfl.Federation, query: str
         many.explain(TRAIN.format(options="", query=query))
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
 def test_many_parties_train_what_one_does(many: sqlfl.Federation, algorithm: str) -> None:
     options = f"WITH (algorithm = '{algorithm}', epochs = 4, tolerance = 0)"

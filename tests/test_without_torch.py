@@ -50,7 +50,6 @@ with sqlfl.connect(progress=False) as fed:
 """
 
 
-@pytest.mark.thinned(2)
 def test_a_party_without_torch_says_so_first() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True
@@ -84,7 +83,6 @@ def test_a_party_without_opacus_says_so_first(
         fed.sql(train % ("label_epsilon = 1, label_bounds = [0, 8]", query))
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_party_without_the_device_says_so_first(database: Open) -> None:
     with sqlfl.connect(progress=False) as fed:

@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
 METHOD = Path(__file__).parent / "method"
 
 
-@pytest.mark.thinned(5)
 def test_a_method_of_another_distribution_is_one_like_any_other() -> None:
     """In a process of its own, in whose path the distribution lies with its entry point."""
     path = os.pathsep.join([str(METHOD), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

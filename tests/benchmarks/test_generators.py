@@ -57,7 +57,6 @@ def test_tables_have_the_shape_of_the_papers(generators, name: str, tmp_path: Pa
         assert sum(features) == width
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["mimic", "yelp"])
 def test_equal_seeds_give_equal_tables(generators, name: str, tmp_path: Path) -> None:
     one = tables(generators.SETS[name](tmp_path, SCALE, seed=5))
@@ -68,7 +67,6 @@ def test_equal_seeds_give_equal_tables(generators, name: str, tmp_path: Path) ->
     assert not any(one[table].equals(other[table]) for table in one)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mimic", "yelp"])
 def test_every_row_is_joined_and_labels_can_be_learnt(

@@ -11,8 +11,6 @@ import pytest
 
 from tests.benchmarks.scripts import imported
 
-pytestmark = pytest.mark.thinned(2)
-
 NAMES = ("lasso", "lasso_split", "lasso_private", "lasso_tables", "lasso_join")
 
 

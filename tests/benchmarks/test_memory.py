@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.thinned(7)
-
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -14,8 +14,6 @@ import pytest
 from sqlfl.secure import packing
 from tests.benchmarks.scripts import imported
 
-pytestmark = pytest.mark.thinned(2)
-
 NAMES = ("aligned", "pbm", "pbm_join", "pbm_tables")
 P = 16
 

@@ -24,7 +24,6 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 def test_draws_masks_and_rounds_are_measured(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- secure: begin -->\n<!-- secure: end -->\nafter\n")

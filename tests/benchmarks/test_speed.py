@@ -21,8 +21,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from tests.benchmarks.scripts import imported
 
-pytestmark = pytest.mark.thinned(3)
-
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "benchmarks"
 NAMES = (
@@ -178,7 +176,6 @@ def test_sums_of_products_lead_to_the_optimum(speed) -> None:
     assert found == pytest.approx(least(task.kind, task.joined()), rel=1e-9)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("kind", "solver"),
     [
@@ -256,7 +253,6 @@ def here(speed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["star", "many", "flights"])
 @pytest.mark.usefixtures("here")
 def test_both_sides_come_to_the_gap(
@@ -287,7 +283,6 @@ def test_both_sides_come_to_the_gap(
     assert page.read_text().split("\n\n", 1)[1].split("\n\n<!--")[0] in printed
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.slow
 def test_a_side_that_cannot_says_why() -> None:
     size = ("--rows", "2000", "--repeats", "1")
@@ -296,7 +291,6 @@ def test_a_side_that_cannot_says_why() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("here")
 def test_linear_models_are_set_beside_sums_in_sql_too(speed, tmp_path: Path) -> None:
     task = generated(speed, "star", kind="linear_regression")

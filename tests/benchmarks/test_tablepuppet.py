@@ -69,7 +69,6 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
 def test_the_comparison_runs_and_is_rendered(source: Path, tmp_path: Path) -> None:
     """One test, so that workers do not each make the runs."""
     work, page = tmp_path / "work", tmp_path / "page.md"

@@ -13,8 +13,6 @@ from sqlfl.coordinator.counting import counted
 from sqlfl.coordinator.factorised import Branch, Factorised, Tree
 from sqlfl.coordinator.row_mapping import RowMapping, WrittenMapping
 
-pytestmark = pytest.mark.thinned(3)
-
 Array = np.ndarray
 SIZES = {0: 50, 1: 8, 2: 30, 3: 4, 4: 12}
 

@@ -45,7 +45,6 @@ def fed(
             con.execute("DROP TABLE IF EXISTS predicted")
 
 
-@pytest.mark.thinned(17)
 @pytest.mark.parametrize("name", CASES)
 def test_a_crafted_reply_is_an_error_of_its_party(
     name: str, fed: tuple[sqlfl.Federation, Twisting]
@@ -69,7 +68,6 @@ def test_a_crafted_reply_is_an_error_of_its_party(
     assert [row[0] for row in federated.sql("SHOW MODELS").fetchall()] == ["m"]
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("statement", sorted({case.statement for case in CASES.values()}))
 def test_the_honest_replies_make_no_error(
     statement: str, fed: tuple[sqlfl.Federation, Twisting]

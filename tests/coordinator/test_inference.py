@@ -26,8 +26,6 @@ from tests.depth import SEED, examples
 from tests.federations import federation, trainable
 from tests.strategies import LINEAR, LOGISTIC, POISSON, Case, Databases, cases
 
-pytestmark = pytest.mark.thinned(2)
-
 Row = dict[str, Any]
 
 
@@ -301,7 +299,6 @@ def shop(
 CONFIDENT = {"": {}, "robust": {"robust": True}, "cluster": {"cluster": "p"}}
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", CONFIDENT)
 @pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
 def test_models_of_all_families(kind: str, how: str) -> None:
@@ -335,7 +332,6 @@ def test_models_of_all_families(kind: str, how: str) -> None:
         assert found["clusters"] == len(set(units))  # type: ignore[arg-type]
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", CONFIDENT)
 @pytest.mark.parametrize("kind", [LINEAR, LOGISTIC, POISSON])
 def test_tests_and_intervals_are_those_of_statsmodels(kind: str, how: str) -> None:

@@ -137,7 +137,6 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_no_more_is_held_than_is_charged(
     database: Open, monkeypatch: pytest.MonkeyPatch, shape: Shape

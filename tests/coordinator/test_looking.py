@@ -22,8 +22,6 @@ from tests.federations import Parties, federation, numbers, order, trainable
 from tests.oracle import Central, Fitted
 from tests.strategies import BOUNDED, Case, cases
 
-pytestmark = pytest.mark.thinned(2)
-
 Row = dict[str, Any]
 OUTER_TOO = st.booleans().flatmap(lambda outer: cases(outer=outer))
 ENGINES = st.sampled_from(("sql", "arrays"))

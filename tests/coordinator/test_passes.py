@@ -20,8 +20,6 @@ from sqlfl.models.losses import Logistic, Loss, Softmax, Squared
 from sqlfl.models.poisson import Poisson
 from tests.ways import WAYS, take_way
 
-pytestmark = pytest.mark.thinned(3)
-
 LOSSES: list[Loss] = [Squared(), Poisson(), Gamma(), Logistic(), Softmax(3)]
 TOTAL, SIZES = 5000, (5000, 90, 9)
 

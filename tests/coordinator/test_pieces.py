@@ -22,8 +22,6 @@ from tests.coordinator.test_factorised import TREES, query
 from tests.depth import SEED
 from tests.ways import WAYS, take_way
 
-pytestmark = pytest.mark.thinned(3)
-
 
 def test_a_product_gathers_and_adds_as_an_incidence() -> None:
     rng = np.random.default_rng(SEED)

@@ -33,8 +33,6 @@ from sqlfl.transport.base import Audit, Channel
 from tests.conftest import Open
 from tests.depth import examples
 
-pytestmark = pytest.mark.thinned(2)
-
 SIZES = {3: 5, 7: 4}
 """Rows of two slots."""
 

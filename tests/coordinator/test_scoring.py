@@ -10,8 +10,6 @@ import pytest
 import sqlfl
 from tests.conftest import Open
 
-pytestmark = pytest.mark.thinned(2)
-
 FIELDS = (
     "CREATE TABLE fields AS SELECT i AS id, i % 9 AS farm, sin(i * 1.7) AS wet, "
     "['sand', 'clay', NULL][1 + i % 3] AS soil, (i * 7) % 11 / 3.0 AS yield, "
@@ -48,7 +46,6 @@ def train(fed: sqlfl.Federation, kind: str, target: str, more: str, name: str = 
 ALGORITHMS = (", epochs = 15", ", algorithm = 'admm', epochs = 3, inner_rounds = 2")
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("head", ["", HEAD], ids=["towers", "head"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=["sgd", "admm"])
 @pytest.mark.parametrize(
@@ -90,7 +87,6 @@ def test_into_has_what_predict_says(fed: sqlfl.Federation) -> None:
         assert mine[2:] == pytest.approx(theirs[2:], rel=1e-9)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("head", ["", HEAD], ids=["towers", "head"])
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_training_goes_on_from_a_model(fed: sqlfl.Federation, algorithm: str, head: str) -> None:

@@ -32,7 +32,6 @@ def test_a_step_that_diverges_is_an_error(database: Open) -> None:
         assert len(fed.sql("SHOW MODELS")) == 0
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_two_rows_are_enough_for_the_default_step(seed: int, database: Open) -> None:
     con = database("CREATE TABLE t AS SELECT range AS x, range % 2 AS y FROM range(2)")

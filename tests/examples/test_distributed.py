@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "examples" / "distributed" / "run.py"
 
 
-@pytest.mark.thinned(7)
 def test_the_demo_over_machines_of_their_own() -> None:
     surroundings = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -83,7 +83,6 @@ def html(outputs: dict[str, Any], cell: str) -> str:
     return str(output.data["text/html"])
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = run(QUICKSTART, tmp_path, monkeypatch)
@@ -113,7 +112,6 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "SELECT f.distance * w.visib AS risk" in error.traceback[2]
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_what_leaves_less_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +128,6 @@ def test_what_leaves_less_runs_from_top_to_bottom(
     assert "(8, 1e-06)-DP" in html(outputs, "noised")
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_the_hospital_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +150,6 @@ def test_the_hospital_runs_from_top_to_bottom(
         assert float(found[name][9]) < 0 < float(found[name][10])
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_the_privacy_budget_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +163,6 @@ def test_the_privacy_budget_runs_from_top_to_bottom(
     assert "(2, 0)-DP" in html(outputs, "labels")
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_your_own_database_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +177,6 @@ def test_your_own_database_runs_from_top_to_bottom(
     assert "gamma_regression" in html(outputs, "later")
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_models_are_compared_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +201,6 @@ def printed(outputs: dict[str, Any], cell: str) -> str:
     return "".join(output.text for output in outputs[cell] if output.output_type == "stream")
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.slow
 def test_three_owners_decide_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -232,7 +225,6 @@ def test_three_owners_decide_from_top_to_bottom(
     assert "entry 33 was changed" in html(outputs, "changed")
 
 
-@pytest.mark.thinned(13)
 @pytest.mark.slow
 def test_three_machines_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = run(MACHINES, tmp_path, monkeypatch)

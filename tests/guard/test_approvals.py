@@ -31,8 +31,6 @@ from tests.guard.clinic import (
     ruled,
 )
 
-pytestmark = pytest.mark.thinned(2)
-
 
 @pytest.fixture
 def owner(clinic: duckdb.DuckDBPyConnection) -> sqlfl.Owner:

@@ -15,8 +15,6 @@ from sqlfl.options.policies import TrainingPolicy
 from tests.databases import in_memory
 from tests.guard.clinic import GRANT, PATIENTS, TESTS, TRAIN, ruled
 
-pytestmark = pytest.mark.thinned(2)
-
 OFF = (
     "enable_external_access", "autoload_known_extensions", "autoinstall_known_extensions",
     "allow_community_extensions", "allow_persistent_secrets", "python_enable_replacements",

@@ -73,7 +73,6 @@ VARIANTS = (
 )  # fmt: skip
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("text", VARIANTS)
 def test_what_is_trained_is_what_it_is_without_a_policy(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, text: str
@@ -150,7 +149,6 @@ RULES: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("rules", "text", "said"), RULES, ids=[rule for rule, *_ in RULES])
 def test_the_rules_of_a_policy(
     fed: sqlfl.Federation,

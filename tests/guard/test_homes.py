@@ -26,8 +26,6 @@ from sqlfl.wire import encoded, received
 from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, QUERY, TESTS, TRAIN, prepared, ruled
 
-pytestmark = pytest.mark.thinned(2)
-
 ROW = "SELECT count(*) FROM sqlfl."
 PRIVATE = f"""TRAIN OR REPLACE MODEL m USING linear_regression TARGET days
   WITH (algorithm = 'sgd', epochs = 2)
@@ -82,7 +80,6 @@ def counts(store: Path) -> dict[str, int]:
         return {name: con.execute(ROW + name).fetchall()[0][0] for (name,) in names}
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["path", "read-only file", "connection"])
 def test_a_source_that_is_only_read_is_governed(
     how: str, source: Path, store: Path, attached: Attach

@@ -227,7 +227,6 @@ FRAGMENTS = [
 ]
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("text", FRAGMENTS, ids=lambda text: text[:50])
 def test_sql(spoken: Ask, text: str) -> None:
     """As a feature, when it is planned; proposed, and only asked about; as a key and as a label."""
@@ -243,7 +242,6 @@ COMPUTED = ["age", "days", "ward", "bmi", "pid + 1", "-pid", "pid * 1", "pid % 2
             "CAST(pid AS VARCHAR) || 'x'", "600000123", "'x'"]  # fmt: skip
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("value", [*VALUES, *OUTSIDE, *COMPUTED], ids=lambda text: text[:50])
 def test_keys_of_ones_choice(spoken: Ask, value: str) -> None:
     text = f"SELECT {value} AS sqlfl_key_0_0 FROM patients AS p"
@@ -251,7 +249,6 @@ def test_keys_of_ones_choice(spoken: Ask, value: str) -> None:
     assert_refused(spoken(ms.SendKeys("k", 0)), "InternalError")
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("value", [*VALUES, "age", "bmi", "pid", "ward", "days + salary"],
                          ids=lambda text: text[:50])  # fmt: skip
 def test_labels_of_ones_choice(spoken: Ask, value: str) -> None:
@@ -290,7 +287,6 @@ ANSWERED = (
 )
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("message", IN_RUN, ids=lambda m: m.kind)
 @pytest.mark.parametrize("when", ["before", "proposed", "refused", "finished"])
 def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
@@ -309,7 +305,6 @@ def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
     assert_refused(reply, "PolicyError", "InternalError", "ModelError", "Error")
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("message", OF_RUNS, ids=lambda m: m.kind)
 @pytest.mark.parametrize("slot", [0, 1, -1, 99])
 def test_what_the_proposal_does_not_name(ask: Ask, message: Message, slot: int) -> None:
@@ -521,7 +516,6 @@ RULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(10)
 @pytest.mark.parametrize(("rules", "slot", "text", "changed"), RULES, ids=range(len(RULES)))
 @pytest.mark.parametrize("claimed", ["train", "check", "predict", "evaluate", "nothing"])
 def test_rules_whatever_it_says_that_it_does(

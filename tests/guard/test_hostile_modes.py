@@ -60,8 +60,6 @@ from tests.guard.test_hostile_coordinator import (
     told,
 )
 
-pytestmark = pytest.mark.thinned(2)
-
 PROTECTED = replace(TRAINED, privacy=BOUNDED)
 NOISED = "predictions = 'noised'"
 
@@ -105,7 +103,6 @@ CLAIMED: dict[str, RoundNoise | None] = {
 }
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("noise", CLAIMED.values(), ids=CLAIMED)
 @pytest.mark.parametrize("rules", [NOISED, f"{NOISED}, epsilon = 1, delta = 1e-4"])
 def test_noise_that_is_claimed(
@@ -155,7 +152,6 @@ SAID: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("slot", "privacy", "said"), SAID, ids=range(len(SAID)))
 def test_noise_that_is_proposed(
     ruled: Callable[[str], Ask], slot: dict[str, Any], privacy: dict[str, Any], said: str

@@ -42,8 +42,6 @@ from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
 from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, REQUEST, TESTS, TRAIN, ruled
 
-pytestmark = pytest.mark.thinned(2)
-
 BOUNDS = ", feature_bounds = {'age': [20, 80], 'bmi': [-1, 1], 'crp': [-1, 1]}"
 COLUMNS = "p.age, p.bmi, t.crp, p.days"
 TABLES = "clinic.patients p JOIN lab.tests t ON p.pid = t.pid"
@@ -138,7 +136,6 @@ UNNOISED = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("text", "said"), UNNOISED, ids=range(len(UNNOISED)))
 def test_what_leaves_without_noise_is_refused(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, text: str, said: str
@@ -351,7 +348,6 @@ def noise(**values: object) -> object:
     return change
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "values",
     [
@@ -528,7 +524,6 @@ def test_each_part_of_an_entry_counts() -> None:
         assert account_epsilon([less], 1e-4) < account_epsilon([whole], 1e-4)
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["prepare", "send_labels", "residuals", "save"])
 def test_a_process_that_is_killed_leaves_what_it_reserved(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "clinic.duckdb"

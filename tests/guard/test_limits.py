@@ -219,7 +219,6 @@ LARGE: dict[str, tuple[ms.Start, str]] = {
 }
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("message", "name"), LARGE.values(), ids=LARGE)
 @pytest.mark.parametrize("rule", ["memory = '1GB'", ""])
 def test_training_that_takes_much_is_refused_by_name(

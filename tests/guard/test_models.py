@@ -26,8 +26,6 @@ from tests.courier import ask
 from tests.databases import in_memory
 from tests.guard.clinic import GRANT, PATIENTS, TESTS, TRAIN, ruled
 
-pytestmark = pytest.mark.thinned(2)
-
 MODEL = TRAIN.replace("MODEL m", "MODEL {name}")
 
 

@@ -16,8 +16,6 @@ from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, QUERY, SICK, TESTS, TRAIN, ruled
 from tests.guard.test_ledger import private
 
-pytestmark = pytest.mark.thinned(2)
-
 TOWERS = SICK.replace("logistic_regression", "mlp_classifier").replace(
     "FROM (", "WITH (algorithm = 'pbm', embedding = 2, epochs = 1) FROM (", 1
 )
@@ -94,7 +92,6 @@ def test_noised_predictions(fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnec
         refused(fed, f"{text}({QUERY})", noised)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("rules", "epsilon", "delta", "good"),
     [

@@ -45,8 +45,6 @@ from tests.guard.test_hostile_coordinator import (
     told,
 )
 
-pytestmark = pytest.mark.thinned(2)
-
 RUN = REHEARSAL + "r"
 ROWS = 300
 """Of the tables; of the stand-ins' there are others."""
@@ -81,7 +79,6 @@ def kept(con: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[Any, ...]]]:
     return {name: con.execute(f"FROM sqlfl.{name}").fetchall() for name in tables}
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "rules",
     [
@@ -286,7 +283,6 @@ def test_models_of_the_party_are_out_of_reach(database: Open) -> None:
         assert reply.error == "ModelError"
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("text", FRAGMENTS, ids=lambda text: text[:50])
 def test_sql_that_a_policy_refuses(refusing: Ask, text: str) -> None:
     assert_refused(refusing(rehearse(RUN, ONE, text)))
@@ -310,7 +306,6 @@ def open_() -> Iterator[Ask]:
             yield lambda message: told(client, message)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "text", [text for text in FRAGMENTS if "sleep_ms" not in text], ids=lambda text: text[:50]
 )

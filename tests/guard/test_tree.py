@@ -181,7 +181,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:60])
 def test_what_is_refused(con: duckdb.DuckDBPyConnection, text: str) -> None:
     with pytest.raises(PolicyError):

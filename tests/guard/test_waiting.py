@@ -232,7 +232,6 @@ def test_what_is_granted_may_have_changed_meanwhile(
     assert states(clinic) == ["used"]
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -92,7 +92,6 @@ class MethodConformance:
             weights = np.random.default_rng(4).integers(0, 4, 600)
         return replace(join, weights=weights.astype(float), engines={})
 
-    @pytest.mark.thinned(2)
     @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e6, 1e30])
     def test_the_scale_of_the_weights_does_not_matter(self, scale: float) -> None:
         join = self.weighted("logistic_regression", clients=(1, 2, 1))
@@ -101,7 +100,6 @@ class MethodConformance:
         np.testing.assert_allclose(other.theta, one.theta, atol=1e-6)
         assert other.objective == pytest.approx(one.objective, rel=1e-6)
 
-    @pytest.mark.thinned(2)
     @pytest.mark.parametrize("kind", KINDS)
     def test_rows_of_weight_zero_are_predicted_and_change_nothing(self, kind: str) -> None:
         join = self.weighted(kind)
@@ -190,7 +188,6 @@ class MethodConformance:
             if slot > 0 or planned.whole:
                 assert counts == most
 
-    @pytest.mark.thinned(3)
     @pytest.mark.parametrize("clause", ["", "epsilon = 8, predictions = 'gaussian', "])
     @pytest.mark.parametrize("clients", [1, 2])
     def test_the_traffic_is_what_explain_says(

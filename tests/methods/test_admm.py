@@ -51,7 +51,6 @@ def test_weakly_correlated_tables_need_no_tuning(kind: str, correlation: float) 
     assert gap[-1] <= 1e-3
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("categories", [0, 4])
 def test_strongly_correlated_tables_never_diverge(kind: str, categories: int) -> None:
@@ -72,7 +71,6 @@ def test_a_wrong_rho_is_slow_but_bounded(rho: float) -> None:
     assert np.isfinite(objectives).all()
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("inner_rounds", [1, 3, 10])
 @pytest.mark.parametrize("kind", KINDS)
 def test_consensus_reaches_the_same_optimum(kind: str, inner_rounds: int) -> None:
@@ -81,7 +79,6 @@ def test_consensus_reaches_the_same_optimum(kind: str, inner_rounds: int) -> Non
     assert abs(gaps(join, trained)[-1]) <= 1e-4
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_consensus_over_strongly_correlated_tables(kind: str) -> None:
     join = random_join(kind, correlation=0.95, sizes=(1500,) * 3, clients=(2, 2, 1))

@@ -31,7 +31,6 @@ def check(join: Join, trained: Trained) -> None:
     assert trained.objective == pytest.approx(at_the_end, rel=1e-6)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("l2", [0.0, 1e-4])
 @pytest.mark.parametrize("correlation", CORRELATIONS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,7 +39,6 @@ def test_two_tables(kind: str, correlation: float, l2: float) -> None:
     check(join, train(join, "lbfgs"))
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("l2", [0.0, 1e-4])
 @pytest.mark.parametrize("correlation", [0.9999, 1.0 - 1e-8])
 @pytest.mark.parametrize("kind", KINDS)
@@ -136,7 +134,6 @@ def test_a_perfect_fit_ends() -> None:
     assert trained.objective <= 1e-12 * np.var(join.targets)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "sgd"])
 @pytest.mark.parametrize("tables", [2, 3])
 @pytest.mark.parametrize(("apart", "others"), [(1e-10, 3), (1e-12, 0), (1e-14, 0)])

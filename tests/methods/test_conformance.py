@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.methods.conformance import MethodConformance
-
-pytestmark = pytest.mark.thinned(2)
 
 
 class TestLbfgs(MethodConformance):

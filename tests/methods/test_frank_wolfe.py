@@ -69,7 +69,6 @@ def central(join: Join, radius: float, steps: int, *, search: bool) -> list[Arra
     return found
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("clients", PARTITIONS)
 @pytest.mark.parametrize("search", [True, False])
 @pytest.mark.parametrize("seed", range(6))
@@ -86,7 +85,6 @@ def test_iterates_are_those_of_one_place(seed: int, search: bool, clients: tuple
         assert np.abs(trained.theta).sum() <= radius * (1 + 1e-9)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_optimum_is_that_of_the_lasso_with_its_support(seed: int) -> None:
     join = replace(joined(3 * seed + 1, (1, 2, 1), correlation=0.0, categories=0), engines={})
@@ -125,7 +123,6 @@ def test_a_ball_that_holds_the_least_squares_ends_there() -> None:
     np.testing.assert_allclose(found, x @ solution, atol=1e-5)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sample", [1, 2])
 def test_samples_of_columns_decay_as_one_over_the_iterations(sample: int) -> None:
     join = joined(10, (1, 2, 1), numeric=5)

@@ -23,7 +23,6 @@ from tests.methods.harness import gaps, random_join, train
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("l2", [1e-4, 0.0, 0.1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_reaches_the_centralised_optimum(kind: str, l2: float) -> None:
@@ -34,7 +33,6 @@ def test_reaches_the_centralised_optimum(kind: str, l2: float) -> None:
     assert max(np.abs(intercept).max(), np.abs(blocks).max()) <= 1e-4
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("correlation", [0.5, 0.95])
 def test_correlated_tables(kind: str, correlation: float) -> None:

@@ -58,7 +58,6 @@ def trained(join: Join, **options: Any) -> Trained:
 # -- without draws it is the central network ------------------------------------------------------
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [None, (3, 2, 1)])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -167,7 +166,6 @@ class Spied(MemoryChannel):
         return self.masked[address].answer(request, work)
 
 
-@pytest.mark.thinned(5)
 def test_estimates_are_unbiased_and_vary_as_they_should() -> None:
     """At fixed towers: E of each joined row over many epochs of rate 0."""
     join = curved("linear_regression", total=60, sizes=(60, 12), clients=(1, 2))

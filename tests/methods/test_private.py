@@ -65,7 +65,6 @@ def run(join: Join, name: str, privacy: RunNoise, *, centred=True, **options) ->
     return Run(method, channel, steps, np.concatenate(blocks), problem.options)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("batch", [None, 60])
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,7 +79,6 @@ def test_descent_without_noise_is_that_of_all(kind: str, batch: int | None, exac
     assert private.steps[-1].objective == pytest.approx(plain.objective, rel=1e-6)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("exact", [False, True])
 def test_towers_descend_by_all_rows(exact: bool) -> None:
     join = random_join("logistic_regression", clients=(1, 2, 1), **SMALL)
@@ -99,7 +97,6 @@ def test_admm_of_one_block_without_noise_is_that_of_all(kind: str) -> None:
     np.testing.assert_allclose(private.algorithm.intercept, plain.algorithm.intercept, atol=1e-6)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("union", "centred"), [("exact", True), ("exact", False), ("consensus", False)]
 )
@@ -226,7 +223,6 @@ def test_clients_release_no_more_than_is_planned(name: str, options: dict, exact
             assert counts == most
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("name", "options"),

@@ -32,7 +32,6 @@ def central(join, batch: int, epochs: int, rate: float, seed: int):
     return intercept, theta
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("batch", [1500, 400, 64])
 @pytest.mark.parametrize("clients", [None, (3, 2, 1)])
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,7 +57,6 @@ def test_the_default_step_descends(kind: str, correlation: float) -> None:
     assert all(np.diff(objectives) < 0)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("batch", [20, 100, 500])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_default_step_of_batches_converges(kind: str, batch: int) -> None:

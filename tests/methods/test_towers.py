@@ -18,8 +18,6 @@ from sqlfl.methods.admm.messages import AdmmResiduals
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.methods.test_weights import duplicated
 
-pytestmark = pytest.mark.thinned(2)
-
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "gelu": torch.nn.functional.gelu}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "plain": {"optimizer": "plain", "learning_rate": 0.2},
@@ -157,7 +155,6 @@ def batches_of(rows: np.ndarray, batch: int, epochs: int, seed: int) -> list[lis
 SMALL = {"total": 300, "sizes": (300, 40, 9), "l2": 1e-2}
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [None, (3, 2, 1)])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -176,7 +173,6 @@ def test_steps_on_all_rows_are_those_of_torch(kind: str, optimizer, shape, clien
     assert found[-1] < found[0]
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("clients", [None, (2, 1, 3)])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -215,7 +211,6 @@ def test_optimizers_of_linear_blocks_are_those_of_torch(optimizer) -> None:
     np.testing.assert_allclose(trained.algorithm.intercept, intercept.detach(), atol=2e-6)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("correlation", [0.0, 0.95])
 @pytest.mark.parametrize("kind", ["linear_regression", "logistic_regression", "softmax_regression"])
 def test_the_estimated_step_of_momentum_is_safe(kind: str, correlation: float) -> None:
@@ -236,7 +231,6 @@ def test_linear_adam_takes_steps_of_a_hundredth_without_power_rounds() -> None:
     assert {m.rate for m in sent} == {0.01}
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("options", [{}, {"batch_size": 64}], ids=["all rows", "batches"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_number_of_clients_does_not_matter(shape, options) -> None:
@@ -250,7 +244,6 @@ def test_the_number_of_clients_does_not_matter(shape, options) -> None:
         np.testing.assert_allclose(found, [s.objective for s in one.steps], rtol=2e-6)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 @pytest.mark.parametrize("shape", [SHAPES["one layer"], SHAPES["head"]], ids=["towers", "head"])
 def test_an_integer_weight_is_the_row_so_often(shape, algorithm: str) -> None:
@@ -266,7 +259,6 @@ def test_an_integer_weight_is_the_row_so_often(shape, algorithm: str) -> None:
     )
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_objective_is_that_of_what_the_clients_hold(shape, algorithm: str) -> None:
@@ -377,7 +369,6 @@ ADMM = {
 }
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [(1, 2, 1)])
 @pytest.mark.parametrize("shape", ADMM.values(), ids=ADMM)
 @pytest.mark.parametrize("kind", KINDS)
@@ -408,7 +399,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.thinned(13)
 @pytest.mark.parametrize("options", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize(
     ("kind", "shape", "clients"),
@@ -428,7 +418,6 @@ def test_admm_never_diverges(kind: str, shape: str, clients, options) -> None:
     assert objectives[-1] <= start_of(join)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("clients", "options", "rounds"),
     [

@@ -53,7 +53,6 @@ def best_intercept(join: Join, theta: np.ndarray) -> np.ndarray:
     return found.x
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_start_leads_to_the_same_optimum(kind: str, options: dict) -> None:
@@ -88,7 +87,6 @@ def test_it_starts_at_the_blocks_and_the_intercept_that_suits_them(kind: str, op
     assert options["algorithm"] == "admm" or step.objective < before
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["lbfgs", "admm", "consensus"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_converged_model_takes_fewer_iterations(kind: str, name: str) -> None:

@@ -46,7 +46,6 @@ def both(join: Join, options: dict) -> tuple[Trained, Trained]:
         return train(join, **options), train(duplicated(join), **options)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("clients", [None, (2, 1, 3)])
 @pytest.mark.parametrize("kind", KINDS)
@@ -82,7 +81,6 @@ def test_weights_are_repetitions(kind: str, method: str, seed: int, union: bool)
     assert one.objective == pytest.approx(expected, rel=1e-5, abs=1e-5 * first)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "options",
@@ -154,7 +152,6 @@ def test_batches_are_of_rows_that_weigh_something(kind: str, clients) -> None:
     assert {m.divisor for m in sent} <= {100.0, float(np.count_nonzero(join.weights) % 100)}
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_of_unlike_weights_approach_the_optimum(kind: str) -> None:
     rng = np.random.default_rng(9)

@@ -100,7 +100,6 @@ def spread(name: str, rng: np.random.Generator, rows: int) -> tuple[Array, Array
     return h, positive
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     "name", ["logits", "probabilities", "rare", "close", "far", "tied", "sorted"]

@@ -122,7 +122,6 @@ def objective(head: Head, loss: Loss, embedding, y, l2: float, weights=None) -> 
     return loss.value(head.scores(embedding), y, weights) + head.penalty(l2)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("l2", [0.0, 0.1])
 @pytest.mark.parametrize("size", [0.0, 1.0, 30.0])

@@ -21,8 +21,6 @@ from sqlfl.coordinator import problems, weighting
 from sqlfl.coordinator.preparation import Targets, Weighting
 from tests.databases import in_memory
 
-pytestmark = pytest.mark.thinned(2)
-
 L2 = 1e-2
 TARGETS = {
     "linear_regression": "y",
@@ -243,7 +241,6 @@ def close(name: str, value: float) -> object:
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(11)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -273,7 +270,6 @@ def test_weights_equal_scikit_learns(shared, whole, kind: str, clients: int, eng
         assert plainly[name] == close(name, value), name
 
 
-@pytest.mark.thinned(7)
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
 @pytest.mark.parametrize("scale", ["1e-12", "1e12"])
@@ -285,7 +281,6 @@ def test_the_scale_of_weights_does_not_matter(shared, whole, clients, engine, sc
     np.testing.assert_allclose(predicted(fed, source), expected, atol=2e-5)
 
 
-@pytest.mark.thinned(11)
 @KINDS
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 def test_a_weight_of_two_is_the_row_twice(shared, whole, kind: str, algorithm: str) -> None:
@@ -314,7 +309,6 @@ def test_a_weight_of_two_is_the_row_twice(shared, whole, kind: str, algorithm: s
     assert objective == pytest.approx(other, rel=1e-5)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression"])
 @pytest.mark.parametrize("weight", ["", "w"])
 @pytest.mark.parametrize("balanced", [True, False])
@@ -360,7 +354,6 @@ def test_scikit_learns_own_class_weights(shared, whole) -> None:
 # -- validation ------------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(5)
 @KINDS
 @CLIENTS
 def test_validation_rows_take_no_part_and_are_measured(
@@ -495,7 +488,6 @@ def stopped(losses: list[float], patience: int) -> tuple[int, int]:
     return len(losses), best + 1
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("patience", [1, 3, 8])
 def test_training_ends_early_with_the_best_epochs_model(
@@ -528,7 +520,6 @@ def test_training_ends_early_with_the_best_epochs_model(
     assert not model.converged
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 def test_the_best_epoch_is_kept_however_training_ends(monkeypatch, algorithm: str) -> None:
     noise, kind = Noise.drawn(), "linear_regression"
@@ -569,7 +560,6 @@ def test_patience_that_lasts_changes_nothing(shared) -> None:
 # -- warm starts -----------------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(2)
 @CLIENTS
 def test_epochs_add_up(whole, clients: int) -> None:
     kind, options = "linear_regression", {"algorithm": "sgd", "learning_rate": 0.2}
@@ -582,7 +572,6 @@ def test_epochs_add_up(whole, clients: int) -> None:
         assert fed.sql("SHOW MODELS").arrow().column("name").to_pylist() == ["whole", "m"]
 
 
-@pytest.mark.thinned(11)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm"])
@@ -602,7 +591,6 @@ def test_a_converged_model_is_found_again_at_once(shared, kind, clients, algorit
     assert warm.metrics["objective"] == pytest.approx(cold.metrics["objective"], rel=1e-5)
 
 
-@pytest.mark.thinned(11)
 @KINDS
 @CLIENTS
 @pytest.mark.parametrize("engine", ["sql", "arrays"])
@@ -622,7 +610,6 @@ def test_other_rows_start_with_the_models_predictions(shared, kind, clients, eng
     np.testing.assert_allclose(np.ptp(new - old, axis=0), 0.0, atol=1e-4)
 
 
-@pytest.mark.thinned(2)
 @CLIENTS
 def test_a_warm_start_on_other_rows_reaches_their_optimum(shared, whole, clients: int) -> None:
     kind, fed = "softmax_regression", shared(clients)
@@ -700,7 +687,6 @@ def test_plans_of_these_statements_are_explained(shared) -> None:
         assert ("warm start" in phases) == ("warm_start" in options), options
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("type_", "expected"),
     [
@@ -752,7 +738,6 @@ def with_rows(whole: duckdb.DuckDBPyConnection, t: str) -> Iterator[sqlfl.Federa
             yield fed
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
 @KINDS
 def test_values_of_rows_that_count_nothing_do_not_matter(whole, kind: str, algorithm: str) -> None:

@@ -251,7 +251,6 @@ def private_gap(join: Join, *, centred: bool = True, **options: Any) -> float:
     return (last.objective - best) / abs(best)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("union", ["exact", "consensus"])
 @pytest.mark.parametrize("kind", ["linear_regression", "logistic_regression"])
 def test_admm_converges_to_the_optimum(kind: str, union: str) -> None:
@@ -264,7 +263,6 @@ def test_admm_converges_to_the_optimum(kind: str, union: str) -> None:
     assert abs(private_gap(join, epochs=100, **options)) < 1e-4
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("union", ["exact", "consensus"])
 def test_admm_converges_where_columns_are_not_centred(union: str) -> None:
     join = random_join(total=300, sizes=(300, 40), numeric=2, categories=3, clients=(1, 2), l2=1e-2)

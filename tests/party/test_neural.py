@@ -41,8 +41,6 @@ from sqlfl.party.steps import penalty
 from sqlfl.unions import average, sum_gradients
 from tests.methods.harness import DenseEngine, configured
 
-pytestmark = pytest.mark.thinned(2)
-
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
@@ -384,7 +382,6 @@ def admm_round(clients: Sequence[TowerOperator], values: Sequence[Any], rho: flo
     return replies
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("activation", sorted(FUNCTIONS))
 @pytest.mark.parametrize("cuts", [(), (11, 30)])
 @pytest.mark.parametrize("hidden", [(4,), (5, 3)])
@@ -421,7 +418,6 @@ def target_of(engine: DenseEngine) -> np.ndarray:
     return dense(engine) @ weights / math.sqrt(engine.width)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("cuts", [(), (13,), (10, 20, 30)])
 @pytest.mark.parametrize("batch", [400, 32])
 def test_updates_find_what_can_be_found(cuts: tuple[int, ...], batch: int) -> None:

@@ -137,7 +137,6 @@ def test_statements(case: goldens.Case) -> None:
     goldens.check("statements.sql", case, statement_text)
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_rule_is_needed(rule: Rule, catalog: DatabaseCatalog) -> None:
     rest = tuple(r for r in RULES if r is not rule)

@@ -34,7 +34,6 @@ MIXTURES: tuple[tuple[Event, ...], ...] = (
 )
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("events", MIXTURES)
 def test_three_ways_agree_in_their_order(events: tuple[Event, ...]) -> None:
     exact, pld, rdp = (f(events, DELTA) for f in (epsilon_of, epsilon_by_pld, epsilon_by_rdp))

@@ -72,7 +72,6 @@ def _fails(*given: object) -> None:
     raise duckdb.IOException("No space left on device")
 
 
-@pytest.mark.thinned(2)
 def test_sessions_gain_nothing(clinic: Path) -> None:
     """However the database is attached, and whatever becomes of the model."""
     others = [by_connection, with_another_coordinator, dropping, failing]
@@ -84,7 +83,6 @@ def test_sessions_gain_nothing(clinic: Path) -> None:
     assert right(draws) == right(draws[:1])
 
 
-@pytest.mark.thinned(2)
 def test_a_build_that_keeps_no_secret_is_caught(
     clinic: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +103,6 @@ def assert_averaged(draws: list[Array]) -> None:
     assert right(draws) > np.mean([right([draw]) for draw in draws]) + 0.03
 
 
-@pytest.mark.thinned(2)
 def test_in_memory_they_are_drawn_anew_and_the_report_says_so(database: Open) -> None:
     draws = []
     for number in range(SESSIONS):

@@ -98,14 +98,12 @@ BROKEN: dict[str, Broken] = {
 }
 
 
-@pytest.mark.thinned(2)
 def test_many_runs_prove_no_more_than_is_claimed() -> None:
     found = against_the_coordinator(1000)
     # and the audit is no blunt instrument
     assert 0.3 * EPSILON < found <= EPSILON
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", BROKEN)
 def test_many_runs_catch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BROKEN[name](monkeypatch)
@@ -124,7 +122,6 @@ PARAMETERS = slice(0, 2)
 """Scores that take gradient sums, and so parameters, alone."""
 
 
-@pytest.mark.thinned(2)
 def test_parameters_are_noised_by_all_clients_together() -> None:
     """Where only the sum of gradients is promised to hide a row: a quarter of it at each of 16."""
     clients = 16

@@ -21,8 +21,6 @@ from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from sqlfl.privacy.specification import PlannedReleases
 from tests.depth import examples
 
-pytestmark = pytest.mark.thinned(2)
-
 DELTA = 1e-5
 
 
@@ -85,7 +83,6 @@ def test_noised_gradients_are_counted_beside_draws() -> None:
     assert found.multipliers == {0: 6.0}
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "given",
     [{}, {"bins": 32}, {"theta": 0.004}, {"bins": 8, "theta": 0.004}, {"statistics": "noised"}],
@@ -129,7 +126,6 @@ def test_what_the_largest_theta_leaves_gradients_have() -> None:
     assert share.multipliers[0] < found.multipliers[0]
 
 
-@pytest.mark.thinned(2)
 @examples(4, 100)
 @given(
     st.floats(0.3, 40.0),

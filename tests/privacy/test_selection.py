@@ -43,7 +43,6 @@ def test_gumbel_noise_has_both_tails() -> None:
     assert middle == pytest.approx(-math.log(math.log(2)))
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scale", [0.7, 1.0, 1.3])
 def test_gumbel_choices_are_the_exponential_mechanism(scale: float) -> None:
     scores = [0.0, 0.5, 2.0, 1.0]
@@ -53,7 +52,6 @@ def test_gumbel_choices_are_the_exponential_mechanism(scale: float) -> None:
     assert bool(fits) is (scale == 1.0)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scale", [0.7, 1.0, 1.3])
 def test_laplace_choices_are_the_larger_of_two(scale: float) -> None:
     """P(first) of scores d apart, of noise of scale 1: 1 − e⁻ᵈ (2 + d)/4."""
@@ -104,14 +102,12 @@ def proved(mechanism: str, noise: float, runs: int) -> float:
     return math.log(lower / upper)
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_no_audit_proves_more_than_is_claimed(mechanism: str) -> None:
     found = proved(mechanism, 2.0 / EPSILON, SIZE)
     assert 0.5 * EPSILON < found < EPSILON  # it comes near, and not above
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_scale_that_is_half_as_large_is_caught(mechanism: str) -> None:
     assert proved(mechanism, 1.0 / EPSILON, SIZE) > EPSILON

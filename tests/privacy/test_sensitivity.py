@@ -23,8 +23,6 @@ from tests.privacy.replay import (
     scores_moved,
 )
 
-pytestmark = pytest.mark.thinned(2)
-
 CHANGES = ("orders", "people")
 PARTIES = ("shop", "crm")
 ORDER, PERSON = 37, 5
@@ -122,7 +120,6 @@ EXACT = (
 )
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("privacy", "options", "kind", "clients"), NOISED)
 def test_noised_predictions_leave_no_other_way(
     privacy: str,
@@ -157,7 +154,6 @@ def drawn_of(one: World, slot: int) -> int:
     return event.count
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("privacy", "options", "clients"),
     [
@@ -189,7 +185,6 @@ LASSO = "radius = 2, sketch = 8, iterations = 12, sample = 1"
 NUMBERS = QUERY.replace("o.late", "o.late::DOUBLE AS late")
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("privacy", "options"),
     [
@@ -235,7 +230,6 @@ def test_beside_exact_gradients_draws_of_other_rows_move_too(
         assert "Features: none over the run" in one.report
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("privacy", "options", "kind", "clients"), EXACT)
 def test_exact_predictions_reach_the_parameters_by_noised_sums_only(
     privacy: str,
@@ -305,7 +299,6 @@ def exact(guard: Guard, values: np.ndarray, rows: np.ndarray | None) -> np.ndarr
 counted = Guard.predictions
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("method", "broken", "check"),
     [

@@ -29,8 +29,6 @@ from tests import goldens
 from tests.depth import SEED, THOROUGH
 from tests.planner import plans
 
-pytestmark = pytest.mark.thinned(2)
-
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "privacy"
 DELTA = 1e-5
 ALONE = {"bins": 4, "theta": 0.05}
@@ -158,7 +156,6 @@ def test_towers_held_fixed_have_the_epsilon_of_the_draws() -> None:
 # -- with noised gradients ------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", ["noised gradients", "a budget"])
 def test_noised_gradients_have_one(way: str) -> None:
     every = list(cases(**WAYS[way]))  # some take a second to calibrate

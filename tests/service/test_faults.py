@@ -22,8 +22,6 @@ from tests.depth import SEED, THOROUGH
 from tests.service.processes import LEASE, LONGEST, Distributed, stopped, until
 from tests.service.test_federation import PATIENTS, QUERY, TESTS, ordered
 
-pytestmark = pytest.mark.thinned(3)
-
 TRAIN = f"""TRAIN OR REPLACE MODEL m USING logistic_regression TARGET ill
   WITH (algorithm = 'sgd', epochs = 5, tolerance = 0, seed = 3) FROM ({QUERY})"""
 Expected: TypeAlias = tuple[pa.ChunkedArray, pa.Table]
@@ -89,7 +87,6 @@ PHASES = [
 CASES = [(kind, after) for kind in PHASES for after in (False, True)]
 
 
-@pytest.mark.thinned(13)
 @pytest.mark.parametrize(("kind", "after"), CASES)
 def test_a_party_that_is_killed(
     study: Distributed, expected: Expected, kind: str, after: bool
@@ -107,7 +104,6 @@ def test_a_party_that_is_killed(
     until(study.idle)
 
 
-@pytest.mark.thinned(13)
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_party_that_is_killed_and_comes_back_at_once(
     study: Distributed, expected: Expected, kind: str
@@ -134,7 +130,6 @@ def test_a_party_that_is_killed_and_comes_back_at_once(
     until(study.idle)
 
 
-@pytest.mark.thinned(13)
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_coordinator_that_is_killed(study: Distributed, expected: Expected, kind: str) -> None:
     """Who asks hears of it; parties come back to the next one, and forget what was going on."""
@@ -154,7 +149,6 @@ def test_a_coordinator_that_is_killed(study: Distributed, expected: Expected, ki
     study.restart("lab")
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_party_that_is_stopped_for_less_than_the_lease(
     study: Distributed, expected: Expected, kind: str
@@ -182,7 +176,6 @@ def test_a_party_that_is_stopped_for_less_than_the_lease(
     until(study.idle)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_others_go_on_without_a_party_that_is_stopped(study: Distributed, algorithm: str) -> None:
     """And what is told of the model is true of the blocks that there are in the end."""
@@ -213,7 +206,6 @@ def test_others_go_on_without_a_party_that_is_stopped(study: Distributed, algori
     until(study.idle)
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_party_that_is_stopped_for_longer(
     study: Distributed, expected: Expected, kind: str
@@ -257,7 +249,6 @@ def test_a_link_that_is_cut_within_the_lease(study: Distributed, expected: Expec
     until(study.idle)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", ["cut", "pause"])
 def test_a_link_that_is_cut_for_longer(study: Distributed, expected: Expected, way: str) -> None:
     link = study.links["lab"]

@@ -311,7 +311,6 @@ def test_closing_the_federation_first(place: Place, database: Open) -> None:
         place.listen(fed)
 
 
-@pytest.mark.thinned(3)
 def test_models_are_of_their_file(place: Place, tmp_path: Path) -> None:
     """Parties that another file's federation comes to keep the blocks of this one's."""
     query = "SELECT age, crp, ill FROM clinic.patients JOIN lab.tests USING (pid)"
@@ -355,7 +354,6 @@ def test_a_pass_is_renewed_at_half_its_time() -> None:
     assert Passes(own.authority or b"", COORDINATOR)("heart", second) == "alice"
 
 
-@pytest.mark.thinned(3)
 def test_without_tls_on_this_machine_alone(tmp_path: Path, database: Open) -> None:
     for name, text in {
         "secret": SECRET.hex(),

@@ -20,8 +20,6 @@ from sqlfl.store.stored_arrow import read_numbers
 from tests import lasting
 from tests.lasting import opened, train
 
-pytestmark = pytest.mark.thinned(2)
-
 NAME = "coordinator.duckdb"
 
 

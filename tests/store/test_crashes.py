@@ -21,7 +21,6 @@ KILLS, DELAYS = (34, 4) if THOROUGH else (1 + SEED % 2, 1 - SEED % 2)
 """Points of each operation and seed: with all of them, 200 and more."""
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.slow
 def test_a_model_is_whole_wherever_its_process_is_killed(tmp_path: Path) -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

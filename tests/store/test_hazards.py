@@ -29,8 +29,6 @@ from tests import lasting
 from tests.depth import SEED, THOROUGH
 from tests.lasting import FILES, Trained, evaluate, kept_runs, make_trained, opened, train
 
-pytestmark = pytest.mark.thinned(3)
-
 ROOT = Path(__file__).parent.parent.parent
 REPLACE = "TRAIN OR REPLACE MODEL"
 
@@ -113,7 +111,6 @@ def test_parties_names_ignore_case(trained: Trained) -> None:
 # -- what people do to files -----------------------------------------------------------------------
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["sqlfl", "SQLFL"])
 def test_a_schema_of_the_owners(name: str, folder: Path) -> None:
     edit(
@@ -143,7 +140,6 @@ def test_a_table_of_the_owners_under_our_name(kind: str, name: str, folder: Path
         fed.attach("geo", folder / FILES[2], folder / "store.duckdb")
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "change",
     [
@@ -167,7 +163,6 @@ def test_a_damaged_block(change: str, trained: Trained, caplog: pytest.LogCaptur
     assert [kept_runs(folder / name) for name in FILES] == [[], [], []]
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -347,7 +342,6 @@ def pausing(folder: Path, kind: str):  # type: ignore[no-untyped-def]
         yield fed, made[0]
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("change", ["replace", "drop"])
 @pytest.mark.parametrize("use", ["evaluate", "warm start"])
 def test_a_model_that_is_replaced_while_it_is_used(change: str, use: str, trained: Trained) -> None:
@@ -376,7 +370,6 @@ def test_a_model_that_is_replaced_while_it_is_used(change: str, use: str, traine
         assert sorted(run for _, run in kept_runs(folder / name)) == runs
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("kind", "saved"), [("prepare", False), ("save", False), ("keep", True)])
 def test_closing_while_another_thread_trains(kind: str, saved: bool, folder: Path) -> None:
     """It stops at the next exchange; what is being saved is saved. Nothing stays open."""

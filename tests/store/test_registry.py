@@ -34,8 +34,6 @@ from tests.lasting import (
     train,
 )
 
-pytestmark = pytest.mark.thinned(3)
-
 ROOT = Path(__file__).parent.parent.parent
 CLIENTS = ("census/0", "census/1", "geo/0")
 ONE_PARTY = (
@@ -301,7 +299,6 @@ def test_other_files_are_refused_and_nothing_is_made(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["new.duckdb", "sqlfl.duckdb", "models.duckdb", "odd 'name\".db"])
 def test_a_new_file_may_have_any_name(name: str, folder: Path) -> None:
     for _ in range(2):
@@ -459,7 +456,6 @@ def test_nothing_is_written_without_a_coordinators_file(folder: Path) -> None:
         assert kept_runs(folder / FILES[0]) == []
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["a read-only connection", "in memory"])
 def test_a_model_with_a_part_that_cannot_be_kept(how: str, folder: Path) -> None:
     with contextlib.ExitStack() as stack:
@@ -494,7 +490,6 @@ def test_a_model_with_a_part_that_cannot_be_kept(how: str, folder: Path) -> None
         assert len(kept_runs(folder / "store.duckdb")) == 1
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("geo", ["in memory", "read-only", "stored"])
 def test_what_lasts_is_replaced_by_what_lasts_or_not_at_all(geo: str, folder: Path) -> None:
     """One client that cannot keep its part is enough; refused before anything is trained."""
@@ -696,7 +691,6 @@ def test_one_keeps_and_another_fails(trained: Trained) -> None:
         assert kept_runs(trained.folder / file) == [(client, trained.run)]
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("head", ["TRAIN MODEL", "TRAIN MODEL IF NOT EXISTS"])
 def test_two_threads_train_the_same_name(head: str, folder: Path) -> None:
     errors: list[BaseException] = []
@@ -770,7 +764,6 @@ print(texts[0])
 """
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("size", "options", "text"),
     [

@@ -128,7 +128,6 @@ def recorded(
         yield fed, wrapped[0], request.param
 
 
-@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("network", "line"),
     [
@@ -162,7 +161,6 @@ def test_every_epoch_tells_the_time_so_far(
     assert bool(quiet) == (at is not None)  # the labels' exchange, which takes no time at home
 
 
-@pytest.mark.thinned(2)
 def test_the_card_and_the_figure_show_it(
     parties: dict[str, list[duckdb.DuckDBPyConnection]], tmp_path: Path
 ) -> None:
@@ -193,7 +191,6 @@ def test_the_card_and_the_figure_show_it(
         assert model.cost.bytes_up == plain.cost.bytes_up
 
 
-@pytest.mark.thinned(2)
 def test_it_lasts_with_the_model(tmp_path: Path) -> None:
     lasting.make(tmp_path)
     with lasting.opened(tmp_path) as fed:

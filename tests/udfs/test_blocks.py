@@ -264,7 +264,6 @@ def test_a_damaged_tower_is_told(con: duckdb.DuckDBPyConnection) -> None:
             blocks_of(con, "c", "a/0").load(run, 0)
 
 
-@pytest.mark.thinned(2)
 def test_clients_of_one_store_at_once(con: duckdb.DuckDBPyConnection) -> None:
     """Their first saves make the schema together."""
     made = [blocks_of(con, "c", f"a/{k}") for k in range(8)]

@@ -52,7 +52,6 @@ def shared(snapshot: Snapshot, key: bytes = KEY) -> Encoding:
     return shared_encoding(snapshot.specification.features, merged, key)
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("gaps", [(7, 5), (7, 1000), (1000, 7), (1000, 1000)])
 @pytest.mark.parametrize("forms", ["texts", "tags", "texts, then tags", "tags, then texts"])
 def test_predictions_differ_by_a_constant(
@@ -108,7 +107,6 @@ def tower_of(encoding: Encoding, hidden: tuple[int, ...] = (4, 3)) -> SavedBlock
     return SavedBlock(encoding, first, "t", tower, tuple(upper))
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("gaps", [(7, 5), (7, 1000), (1000, 7), (1000, 1000)])
 @pytest.mark.parametrize("forms", ["texts", "tags", "texts, then tags"])
 def test_a_tower_begins_where_it_ended(database: Open, forms: str, gaps: tuple[int, int]) -> None:

@@ -61,7 +61,7 @@ def own_value(con: duckdb.DuckDBPyConnection, name: str, kind: str) -> bool:
     return False
 
 
-@pytest.mark.skipif(not THOROUGH, reason="a hundred settings; HYPOTHESIS_PROFILE=thorough")
+@pytest.mark.skipif(not THOROUGH, reason="a hundred settings; SQLFL_DEPTH=thorough")
 def test_every_setting_of_a_session_is_known(database: Open) -> None:
     """Tried on DuckDB itself: a new version may bring one that changes what an expression is."""
     con = database(own=True)

@@ -31,7 +31,7 @@ from tests.databases import in_memory
 from tests.depth import THOROUGH
 from tests.udfs.snapshots import specification, take
 
-pytestmark = [pytest.mark.usefixtures("in_both_forms"), pytest.mark.thinned(2)]
+pytestmark = pytest.mark.usefixtures("in_both_forms")
 
 Array = npt.NDArray[np.float64]
 
@@ -247,7 +247,6 @@ class EngineConformance:
         yield engine
         engine.close()
 
-    @pytest.mark.thinned(5)
     def test_says_what_it_is(self, case: Case, engine: Engine) -> None:
         assert engine.name == self.name
         assert engine.rows == 90
@@ -256,7 +255,6 @@ class EngineConformance:
         assert engine.numeric == case.encoding.numeric
         np.testing.assert_allclose(engine.counts, case.counts, rtol=1e-15)
 
-    @pytest.mark.thinned(5)
     def test_columns(self, case: Case, engine: Engine) -> None:
         """X, before its one-hot columns are centred."""
         numeric, onehot = engine.columns()
@@ -264,7 +262,6 @@ class EngineConformance:
         found = np.hstack([numeric, onehot.toarray()])
         np.testing.assert_allclose(found, case.matrix, rtol=1e-9, atol=1e-7)
 
-    @pytest.mark.thinned(5)
     @pytest.mark.parametrize("batch", [None, np.array([80, 3, 4, 50], np.uint32)])
     def test_towers(self, case: Case, engine: Engine, batch: Array | None) -> None:
         """Their gradient is that of torch on the dense rows."""
@@ -283,13 +280,11 @@ class EngineConformance:
         for mine, theirs_ in zip(network.unpack(gradient), theirs, strict=True):
             np.testing.assert_allclose(mine, theirs_.grad, rtol=1e-7, atol=1e-6)
 
-    @pytest.mark.thinned(5)
     def test_norms(self, case: Case, engine: Engine) -> None:
         expected = np.linalg.norm(case.centred, axis=1)
         np.testing.assert_allclose(engine.norms(), expected, rtol=1e-9)
         assert engine.offsets == case.encoding.offsets
 
-    @pytest.mark.thinned(7)
     @pytest.mark.parametrize("outputs", [1, 3])
     def test_predictions(self, case: Case, engine: Engine, outputs: int) -> None:
         theta = np.random.default_rng(0).normal(size=(engine.width, outputs))
@@ -297,7 +292,6 @@ class EngineConformance:
         assert h.dtype == np.float64
         np.testing.assert_allclose(h, case.centred @ theta, rtol=1e-9, atol=1e-7)
 
-    @pytest.mark.thinned(7)
     @pytest.mark.parametrize("outputs", [1, 3])
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
     def test_gradients(self, case: Case, engine: Engine, outputs: int, kind: type) -> None:
@@ -306,7 +300,6 @@ class EngineConformance:
         assert gradient.dtype == np.float64
         np.testing.assert_allclose(gradient, case.centred.T @ values, rtol=1e-9, atol=1e-6)
 
-    @pytest.mark.thinned(7)
     @pytest.mark.parametrize("size", [0, 1, 40, 90])
     def test_batches_keep_their_order(self, case: Case, engine: Engine, size: int) -> None:
         rng = np.random.default_rng(size)
@@ -317,7 +310,6 @@ class EngineConformance:
         np.testing.assert_allclose(engine.predict(theta, batch), part @ theta, atol=1e-7)
         np.testing.assert_allclose(engine.gradient(values, batch), part.T @ values, atol=1e-6)
 
-    @pytest.mark.thinned(5)
     def test_the_gram_matrix(self, case: Case, engine: Engine) -> None:
         gram = engine.gram()
         p = len(gram.numeric)
@@ -331,7 +323,6 @@ class EngineConformance:
         np.testing.assert_allclose(gram.moments, case.counts @ case.matrix, **tolerance)
         assert gram.weight == pytest.approx(case.counts.sum(), rel=1e-12)
 
-    @pytest.mark.thinned(5)
     def test_the_encoding_survives_bytes(self, case: Case) -> None:
         theta = np.random.default_rng(5).normal(size=(case.encoding.width, 2))
         again = Encoding.from_bytes(case.encoding.to_bytes())
@@ -339,7 +330,6 @@ class EngineConformance:
         h = score(case.con, case.snapshot, again, theta, self.name)
         np.testing.assert_allclose(h, case.centred @ theta, atol=1e-7)
 
-    @pytest.mark.thinned(5)
     def test_wrong_shapes_are_refused(self, engine: Engine) -> None:
         with pytest.raises(InternalError):
             engine.predict(np.zeros((engine.width + 1, 1)))
@@ -417,7 +407,6 @@ class EngineConformance:
 MANY, DEEP = (1050, 1000) if THOROUGH else (200, 150)
 
 
-@pytest.mark.thinned(2)
 def test_many_columns() -> None:
     """More columns than a statement aggregates, and than DuckDB lets an expression nest."""
     assert max(DEEP, CHUNK) < MANY
@@ -443,7 +432,6 @@ def test_many_columns() -> None:
             engine.close()
 
 
-@pytest.mark.thinned(2)
 def test_a_weight_of_two_is_the_row_twice() -> None:
     """Whatever the row counted before it was weighed."""
     with in_memory() as con:
@@ -474,7 +462,6 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
 class TestSqlEngine(EngineConformance):
     name = "sql"
 
-    @pytest.mark.thinned(2)
     def test_a_gram_matrix_of_several_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Blocks are smaller here than they are, so that a small matrix has several."""
         monkeypatch.setattr(update, "_BLOCK", 16)
@@ -517,7 +504,6 @@ class TestSparseArraysEngine(EngineConformance):
         assert held.wide.shape == (90, engine.numeric - 5)
         np.testing.assert_array_equal(engine.columns(np.float32)[0], held.whole().astype("f4"))
 
-    @pytest.mark.thinned(3)
     @pytest.mark.parametrize("null", [True, False])
     @pytest.mark.parametrize("kind", ["FLOAT", "BOOLEAN", "TINYINT", "USMALLINT"])
     def test_numbers_of_four_bytes_are_not_rounded(self, kind: str, null: bool) -> None:

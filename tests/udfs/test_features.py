@@ -12,7 +12,7 @@ from sqlfl.udfs.rows import Snapshot
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take
 
-pytestmark = [pytest.mark.usefixtures("in_both_forms"), pytest.mark.thinned(2)]
+pytestmark = pytest.mark.usefixtures("in_both_forms")
 
 
 def snapshot_of(

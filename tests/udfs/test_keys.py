@@ -70,7 +70,6 @@ def test_derive_is_hkdf() -> None:
     assert keys.derive(b"other") != keys.derive(b"secret")
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -20,7 +20,6 @@ KILLS = 30 if THOROUGH else 3
 CHOSEN = list(WAYS) if THOROUGH else [list(WAYS)[SEED % len(WAYS)]]
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.slow
 def test_labels_that_have_left_are_not_drawn_anew(tmp_path: Path) -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

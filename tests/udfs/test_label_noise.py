@@ -88,7 +88,6 @@ def interval(codes: np.ndarray, truth: np.ndarray, classes: int) -> tuple[float,
     return ratio - error, ratio + error
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("mechanism", ["randomized_response", "laplace"])
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 def test_the_log_ratio_is_epsilon(database: Open, mechanism: str, epsilon: float) -> None:
@@ -263,7 +262,6 @@ OTHERS: dict[str, Callable[[SlotSpecification], tuple[SlotSpecification, str, by
 }  # fmt: skip
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
 def test_what_is_released_otherwise_has_noise_of_its_own(
     database: Open, other: Callable[..., tuple[SlotSpecification, str, bytes]]

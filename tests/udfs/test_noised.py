@@ -345,7 +345,6 @@ def decode_again(message: ms.SetEncoding) -> ms.SetEncoding:
     return found
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("noise", [0.5, 30.0, 1000.0])
 @pytest.mark.parametrize("clients", [0, 2])
 def test_noise_that_drowns_all(database: Open, noise: float, clients: int) -> None:

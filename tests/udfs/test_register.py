@@ -27,8 +27,6 @@ from tests.depth import examples
 from tests.federations import assert_close, probabilities, trainable
 from tests.strategies import Case, cases
 
-pytestmark = pytest.mark.thinned(2)
-
 A = """
 CREATE TYPE colour AS ENUM ('red', 'green', 'blue');
 CREATE TABLE t (id INTEGER, k INTEGER, x DOUBLE, "odd name" BOOLEAN, c VARCHAR, e colour,
@@ -113,7 +111,6 @@ def part(
 # -- equal to PREDICT -----------------------------------------------------------------------------
 
 
-@pytest.mark.thinned(11)
 @pytest.mark.parametrize(("kind", "target"), TARGETS.items())
 @pytest.mark.parametrize("trained_on", ["", "WHERE t.id < 90 AND t.id % 4 <> 2"])
 def test_the_parts_and_the_intercept_are_the_prediction(

@@ -24,7 +24,7 @@ from sqlfl.udfs.rows import Snapshot
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
 
-pytestmark = [pytest.mark.usefixtures("in_both_forms"), pytest.mark.thinned(2)]
+pytestmark = pytest.mark.usefixtures("in_both_forms")
 
 TABLE = (
     "CREATE TABLE t AS SELECT range AS id, range / 3.0 AS x, range % 4 AS k, "

@@ -23,8 +23,6 @@ from sqlfl.errors import Error
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, written
 
-pytestmark = pytest.mark.thinned(2)
-
 
 @pytest.fixture(scope="module")
 def make() -> Callable[[int], Processes]:

@@ -265,7 +265,6 @@ def literals_of(sql: str) -> list[tuple[int, int, object]]:
 PLANS = [case.sql for case in goldens.cases("plans.sql") if literals_of(case.sql)]
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("sql", PLANS)
 def test_each_literal_of_a_query_may_be_a_parameter(sql: str) -> None:
     """Where it is not a part of something else: DATE '2024-01-01', say."""

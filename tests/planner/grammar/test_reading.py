@@ -83,7 +83,6 @@ def is_old(con: duckdb.DuckDBPyConnection) -> bool:
     return same(con, "@ a | b", "@ (a | b)")
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_operators_bind_as_in_duckdb(operator: str, con: duckdb.DuckDBPyConnection) -> None:
     texts = [f"a {operator} b {other} c" for other in OPERATORS]

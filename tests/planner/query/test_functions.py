@@ -16,8 +16,6 @@ from sqlfl.planner.query.ucq import Ucq
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog, database
 
-pytestmark = pytest.mark.thinned(2)
-
 MACROS = """
 CREATE MACRO total(a) AS sum(a);
 CREATE MACRO share(a) AS 1 + total(a);
@@ -163,7 +161,6 @@ RIGHT = {
 }
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("query", RIGHT.values(), ids=RIGHT)
 def test_rows_are_those_of_the_query(
     query: str, parties: DatabaseCatalog, together: duckdb.DuckDBPyConnection
@@ -182,7 +179,6 @@ AGGREGATES = (
 )  # fmt: skip
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_aggregates_over_several_clients_are_refused(
     aggregate: str, parties: DatabaseCatalog

@@ -284,7 +284,6 @@ def plan(catalog: DatabaseCatalog, query: str, **options: object):
     return to_ucq(statement.query, statement.sql, catalog, **options)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_rows_are_those_of_the_query(
     query: str, catalog: DatabaseCatalog, central: duckdb.DuckDBPyConnection

@@ -41,7 +41,6 @@ def one() -> Iterator[duckdb.DuckDBPyConnection]:
     found.close()
 
 
-@pytest.mark.thinned(5)
 @pytest.mark.parametrize("query", STATEMENTS)
 def test_rows_are_those_of_one_database(
     query: str, tables: DatabaseCatalog, one: duckdb.DuckDBPyConnection

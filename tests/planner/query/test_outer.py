@@ -24,8 +24,6 @@ from tests.planner.trees import (
     random_using,
 )
 
-pytestmark = pytest.mark.thinned(2)
-
 QUERIES = {
     "left": """
         SELECT o.amount, p.age, coalesce(p.age, -1) AS known, p.id IS NULL AS alone
@@ -247,7 +245,6 @@ def federation(
         con.close()
 
 
-@pytest.mark.thinned(5)
 def test_random_trees_of_joins(
     federation: tuple[int, DatabaseCatalog, duckdb.DuckDBPyConnection],
 ) -> None:

@@ -22,7 +22,6 @@ def query_of(sql: str) -> exp.Query:
     return query
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", PLANS, ids=lambda case: case.name)
 def test_columns_are_those_that_a_plan_has(case: goldens.Case, catalog: DatabaseCatalog) -> None:
     found = outputs_of(query_of(case.sql), case.sql, catalog)

@@ -42,7 +42,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         yield found
 
 
-@pytest.mark.thinned(19)
 @pytest.mark.parametrize("place", range(0, len(CORNERS), 5))
 def test_corners(world: World, place: int) -> None:
     for query, taken in CORNERS[place : place + 5]:
@@ -52,7 +51,6 @@ def test_corners(world: World, place: int) -> None:
         assert not taken or verdict.kind in (EQUAL, UNCLEAR), told
 
 
-@pytest.mark.thinned(37)
 @pytest.mark.parametrize("place", range(0, len(CORNERS), 5))
 def test_corners_over_several_clients(world: World, place: int) -> None:
     for query in (q for q, _ in CORNERS[place : place + 5] if not NOT_SPLIT.search(q)):

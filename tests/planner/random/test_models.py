@@ -34,7 +34,6 @@ FIRST = 10_000_000 + SEED % 10_000 * WORLDS
 """Worlds from here on: others than those in which plans are compared."""
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(WORLDS))
 def test_a_full_batch_step_over_random_statements_is_the_central_one(number: int) -> None:
     """θ = −η∇ after one step from 0, so equal predictions are equal gradients."""

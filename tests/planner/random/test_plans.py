@@ -26,7 +26,6 @@ SELDOM = {"table macro", "subquery in subquery", "qualify", "by name"}
 """Kinds of things that not every hundred statements has."""
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(WORLDS))
 def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -> None:
     kinds: Counter[str] = Counter()
@@ -51,7 +50,6 @@ def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -
     assert sum(kinds[kind] for kind in RARE) < 0.03 * EACH, kinds
 
 
-@pytest.mark.thinned(2)
 def test_the_statements_have_what_goes_wrong() -> None:
     """Most are valid, and of every kind there are some."""
     seen: Counter[str] = Counter()
