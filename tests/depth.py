@@ -8,6 +8,10 @@ SQLFL_SEED : the seed of all random cases. A failing run prints it, so that it c
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import combinations as combinations_of
+from itertools import product
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -37,3 +41,30 @@ def examples(few: int, many: int | None = None) -> settings:
     """Return the settings of a test whose examples take long: `few` examples, and at depth
     'thorough' `many` (20 times `few` where it is not given)."""
     return settings(max_examples=(many or 20 * few) if THOROUGH else few)
+
+
+def combinations(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return the combinations of values to test: at depth 'thorough' all, else a covering array,
+    in which any two values of different dimensions stand together at least once.
+
+    It makes the parameters of one test: `parametrize(("a", "b", "c"), combinations(A, B, C))`.
+    """
+    numbers = [range(len(values)) for values in dimensions]
+    chosen = list(product(*numbers)) if THOROUGH else _covering(numbers)
+    return [
+        tuple(values[number] for values, number in zip(dimensions, row, strict=True))
+        for row in chosen
+    ]
+
+
+def _covering(numbers: Sequence[range]) -> list[tuple[int, ...]]:
+    """Choose row by row the one of all combinations that has most pairs which no other has."""
+    rows = list(product(*numbers))
+    pairs = {row: set(combinations_of(enumerate(row), 2)) for row in rows}
+    open_pairs = set[Any]().union(*pairs.values())
+    chosen = [] if len(numbers) > 1 else rows
+    while open_pairs:
+        best = max(rows, key=lambda row: len(pairs[row] & open_pairs))
+        open_pairs -= pairs[best]
+        chosen.append(best)
+    return sorted(chosen)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations as combinations_of
+from itertools import product
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import selection
+from tests.depth import THOROUGH, combinations
 from tests.selection import Selection
 
 NAMES = [f"tests/test_a.py::test_{name}[{case}]" for name in "abcdefgh" for case in range(9)]
@@ -103,3 +107,15 @@ def test_a_thorough_shard_writes_its_row(tmp_path: Path, monkeypatch: pytest.Mon
     cells = [cell.strip() for cell in record.read_text().strip("|\n ").split("|")]
     assert cells[2:5] == ["2/20", str(selection.SEED), "1"]
     assert cells[6] == NAMES[0]
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3), (2, 2, 2), (4, 3, 2, 2), (2,) * 7, (5, 5, 2, 3)])
+def test_any_two_values_stand_together(sizes: tuple[int, ...]) -> None:
+    dimensions = [[f"{name}{number}" for number in range(size)] for name, size in enumerate(sizes)]
+    rows = combinations(*dimensions)
+    assert len(set(rows)) == len(rows)
+    for one, other in combinations_of(range(len(sizes)), 2):
+        wanted = set(product(dimensions[one], dimensions[other]))
+        assert {(row[one], row[other]) for row in rows} == wanted
+    if len(sizes) > 2 and not THOROUGH:
+        assert len(rows) < prod(sizes)
