@@ -1,7 +1,6 @@
 """Runs of MLflow from models: `pip install 'sqlfl[mlflow]'`.
 
->>> from sqlfl.mlflow import log_model  # doctest: +SKIP
->>> log_model(fed, "delay", folder="delay_export")  # doctest: +SKIP
+`log_model(fed, "delay", folder="delay_export")` logs a model and what EXPORT MODEL has written.
 """
 
 from __future__ import annotations

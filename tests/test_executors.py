@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from importlib.util import find_spec
 
 import duckdb
 import pyarrow as pa
@@ -201,8 +201,8 @@ def test_an_executor_that_is_not_known() -> None:
         sqlfl.connect(executor=3)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
-def test_ray_is_asked_for_where_it_is_not() -> None:
+def test_ray_is_asked_for_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(sqlfl.Error, match="Ray is not installed") as told:
         sqlfl.connect(executor="ray")
     assert told.value.hint == "pip install 'sqlfl[ray]'"

@@ -83,8 +83,10 @@ def test_a_party_without_opacus_says_so_first(
         fed.sql(train % ("label_epsilon = 1, label_bounds = [0, 8]", query))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_party_without_the_device_says_so_first(database: Open) -> None:
+def test_a_party_without_the_device_says_so_first(
+    database: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with sqlfl.connect(progress=False) as fed:
         for party in PARTIES:
             fed.attach(party, database(TABLE))

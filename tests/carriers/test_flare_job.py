@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -74,9 +74,13 @@ def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     assert not list((tmp_path / "job").iterdir())
 
 
-@pytest.mark.skipif(find_spec("nvflare") is not None, reason="NVFlare is installed")
 @pytest.mark.parametrize("name", ["flare", "flare_site"])
-def test_without_nvflare_it_is_said_what_to_install(name: str) -> None:
+def test_without_nvflare_it_is_said_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, f"sqlfl.carriers.{name}", raising=False)
+    for module in ("nvflare", "nvflare.collab"):
+        monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(Error, match=f"sqlfl.carriers.{name} needs NVFlare") as caught:
         import_module(f"sqlfl.carriers.{name}")
     assert caught.value.hint == "pip install 'sqlfl[nvflare]'"

@@ -176,7 +176,6 @@ def test_a_run_is_not_called_like_one_that_has_a_model(path: Path) -> None:
 
 
 def test_a_model_that_is_imported_is_the_analysts(path: Path) -> None:
-    pytest.importorskip("safetensors")
     folder = path.with_name("exported")
     with federation(path, "acme") as fed:
         fed.sql(MODEL.format(name="a"))
@@ -189,7 +188,6 @@ def test_a_model_that_is_imported_is_the_analysts(path: Path) -> None:
 
 
 def test_whoever_names_no_analyst_keeps_none(path: Path) -> None:
-    pytest.importorskip("safetensors")
     folder = path.with_name("exported")
     with federation(path, "acme") as fed:
         fed.sql(MODEL.format(name="a"))

@@ -28,8 +28,10 @@ class MethodConformance:
     options: Mapping[str, Any] = {}
     private: bool = True
     """Its rounds can be, with noised predictions."""
-    exact: bool = True
-    """Several clients of a slot step as one with all rows does."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "clause" in metafunc.fixturenames:
+            metafunc.parametrize("clause", ["", NOISED] if self.private else [""])
 
     def train(self, join: Join, **options: Any) -> Trained:
         return train(join, self.algorithm, **{**self.options, "tolerance": 0.0, **options})
@@ -38,8 +40,6 @@ class MethodConformance:
 
     @pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
     def test_clients_without_active_rows(self, kind: str) -> None:
-        if not self.exact:
-            pytest.skip("the clients of a slot find their step by rounds that depend on them")
         join = random_join(kind, clients=(2, 2, 3))
         join.empty_first = True
         one, found = self.train(random_join(kind), epochs=3), self.train(join, epochs=3)
@@ -188,13 +188,10 @@ class MethodConformance:
             if slot > 0 or planned.whole:
                 assert counts == most
 
-    @pytest.mark.parametrize("clause", ["", "epsilon = 8, predictions = 'gaussian', "])
     @pytest.mark.parametrize("clients", [1, 2])
     def test_the_traffic_is_what_explain_says(
         self, database: Open, clients: int, clause: str
     ) -> None:
-        if clause and not self.private:
-            pytest.skip("its rounds cannot be private")
         privacy = f"PRIVACY ({clause}{BOUNDS})" if clause else ""
         given = {"algorithm": self.algorithm, "epochs": 2, **self.options}
         written = ", ".join(f"{name} = {value!r}" for name, value in given.items())
@@ -216,6 +213,7 @@ QUERY = (
     "SELECT o.amount, o.pieces, p.visits, o.late FROM shop.orders o "
     "JOIN crm.people p ON o.customer = p.id"
 )
+NOISED = "epsilon = 8, predictions = 'gaussian', "
 BOUNDS = "feature_bounds = {'amount': [0, 10], 'pieces': [0, 4], 'visits': [0, 3]}"
 
 

@@ -25,6 +25,7 @@ class TestAdmm(MethodConformance):
 
 
 class TestConsensus(MethodConformance):
-    exact = False
     algorithm = "admm"
     options = {"union": "consensus", "inner_rounds": 3}  # noqa: RUF012
+    # the clients of a slot find their step by rounds that depend on them: not as one with all rows
+    test_clients_without_active_rows = None

@@ -19,7 +19,6 @@ from sqlfl.udfs.connection import (
     session_settings,
 )
 from tests.conftest import Open
-from tests.depth import THOROUGH
 
 WITHOUT_MEANING = [
     "approximate_join_order_threshold", "asof_loop_join_threshold", "checkpoint_on_detach",
@@ -61,7 +60,6 @@ def own_value(con: duckdb.DuckDBPyConnection, name: str, kind: str) -> bool:
     return False
 
 
-@pytest.mark.skipif(not THOROUGH, reason="a hundred settings; SQLFL_DEPTH=thorough")
 def test_every_setting_of_a_session_is_known(database: Open) -> None:
     """Tried on DuckDB itself: a new version may bring one that changes what an expression is."""
     con = database(own=True)
