@@ -6,7 +6,8 @@ SCALE ?= 0.01
 # of the tests' dozens of processes compile all modules anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-remote notebook docs test quick thorough soak lint types bench clean
+.PHONY: demo demo-remote notebook docs test integrations chromium quick thorough soak lint types bench \
+	clean
 
 demo: .venv/demo.stamp
 	.venv/bin/python examples/demo.py
@@ -24,22 +25,32 @@ docs: .venv/docs.stamp
 
 # Workers share the cores, which the threads of numpy's BLAS would take from each other. The order of
 # a set of texts follows from the seed too
-PYTEST = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONHASHSEED=$(or $(SQLFL_SEED),0) \
-	$(RUN) pytest -n auto
+ENVIRONMENT = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONHASHSEED=$(or $(SQLFL_SEED),0)
+PYTEST = $(ENVIRONMENT) $(RUN) pytest -n auto
 
-# All tests. The types are checked on one core while the tests begin on the others. Where they are
-# right pytest's closing line is the last line, else what mypy says is
+# All tests but the integrations. The types are checked on one core while the tests begin on the
+# others. Where they are right pytest's closing line is the last line, else what mypy says is
 test: lint
 	@$(RUN) mypy > .venv/types.txt 2>&1 & types=$$!; \
 	$(PYTEST); tests=$$?; \
 	wait $$types || { cat .venv/types.txt; exit 1; }; exit $$tests
 
+# Tests with Ray, NVFlare, Flower and a browser, at full depth. A skipped test is a failure here. Only
+# their files are read: others import packages that this environment does without
+integrations: chromium .venv-integrations/integrations.stamp
+	SQLFL_DEPTH=thorough $(ENVIRONMENT) .venv-integrations/bin/python -m pytest -m integration \
+		--no-skips $$(grep -rl --include='test_*.py' 'mark[.]integration' tests)
+
+# From the packages of Debian, by root; elsewhere whoever runs the tests installs it
+chromium:
+	@tests/chromium.sh
+
 # For the edit loop: two cases of each test that is not slow
 quick: .venv/dev.stamp
 	SQLFL_DEPTH=quick $(PYTEST)
 
-# All tests at full depth, with a new seed: hundreds of random examples, all combinations, 200 kills.
-# make thorough SHARD=3/20 runs the third of 20 parts, and adds its result to tests/thorough.md
+# The same tests at full depth, with a new seed: hundreds of random examples, all combinations, 200
+# kills. make thorough SHARD=3/20 runs the third of 20 parts, and adds its result to tests/thorough.md
 thorough: export SQLFL_DEPTH := thorough
 thorough: export SQLFL_SEED := $(or $(SQLFL_SEED),$(shell date +%s))
 thorough: .venv/dev.stamp
@@ -78,14 +89,21 @@ bench: .venv/bench.stamp
 	.venv/bin/python benchmarks/pbm.py --join 1 $(PHISHING:%=--phishing %) $(HAR:%=--activity %)
 
 clean:
-	rm -rf .venv build sqlfl/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-integrations build sqlfl/_compiled.so sqlfl.egg-info .pytest_cache .mypy_cache \
+		.ruff_cache .hypothesis
 
+SOURCES := pyproject.toml setup.py $(wildcard sqlfl/compiled*.[ch])
 # pip would compile all 17,000 modules, on one core, of which a third is ever imported; and the pip
 # that comes with Python takes twice as long as today's
-.venv/%.stamp: pyproject.toml setup.py $(wildcard sqlfl/compiled*.[ch]) | .venv/bin/python
-	$(RUN) pip install --quiet --no-compile --editable '.[$*]'
-	touch $@
+INSTALL = $(@D)/bin/python -m pip install --quiet --no-compile --editable '.[$*]' && touch $@
 
-.venv/bin/python:
-	$(PYTHON) -m venv .venv
-	$(RUN) pip install --quiet --upgrade pip
+.venv/%.stamp: $(SOURCES) | .venv/bin/python
+	$(INSTALL)
+
+# Apart from .venv: Flower holds back protobuf and others, which all tests would then use
+.venv-integrations/%.stamp: $(SOURCES) | .venv-integrations/bin/python
+	$(INSTALL)
+
+.venv/bin/python .venv-integrations/bin/python:
+	$(PYTHON) -m venv $(@:/bin/python=)
+	$@ -m pip install --quiet --upgrade pip

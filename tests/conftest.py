@@ -6,7 +6,7 @@ import contextlib
 import gc
 import signal
 from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pytest
@@ -22,11 +22,15 @@ settings.load_profile(DEPTH)
 ENTROPY = SeededEntropy(SEED)
 ENTROPY.install()
 
+Report = TypeVar("Report", pytest.CollectReport, pytest.TestReport)
 Open = Callable[..., duckdb.DuckDBPyConnection]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", metavar="K/N", help="run the K-th of N parts of the tests")
+    parser.addoption(
+        "--no-skips", action="store_true", help="a skipped test or module is a failure"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +55,29 @@ def pytest_fixture_setup(
     parameter = getattr(request, "param_index", "")
     with ENTROPY.scope(f"{fixturedef.baseid} {fixturedef.argname} {parameter}"):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return fail_if_skipped((yield), collector.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return fail_if_skipped((yield), item.config)
+
+
+def fail_if_skipped(report: Report, config: pytest.Config) -> Report:
+    """Turn a skip into a failure where `--no-skips` is given. An expected failure stays one."""
+    if config.getoption("--no-skips") and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"--no-skips: {reason}"
+    return report
 
 
 def pytest_collection_finish() -> None:

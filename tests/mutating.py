@@ -48,7 +48,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parent.parent
-LEFT = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "build")
+LEFT = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "build")
 BOUNDS: dict[type[ast.cmpop], str] = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 KINDS = ("raise", "yield", "call", "leave", "operand", "filter", "bound", "number")
 HEAVY = ["pytest", "duckdb", "numpy", "pyarrow.parquet", "sqlglot", "scipy.special"]

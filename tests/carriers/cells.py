@@ -1,5 +1,6 @@
 """A server and sites of NVFlare in one process: its cells over a loopback line, and its own
-dispatch of Collab calls in both directions, without its jobs, which are processes."""
+dispatch of Collab calls in both directions, without its jobs, which are processes. Only what needs
+NVFlare imports this module."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import duckdb
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.collab import collab
@@ -21,13 +23,61 @@ from nvflare.collab.runtime.dispatch import prepare_for_remote_call
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 
+from sqlfl.carriers.asking import End
+from sqlfl.carriers.flare import Speaking, ends
+from sqlfl.carriers.flare_site import Site
+from sqlfl.remote.hosting import Host
+from sqlfl.schema import Client
+from sqlfl.transport.base import Handler
+from tests.transport.conformance import PASS, Handling
+
 log = logging.getLogger(__name__)
+SPEAKING = Speaking("heart", PASS)
 
 
 class Server:
     @collab.main
     def run(self) -> None:
         pass
+
+
+class Handled(Site):
+    """A site that serves by a function."""
+
+    def __init__(self, client: Client, handler: Handler, interrupt: Callable[[], None] | None):
+        super().__init__()
+        self.client = client
+        self._handling = Handling(handler, interrupt)
+        self._handling.client = client
+
+    @collab.init
+    def begin(self) -> None:
+        self._host = self._handling
+        self._stack.enter_context(self._answers)
+        self._stack.callback(self._answers.end)
+
+
+class Hosted(Site):
+    """A site that serves a database, to whom passes name."""
+
+    def __init__(self, name: str, con: duckdb.DuckDBPyConnection):
+        super().__init__()
+        self._own = Host(name, con, secret=bytes(32), known=lambda _, speaker: speaker, open=True)
+
+    @collab.init
+    def begin(self) -> None:
+        self._stack.enter_context(self._answers)
+        self._host = self._stack.enter_context(self._own)
+        self._stack.callback(self._answers.end)
+        self._host.welcome("coordinator", "1")
+
+
+def named(proxies: Mapping[str, Proxy]) -> dict[str, list[str]]:
+    return {party: [proxy.name] for party, proxy in proxies.items()}
+
+
+def ends_of(proxies: Mapping[str, Proxy], lease: float = 60.0) -> dict[str, dict[int, End]]:
+    return ends(proxies.values(), named(proxies), SPEAKING, lease)
 
 
 def workspace(folder: Path) -> Workspace:

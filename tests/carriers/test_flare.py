@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -21,35 +23,28 @@ import sqlfl
 from sqlfl.carriers.flare_job import write_job
 from sqlfl.errors import Error, LostError
 from sqlfl.remote import wrapping
-from sqlfl.remote.hosting import Host
 from sqlfl.remote.passes import issue
 from sqlfl.schema import Client
 from sqlfl.transport.base import Handler, Transport
 from sqlfl.transport.local import LocalTransport
 from tests.carriers.test_flare_job import settings
 from tests.conftest import Open
+from tests.service.processes import until
 from tests.service.study import COORDINATOR, SECRET, identity, written
 from tests.service.test_federation import PATIENTS, QUERY, TESTS, TRAIN
 from tests.transport.conformance import (
     PASS,
     A,
     ElsewhereConformance,
-    Handling,
     Interrupting,
     doubling,
 )
 
-pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'sqlfl[nvflare]'")
+if TYPE_CHECKING:
+    from tests.carriers.cells import Line
 
-from nvflare.collab import CollabCallError, collab
-from nvflare.collab.api.context import set_call_context
-from nvflare.collab.api.proxy import Proxy
+pytestmark = pytest.mark.integration
 
-from sqlfl.carriers.flare import Speaking, Study, ends
-from sqlfl.carriers.flare_site import Site, settings_of
-from tests.carriers.cells import Line
-
-SPEAKING = Speaking("heart", PASS)
 LEASE = 2.0
 ALLOWED = {
     "class_allow_list": [
@@ -62,45 +57,12 @@ ALLOWED = {
 """What is to be allowed at a server and a site."""
 
 
-class Handled(Site):
-    """A site that serves by a function."""
-
-    def __init__(self, client: Client, handler: Handler, interrupt: Callable[[], None] | None):
-        super().__init__()
-        self.client = client
-        self._handling = Handling(handler, interrupt)
-        self._handling.client = client
-
-    @collab.init
-    def begin(self) -> None:
-        self._host = self._handling
-        self._stack.enter_context(self._answers)
-        self._stack.callback(self._answers.end)
-
-
-class Hosted(Site):
-    """A site that serves a database, to whom passes name."""
-
-    def __init__(self, name: str, con: duckdb.DuckDBPyConnection):
-        super().__init__()
-        self._own = Host(name, con, secret=bytes(32), known=lambda _, speaker: speaker, open=True)
-
-    @collab.init
-    def begin(self) -> None:
-        self._stack.enter_context(self._answers)
-        self._host = self._stack.enter_context(self._own)
-        self._stack.callback(self._answers.end)
-        self._host.welcome("coordinator", "1")
-
-
 @pytest.fixture(scope="module")
 def line() -> Iterator[Line]:
+    from tests.carriers.cells import Line
+
     with closing(Line()) as found:
         yield found
-
-
-def named(proxies: Mapping[str, Proxy]) -> dict[str, list[str]]:
-    return {party: [proxy.name] for party, proxy in proxies.items()}
 
 
 class TestNVFlare(ElsewhereConformance):
@@ -115,9 +77,11 @@ class TestNVFlare(ElsewhereConformance):
     def lines(
         self, handlers: Mapping[Client, Handler], interrupts: Interrupting
     ) -> Iterator[tuple[Transport, Callable[[Client], None]]]:
+        from tests.carriers.cells import Handled, ends_of
+
         sites = {c.party: Handled(c, h, interrupts.get(c)) for c, h in handlers.items()}
         with self.line.connected(self.folder, sites) as (proxies, stops):
-            found = ends(proxies.values(), named(proxies), SPEAKING, LEASE)
+            found = ends_of(proxies, LEASE)
             with closing(
                 LocalTransport(
                     {Client(party): own[0].handle for party, own in found.items()},
@@ -144,12 +108,14 @@ class TestNVFlare(ElsewhereConformance):
     def federated(
         self, parties: Mapping[str, duckdb.DuckDBPyConnection]
     ) -> Iterator[sqlfl.Federation]:
+        from tests.carriers.cells import Hosted, ends_of
+
         sites = {name: Hosted(name, con) for name, con in parties.items()}
         with (
             self.line.connected(self.folder, sites) as (proxies, _),
             sqlfl.Federation(progress=False, analyst=PASS) as fed,
         ):
-            for name, own in ends(proxies.values(), named(proxies), SPEAKING).items():
+            for name, own in ends_of(proxies).items():
                 fed.admit(name, own)
             yield fed
 
@@ -164,8 +130,12 @@ def failing(data: pa.Buffer) -> pa.Buffer:
 def test_what_fails_at_a_site_is_said_there_alone(
     line: Line, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from nvflare.collab import CollabCallError
+
+    from tests.carriers.cells import Handled, ends_of
+
     with line.connected(tmp_path, {"a": Handled(A, failing, None)}) as (proxies, _):
-        end = ends(proxies.values(), named(proxies), SPEAKING, LEASE)["a"][0]
+        end = ends_of(proxies, LEASE)["a"][0]
         with pytest.raises(LostError, match=r"party a/0: has failed: .*its log says how") as caught:
             end.handle(pa.py_buffer(b""))
         told = caught.value.__cause__
@@ -175,22 +145,24 @@ def test_what_fails_at_a_site_is_said_there_alone(
 
 
 def test_an_aborted_job_ends_what_waits(line: Line, tmp_path: Path) -> None:
+    from tests.carriers.cells import Handled, ends_of
+
     begun, ended = threading.Event(), threading.Event()
 
     def slow(data: pa.Buffer) -> pa.Buffer:
         begun.set()
-        assert ended.wait(30)
+        assert ended.wait(120)
         return data
 
     with line.connected(tmp_path, {"a": Handled(A, slow, None)}) as (proxies, _):
-        end = ends(proxies.values(), named(proxies), SPEAKING)["a"][0]
+        end = ends_of(proxies)["a"][0]
         with ThreadPoolExecutor(1) as pool:
             work = pool.submit(end.handle, pa.py_buffer(b"x"))
-            assert begun.wait(30)
+            assert begun.wait(120)
             line.abort.trigger(True)
             try:
                 with pytest.raises(LostError, match="party a/0: cannot be asked: the job was"):
-                    work.result(20)
+                    work.result(60)
             finally:
                 line.abort.reset()
                 ended.set()
@@ -198,6 +170,10 @@ def test_an_aborted_job_ends_what_waits(line: Line, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["who", "exchange", "interrupt"])
 def test_no_call_is_served_but_for_the_server(way: str) -> None:
+    from nvflare.collab.api.context import set_call_context
+
+    from tests.carriers.cells import Handled
+
     site = Handled(A, doubling, None)
     context = SimpleNamespace(caller="site-2")
     given = {"who": (), "exchange": (1, b"", [], 1.0, "heart", PASS), "interrupt": ("heart", PASS)}
@@ -211,6 +187,9 @@ def test_no_call_is_served_but_for_the_server(way: str) -> None:
 
 
 def test_sites_are_whom_the_coordinator_takes_them_for(line: Line, tmp_path: Path) -> None:
+    from sqlfl.carriers.flare import ends
+    from tests.carriers.cells import SPEAKING, Handled, named
+
     with line.connected(tmp_path, {"a": Handled(A, doubling, None)}) as (proxies, _):
         (name,) = named(proxies)["a"]
         with pytest.raises(Error, match=f"site {name} serves a/0, and not b/0"):
@@ -222,6 +201,8 @@ def test_sites_are_whom_the_coordinator_takes_them_for(line: Line, tmp_path: Pat
 def test_which_party_a_site_serves_is_said_at_the_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from sqlfl.carriers.flare_site import settings_of
+
     monkeypatch.delenv("SQLFL_PARTY", raising=False)
     with pytest.raises(Error, match="site north: the variable SQLFL_PARTY does not say"):
         settings_of("north")
@@ -234,6 +215,10 @@ def test_which_party_a_site_serves_is_said_at_the_site(
 def test_a_site_without_certificates_serves_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from nvflare.collab.api.context import set_call_context
+
+    from sqlfl.carriers.flare_site import Site
+
     path = tmp_path / "bank.toml"
     path.write_text(
         'name = "bank"\ncoordinator = "c"\ndatabase = "bank.duckdb"\nsecret = "secret"\nopen = true'
@@ -289,6 +274,8 @@ def test_who_may_train_in_which_study_is_said_at_the_server(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from sqlfl.carriers.flare import Study
+
     monkeypatch.setenv("SQLFL_COORDINATOR", str(tmp_path / "coordinator.toml"))
     monkeypatch.setenv("SQLFL_STATE", str(tmp_path / "state"))
     written(tmp_path, "alice")
@@ -299,6 +286,8 @@ def test_who_may_train_in_which_study_is_said_at_the_server(
 
 
 def test_a_server_without_settings_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlfl.carriers.flare import Study
+
     monkeypatch.delenv("SQLFL_COORDINATOR", raising=False)
     with pytest.raises(Error, match="the variable SQLFL_COORDINATOR does not say"):
         Study(["SHOW MODELS"], "heart", speaker("alice", "heart")).run()
@@ -306,6 +295,8 @@ def test_a_server_without_settings_runs_nothing(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("text", ["EXPORT MODEL m TO 'x'", "SHOW MODELS; IMPORT MODEL m FROM 'x'"])
 def test_a_job_writes_and_reads_no_file_of_the_server_s(text: str) -> None:
+    from sqlfl.carriers.flare import Study
+
     with pytest.raises(Error, match="EXPORT and IMPORT MODEL are not built"):
         Study([TRAIN, text], "heart", speaker("alice", "heart")).run()
 
@@ -313,6 +304,8 @@ def test_a_job_writes_and_reads_no_file_of_the_server_s(text: str) -> None:
 def test_a_model_that_was_trained_in_one_job_is_there_in_the_next(
     line: Line, tmp_path: Path, database: Open
 ) -> None:
+    from tests.carriers.cells import Hosted, ends_of
+
     parties = {
         name: database(text, path=str(tmp_path / f"{name}.duckdb"))
         for name, text in {"clinic": PATIENTS, "lab": TESTS}.items()
@@ -323,7 +316,7 @@ def test_a_model_that_was_trained_in_one_job_is_there_in_the_next(
             line.connected(tmp_path / str(job), sites) as (proxies, _),
             sqlfl.Federation(tmp_path / "state.duckdb", progress=False, analyst=PASS) as fed,
         ):
-            for name, own in ends(proxies.values(), named(proxies), SPEAKING).items():
+            for name, own in ends_of(proxies).items():
                 fed.admit(name, own)
             found = fed.sql(text)
     assert len(found.arrow()) == 400
@@ -357,28 +350,44 @@ def test_a_job_s_model_is_bit_equal_to_that_of_one_process(tmp_path: Path) -> No
     local.mkdir(parents=True)
     (local / "resources.json").write_text(json.dumps({"format_version": 2, **ALLOWED}))
     command = ["-m", "nvflare.cli", "simulator", "-c", "site-1,site-2", "-t", "2", "-w"]
-    done = subprocess.run(
-        [sys.executable, *command, str(tmp_path / "workspace"), str(job)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.getcwd(),
-            "SQLFL_PARTY": str(tmp_path / "sites"),
-            "SQLFL_COORDINATOR": str(tmp_path / "coordinator.toml"),
-            "SQLFL_STATE": str(tmp_path / "state"),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    state = tmp_path / "state"
+    try:
+        done = subprocess.run(
+            [sys.executable, *command, str(tmp_path / "workspace"), str(job)],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.getcwd(),
+                "SQLFL_PARTY": str(tmp_path / "sites"),
+                "SQLFL_COORDINATOR": str(tmp_path / "coordinator.toml"),
+                "SQLFL_STATE": str(state),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
+        until(lambda: not processes_with(state), seconds=60.0)  # the simulator's own
+    finally:
+        for process in processes_with(state):
+            os.kill(process, signal.SIGKILL)
     paths = list((tmp_path / "workspace").rglob("sqlfl/2.arrow"))
-    assert paths, done.stdout[-3000:] + done.stderr[-3000:]
+    assert paths, done.stdout[-5000:]
     with sqlfl.connect(progress=False) as fed:
         for party in ("clinic", "lab"):
             fed.attach(party, tmp_path / f"{party}.duckdb")
         fed.sql(TRAIN)
         expected = fed.sql(weights).arrow()
     assert pa.ipc.open_file(paths[0]).read_all().equals(expected)
-    state = tmp_path / "state" / "heart" / "alice.duckdb"
-    with sqlfl.connect(state, progress=False, analyst="alice") as fed:
+    with sqlfl.connect(state / "heart" / "alice.duckdb", progress=False, analyst="alice") as fed:
         assert fed.models == ("m",)
     assert not list((tmp_path / "workspace").rglob("custom/*"))
+
+
+def processes_with(state: Path) -> list[int]:
+    """Processes that were begun with the variable SQLFL_STATE of this value."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if f"SQLFL_STATE={state}".encode() in environment.read_bytes().split(b"\0"):
+                found.append(int(environment.parent.name))
+    return found

@@ -249,7 +249,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed to show the page")
+@pytest.mark.integration
 def test_the_page_in_a_browser(
     study: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +274,7 @@ def test_the_page_in_a_browser(
 
 def shown(port: int | None, folder: Path) -> str:
     """The page as it stands after its script has run for a while."""
-    assert BROWSER is not None
+    assert BROWSER is not None, f"none of {', '.join(NAMES)} is installed"
     done = subprocess.run(
         [
             BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
@@ -282,7 +282,7 @@ def shown(port: int | None, folder: Path) -> str:
             "--disable-sync", "--disable-extensions", f"--user-data-dir={folder}",
             "--virtual-time-budget=1500", "--dump-dom", f"http://127.0.0.1:{port}/",
         ],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     return done.stdout.split("<script>")[0]
 

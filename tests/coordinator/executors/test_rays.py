@@ -1,4 +1,4 @@
-"""Workers as actors of Ray, where it is installed."""
+"""Workers as actors of Ray."""
 
 from __future__ import annotations
 
@@ -7,24 +7,35 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 
+from sqlfl.coordinator import mapping_query
+from sqlfl.coordinator.executors import division
+from sqlfl.coordinator.executors.base import Held
+from sqlfl.coordinator.executors.in_process import InProcess
 from sqlfl.coordinator.executors.rays import Rays, RayWorker
 from sqlfl.errors import Error
 from sqlfl.models.losses import Logistic
 from tests.coordinator.executors.conformance import ExecutorConformance, written
+from tests.databases import in_memory
+from tests.test_executors import STATEMENTS, TABLES, trained
 
-ray: Any = pytest.importorskip("ray")
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """Of more cores than there are: several executors are open at once."""
+    import ray
+
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=6, include_dashboard=False, log_to_driver=False)
+    ray.init(
+        num_cpus=6, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000
+    )
     yield
     ray.shutdown()
 
@@ -56,7 +67,27 @@ class TestRays(ExecutorConformance):
         with closing(case.rows(executor)) as rows:  # others begin
             assert rows.look(case.scores).value == before.value
 
+    def test_models_are_the_same(self, executor: Rays, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(division, "ROWS", 100)
+        monkeypatch.setattr(mapping_query, "SEVERAL", 0)
+        hold, parts = executor.hold, []
+
+        def counted(made: division.Division) -> Held:
+            parts.append(made.count)
+            return hold(made)
+
+        monkeypatch.setattr(executor, "hold", counted)
+        with in_memory() as con:
+            con.execute(TABLES)
+            expected = trained(con, InProcess(1))
+            for own, wanted in zip(trained(con, executor), expected, strict=True):
+                assert own.equals(wanted)
+        assert len(parts) == len(STATEMENTS)
+        assert min(parts) > 1
+
     def test_more_workers_than_cores(self) -> None:
+        import ray
+
         case = written(Logistic())
         with (
             closing(Rays(7)) as executor,
@@ -69,6 +100,8 @@ class TestRays(ExecutorConformance):
 
 def process_of(executor: Rays) -> int:
     """Of the first worker."""
+    import ray
+
     assert executor._crew is not None
     worker = executor._crew.workers[0]
     assert isinstance(worker, RayWorker)
