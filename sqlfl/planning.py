@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sqlfl.errors import ModelError, PlanError, nearest
 from sqlfl.looking import check_combined, check_look, with_units
@@ -83,11 +84,14 @@ def plan_training(
         allow_cross_join=options.allow_cross_join,
         weight=statement.weight,
         split=options.validation_fraction > 0.0 or (tuning is not None and not tuning.groups),
+        folds=tuning is not None,
         noised=privacy is not None and privacy.labels,
         transforms=transforms,
     )
     if tuning is not None and tuning.groups is not None:
         ucq = with_units(ucq, tuning.groups, "groups")
+    elif tuning is not None:
+        tuning = replace(tuning, groups=next((s.name for s in ucq.slots if s.units), None))
     check_target(ucq, statement.kind, statement.sql, statement.target.span)
     check_mentioned(ucq, statement)
     check_fitted(ucq, transforms, privacy, options, statement.sql)

@@ -20,12 +20,14 @@ from sklearn.metrics import (
 )
 
 import sqlfl
-from sqlfl.messages import Folds, Labels, Weights
+from sqlfl.messages import Folds, Labels, Weigh, Weights
+from sqlfl.models.folds import merge_folds
 from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
 from sqlfl.wire import decode
 from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
+from tests.depth import combinations
 from tests.federations import Parties, federation, merging
 
 NUMBERS = QUERY.format(target="v.n + v.id / 1000.0 AS n", more="")
@@ -70,6 +72,38 @@ def told(transport: RecordingTransport, of: type, name: str) -> np.ndarray:
     return np.concatenate([getattr(m, name) for m in found if isinstance(m, of)])
 
 
+def drawn(transport: RecordingTransport, parts: int) -> np.ndarray:
+    """The fold of each active row with a label, in the order of the clients."""
+    found = [decode(item.data) for item in transport.recorded if item.direction == "up"]
+    folds = [m.folds for m in found if isinstance(m, Folds)]
+    labels = [m for m in found if isinstance(m, Labels)]
+    assert len({m.classes for m in labels}) == 1
+    strata = [m.codes if m.classes else np.zeros(len(m.values), int) for m in labels]
+    return np.concatenate(merge_folds(folds, strata, parts, 1 / parts, onward=True))
+
+
+def held_out(transport: RecordingTransport, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each active row with a label its class, and the fold that no joined row of it counts
+    without; as the clients are told, one after the other."""
+    found = [decode(item.data) for item in transport.recorded]
+    ups = [item.client for item in transport.recorded]
+    labels = {c: m for c, m in zip(ups, found, strict=True) if isinstance(m, Labels)}
+    classes, folds = [], []
+    for client, label in labels.items():
+        told = [
+            message.counts
+            for to, message in zip(ups, found, strict=True)
+            if to == client and isinstance(message, Weigh) and message.slot == label.slot
+        ]
+        *fits, whole = np.array(told[-parts - 1 :])
+        assert len(fits) == parts
+        assert all(np.isin(fit / whole, (0, 1)).all() for fit in fits)
+        assert (np.array(fits) == 0).sum(axis=0).tolist() == [1] * len(whole)
+        folds.append(np.argmin(fits, axis=0))
+        classes.append(np.array(label.classes)[label.codes])
+    return np.concatenate(classes), np.concatenate(folds)
+
+
 def by_scores(table: pa.Table, name: str = "l2") -> dict[float, list[float]]:
     return dict(zip(table.column(name).to_pylist(), table.column("folds").to_pylist(), strict=True))
 
@@ -85,7 +119,7 @@ def test_numbers_are_compared_as_by_scikit_learn(
     with tapped(parties, combine=combine) as (fed, transport), merging(1 if merged else 1 << 40):
         options = f"l2 = {list(L2)}, folds = 3, metric = '{metric}', engine = '{engine}'"
         table = fed.sql(tune(NUMBERS, options)).arrow()
-        values, folds = told(transport, Labels, "values"), told(transport, Folds, "folds")
+        values, folds = told(transport, Labels, "values"), drawn(transport, 3)
         best = fed.model("m")
         trained = predicted(fed, NUMBERS)
         query = f"l2 = {best.options['l2']}"
@@ -146,7 +180,7 @@ def test_classes_and_weights_are_compared_as_by_scikit_learn(
         options = f"l2 = {list(L2)}, folds = 3, metric = '{metric}'"
         options += ", class_weight = 'balanced'" * balanced
         table = fed.sql(tune(WEIGHTED, options, "logistic_regression", "WEIGHT w")).arrow()
-        weights, folds = told(transport, Weights, "values"), told(transport, Folds, "folds")
+        weights, folds = told(transport, Weights, "values"), drawn(transport, 3)
         best, trained = fed.model("m"), fed.sql(PREDICT).arrow().sort_by("id")
         single = f"l2 = {best.options['l2']}" + ", class_weight = 'balanced'" * balanced
         text = tune(WEIGHTED, single, "logistic_regression", "WEIGHT w")
@@ -325,5 +359,175 @@ def test_auc_is_of_two_classes(fed: sqlfl.Federation) -> None:
     table = fed.sql(tune(two, "l2 = [1e-3], metric = 'auc'", "softmax_regression")).arrow()
     assert 0.5 < table.column("auc")[0].as_py() < 1.0
     three = QUERY.format(target="v.n // 2 AS n", more="")
-    with pytest.raises(sqlfl.ModelError, match="no candidate has the metric auc"):
+    with pytest.raises(sqlfl.ModelError, match="no candidate has the metric auc, which is of two"):
         fed.sql(tune(three, "l2 = [1e-3], metric = 'auc'", "softmax_regression"))
+
+
+# -- classes ---------------------------------------------------------------------------------------
+
+ROWS = "SELECT t.x, t.n FROM bank.t t"
+JOINED = "SELECT t.x, u.z, t.n FROM bank.t t JOIN shop.u u ON t.id = u.id"
+
+
+def rows_of(counts: list[list[int]], database: Open) -> Parties:
+    """Of each client of bank.t the rows of each class; in shop.u are 0 to 2 partners of each."""
+    generator, clients, first = np.random.default_rng(len(counts)), [], 0
+    for own in counts:
+        classes = np.repeat(np.arange(len(own)), own)
+        ids = first + generator.permutation(len(classes))
+        first += len(classes)
+        values = ", ".join(
+            f"({i}, {i * 7 % 23}, 'c{k}')" for i, k in zip(ids, classes, strict=True)
+        )
+        con = database("CREATE TABLE t (id INTEGER, x DOUBLE, n VARCHAR)")
+        con.execute(f"INSERT INTO t VALUES {values}")
+        clients.append(con)
+    partners = (
+        f"CREATE TABLE u AS SELECT i AS id, j + i / 9.0 AS z FROM range({first}) r(i), "
+        "range(2) s(j) WHERE i % 4 > j"
+    )
+    return {"bank": clients, "shop": [database(partners)]}
+
+
+def assert_even(classes: np.ndarray, folds: np.ndarray, parts: int) -> None:
+    """Each fold has as many rows of each class, and of all."""
+    for own in (classes == name for name in np.unique(classes)):
+        assert np.ptp(np.bincount(folds[own], minlength=parts)) <= 1
+    assert np.ptp(np.bincount(folds, minlength=parts)) <= 1
+
+
+@pytest.mark.parametrize("run", range(4))
+def test_every_fold_has_rows_of_both_classes(database: Open, run: int) -> None:
+    """Drawn row by row, a fold of 14 rows lacks the 10 others in more than every second run."""
+    con = database(
+        "CREATE TABLE t AS SELECT i AS k, i * 7 % 23 AS x, i % 7 = 0 AS n FROM range(70) r(i)"
+    )
+    with federation({"a": [con]}) as fed:
+        text = tune("SELECT x, n FROM a.t", "l2 = [0.001], metric = 'auc'", "logistic_regression")
+        assert None not in fed.sql(text).arrow().column("folds")[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("seed", "engine", "combine", "query"),
+    combinations(range(5), ("arrays", "sql"), (False, True), (ROWS, JOINED)),
+)
+def test_folds_have_as_many_rows_of_each_class(
+    database: Open, seed: int, engine: str, combine: bool, query: str
+) -> None:
+    """Over clients too that have fewer rows of a class than there are folds."""
+    generator = np.random.default_rng(seed)
+    clients, parts = int(generator.integers(1, 5)), int(generator.integers(2, 7))
+    counts = generator.integers([3, 3, 0], 11, (clients, 3))
+    parties = rows_of(counts.tolist(), database)
+    options = f"l2 = [0.1], epochs = 1, folds = {parts}, engine = '{engine}'"
+    with tapped(parties, combine=combine) as (fed, transport):
+        fed.sql(tune(query, options, "softmax_regression"))
+        classes, folds = held_out(transport, parts)
+    assert_even(classes, folds, parts)
+    if query == ROWS:
+        assert len(classes) == counts.sum()
+
+
+def test_few_rows_of_a_class_at_several_clients_are_in_different_folds(database: Open) -> None:
+    """One at each of five clients: all five folds have one."""
+    parties = rows_of([[20, 1]] * 5, database)
+    with tapped(parties) as (fed, transport):
+        text = tune(ROWS, "l2 = [0.1], metric = 'auc'", "logistic_regression")
+        first = by_scores(fed.sql(text).arrow())
+        classes, folds = held_out(transport, 5)
+        assert sorted(folds[classes == "c1"].tolist()) == [0, 1, 2, 3, 4]
+        assert_even(classes, folds, 5)
+        # without a seed too, rows are dealt alike as long as they stay
+        again = by_scores(fed.sql(text).arrow())
+        np.testing.assert_allclose(again[0.1], first[0.1], rtol=1e-9)
+        text = text.replace("l2 = [0.1]", "l2 = [0.1], validation_fraction = 0.3")
+        assert fed.sql(text).arrow().column("auc")[0].as_py() is not None
+
+
+@pytest.mark.parametrize("combine", [False, True], ids=["apart", "combined"])
+@pytest.mark.parametrize("clients", [1, 2])
+def test_rows_that_a_union_reads_twice_are_in_one_fold_with_either_label(
+    database: Open, clients: int, combine: bool
+) -> None:
+    parties = rows_of([[20, 9]] * clients, database)
+    query = "SELECT x, 'a' || id AS n FROM bank.t UNION ALL SELECT x, 'b' || id AS n FROM bank.t"
+    with tapped(parties, combine=combine) as (fed, transport):
+        fed.sql(tune(query, "l2 = [0.1], epochs = 1", "softmax_regression"))
+        classes, folds = held_out(transport, 5)
+    found = dict(zip(classes.tolist(), folds.tolist(), strict=True))
+    assert len(found) == 2 * 29 * clients
+    assert np.ptp(np.bincount(folds)) <= 4  # two rows at a time, of each client
+    for name, fold in found.items():
+        assert fold == found[name.replace("a", "b")]
+
+
+@pytest.mark.parametrize("metric", ["auc", "loss"])
+def test_a_class_of_few_rows_is_named(database: Open, metric: str) -> None:
+    parties = rows_of([[30, 2], [30, 1]], database)
+    text = tune(ROWS, f"l2 = [0.1], metric = '{metric}'", "logistic_regression")
+    few = "class c1, with 3 rows of t, is in 3 of the 5 folds"
+    with federation(parties) as fed:
+        if metric == "auc":
+            with pytest.raises(sqlfl.ModelError, match=f"no candidate .* auc .*: {few}") as error:
+                fed.sql(text)
+            assert "folds = 3, or a metric that one class is enough for" in str(error.value)
+            assert fed.sql("SHOW MODELS").arrow().num_rows == 0
+        else:
+            with pytest.warns(sqlfl.Warning, match=few):
+                fed.sql(text)
+        fed.sql(text.replace("l2 = [0.1]", "l2 = [0.1], folds = 3"))
+
+
+def test_a_class_of_one_row_cannot_be_held_out_of_two(database: Open) -> None:
+    with federation(rows_of([[30, 1]], database)) as fed:
+        with pytest.raises(sqlfl.ModelError, match=r"cannot be held out.*c1, with 1 row of t"):
+            fed.sql(tune(ROWS, "l2 = [0.1]", "logistic_regression"))
+        single = "l2 = [0.1], validation_fraction = 0.2"
+        with pytest.warns(sqlfl.Warning, match="class c1, with 1 row of t, is on one side only"):
+            fed.sql(tune(ROWS, single, "logistic_regression"))
+
+
+def test_equal_rows_are_one_row_of_a_class(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT i % 4 AS x, i % 2 = 0 AS n FROM range(80) r(i)")
+    with federation({"bank": [con]}) as fed:
+        match = r"class false, with 40 rows of t \(equal ones are in one fold\), is in 2 of the 5"
+        with pytest.raises(sqlfl.ModelError, match=match):
+            fed.sql(tune("SELECT x, n FROM bank.t", "metric = 'auc'", "logistic_regression"))
+
+
+def test_rows_that_weigh_nothing_are_no_rows_of_a_class(database: Open) -> None:
+    parties = rows_of([[30, 23]], database)
+    query = "SELECT x, n, CASE WHEN n = 'c0' OR id IN ({}) THEN 1 ELSE 0 END AS w FROM bank.t"
+    ids = parties["bank"][0].execute("SELECT id FROM t WHERE n = 'c1' LIMIT 3").fetchall()
+    text = tune(
+        query.format(", ".join(str(i) for (i,) in ids)),
+        "metric = 'auc'",
+        "logistic_regression",
+        "WEIGHT w",
+    )
+    with federation(parties) as fed:
+        with pytest.raises(sqlfl.ModelError, match="class c1, with 3 rows of t, is in") as error:
+            fed.sql(text)
+        assert "leave rows of weight 0 out (WHERE w > 0)" in str(error.value)
+
+
+@pytest.mark.parametrize("clauses", ["", ", validation_fraction = 0.3", ", groups = 'p'"])
+def test_labels_right_of_a_left_join_are_dealt_by_the_rows_of_the_left(
+    database: Open, clauses: str
+) -> None:
+    """The coordinator draws, which knows the labels: 12 of 200 patients have events."""
+    parties = {
+        "a": [database("CREATE TABLE p AS SELECT i AS k, i % 23 AS x FROM range(200) r(i)")],
+        "b": [database("CREATE TABLE e AS SELECT i % 12 AS k, i AS z FROM range(36) r(i)")],
+    }
+    query = "SELECT p.x, e.k IS NOT NULL AS n FROM a.p p LEFT JOIN b.e e ON p.k = e.k"
+    text = tune(query, f"l2 = [0.1], metric = 'auc'{clauses}", "logistic_regression")
+    with tapped(parties) as (fed, transport):
+        plan = str(fed.explain(text))
+        for _ in range(3):
+            assert None not in fed.sql(text).arrow().column("folds")[0].as_py()
+        assert "of p" in plan
+        assert "the fold of each active row" not in plan
+        text = text.replace("logistic", "linear").replace("'auc'", "'rmse'")
+        fed.sql(text.replace("e.k IS NOT NULL", "coalesce(e.z, 0)"))
+        assert not any(isinstance(decode(item.data), Folds) for item in transport.recorded)

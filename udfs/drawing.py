@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
+from sqlfl.models.folds import deal, merge_folds
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.fragments import DRAW_BYTES
 from sqlfl.udfs.rows import Snapshot
@@ -36,12 +37,13 @@ def split_of(snapshot: Snapshot) -> Array:
 
 
 def folds_of(snapshot: Snapshot) -> Array:
-    """uint8 (a,): the part of `specification.folds` that each active row is in, from 0; where one
-    share is split off, 1 for its rows.
+    """Return the fold of each active row as uint8 (a,): 0 to `specification.folds` − 1. Where one
+    share is split off, its rows have 1, the others 0.
 
-    It follows from DuckDB's hash of the whole row, by AES-256 as a keyed random function: so it is
-    again under the same key (and version of DuckDB), and copies of a row agree. With a seed the key
-    is as of `split_of`.
+    Rows are dealt class by class in a random order; targets that are numbers are one class. The
+    order follows from DuckDB's hash of the whole row, by AES-256 as a keyed random function. So the
+    same rows are dealt alike under the same key and version of DuckDB. Equal rows count as one row
+    and share its fold, even where their labels differ. With a seed the key is as of `split_of`.
     """
     own = snapshot.specification
     if not own.base or own.privacy is not None or not own.folds:
@@ -51,15 +53,24 @@ def folds_of(snapshot: Snapshot) -> Array:
         hashes = snapshot.held.plain("draw")
     else:
         hashes = snapshot.of_active_rows(sql.column("draw"), None, np.uint64)
+    if not len(hashes):
+        return np.zeros(0, np.uint8)
     blocks = np.zeros((len(hashes), 2), "<u8")
     blocks[:, 0] = hashes
     # each block by itself: a random function of what is in it, and nobody reads it again
     cipher = Cipher(AES(key), ECB()).encryptor()
-    drawn = np.frombuffer(cipher.update(blocks.tobytes()), "<u8").reshape(-1, 2)[:, 0]
-    share = (drawn >> np.uint64(11)) / 2.0**53
-    if own.folds == 1:
-        return (share < own.split).astype(np.uint8)
-    found: Array = (share * own.folds).astype(np.uint8)
+    chance = np.frombuffer(cipher.update(blocks.tobytes()), "<u8").reshape(-1, 2)[:, 0]
+    classes = snapshot.labels()[2] if own.target and own.classes else np.zeros(len(chance), int)
+    order = np.argsort(chance)
+    new = np.ones(len(order), bool)
+    new[1:] = chance[order[1:]] != chance[order[:-1]]
+    strata = np.minimum.reduceat(classes[order], np.flatnonzero(new))
+    dealt = deal(strata, own.folds, own.split)
+    if len(own.fragments) > 1:
+        # they may read a row twice, with two labels: whoever merges folds must not tell these apart
+        (dealt,) = merge_folds([dealt], [strata], own.folds, own.split, onward=True)
+    found = np.empty(len(order), np.uint8)
+    found[order] = dealt[np.cumsum(new) - 1]
     return found
 
 

@@ -38,12 +38,16 @@ class _Assembly:
     def ucq(self) -> Ucq:
         first = self.draft.blocks[0]
         target, weight = self.draft.target_position, self.draft.weight_position
-        split, noised = self._split(), noised_slot(self.draft)
+        split, noised, units = self._split(), noised_slot(self.draft), None
+        if self.draft.folds and target is not None and split != first.outputs[target].relation:
+            # its clients do not know the classes that each fold is to have a share of
+            split, units = None, split
         slots, found = [], []
         for index, name in enumerate(_unique(r.name for r in first.relations)):
             written, fragments = self._fragments(index, index in (split, noised))
             slot = self._slot(index, name, fragments)
-            slots.append(replace(slot, split=index == split, noised=index == noised))
+            slot = replace(slot, noised=index == noised, units=index == units)
+            slots.append(replace(slot, split=index == split))
             if index == noised:
                 refuse_twice(self.draft, slots[index])
             found.append(written)

@@ -36,6 +36,8 @@ class Draft:
     """A query without a column of that name has no weight; else it is an error."""
     split: bool = False
     """Validation rows are drawn: some slot shows the whole row of its sources."""
+    folds: bool = False
+    """Folds are drawn: by the target's slot, which shows its rows then, or by the coordinator."""
     noised: bool = False
     """Labels are noised per row: so does the target's slot."""
     clock: Clock = field(default_factory=lambda: Clock(dt.datetime.now(dt.UTC)))

@@ -77,6 +77,7 @@ def to_ucq(
     rules: Sequence[Rule] = RULES,
     weight: str | None = None,
     split: bool = False,
+    folds: bool = False,
     noised: bool = False,
     weight_may_lack: bool = False,
     now: dt.datetime | None = None,
@@ -86,10 +87,11 @@ def to_ucq(
 
     `identifiers` are PREDICT's ID columns: (parts of the name, place in the text) or `Path`;
     `weight` is the output column of WEIGHT, which with `weight_may_lack` the query need not have;
-    with `split`, a slot shows the whole row of its
-    sources, from which validation rows are drawn; with `noised`, the target's slot does, from which
-    the noise of labels is drawn; `transforms` are made of output columns; `now` is the time that
-    the query is told, None for the clock's.
+    with `split`, a slot shows the whole row of its sources, from which validation rows are drawn;
+    with `folds` too, folds are drawn from it where the target is the slot's, and else its rows are
+    told apart (`units`); with `noised`, the target's slot shows it, from which the noise of labels
+    is drawn; `transforms` are made of output columns; `now` is the time that the query is told,
+    None for the clock's.
     Raises PlanError, with the place and what to write instead; the catalog is only asked for
     names and types.
     """
@@ -104,6 +106,7 @@ def to_ucq(
         weight,
         weight_may_lack,
         split,
+        folds,
         noised,
         transforms=tuple(transforms),
     )

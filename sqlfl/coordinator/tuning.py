@@ -34,10 +34,16 @@ from sqlfl.errors import InternalError, ModelError
 from sqlfl.messages import SendFolds
 from sqlfl.messages.replies import ask
 from sqlfl.methods.spec import spec_of
+from sqlfl.models.folds import deal, merge_folds, strata_of
 from sqlfl.options.tuning import Candidate, Tuning
 from sqlfl.planner.federated.plan import FederatedPlan
+from sqlfl.planner.query.ucq import Slot
+from sqlfl.printing import line
 from sqlfl.progress import Progress
 from sqlfl.transport.base import Channel
+
+MOST_CLASSES = 5
+"""Classes that a message names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +91,7 @@ def tune(
     """As `train`, of the best candidate: equal means go to the one that comes first.
 
     Ctrl-C ends it without a model, but in the last fit. Raises ModelError as `train` does, for a
-    fold without rows or with rows of one class only, and where no candidate could be compared.
+    fold without rows or without a class that it needs, and where no candidate could be compared.
     """
     if plan.tuning is None:
         raise InternalError("nothing to tune")
@@ -167,6 +173,7 @@ def _rows(
     if plan.tuning is not None and plan.tuning.groups is not None:
         target = target.spread(joined)
     folds = _folds(plan, joined, target, channel, run)
+    _check_classes(plan, joined, target, folds, remark)
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
     if joined.weighting is not None:
@@ -212,28 +219,108 @@ def _folds(
     plan: FederatedPlan, joined: Joined, target: Targets, channel: Channel, run: str
 ) -> Array:
     """int64: of each target the fold that its row is in."""
-    tuning = plan.tuning
+    tuning, slot = plan.tuning, _drawn_slot(plan)
     assert tuning is not None
-    if tuning.groups is not None:
-        slot = next(slot for slot in plan.ucq.slots if slot.units)
-        units, number = joined.slots[slot.index].units
-        return _drawn(tuning, number, plan.training.seed)[units]
-    slot = next(slot for slot in plan.ucq.slots if slot.split)
     own = joined.slots[slot.index]
+    classes = np.zeros(len(target.values), np.uint8) if target.classes is None else target.values
+    if slot.units:
+        units, number = own.units
+        return _drawn(tuning, units, number, classes, plan.training.seed)
     requests = {a: SendFolds(run, slot.index) for a in own.addresses}
     replies = ask(channel, requests, lambda a: expected.folds(own.active[a], max(tuning.splits, 2)))
-    drawn = np.concatenate([replies[address].folds for address in own.addresses]).astype(np.int64)
-    found: Array = drawn if target.slot is not None else drawn[own.rows]
+    folds = [replies[address].folds for address in own.addresses]
+    strata = np.zeros(own.offsets[-1], classes.dtype)
+    strata[slice(None) if target.slot is not None else own.rows] = classes
+    parts = [
+        part if len(slot.of(client)) == 1 else None
+        for client, part in zip(slot.clients, np.split(strata, own.offsets[1:-1]), strict=True)
+    ]
+    drawn = merge_folds(folds, parts, tuning.splits, tuning.share, onward=True)
+    found: Array = np.concatenate(drawn).astype(np.int64)
+    return found if target.slot is not None else found[own.rows]
+
+
+def _drawn_slot(plan: FederatedPlan) -> Slot:
+    """Return the slot whose rows are drawn into folds, by its clients or by the coordinator."""
+    return next(slot for slot in plan.ucq.slots if slot.split or slot.units)
+
+
+def _drawn(tuning: Tuning, units: Array, number: int, classes: Array, seed: int | None) -> Array:
+    """Draw a fold for each unit, numbered below `number`, and return those of the joined rows,
+    int64 (N,). Each fold has as many units of each class as can be."""
+    there = np.bincount(units, minlength=number) > 0  # a virtual row is no unit
+    groups = (np.cumsum(there) - 1)[units]
+    strata, classes_of = strata_of(groups, classes)
+    chance = np.random.default_rng(seed).permutation(len(strata))
+    # the first ones of a share are held out, so that their order must be random
+    order = np.lexsort((chance, classes_of > 1)) if tuning.splits > 1 else np.argsort(chance)
+    folds = np.empty(len(strata), np.int64)
+    folds[order] = deal(strata[order], tuning.splits, tuning.share)
+    (merged,) = merge_folds([folds], [strata], tuning.splits, tuning.share, onward=True)
+    found: Array = merged[groups]
     return found
 
 
-def _drawn(tuning: Tuning, rows: int, seed: int | None) -> Array:
-    """int64 (rows,): folds of as many rows each, or 1 for those of the share that is held out."""
-    generator = np.random.default_rng(seed)
-    if tuning.splits > 1:
-        return generator.permutation(rows) % tuning.splits
-    found: Array = (generator.permutation(rows) < round(tuning.share * rows)).astype(np.int64)
-    return found
+def _check_classes(
+    plan: FederatedPlan,
+    joined: Joined,
+    target: Targets,
+    folds: Array,
+    remark: Callable[[str], None],
+) -> None:
+    """Warn of classes that some fold lacks; raise ModelError where no candidate could be compared
+    without them."""
+    tuning, classes = plan.tuning, target.classes
+    if tuning is None or classes is None:
+        return
+    if tuning.metric == "auc" and len(classes) > 2:
+        raise ModelError(
+            f"no candidate has the metric auc, which is of two classes: target {plan.ucq.target} "
+            f"has {len(classes)}",
+            hint="metric = 'log_loss' or 'accuracy'; or make the target a condition, as in n > 4",
+        )
+    number = max(tuning.splits, 2)
+    rows, codes = np.arange(len(folds)), target.values.astype(np.int64)
+    slot = _drawn_slot(plan)
+    if target.slot is None:
+        rows = joined.slots[slot.index].rows
+    ways = ["take more rows of such a class"]
+    if joined.weighting is not None and not joined.weighting.samples.all():
+        some = np.flatnonzero(joined.weighting.samples)
+        rows, codes, folds = rows[some], codes[some], folds[some]
+        ways.append(f"leave rows of weight 0 out (WHERE {plan.ucq.weight} > 0)")
+    there = np.bincount(codes * number + folds, minlength=len(classes) * number) > 0
+    there = there.reshape(-1, number)
+    often = np.count_nonzero(there, axis=1)
+    few = np.flatnonzero(often < number).tolist()
+    if not few:
+        return
+    told = "; ".join(
+        line(f"class {classes[k]}, with {_rows_of(slot, rows[codes == k], number)}, is ")
+        + (f"in {often[k]} of the {number} folds" if tuning.splits > 1 else "on one side only")
+        for k in few[:MOST_CLASSES]
+    )
+    told += f"; {len(few) - MOST_CLASSES} more classes are too rare" * (len(few) > MOST_CLASSES)
+    if tuning.splits > 1 and often.min() > 1:
+        ways.append(f"folds = {often.min()}")
+    untrained = often < 2 if tuning.splits > 1 else ~there[:, 0]
+    if len(classes) == 2 and untrained.any():
+        raise ModelError(
+            f"a class cannot be held out and trained on: {told}", hint=", or ".join(ways)
+        )
+    if tuning.metric == "auc":
+        raise ModelError(
+            f"no candidate has the metric auc on all rows that are held out: {told}",
+            hint=", or ".join([*ways, "a metric that one class is enough for, as 'log_loss'"]),
+        )
+    where = "a fold without a class compares candidates by the other classes"
+    remark(f"{told}: {where}; {', or '.join(ways)}")
+
+
+def _rows_of(slot: Slot, rows: Array, parts: int) -> str:
+    number = len(np.unique(rows))
+    equal = " (equal ones are in one fold)" if slot.split and number >= parts else ""
+    return f"{number:,} row{'s' * (number != 1)} of {slot.name}{equal}"
 
 
 def _numbered(target: Targets) -> tuple[Array, Array]:

@@ -41,8 +41,9 @@ class TuneOptions:
 
     # fmt: off
     folds: int = option(integer(2, 50), 5,
-        "parts into which the label's rows are drawn; each candidate is trained without each part "
-        "once, and measured on it", default_text="5; one part with validation_fraction")
+        "parts into which the label's rows are drawn, of a classifier class by class; each "
+        "candidate is trained without each part once, and measured on it",
+        default_text="5; one part with validation_fraction")
     groups: str | None = option(ALIAS, None,
         "folds are drawn of the rows of this table position, so that all joined rows of one of "
         "them, such as a patient's, are in one fold; the coordinator draws them",

@@ -13,6 +13,7 @@ from sqlfl import messages as ms
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
 from sqlfl.methods.configuration import Configuration
+from sqlfl.models.folds import merge_folds
 from sqlfl.party.combined_engine import CombinedEngine
 from sqlfl.party.combined_rows import Rows, by_fragment, merge_join_keys
 from sqlfl.party.guard import releases_of
@@ -84,8 +85,7 @@ class CombinedSlot:
                 weights = self._ask(request, ms.Weights)
                 return replace(weights[0], values=self.rows.gather([w.values for w in weights]))
             case ms.SendFolds():
-                folds = self._ask(request, ms.Folds)
-                return replace(folds[0], folds=self.rows.gather([own.folds for own in folds]))
+                return self._folds(request)
             case ms.SendSplit():
                 splits = self._ask(request, ms.Split)
                 drawn = self.rows.gather([split.validation for split in splits])
@@ -205,6 +205,24 @@ class CombinedSlot:
         classes, codes = merge_classes(parts, combination.target_type)
         own = np.split(codes, np.cumsum([len(part.codes) for part in parts])[:-1])
         return replace(parts[0], classes=classes, codes=self.rows.gather(own).astype(np.uint32))
+
+    def _folds(self, request: ms.SendFolds) -> ms.Message:
+        own = self.specification
+        combination = own.combination
+        assert combination is not None
+        parts = self._ask(request, ms.Folds)
+        folds = [part.folds for part in parts]
+        codes = np.zeros(self.rows.size, np.uint32)
+        if own.target and own.classes:
+            labels = self._ask(ms.SendLabels(request.run, request.slot), ms.Labels)
+            _, codes = merge_classes(labels, combination.target_type)
+        classes = np.split(codes, np.cumsum([len(part) for part in folds])[:-1])
+        selects = [len(fragments) for fragments in self._sizes.values()]
+        # as in sqlfl.udfs.drawing: a client with several SELECTs may read a row with two labels
+        strata = [c if n == 1 else None for c, n in zip(classes, selects, strict=True)]
+        onward = len(own.fragments) > 1
+        merged = merge_folds(folds, strata, own.folds, own.split, onward=onward)
+        return replace(parts[0], folds=self.rows.gather(merged).astype(np.uint8))
 
     def _identifiers(self, request: ms.SendIdentifiers) -> ms.Message:
         parts = self._ask(request, ms.Identifiers)

@@ -16,7 +16,7 @@ import pytest
 from sqlfl.errors import InternalError, ModelError
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import numbering
-from sqlfl.udfs.drawing import split_of
+from sqlfl.udfs.drawing import folds_of, split_of
 from sqlfl.udfs.features import local_encoding, statistics
 from sqlfl.udfs.numbering import ascending
 from sqlfl.udfs.predict import make_engine, score
@@ -468,6 +468,53 @@ def test_the_drawn_share_is_the_one_asked_for(database: Open) -> None:
         )
         deviation = np.sqrt(share * (1 - share) / 20000)
         assert abs(split_of(snapshot).mean() - share) < 6 * deviation
+
+
+FOLDED = replace(specification(target=True, classes=True, identifiers=(0,), split=0.25), folds=4)
+
+
+def folded(
+    con: duckdb.DuckDBPyConnection, *fragments: str, run: str = "r1", draws: bytes = b"own"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, codes of classes and folds of the rows, in the order of the ids."""
+    wanted = replace(FOLDED, fragments=tuple(range(len(fragments))))
+    snapshot = activate_all(take(con, wanted, *fragments, run=run, draws=draws))
+    folds, ids = folds_of(snapshot), snapshot.identifiers()[0].to_numpy()
+    order = np.lexsort((folds, ids))
+    return ids[order], snapshot.labels()[2][order], folds[order]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_fold_has_as_many_rows_of_a_class(database: Open, seed: int) -> None:
+    counts = np.random.default_rng(seed).integers(1, 12, 5).tolist()
+    con = database("CREATE TABLE t (id INTEGER, y VARCHAR)")
+    for name, count in enumerate(counts):
+        con.execute(f"INSERT INTO t SELECT range, 'class {name}' FROM range({count})")
+    text = "SELECT y AS sqlfl_target, t AS sqlfl_base, id AS sqlfl_id_0 FROM t"
+    _, codes, folds = folded(con, text)
+    found = np.bincount(codes * 4 + folds, minlength=20).reshape(5, 4)
+    assert found.sum(axis=1).tolist() == counts
+    assert (np.ptp(found, axis=1) <= 1).all()
+
+
+def test_folds_depend_on_rows_and_key_alone(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS id, range % 7 = 0 AS y FROM range(200)")
+    text = "SELECT y AS sqlfl_target, t AS sqlfl_base, id AS sqlfl_id_0 FROM t"
+    _, _, first = folded(con, text)
+    _, _, again = folded(con, text + " ORDER BY id DESC", run="b")
+    _, _, other = folded(con, text, run="c", draws=b"another")
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_copies_of_a_row_are_in_one_fold_whatever_their_class(database: Open) -> None:
+    con = database("CREATE TABLE t AS SELECT range AS id FROM range(60)")
+    text = "SELECT {} AS sqlfl_target, t AS sqlfl_base, id AS sqlfl_id_0 FROM t"
+    ids, _, folds = folded(con, text.format("id % 5 = 0"), text.format("id % 3 = 0"))
+    assert np.bincount(ids).tolist() == [2] * 60
+    np.testing.assert_array_equal(folds[::2], folds[1::2])
+    # 4 rows have `true` twice, and the 56 others are dealt as rows of `false`
+    np.testing.assert_array_equal(np.bincount(folds[::2]), [15] * 4)
 
 
 def test_neither_weights_nor_a_split_where_the_slot_has_none(database: Open) -> None:

@@ -319,6 +319,16 @@ def test_a_target_on_the_right_leaves_the_split_to_another_table(catalog: Databa
         ("o", False, True),
         ("p", True, False),
     ]
+    # into folds, by who knows the labels
+    ucq = plan(catalog, query, target="y", split=True, folds=True)
+    assert [(slot.name, slot.split, slot.units) for slot in ucq.slots] == [
+        ("o", False, True),
+        ("p", False, False),
+    ]
+    assert not any("sqlfl_base" in f.sql for slot in ucq.slots for f in slot.fragments)
+    query = query.replace("coalesce(p.age, 0)", "o.amount")
+    ucq = plan(catalog, query.replace("o.amount,", "p.age,"), target="y", split=True, folds=True)
+    assert [(slot.split, slot.units) for slot in ucq.slots if slot.target] == [(True, False)]
 
 
 # -- at the coordinator ----------------------------------------------------------------------------
