@@ -404,6 +404,8 @@ def test_every_fold_has_rows_of_both_classes(database: Open, run: int) -> None:
     )
     with federation({"a": [con]}) as fed:
         text = tune("SELECT x, n FROM a.t", "l2 = [0.001], metric = 'auc'", "logistic_regression")
+        said = " ".join(str(fed.explain(text)).split())
+        assert "may tell which of its rows are held out together, by folds with as many" in said
         assert None not in fed.sql(text).arrow().column("folds")[0].as_py()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlfl.models.kinds import kind_of
 from sqlfl.planner.explain.looks import looked, sent_of_features
 from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.printing import listed
@@ -369,6 +370,9 @@ def _weights(plan: FederatedPlan, kinds: set[str]) -> str:
     sent = kinds | {disclosure.kind for disclosure in plan.staying}
     learnt = ["the weights of other parties' rows"] if "weights" in sent else []
     learnt += ["how many joined rows of each are for validation"] if "split" in sent else []
+    if plan.tuning is not None:
+        alike = ", by folds with as many rows of each class" * kind_of(plan.kind).classifies
+        learnt.append(f"which of its rows are held out together{alike}")
     if plan.training.class_weight is not None:
         noised = bool(plan.protection.labels)
         learnt.append(f"the {'noised ' * noised}classes of its rows")
