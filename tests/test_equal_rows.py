@@ -17,6 +17,7 @@ from sqlfl.transport.recording import Recorded
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
 from tests.databases import in_memory
+from tests.depth import combinations
 from tests.federations import Parties, merging
 from tests.strategies import train_sql
 from tests.test_border import Tap, assert_disclosed, tapped
@@ -159,9 +160,16 @@ METHODS: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("parties", "method", "kind", "engine"),
+    combinations(
+        tuple(CLIENTS),
+        tuple(METHODS),
+        ("linear_regression", "softmax_regression"),
+        ("sql", "arrays"),
+    ),
+    indirect=["parties"],
+)
 def test_every_method_finds_what_it_does_of_all_rows(
     parties: Parties, method: str, kind: str, engine: str
 ) -> None:
@@ -183,11 +191,21 @@ def test_towers(parties: Parties, case: str) -> None:
     compare(parties, "mlp_classifier", query("inner"), 1e-5, **options)
 
 
-@pytest.mark.parametrize("weight", [True, False])
-@pytest.mark.parametrize("options", [
-    {}, {"validation_fraction": 0.3}, {"class_weight": "balanced"},
-    {"validation_fraction": 0.3, "class_weight": "balanced", "patience": 60},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("parties", "weight", "options"),
+    combinations(
+        tuple(CLIENTS),
+        (True, False),
+        (
+            {},
+            {"validation_fraction": 0.3},
+            {"class_weight": "balanced"},
+            {"validation_fraction": 0.3, "class_weight": "balanced", "patience": 60},
+        ),
+    ),
+    ids=str,
+    indirect=["parties"],
+)
 def test_weights_and_rows_for_validation(
     parties: Parties, weight: bool, options: dict[str, Any]
 ) -> None:

@@ -36,6 +36,7 @@ from sqlfl.schema import (
 )
 from sqlfl.udfs import register
 from tests.databases import in_memory
+from tests.depth import combinations
 from tests.federations import merging
 from tests.test_border import assert_disclosed, tapped
 
@@ -291,8 +292,11 @@ def of_rows() -> dict[str, Callable[[pa.Table], dict[str, Part]]]:
 EVERY = stateless() | of_rows()
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("transform", EVERY)
+@pytest.mark.parametrize(
+    ("case", "transform", "engine"),
+    combinations((1, 2), tuple(EVERY), ("sql", "arrays")),
+    indirect=["case"],
+)
 def test_a_model_is_that_of_scikit_learn(case: Case, transform: str, engine: str) -> None:
     assert_equal(case, transform, EVERY[transform](case.joined), f", engine = '{engine}'")
 

@@ -108,10 +108,10 @@ def by_scores(table: pa.Table, name: str = "l2") -> dict[float, list[float]]:
     return dict(zip(table.column(name).to_pylist(), table.column("folds").to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("combine", [False, True], ids=["apart", "combined"])
-@pytest.mark.parametrize("engine", ["arrays", "sql"])
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("metric", ["loss", "rmse", "mae", "r2"])
+@pytest.mark.parametrize(
+    ("metric", "merged", "engine", "combine"),
+    combinations(("loss", "rmse", "mae", "r2"), (False, True), ("arrays", "sql"), (False, True)),
+)
 def test_numbers_are_compared_as_by_scikit_learn(
     parties: Parties, metric: str, merged: bool, engine: str, combine: bool
 ) -> None:
@@ -169,9 +169,10 @@ def reweighed(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("balanced", [False, True])
-@pytest.mark.parametrize("metric", ["loss", "accuracy", "auc", "log_loss"])
+@pytest.mark.parametrize(
+    ("metric", "balanced", "merged"),
+    combinations(("loss", "accuracy", "auc", "log_loss"), (False, True), (False, True)),
+)
 def test_classes_and_weights_are_compared_as_by_scikit_learn(
     parties: Parties, metric: str, balanced: bool, merged: bool
 ) -> None:

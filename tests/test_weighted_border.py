@@ -12,7 +12,7 @@ from sqlfl.messages import Split, Weigh
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import combinations, examples
 from tests.federations import Parties, trainable
 from tests.oracle import NUMBERS
 from tests.strategies import Case, cases, train_sql
@@ -89,9 +89,12 @@ def train(name: str, kind: str, *, weight: bool = True, **options: object) -> st
     return statement.replace("TARGET y", "TARGET y WEIGHT w") if weight else statement
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("options", ALGORITHMS, ids=str)
-@pytest.mark.parametrize("fraction", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("parties", "options", "engine", "fraction"),
+    combinations((1, 2), ALGORITHMS, ("sql", "arrays"), (0.0, 0.3)),
+    ids=str,
+    indirect=["parties"],
+)
 def test_the_traffic_of_weights_is_what_explain_says(
     parties: Parties, options: dict[str, object], engine: str, fraction: float
 ) -> None:
