@@ -28,7 +28,7 @@ from tests.depth import examples
 from tests.federations import Parties, combining, federation, merging, probabilities
 from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
 from tests.test_border import ALGORITHMS, order_of, tapped
-from tests.unions import BOUNDS, LEFT, QUERY, ROWS, UNION, WAYS, again, divided, trained
+from tests.unions import BOUNDS, LEFT, QUERY, ROWS, UNION, again, divided
 
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
@@ -55,18 +55,6 @@ def test_outer_joins_reach_the_central_optimum(
 
 
 # -- beside a union --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("way", WAYS)
-def test_the_model_is_that_of_the_union(way: str, engine: str, database: Open) -> None:
-    parties = divided(database)
-    union, expected, measured = trained(parties, way, engine, combine=False)
-    model, found, own = trained(parties, way, engine, combine=True)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    for name in ("rows", "objective", "loss"):
-        assert model.metrics[name] == pytest.approx(union.metrics[name], abs=1e-6)
-    assert own == pytest.approx(measured, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tests.depth import examples
 from tests.federations import federation
 from tests.strategies import BOUNDED, Case, cases, summing_in_secret, train_sql
 from tests.test_border import tapped
-from tests.unions import LEFT, QUERY, RIGHT, ROWS, UNION, WAYS, again, divided, trained
+from tests.unions import LEFT, QUERY, RIGHT, ROWS, UNION, again, divided
 
 SEVERAL = st.integers(2, 3)
 ENGINES = st.sampled_from(("sql", "arrays"))
@@ -69,18 +69,6 @@ def test_lbfgs_reaches_the_central_optimum(
 @examples(1)
 def test_admm_approaches_the_central_optimum(case: Case, clients: int) -> None:
     again(test_truth.test_admm_never_diverges_and_approaches_the_optimum, case, clients, "secure")
-
-
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("way", WAYS)
-def test_the_model_is_that_of_the_plain_union(way: str, engine: str, database: Open) -> None:
-    parties = divided(database)
-    plain, expected, measured = trained(parties, way, engine)
-    model, found, own = trained(parties, way, engine, union="secure")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    for name in ("rows", "objective", "loss"):
-        assert model.metrics[name] == pytest.approx(plain.metrics[name], rel=1e-6, abs=1e-9)
-    assert own == pytest.approx(measured, abs=1e-5)
 
 
 def test_values_whose_means_are_far_from_0_lose_nothing(database: Open) -> None:

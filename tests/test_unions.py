@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -17,6 +19,9 @@ from sqlfl.unions import (
     sum_grams,
 )
 from sqlfl.wire import decode, encode
+from tests.conftest import Open
+from tests.depth import combinations
+from tests.unions import WAYS, divided, trained
 
 
 def tag(number: int) -> np.ndarray:
@@ -148,3 +153,25 @@ def test_second_moments_travel_and_add_up() -> None:
 def test_partial_gradients_of_different_shapes_are_refused() -> None:
     with pytest.raises(InternalError, match="shapes"):
         sum_gradients([np.ones((2, 1)), np.ones((3, 1))])
+
+
+SUMS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "in secret": ({"union": "secure"}, {"rel": 1e-6, "abs": 1e-9}),
+    "combined": ({"combine": True}, {"abs": 1e-6}),
+}
+"""How clients of a table add up what they send, and how near the model's metrics are."""
+
+
+@pytest.mark.parametrize(
+    ("way", "engine", "sums"), combinations(tuple(WAYS), ("sql", "arrays"), tuple(SUMS))
+)
+def test_the_model_is_that_of_the_plain_union(
+    way: str, engine: str, sums: str, database: Open
+) -> None:
+    parties, (how, near) = divided(database), SUMS[sums]
+    plain, expected, measured = trained(parties, way, engine)
+    model, found, own = trained(parties, way, engine, **how)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    for name in ("rows", "objective", "loss"):
+        assert model.metrics[name] == pytest.approx(plain.metrics[name], **near)
+    assert own == pytest.approx(measured, abs=1e-5)

@@ -47,9 +47,9 @@ def divided(database: Open) -> Parties:
 ROWS = 300
 """Of the join; steps over all of them, for batches are drawn by the order of rows."""
 WAYS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "lbfgs": ("logistic_regression", "y", {}),
-    "lbfgs over classes": ("softmax_regression", "k", {}),
-    "lbfgs without l2": ("linear_regression", "n", {"l2": 0}),
+    "lbfgs": ("logistic_regression", "y", {"epochs": 6}),
+    "lbfgs over classes": ("softmax_regression", "k", {"epochs": 6}),
+    "lbfgs without l2": ("linear_regression", "n", {"epochs": 6, "l2": 0}),
     "sgd": (
         "softmax_regression", "k",
         {"algorithm": "sgd", "epochs": 5, "batch_size": ROWS, "learning_rate": 0.5},
@@ -60,7 +60,7 @@ WAYS: dict[str, tuple[str, str, dict[str, object]]] = {
     ),
     "admm": ("logistic_regression", "y", {"algorithm": "admm", "epochs": 6}),
     "admm without l2": ("linear_regression", "n", {"algorithm": "admm", "epochs": 4, "l2": 0}),
-    "classes weighed": ("softmax_regression", "k", {"class_weight": "balanced"}),
+    "classes weighed": ("softmax_regression", "k", {"epochs": 6, "class_weight": "balanced"}),
     "towers": ("mlp_regressor", "n", {"epochs": 4, "hidden": [5], "batch_size": ROWS}),
     "towers with a head": (
         "mlp_classifier", "k",
