@@ -1,18 +1,20 @@
-"""A statement that would not end in years, for a test that ends it.
+"""Statements that would not end in years, for tests that end them.
 
-A program of its own, to be sent signals: python -m tests.interrupting STAGE. It says `ready` once
-the stage has been reached, `noted` for a Ctrl-C that does not take effect at once, and in the end
-what has become of the statement, as a line of JSON. What does not end is a query or a loop, so
-nothing depends on how fast the machine is.
+A program of its own, to be sent signals: python -m tests.interrupting. It reads the names of
+stages, line by line. For each it says `ready` once the stage has been reached, `noted` for a Ctrl-C
+that does not take effect at once, and in the end what has become of the statement, as a line of
+JSON. What does not end is a query or a loop, so nothing depends on how fast the machine is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from unittest import mock
 
 import duckdb
 import pyarrow as pa
@@ -84,11 +86,17 @@ class Noted(logging.Handler):
         print("noted", flush=True)
 
 
-def main(stage: str) -> None:
+def main() -> None:
     log = logging.getLogger("sqlfl.interrupts")
     log.setLevel(logging.INFO)
     log.addHandler(Noted())
-    parties = {name: duckdb.connect() for name in TABLES}
+    for line in sys.stdin:
+        with contextlib.ExitStack() as stack:
+            run(line.strip(), stack)
+
+
+def run(stage: str, stack: contextlib.ExitStack) -> None:
+    parties = {name: stack.enter_context(duckdb.connect()) for name in TABLES}
     for name, con in parties.items():
         con.execute(TABLES[name].format(ROWS.get(stage, 60)))
     parties["b"].execute(f"CREATE VIEW slow AS SELECT k, z + {FOREVER} * 0 AS z FROM u")
@@ -108,15 +116,17 @@ def main(stage: str) -> None:
             fed.sql(text.replace("slow", "u").replace("WITH ()", "WITH (epochs = 2)"))
             text = f"PREDICT MODEL m ID (a.t.id) FROM ({query}) INTO a.made"
         telling[0].kind = kind
-        if kind == JOIN:
-            # inner joins like this one are made without a query
-            preparation.factorised = lambda ucq, codes: None
-            mapping_query.interruptible = told  # type: ignore[attr-defined]
-        try:
-            fed.sql(text)
-            ended = "done"
-        except KeyboardInterrupt:
-            ended = "interrupted"
+        with contextlib.ExitStack() as patches:
+            if kind == JOIN:
+                # inner joins like this one are made without a query
+                of_query = mock.patch.object(preparation, "factorised", return_value=None)
+                patches.enter_context(of_query)
+                patches.enter_context(mock.patch.object(mapping_query, "interruptible", told))
+            try:
+                fed.sql(text)
+                ended = "done"
+            except KeyboardInterrupt:
+                ended = "interrupted"
         tables = "SELECT table_name FROM duckdb_tables() ORDER BY 1"
         found = {
             "ended": ended,
@@ -128,7 +138,6 @@ def main(stage: str) -> None:
                 [row[0] for row in con.execute(tables).fetchall()] for con in parties.values()
             ],
         }
-        mapping_query.interruptible = interruptible  # type: ignore[attr-defined]
         rows = "SELECT x, id FROM a.t WHERE id < 40"
         fed.sql(f"TRAIN MODEL n USING linear_regression TARGET x FROM ({rows})")
         found["usable"] = fed.model("n").metrics["rows"]
@@ -136,4 +145,4 @@ def main(stage: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -45,22 +45,39 @@ ROOT = Path(__file__).parent.parent
 FOREVER = "SELECT sum(p.range * q.range) FROM range(100000000000) p, range(100000000000) q"
 
 
-def strike(stage: str, times: int) -> dict[str, object]:
-    """What a process says of a statement without end that is interrupted at the stage."""
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    """The process of tests.interrupting, which ends without a fault when it is told no more."""
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.interrupting", stage]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE
+        [sys.executable, "-m", "tests.interrupting"],
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        for _ in range(times - 1):
-            assert process.stdout.readline() == "noted\n"
-            process.send_signal(signal.SIGINT)
-        *noted, line = process.stdout.read().splitlines()
-    assert set(noted) <= {"noted"}
+        try:
+            yield process
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 0
+
+
+def strike(program: subprocess.Popen[str], stage: str, times: int) -> dict[str, object]:
+    """What the process says of a statement without end that is interrupted at the stage."""
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.write(f"{stage}\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "ready\n"
+    program.send_signal(signal.SIGINT)
+    for _ in range(times - 1):
+        assert program.stdout.readline() == "noted\n"
+        program.send_signal(signal.SIGINT)
+    while (line := program.stdout.readline()) == "noted\n":
+        continue
     found: dict[str, object] = json.loads(line)
     return found
 
@@ -79,11 +96,11 @@ ENDS: dict[str, dict[str, object]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ENDS)
-def test_ctrl_c_ends_a_statement_without_end(stage: str) -> None:
+def test_ctrl_c_ends_a_statement_without_end(program: subprocess.Popen[str], stage: str) -> None:
     """A query of a party, or the coordinator's own, of 225 million rows; predictions, which leave
     no table; rounds, which keep the model so far; a client's own steps, where the first Ctrl-C
     waits for the end of the epoch, which is a billion passes away, and the second does not."""
-    found = strike(stage, 2 if stage == "towers" else 1)
+    found = strike(program, stage, 2 if stage == "towers" else 1)
     assert {name: found[name] for name in ENDS[stage]} == ENDS[stage]
     assert (found["epochs"] in range(1, 1_000_000)) == (stage == "rounds")
     assert {name: found[name] for name in CLEAN} == CLEAN
