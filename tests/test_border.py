@@ -50,7 +50,7 @@ from sqlfl.transport.recording import Recorded, RecordingTransport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.databases import in_memory
-from tests.depth import SEED, THOROUGH, examples
+from tests.depth import THOROUGH, combinations, examples
 from tests.federations import Parties, federation, merging, trainable
 from tests.strategies import (
     BOUNDED,
@@ -610,7 +610,7 @@ PREDICT = predict_sql("m", SELECT.replace("p.label, ", ""), ("census.people.name
 SHARED = {"one client": 1, "two clients": 2}
 
 
-@pytest.fixture(scope="module", params=SHARED if THOROUGH else [list(SHARED)[SEED % 2]])
+@pytest.fixture(scope="module", params=SHARED)
 def secret(request: pytest.FixtureRequest) -> Iterator[Parties]:
     parts = [range(60)] if SHARED[request.param] == 1 else [range(25), range(25, 60)]
     with contextlib.ExitStack() as stack:
@@ -726,8 +726,11 @@ def hits(data: bytes, planted: dict[bytes, str]) -> set[str]:
     return {planted[place] for place in places if place in planted}
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
+@pytest.mark.parametrize(
+    ("secret", "algorithm", "engine"),
+    combinations(tuple(SHARED), ("lbfgs", "sgd", "admm"), ("sql", "arrays")),
+    indirect=["secret"],
+)
 def test_planted_values_are_in_no_message(secret: Parties, algorithm: str, engine: str) -> None:
     """Four bytes of a random tag may be those of a value; a leak is there again with other keys."""
     found = planted_in_messages(secret, algorithm, engine)

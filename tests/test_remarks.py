@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 import warnings
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 import sqlfl
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.depth import SEED, THOROUGH
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
@@ -36,12 +34,9 @@ TRAIN = "TRAIN OR REPLACE MODEL m USING logistic_regression TARGET y FROM ({})"
 CLIENTS = ("one client", "two clients")
 
 
-@pytest.fixture(params=CLIENTS if THOROUGH else ["one client or two"])
+@pytest.fixture(params=CLIENTS)
 def parties(request: pytest.FixtureRequest, database: Open) -> Parties:
-    """Where the test is not run with both, it is as the seed and the test's name have it."""
-    chosen = random.Random(f"{SEED} {request.node.nodeid}").choice(CLIENTS)
-    clients = request.param if THOROUGH else chosen
-    bounds = [0, 120] if clients == "one client" else [0, 70, 120]
+    bounds = [0, 120] if request.param == "one client" else [0, 70, 120]
     clients = [database(PATIENTS.format(low, high), CHANGED) for low, high in pairwise(bounds)]
     return {"a": clients, "b": [database(TOWNS, VISITS)]}
 

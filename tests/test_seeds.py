@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import sqlfl
 from sqlfl.coordinator.mapping_query import key_codes, run_mapping_query
 from sqlfl.errors import ModelError
 from sqlfl.schema import SlotSpecification
@@ -28,8 +24,8 @@ from sqlfl.udfs.rows import Snapshot
 from tests import federations
 from tests.conftest import Open
 from tests.coordinator.test_mapping_query import INNER, slots_and_replies
-from tests.databases import in_memory
-from tests.depth import SEED, THOROUGH
+from tests.depth import THOROUGH
+from tests.seeded import CASES, trained
 from tests.strategies import Case, cases
 from tests.udfs.snapshots import activate_all, specification, take
 
@@ -230,132 +226,6 @@ def test_joined_rows_are_sorted_by_the_largest_slot_first() -> None:
 
 # -- whole models ---------------------------------------------------------------------------------
 
-ORDERS = (
-    "CREATE TABLE orders AS SELECT i AS id, (i * 7919) % 211 AS customer, sin(i) AS amount, "
-    "CASE WHEN i % 6 > 0 THEN 'p' || (i * 31) % 17 END AS product, "
-    "cos(i) + (i % 17) / 9.0 + ((i * 7919) % 211) % 5 AS paid FROM range(500) r(i)"
-)
-CUSTOMERS = (
-    "CREATE TABLE customers AS SELECT i AS id, CASE WHEN i % 8 > 0 THEN i % 5 END AS class, "
-    "'town ' || i % 23 AS town, [sin(i), cos(3 * i)]::DOUBLE[2] AS place FROM range(190) r(i) "
-    "WHERE i % {clients} = {part}"
-)
-JOIN = (
-    "SELECT o.amount, o.product, o.paid, c.class, c.town, c.place FROM shop.orders o "
-    "{join} bureau.customers c ON o.customer = c.id {where}"
-)
-INNER_JOIN = JOIN.format(join="JOIN", where="")
-UNION = " UNION ALL ".join(
-    JOIN.format(join="JOIN", where=f"WHERE o.amount {test}") for test in ("> 0", "<= 0.2")
-)
-MEANS = (
-    "SELECT o.amount, o.paid, c.mean, c.town FROM shop.orders o JOIN (SELECT town, avg(class) AS "
-    "mean, min(id) AS id FROM bureau.customers GROUP BY town) c ON o.customer = c.id"
-)
-BATCHES = "algorithm = 'sgd', batch_size = 100, epochs = 3"
-CASES: dict[str, tuple[str, str, int, str]] = {
-    "batches": ("linear_regression", BATCHES, 1, INNER_JOIN),
-    "batches over three clients": (
-        "linear_regression",
-        f"{BATCHES}, optimizer = 'adam'",
-        3,
-        INNER_JOIN,
-    ),
-    "batches of a LEFT JOIN": (
-        "linear_regression",
-        BATCHES,
-        2,
-        JOIN.format(join="LEFT JOIN", where=""),
-    ),
-    "batches of a union": ("linear_regression", BATCHES, 2, UNION),
-    "batches, validation, patience": (
-        "linear_regression",
-        f"{BATCHES}, validation_fraction = 0.3, patience = 2",
-        3,
-        INNER_JOIN,
-    ),
-    "queries at the parties": ("linear_regression", f"{BATCHES}, engine = 'sql'", 1, MEANS),
-    "classes": ("softmax_regression", BATCHES, 3, INNER_JOIN),
-    "lbfgs": ("linear_regression", "epochs = 3", 3, INNER_JOIN),
-    "admm": ("linear_regression", "algorithm = 'admm', epochs = 3", 3, INNER_JOIN),
-    "consensus": (
-        "linear_regression",
-        "algorithm = 'admm', union = 'consensus', inner_rounds = 2, epochs = 3",
-        3,
-        INNER_JOIN,
-    ),
-    "towers": (
-        "mlp_regressor",
-        "batch_size = 100, epochs = 2, hidden = [5], dropout = 0.2",
-        3,
-        INNER_JOIN,
-    ),
-    "towers by admm": (
-        "mlp_regressor",
-        "algorithm = 'admm', batch_size = 64, epochs = 2, hidden = [5]",
-        3,
-        INNER_JOIN,
-    ),
-}
-
-
-@contextlib.contextmanager
-def federation(clients: int, threads: int) -> Iterator[sqlfl.Federation]:
-    with contextlib.ExitStack() as stack:
-
-        def database(statement: str) -> duckdb.DuckDBPyConnection:
-            con = stack.enter_context(in_memory(threads))
-            con.execute(statement)
-            return con
-
-        fed = stack.enter_context(sqlfl.Federation(progress=False))
-        fed.attach("shop", database(ORDERS))
-        parts = [database(CUSTOMERS.format(clients=clients, part=k)) for k in range(clients)]
-        fed.attach("bureau", parts)
-        yield fed
-
-
-def model(name: str, seed: int | None, threads: int = 4) -> dict[str, Any]:
-    """All of a trained model that is a number, and its predictions."""
-    kind, options, clients, query = CASES[name]
-    if seed is not None:
-        options += f", seed = {seed}"
-    if kind == "softmax_regression":
-        query = query.replace("o.paid", "(2 * o.paid)::INTEGER // 3 AS paid")
-    with federation(clients, threads) as fed:
-        fed.sql(f"TRAIN MODEL m USING {kind} TARGET paid WITH ({options}) FROM ({query})")
-        found = fed.model("m")
-        predictions = fed.sql(f"PREDICT MODEL m FROM ({query})").arrow()
-        numbers = [
-            n for n in predictions.column_names if n != "prediction" or "softmax" not in kind
-        ]
-        return {
-            "losses": [
-                [row["train_loss"], row["train_metric"], row["valid_loss"]]
-                for row in found.history.to_pylist()
-            ],
-            "intercept": found.intercept.tolist(),
-            "epoch": found.epoch,
-            "predictions": [sorted(predictions.column(n).to_pylist()) for n in numbers],
-        }
-
-
-def in_another_process(arguments: list[list[Any]]) -> list[dict[str, Any]]:
-    code = (
-        "import json, sys; from tests.test_seeds import model; "
-        "print(json.dumps([model(*a) for a in json.loads(sys.argv[1])]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "11"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
-
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
     """The largest, over losses, intercept and predictions, relative to the largest number."""
@@ -373,25 +243,30 @@ ROUNDING = 2e-6
 """What sums in another order, and values of four bytes on the way, come to in a few epochs."""
 
 
-CHOSEN = list(CASES) if THOROUGH else random.Random(SEED).sample(list(CASES), 2)
-
-
 @pytest.mark.slow
 def test_two_processes_train_the_same_models() -> None:
     """Another process, other keys and hashes, another number of threads."""
-    theirs = in_another_process([[name, 7, 1] for name in CHOSEN])
-    for name, found in zip(CHOSEN, theirs, strict=True):
-        ours = model(name, 7)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.seeded", "7", "1"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "11"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout)
+    for name, (ours,) in trained(list(CASES), [7]).items():
+        (found,) = theirs[name]
         assert ours["epoch"] == found["epoch"], name
         assert difference(ours, found) < ROUNDING, name
 
 
-@pytest.mark.parametrize("name", ["batches", "batches over three clients", "towers"])
-def test_another_seed_or_none_trains_another(name: str) -> None:
-    found = [model(name, seed) for seed in (7, 8, None, None)]
-    for number, one in enumerate(found):
-        for other in found[:number]:
-            assert difference(one, other) > 100 * ROUNDING
+def test_another_seed_or_none_trains_another() -> None:
+    names = ["batches", "batches over three clients", "towers"]
+    for name, found in trained(names, (7, 8, None, None)).items():
+        for number, one in enumerate(found):
+            for other in found[:number]:
+                assert difference(one, other) > 100 * ROUNDING, name
 
 
 # the first example would always be the simplest one, which the last strategy refuses
