@@ -19,6 +19,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.databases import in_memory
+from tests.depth import combinations
 from tests.federations import Parties, federation, probabilities
 
 FLIGHTS = (
@@ -518,14 +519,19 @@ def test_a_transport_that_breaks_leaves_nothing_behind(kind: str, parties: Parti
         assert fed.model("delay").metrics["rows"] == 60
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("kind", ["send_keys", "activate", "start", "residuals"])
 @pytest.mark.parametrize(
-    "change",
-    ["DROP TABLE planes", "DELETE FROM planes", "UPDATE planes SET seats = -seats",
-     "ALTER TABLE planes DROP COLUMN seats"],
-    ids=["dropped", "emptied", "updated", "altered"],
-)  # fmt: skip
+    ("change", "kind", "engine"),
+    combinations(
+        (
+            "DROP TABLE planes",
+            "DELETE FROM planes",
+            "UPDATE planes SET seats = -seats",
+            "ALTER TABLE planes DROP COLUMN seats",
+        ),
+        ("send_keys", "activate", "start", "residuals"),
+        ("sql", "arrays"),
+    ),
+)
 def test_a_table_changed_while_training_changes_nothing(
     change: str, kind: str, engine: str, parties: Parties
 ) -> None:

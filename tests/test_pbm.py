@@ -228,7 +228,7 @@ def test_a_party_that_draws_otherwise_is_found_out(
         return honest(self, values, rows)
 
     monkeypatch.setattr(Guard, "embeddings", twice)
-    options = WITH.replace(", seed = 1", "")
+    options = "algorithm = 'pbm', embedding = 3, hidden = [4], epochs = 2, batch_size = 300"
     text = QUERY.format(join="JOIN", more="")
     with federation(parties(database)) as fed:
         with pytest.raises(Error, match=r"tells of other releases than were planned: .*draws"):

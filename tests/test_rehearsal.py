@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -20,6 +22,7 @@ from sqlfl.schema import Client
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.databases import in_memory
 
 CLINIC = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');
@@ -53,10 +56,17 @@ def federation(
         yield found
 
 
-@pytest.fixture
-def fed(database: Open) -> Iterator[sqlfl.Federation]:
-    with federation(database) as found:
-        yield found
+@pytest.fixture(scope="module")
+def fed() -> Iterator[sqlfl.Federation]:
+    """Of all tests that leave nothing in it, as each of them says."""
+    with contextlib.ExitStack() as stack:
+
+        def database(script: str) -> duckdb.DuckDBPyConnection:
+            con = stack.enter_context(in_memory())
+            con.execute(script)
+            return con
+
+        yield stack.enter_context(federation(database))
 
 
 def statement(kind: str, target: str, options: str = "WITH (epochs = 3)", more: str = "") -> str:

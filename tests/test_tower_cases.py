@@ -13,6 +13,7 @@ import sqlfl
 from tests import oracle
 from tests.conftest import Open
 from tests.databases import in_memory
+from tests.depth import combinations
 from tests.federations import Parties, federation
 from tests.strategies import LINEAR, Databases, train_sql
 from tests.test_bad_input import disturbed, unchanged
@@ -97,9 +98,12 @@ def test_steps_are_those_of_torch(name: str, clients: int, engine: str) -> None:
         assert found == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("kind", ["linear_regression", "mlp_regressor", "mlp_classifier"])
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    ("kind", "clients", "optimizer"),
+    combinations(
+        ("linear_regression", "mlp_regressor", "mlp_classifier"), (1, 3), ("momentum", "adam")
+    ),
+)
 def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> None:
     options: dict[str, object] = {"algorithm": "sgd", "optimizer": optimizer, "seed": 3}
     options |= {"epochs": 6, "learning_rate": 0.05, "batch_size": 1000}
@@ -161,9 +165,10 @@ def test_towers_head_and_intercept_are_of_the_epoch_that_is_kept(
                     np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("kind", ["mlp_regressor", "mlp_classifier"])
-@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "clients", "back"),
+    combinations(("mlp_regressor", "mlp_classifier"), (1, 3), (False, True)),
+)
 def test_a_warm_start_predicts_as_before_under_another_encoding(
     kind: str, clients: int, back: bool
 ) -> None:
@@ -204,7 +209,7 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(
     [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],
 )
 def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> None:
-    rows = "SELECT *, [3, -1, 0.5, 2][1 + id % 4]::DOUBLE + k % 3 AS goal FROM (" + ROWS + ")"
+    rows = "SELECT *, [3, -1, 0.5, 2][1 + id % 4]::DOUBLE + k % 3 AS goal FROM (" + FEW + ")"
     places = "SELECT i AS k, 'e' || (i % 3) AS e FROM range(7) r(i)"
     query = f"SELECT t.c, p.e, t.goal FROM {ONE} t JOIN {TWO} p USING (k)"
     options: dict[str, object] = {"algorithm": algorithm, "activation": activation, "seed": 2}
@@ -283,9 +288,14 @@ def test_ctrl_c_keeps_the_towers_so_far(options: dict[str, object]) -> None:
             assert loss == pytest.approx(fed.model("m").metrics["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("options", LONG, ids=str)
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), sqlfl.PartyError("one/1", "it is gone")])
-@pytest.mark.parametrize("kind", ["send_predictions", "residuals", "between", "save"])
+@pytest.mark.parametrize(
+    ("kind", "error", "options"),
+    combinations(
+        ("send_predictions", "residuals", "between", "save"),
+        (KeyboardInterrupt(), sqlfl.PartyError("one/1", "it is gone")),
+        LONG,
+    ),
+)
 def test_what_ends_in_the_midst_of_towers_leaves_nothing(
     kind: str, error: BaseException, options: dict[str, object]
 ) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import Open
+from tests.depth import combinations
 from tests.federations import federation
 from tests.strategies import train_sql
 
@@ -28,9 +29,9 @@ PATIENTS = (
 )
 
 
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize(
+    ("engine", "weighted", "clients"), combinations(("sql", "arrays"), (False, True), (1, 2))
+)
 def test_the_first_scores_are_those_of_the_old_model_but_for_the_intercept(
     database: Open, engine: str, weighted: bool, clients: int
 ) -> None:
