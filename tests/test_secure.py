@@ -103,10 +103,10 @@ def test_parties_and_combined_clients_in_one_slot(database: Open) -> None:
 # -- what crosses the border -----------------------------------------------------------------------
 
 
-@given(cases(), SEVERAL, METHODS, ENGINES, st.sampled_from(("warm", "predict")), st.booleans())
+@given(test_border.OUTER_TOO, SEVERAL, METHODS, ENGINES, st.sampled_from(("warm", "predict")))
 @examples(2)
 def test_the_traffic_is_what_explain_says(
-    case: Case, clients: int, options: dict[str, object], engine: str, then: str, outer: bool
+    case: Case, clients: int, options: dict[str, object], engine: str, then: str
 ) -> None:
     with summing_in_secret():
         test_border.compare_traffic(case, clients, options, engine, then)
