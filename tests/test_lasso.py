@@ -18,7 +18,7 @@ from sqlfl.errors import ModelError, OptionError, PartyError, PlanError, Privacy
 from sqlfl.party.guard import Guard
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import combinations, examples
 from tests.federations import Parties, federation, trainable
 from tests.strategies import Case, cases, train_sql
 from tests.test_border import assert_disclosed, tapped
@@ -76,9 +76,9 @@ def train(own: Parties, options: str, join: str = "JOIN", **more: Any) -> sqlfl.
         return fed.model("m")
 
 
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("join", ["JOIN", "LEFT JOIN"])
-@pytest.mark.parametrize("radius", [0.5, 3.0])
+@pytest.mark.parametrize(
+    ("join", "clients", "radius"), combinations(("JOIN", "LEFT JOIN"), (1, 3), (0.5, 3.0))
+)
 def test_the_model_is_the_lasso_over_one_table(
     database: Open, join: str, clients: int, radius: float
 ) -> None:
