@@ -8,6 +8,7 @@ SQLFL_SEED : the seed of all random cases. A failing run prints it, so that it c
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations as combinations_of
 from itertools import product
@@ -58,13 +59,19 @@ def combinations(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _covering(numbers: Sequence[range]) -> list[tuple[int, ...]]:
-    """Choose row by row the one of all combinations that has most pairs which no other has."""
+    """Choose row by row the one of all combinations that has most pairs which no other has; of
+    several such the one whose pairs are the rarest among the others."""
     rows = list(product(*numbers))
     pairs = {row: set(combinations_of(enumerate(row), 2)) for row in rows}
     open_pairs = set[Any]().union(*pairs.values())
+    times = Counter[Any]()
     chosen = [] if len(numbers) > 1 else rows
     while open_pairs:
-        best = max(rows, key=lambda row: len(pairs[row] & open_pairs))
+        best = max(
+            rows,
+            key=lambda row: (len(pairs[row] & open_pairs), -sum(times[p] for p in pairs[row])),
+        )
         open_pairs -= pairs[best]
+        times.update(pairs[best])
         chosen.append(best)
     return sorted(chosen)
