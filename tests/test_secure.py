@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -30,6 +32,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests import test_border, test_private, test_truth, test_weighted_border
 from tests.conftest import Open
+from tests.databases import in_memory
 from tests.depth import examples
 from tests.federations import federation
 from tests.strategies import BOUNDED, Case, cases, summing_in_secret, train_sql
@@ -190,17 +193,29 @@ WAY_OF_LOSING = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd", "admm"])
-@pytest.mark.parametrize("name", WAY_OF_LOSING)
-def test_a_lost_round_is_made_again(name: str, algorithm: str, database: Open) -> None:
-    parties, text = divided(database), QUERY.format("n")
-    when, served = WAY_OF_LOSING[name]
-    statement = train_sql(
-        "m", "linear_regression", "y", text, algorithm=algorithm, union="secure", seed=1, epochs=6
-    )
-    with federation(parties) as fed:
+@pytest.fixture(scope="module", params=["lbfgs", "sgd", "admm"])
+def without_loss(request: pytest.FixtureRequest) -> tuple[str, float]:
+    """A statement, and the objective of its model where no round is lost."""
+    options = {"algorithm": request.param, "union": "secure", "seed": 1, "epochs": 6}
+    statement = train_sql("m", "linear_regression", "y", QUERY.format("n"), **options)
+    with contextlib.ExitStack() as stack:
+
+        def database(script: str) -> duckdb.DuckDBPyConnection:
+            con = stack.enter_context(in_memory())
+            con.execute(script)
+            return con
+
+        fed = stack.enter_context(federation(divided(database)))
         fed.sql(statement)
-        expected = fed.model("m").metrics["objective"]
+        return statement, fed.model("m").metrics["objective"]
+
+
+@pytest.mark.parametrize("name", WAY_OF_LOSING)
+def test_a_lost_round_is_made_again(
+    name: str, without_loss: tuple[str, float], database: Open
+) -> None:
+    parties, (statement, expected) = divided(database), without_loss
+    when, served = WAY_OF_LOSING[name]
     transports: list[Losing] = []
 
     def wrap(inner: Transport) -> Transport:
