@@ -28,11 +28,12 @@ from sqlfl.udfs.predict import ENGINES, make_engine, score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.udfs.update import Engine
 from tests.databases import in_memory
-from tests.depth import THOROUGH
+from tests.depth import THOROUGH, combinations
+from tests.udfs import snapshots
 from tests.udfs.snapshots import specification, take
 
-pytestmark = pytest.mark.usefixtures("in_both_forms")
-
+both_forms = pytest.mark.usefixtures("in_both_forms")
+"""For a test that takes its own snapshots; those of `case` are of both forms too."""
 Array = npt.NDArray[np.float64]
 
 FEATURES = (
@@ -163,20 +164,16 @@ FRAGMENT = (
 )
 
 
-FORMS = [
-    ("one client", "counts", 3),
-    ("shared", "counts", 3),
-    ("one client", "counts", 7),
-    ("one client", "weights", 3),
-    ("shared", "weights", 7),
-    ("one client", "tiny weights", 7),
-]
+CASES = combinations(
+    ("one client", "shared"), ("counts", "weights", "tiny weights"), (3, 7), list(snapshots.FORMS)
+)
 
 
-@pytest.fixture(scope="module", params=FORMS, ids=str)
+@pytest.fixture(scope="module", params=CASES, ids=str)
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    form, counted, seed = request.param
-    with in_memory() as con:
+    form, counted, seed, held = request.param
+    with in_memory() as con, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshots, "form", held)
         table = make_table(con, 120, seed)
         snapshot = take(con, WANTED, FRAGMENT)
         rng = np.random.default_rng(seed + 1)
@@ -241,9 +238,10 @@ class EngineConformance:
 
     name: str
 
-    @pytest.fixture
-    def engine(self, case: Case) -> Iterator[Engine]:
-        engine = make_engine(self.name, case.con, case.snapshot, case.encoding)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, case: Case) -> Iterator[Engine]:
+        engine = make_engine(cls.name, case.con, case.snapshot, case.encoding)
         yield engine
         engine.close()
 
@@ -338,6 +336,7 @@ class EngineConformance:
         with pytest.raises(InternalError):
             engine.gradient(np.zeros((90, 1)), np.arange(3))
 
+    @both_forms
     def test_unseen_values_at_scoring(self) -> None:
         """Another category is all zeros before centring; a missing number counts as the mean."""
         with in_memory() as con:
@@ -368,6 +367,7 @@ class EngineConformance:
             expected = np.array([2.0 + 1.0 - mean, -mean, 2.0 * 5.0 - mean])
             np.testing.assert_allclose(h[:, 0], expected[ids])
 
+    @both_forms
     def test_scoring_refuses_other_features_and_infinity(self) -> None:
         with in_memory() as con:
             con.execute("CREATE TABLE t AS SELECT 1.0 AS x, 'a' AS c, 'inf'::DOUBLE AS bad")
@@ -382,6 +382,7 @@ class EngineConformance:
             with pytest.raises(ModelError, match="column bad has infinite values"):
                 score(con, bad, encoding, np.zeros((1, 1)), self.name)
 
+    @both_forms
     def test_no_rows_and_no_numbers(self) -> None:
         with in_memory() as con:
             con.execute("CREATE TABLE t AS SELECT 1.0 AS x, 'a' AS c")
@@ -407,6 +408,7 @@ class EngineConformance:
 MANY, DEEP = (1050, 1000) if THOROUGH else (200, 150)
 
 
+@both_forms
 def test_many_columns() -> None:
     """More columns than a statement aggregates, and than DuckDB lets an expression nest."""
     assert max(DEEP, CHUNK) < MANY
@@ -432,6 +434,7 @@ def test_many_columns() -> None:
             engine.close()
 
 
+@both_forms
 def test_a_weight_of_two_is_the_row_twice() -> None:
     """Whatever the row counted before it was weighed."""
     with in_memory() as con:
@@ -462,6 +465,7 @@ def test_a_weight_of_two_is_the_row_twice() -> None:
 class TestSqlEngine(EngineConformance):
     name = "sql"
 
+    @both_forms
     def test_a_gram_matrix_of_several_blocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Blocks are smaller here than they are, so that a small matrix has several."""
         monkeypatch.setattr(update, "_BLOCK", 16)
@@ -488,12 +492,15 @@ class TestSparseArraysEngine(EngineConformance):
 
     name = "arrays"
 
-    @pytest.fixture(autouse=True)
-    def no_table_is_small(self, monkeypatch) -> None:
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def no_table_is_small(cls) -> Iterator[None]:
         """And all steps take several pieces."""
-        monkeypatch.setattr(arrays, "_SMALL", 0)
-        monkeypatch.setattr(numeric, "_VALUES", 16)
-        monkeypatch.setattr(numeric, "_BLOCK", 16)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arrays, "_SMALL", 0)
+            patch.setattr(numeric, "_VALUES", 16)
+            patch.setattr(numeric, "_BLOCK", 16)
+            yield
 
     def test_numbers_of_four_bytes_take_four(self, case: Case) -> None:
         engine = ArraysEngine(case.con, case.snapshot, case.encoding)
@@ -506,6 +513,7 @@ class TestSparseArraysEngine(EngineConformance):
 
     @pytest.mark.parametrize("null", [True, False])
     @pytest.mark.parametrize("kind", ["FLOAT", "BOOLEAN", "TINYINT", "USMALLINT"])
+    @both_forms
     def test_numbers_of_four_bytes_are_not_rounded(self, kind: str, null: bool) -> None:
         """Nor far from 0, where a standardised one would not be exact in four bytes."""
         value = {"BOOLEAN": "range % 3 = 0", "TINYINT": "120 + range % 7"}.get(
