@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -87,11 +88,10 @@ class Distributed:
         assert self.coordinator.stdout is not None
         self._port = int(self.coordinator.stdout.readline())
 
-    def begin(self, party: str, **fault: Any) -> None:
-        """fault : as `tests.service.runner.Faulty` has it."""
+    def begin(self, party: str) -> None:
         if party in self.processes:
             _killed(self.processes[party])
-        for what in ("report", "connected"):
+        for what in ("report", "connected", "fault"):
             (self.folder / f"{party}.{what}").unlink(missing_ok=True)
         told = {
             **written(self.folder, f"{party}0.example"),
@@ -102,16 +102,31 @@ class Distributed:
             "location": f"grpc+tls://127.0.0.1:{self.links[party].port}",
             "connected": str(self.folder / f"{party}.connected"),
             "report": str(self.folder / f"{party}.report"),
-            "fault": {"nth": 1, "pid": 0, "after": False, **fault} if fault else None,
+            "fault": str(self.folder / f"{party}.fault"),
         }
         self.processes[party] = self._process("party", told)
 
     def kill(self, party: str) -> None:
         _killed(self.processes[party])
 
-    def restart(self, party: str, **fault: Any) -> None:
+    def restart(self, party: str) -> None:
         self.kill(party)
-        self.begin(party, **fault)
+        self.begin(party)
+
+    def arm(
+        self, party: str, kind: str, sent: signal.Signals, *, nth: int = 1, after: bool = False,
+        pid: int = 0,
+    ) -> None:  # fmt: skip
+        """Have the party's process send a signal, to itself or to process `pid`, before or after
+        it answers the nth message of a kind from now on."""
+        fault = {"kind": kind, "signal": int(sent), "nth": nth, "after": after, "pid": pid}
+        new = self.folder / f"{party}.fault.new"
+        new.write_text(json.dumps(fault))
+        new.replace(self.folder / f"{party}.fault")
+
+    def struck(self, party: str) -> bool:
+        """The signal that `arm` asked for was sent."""
+        return not (self.folder / f"{party}.fault").exists()
 
     def restart_coordinator(self) -> None:
         _killed(self.coordinator)

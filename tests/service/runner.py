@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -36,26 +37,35 @@ def coordinator(told: dict[str, Any]) -> None:
 
 
 class Faulty:
-    """A host that, at the nth message of a kind, sends a signal: to itself, or to another."""
+    """A host that, at the nth message of a kind, sends a signal: to itself, or to another.
 
-    def __init__(self, host: Host, fault: dict[str, Any] | None) -> None:
-        self._host, self._fault = host, fault
+    path : of the file that says so, as JSON, while there is one; see `Distributed.arm`.
+    """
+
+    def __init__(self, host: Host, path: Path) -> None:
+        self._host, self._path = host, path
         self._seen = 0
         self.welcome, self.interrupt = host.welcome, host.interrupt
         self.stop, self.forget = host.stop, host.forget
 
     def handle(self, client: int, data: pa.Buffer, study: str, speaker: str) -> pa.Buffer:
-        hit = self._fault is not None and received(data).kind == self._fault["kind"]
+        fault = None
+        with suppress(FileNotFoundError):
+            fault = json.loads(self._path.read_text())
+        hit = fault is not None and received(data).kind == fault["kind"]
         self._seen += hit
-        hit = hit and self._fault is not None and self._seen == self._fault["nth"]
-        if hit and not self._fault["after"]:
-            self._strike(self._fault)
+        hit = hit and self._seen == fault["nth"]
+        if hit and not fault["after"]:
+            self._strike(fault)
         reply = self._host.handle(client, data, study, speaker)
-        if hit and self._fault["after"]:
-            self._strike(self._fault)
+        if hit and fault["after"]:
+            self._strike(fault)
         return reply
 
     def _strike(self, fault: dict[str, Any]) -> None:
+        """Once: the file goes first."""
+        self._path.unlink()
+        self._seen = 0
         os.kill(fault["pid"] or os.getpid(), fault["signal"])
 
 
@@ -74,7 +84,7 @@ def party(told: dict[str, Any]) -> None:
 
     with Host(told["party"], con, secret=secret, known=known, open=True) as host:
         agent = Agent(
-            told["location"], told["party"], 1, Faulty(host, told.get("fault")), own,
+            told["location"], told["party"], 1, Faulty(host, Path(told["fault"])), own,
             seen, server=told["coordinator"],
         )  # fmt: skip
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=agent.stop).start())

@@ -91,9 +91,9 @@ CASES = [(kind, after) for kind in PHASES for after in (False, True)]
 def test_a_party_that_is_killed(
     study: Distributed, expected: Expected, kind: str, after: bool
 ) -> None:
-    study.restart("lab", kind=kind, after=after, signal=int(signal.SIGKILL))
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", kind, signal.SIGKILL, after=after)
         error = ends(fed)
         assert study.processes["lab"].wait(LONGEST)  # it was asked
         study.restart("lab")
@@ -108,9 +108,9 @@ def test_a_party_that_is_killed(
 def test_a_party_that_is_killed_and_comes_back_at_once(
     study: Distributed, expected: Expected, kind: str
 ) -> None:
-    study.restart("lab", kind=kind, signal=int(signal.SIGKILL))
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", kind, signal.SIGKILL)
         over = threading.Event()
 
         def again() -> None:
@@ -122,6 +122,7 @@ def test_a_party_that_is_killed_and_comes_back_at_once(
         watch.start()
         try:
             ends(fed)
+            assert study.struck("lab")
             study.connected(fed)
             assert same(trained(fed), expected)
         finally:
@@ -133,9 +134,9 @@ def test_a_party_that_is_killed_and_comes_back_at_once(
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_coordinator_that_is_killed(study: Distributed, expected: Expected, kind: str) -> None:
     """Who asks hears of it; parties come back to the next one, and forget what was going on."""
-    study.restart("lab", kind=kind, signal=int(signal.SIGKILL), pid=study.coordinator.pid)
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", kind, signal.SIGKILL, pid=study.coordinator.pid)
         error = ends(fed)
         assert study.coordinator.wait(LONGEST)
         assert error is not None
@@ -146,17 +147,16 @@ def test_a_coordinator_that_is_killed(study: Distributed, expected: Expected, ki
         study.connected(fed)
         assert same(trained(fed), expected)
     until(study.idle)
-    study.restart("lab")
 
 
 @pytest.mark.parametrize("kind", PHASES)
 def test_a_party_that_is_stopped_for_less_than_the_lease(
     study: Distributed, expected: Expected, kind: str
 ) -> None:
-    study.restart("lab", kind=kind, signal=int(signal.SIGSTOP))
     lab = study.processes["lab"]
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", kind, signal.SIGSTOP)
         over = threading.Event()
 
         def wake() -> None:
@@ -169,6 +169,7 @@ def test_a_party_that_is_stopped_for_less_than_the_lease(
         watch.start()
         try:
             assert same(trained(fed), expected)
+            assert study.struck("lab")
         finally:
             over.set()
             watch.join()
@@ -179,11 +180,11 @@ def test_a_party_that_is_stopped_for_less_than_the_lease(
 @pytest.mark.parametrize("algorithm", ["sgd", "admm"])
 def test_others_go_on_without_a_party_that_is_stopped(study: Distributed, algorithm: str) -> None:
     """And what is told of the model is true of the blocks that there are in the end."""
-    study.restart("lab", kind="residuals", nth=3, signal=int(signal.SIGSTOP))
     lab = study.processes["lab"]
     options = f"algorithm = '{algorithm}', epochs = 40, tolerance = 0, stragglers = '0.1 s'"
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", "residuals", signal.SIGSTOP, nth=3)
 
         def wake() -> None:
             until(lambda: stopped(lab.pid))
@@ -210,10 +211,10 @@ def test_others_go_on_without_a_party_that_is_stopped(study: Distributed, algori
 def test_a_party_that_is_stopped_for_longer(
     study: Distributed, expected: Expected, kind: str
 ) -> None:
-    study.restart("lab", kind=kind, signal=int(signal.SIGSTOP))
     lab = study.processes["lab"]
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", kind, signal.SIGSTOP)
         error = ends(fed)
         until(lambda: stopped(lab.pid))
         assert error is not None
@@ -283,9 +284,9 @@ def test_a_slow_link(study: Distributed, expected: Expected) -> None:
 @pytest.mark.skipif(not THOROUGH, reason="it waits for long")
 def test_a_coordinator_that_is_stopped_for_longer(study: Distributed, expected: Expected) -> None:
     """Parties that it has left alone for longer than the lease have forgotten its runs."""
-    study.restart("lab", kind="start", signal=int(signal.SIGSTOP), pid=study.coordinator.pid)
     with study.analyst() as fed:
         study.connected(fed)
+        study.arm("lab", "start", signal.SIGSTOP, pid=study.coordinator.pid)
         waker = threading.Timer(3 * LEASE, study.coordinator.send_signal, (signal.SIGCONT,))
         waker.start()
         assert ends(fed) is not None
