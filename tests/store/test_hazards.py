@@ -373,7 +373,7 @@ def test_a_model_that_is_replaced_while_it_is_used(change: str, use: str, traine
 @pytest.mark.parametrize(("kind", "saved"), [("prepare", False), ("save", False), ("keep", True)])
 def test_closing_while_another_thread_trains(kind: str, saved: bool, folder: Path) -> None:
     """It stops at the next exchange; what is being saved is saved. Nothing stays open."""
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     with pausing(folder, kind) as (fed, pause):
 
         def closing() -> None:
@@ -395,7 +395,9 @@ def test_closing_while_another_thread_trains(kind: str, saved: bool, folder: Pat
             assert "the federation is closed" in str(error)
         with pytest.raises(sqlfl.Error, match="closed"):
             names(fed)
-    assert threading.active_count() == threads
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=60)
+        assert not thread.is_alive(), thread.name
     with opened(folder) as fed:
         kept = names(fed)
         assert kept == (["m"] if errors == [] else [])

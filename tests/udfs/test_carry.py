@@ -17,6 +17,7 @@ from sqlfl.udfs.predict import score
 from sqlfl.udfs.rows import Snapshot
 from sqlfl.unions import merge_statistics
 from tests.conftest import Open
+from tests.depth import combinations
 from tests.udfs.snapshots import activate_all, specification, take
 
 FEATURES = (
@@ -52,21 +53,26 @@ def shared(snapshot: Snapshot, key: bytes = KEY) -> Encoding:
     return shared_encoding(snapshot.specification.features, merged, key)
 
 
-@pytest.mark.parametrize("gaps", [(7, 5), (7, 1000), (1000, 7), (1000, 1000)])
-@pytest.mark.parametrize("forms", ["texts", "tags", "texts, then tags", "tags, then texts"])
+KEPT_AS = ("texts", "tags")
+
+
+@pytest.mark.parametrize(
+    ("old_gaps", "new_gaps", "old_kept", "new_kept"),
+    combinations((7, 1000), (5, 1000), KEPT_AS, KEPT_AS),
+)
 def test_predictions_differ_by_a_constant(
-    database: Open, forms: str, gaps: tuple[int, int]
+    database: Open, old_gaps: int, new_gaps: int, old_kept: str, new_kept: str
 ) -> None:
     con = database()
-    table(con, "old", 2, gaps[0])
-    table(con, "new", 5, gaps[1])
+    table(con, "old", 2, old_gaps)
+    table(con, "new", 5, new_gaps)
     first, second = snapshot_of(con, "old", "a"), snapshot_of(con, "new", "b")
-    old = shared(first) if forms.startswith("tags") else local_encoding(first)
-    new = shared(second) if forms.endswith("tags") else local_encoding(second)
+    old = shared(first) if old_kept == "tags" else local_encoding(first)
+    new = shared(second) if new_kept == "tags" else local_encoding(second)
     theta = np.random.default_rng(3).normal(size=(old.width, 2))
     carried = carry_over(old, theta, new)
     assert carried.shape == (new.width, 2)
-    assert [bool(e.indicators) for e in (old, new)] == [g < 60 for g in gaps]
+    assert [bool(e.indicators) for e in (old, new)] == [old_gaps < 60, new_gaps < 60]
     before = score(con, second, old, theta)
     after = score(con, second, new, carried)
     difference = after - before
@@ -107,16 +113,20 @@ def tower_of(encoding: Encoding, hidden: tuple[int, ...] = (4, 3)) -> SavedBlock
     return SavedBlock(encoding, first, "t", tower, tuple(upper))
 
 
-@pytest.mark.parametrize("gaps", [(7, 5), (7, 1000), (1000, 7), (1000, 1000)])
-@pytest.mark.parametrize("forms", ["texts", "tags", "texts, then tags"])
-def test_a_tower_begins_where_it_ended(database: Open, forms: str, gaps: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("old_gaps", "new_gaps", "kept"),
+    combinations((7, 1000), (5, 1000), ("texts", "tags", "texts, then tags")),
+)
+def test_a_tower_begins_where_it_ended(
+    database: Open, old_gaps: int, new_gaps: int, kept: str
+) -> None:
     """Predictions are equal, without a constant between them: nothing else could take that up."""
     con = database()
-    table(con, "old", 2, gaps[0])
-    table(con, "new", 5, gaps[1])
+    table(con, "old", 2, old_gaps)
+    table(con, "new", 5, new_gaps)
     first, second = snapshot_of(con, "old", "a"), snapshot_of(con, "new", "b")
-    old = shared(first) if forms == "tags" else local_encoding(first)
-    new = shared(second) if "tags" in forms else local_encoding(second)
+    old = shared(first) if kept == "tags" else local_encoding(first)
+    new = shared(second) if "tags" in kept else local_encoding(second)
     block = tower_of(old)
     shape = TowerShape(new.width, (4, 3), 2, "tanh")
     carried = carry_block(block, new, shape)
