@@ -401,7 +401,7 @@ class Guard:
         if len(self._runs) >= run.every.open_runs:
             raise refusal(f"open_runs = {run.every.open_runs}")
         if proposal.asked:
-            self._ledger.reserve(request.run, self._analyst, proposal.asked)
+            run.reserved = self._ledger.reserve(request.run, self._analyst, proposal.asked)
         start = 0
         try:
             if run.every.runs_per_day is not None:
@@ -419,8 +419,8 @@ class Guard:
                 run.prepared(request.run, item.slot, int(counted.sum()))
         except BaseException:
             self._ends(request.run)
-            if proposal.asked:
-                self._ledger.settle(request.run, ())
+            if run.reserved:
+                self._ledger.settle(run.reserved, ())
             raise
         self._runs.begin(request.run, run)
         return reply

@@ -1,15 +1,16 @@
 """What has left of each table, noised: an account for each granted table and analyst, in the schema
 `sqlfl` of the party's records.
 
-An entry is reserved before anything of it leaves, and given back only where nothing of it has: a
-run that fails, is killed, or is never finished leaves what it has reserved. The ε of an account is
-that of all its entries together (sqlfl.privacy.accountant).
+Each run writes entries of its own. An entry is reserved before anything of it leaves, and given
+back only where nothing of it has: a run that fails, is killed, or is never finished leaves what it
+has reserved. The ε of an account is that of all its entries together (sqlfl.privacy.accountant);
+noise that is drawn once for ever counts once among those that were not given back.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -48,7 +49,7 @@ class Entry:
     delta: float = 0.0
     """Of thresholds."""
     identity: str = ""
-    """Of noise that is drawn once for ever: with an entry of the same one nothing more leaves."""
+    """Noise that is drawn once for ever: entries of the same one are one release."""
 
     def events(self) -> Iterator[Event]:
         if self.multiplier:
@@ -67,19 +68,27 @@ class Account:
     """Those that count now."""
 
     def after(self, entries: tuple[Entry, ...]) -> Account:
-        """With what these add."""
-        known = {entry.identity for entry in self.entries if entry.identity}
-        new = tuple(entry for entry in entries if entry.identity not in known)
-        return replace(self, entries=(*self.entries, *new))
+        """Return the account with these entries too."""
+        return replace(self, entries=(*self.entries, *entries))
 
     def epsilon(self, delta: float) -> float:
         return account_epsilon(self.entries, delta)
 
 
 def account_epsilon(entries: Iterable[Entry], delta: float) -> float:
-    """At which all together are (ε, delta)-DP."""
-    events = [event for entry in entries for event in entry.events()]
+    """Return the ε at which all together are (ε, delta)-DP."""
+    events = [event for entry in _distinct(entries) for event in entry.events()]
     return epsilon_of(events, delta) if events else 0.0
+
+
+def _distinct(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Each draw once."""
+    known: set[str] = set()
+    for entry in entries:
+        if entry.identity not in known:
+            yield entry
+        if entry.identity:
+            known.add(entry.identity)
 
 
 class Ledger:
@@ -90,30 +99,39 @@ class Ledger:
         """Raises PolicyError where these would pass a budget."""
         with closing(self._records.cursor()) as cursor:
             for table, budget, entries in asked:
-                self._new(cursor, analyst, table, budget, entries)
+                self._check(cursor, analyst, table, budget, entries)
 
     def reserve(
         self, run: str, analyst: str, asked: Iterable[tuple[Table, Budget, tuple[Entry, ...]]]
-    ) -> None:
-        """All, or none. Raises PolicyError where they would pass a budget."""
+    ) -> tuple[int, ...]:
+        """Write all of the run's entries, or none, and return their numbers. Raises PolicyError
+        where they would pass a budget."""
         given = list(asked)
+        numbers: list[int] = []
 
         def work(cursor: sql.Connection, _: int) -> None:
+            numbers.clear()
             ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "ledger")
             number = last or 0
             for table, budget, entries in given:
-                for entry in self._new(cursor, analyst, table, budget, entries):
+                self._check(cursor, analyst, table, budget, entries)
+                for entry in entries:
                     number += 1
                     row = (
                         number, run, analyst, *table, entry.what, entry.multiplier, entry.epsilon,
                         entry.delta, entry.identity, RESERVED, dt.datetime.now(dt.UTC), None,
                     )  # fmt: skip
                     self._records.insert(cursor, "ledger", row)
+                    numbers.append(number)
 
         self._records.in_turn(work)
+        return tuple(numbers)
 
-    def settle(self, run: str, left: Iterable[str]) -> None:
-        """The run has ended: of these of its entries something has left, of others nothing."""
+    def settle(self, numbers: Collection[int], left: Iterable[str]) -> None:
+        """End the entries of these numbers: of `left` something has left, of others nothing.
+
+        A run's name does not tell its entries: another coordinator may give a run the same one.
+        """
         kept = set(left)
 
         def work(cursor: sql.Connection, _: int) -> None:
@@ -121,12 +139,13 @@ class Ledger:
                 self._records.rows(
                     cursor,
                     "UPDATE t SET state = $state, ended_at = $now "
-                    "WHERE run = $run AND what = $what AND state = 'reserved'",
+                    "WHERE list_contains($numbers, number) AND what = $what "
+                    "AND state = 'reserved'",
                     "ledger",
                     {
                         "state": SPENT if what in kept else RETURNED,
                         "now": dt.datetime.now(dt.UTC),
-                        "run": run,
+                        "numbers": list(numbers),
                         "what": what,
                     },
                 )
@@ -148,26 +167,24 @@ class Ledger:
             )
         return tuple((analyst, (a, b, c)) for analyst, a, b, c in rows)
 
-    def _new(
+    def _check(
         self,
         cursor: sql.Connection,
         analyst: str,
         table: Table,
         budget: Budget,
         entries: tuple[Entry, ...],
-    ) -> tuple[Entry, ...]:
-        """Those by which more leaves than has already."""
+    ) -> None:
+        """Raise PolicyError where these add to the account, and it would pass the budget."""
         before = Account(analyst, table, self._entries(cursor, analyst, table, budget))
-        after = before.after(entries)
-        new = after.entries[len(before.entries) :]
-        if new and after.epsilon(budget.delta) > budget.epsilon:
+        after = before.after(entries).epsilon(budget.delta)
+        if after > budget.epsilon and after > before.epsilon(budget.delta):
             window = "" if budget.seconds is None else f" within {days(budget.seconds)}"
             raise PolicyError(
                 f"its owner's policy has epsilon = {budget.epsilon:g} of {'.'.join(table[1:])} at "
                 f"delta = {budget.delta:g}{window}, and this run would pass it",
                 hint="EXPLAIN tells what is spent",
             )
-        return new
 
     def _entries(
         self, cursor: sql.Connection, analyst: str, table: Table, budget: Budget

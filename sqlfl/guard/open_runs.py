@@ -44,8 +44,8 @@ class OpenRuns:
         """What was reserved for the run, and of which nothing has left, is given back."""
         self._ended.pop(name, None)
         ended = self._runs.pop(name, None)
-        if ended is not None and ended.every.epsilon is not None:
-            self._ledger.settle(name, ended.left)
+        if ended is not None and ended.reserved:
+            self._ledger.settle(ended.reserved, ended.left)
 
     def check(self, request: ms.Message) -> None:
         """End the runs of which nothing was heard for long. Raises PolicyError where the request is

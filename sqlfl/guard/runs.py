@@ -90,6 +90,8 @@ class GovernedRun:
         self.request, self._slots, self._allowed = request, slots, allowed
         self._differencing, self._database = differencing, database
         self.left: set[str] = set()
+        self.reserved: tuple[int, ...] = ()
+        """Numbers of its entries in the ledger."""
         self.heard = 0.0
         """When a message was last answered, by the clock that `time.monotonic` reads."""
         self._most = request.often()

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +40,9 @@ from sqlfl.messages import Message
 from sqlfl.options.privacy import Privacy
 from sqlfl.party.party import PartyClient
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
-from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.schema import Client, FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.transport.base import Transport
+from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.guard.clinic import GRANT, PATIENTS, REQUEST, TESTS, TRAIN, ruled
 
@@ -72,9 +76,10 @@ def booked(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
 
 
 def spent(con: duckdb.DuckDBPyConnection, delta: float = 1e-4) -> float:
-    """By dp-accounting, of the rows as they are."""
+    """By dp-accounting, of the rows as they are: each draw of labels once."""
     rows = con.sql(
-        "SELECT multiplier, epsilon, delta FROM sqlfl.ledger WHERE state <> 'returned'"
+        """SELECT multiplier, epsilon, delta FROM sqlfl.ledger WHERE state <> 'returned'
+        QUALIFY identity = '' OR row_number() OVER (PARTITION BY identity ORDER BY number) = 1"""
     ).fetchall()
     mu = math.sqrt(sum(m**-2.0 for m, _, _ in rows if m))
     left = delta - sum(d for *_, d in rows)
@@ -93,9 +98,10 @@ def test_runs_are_added_up_and_end_at_the_budget(
     fed.sql(private(statistics="noised"))
     fewer = BOUNDS.replace("'bmi': [-1, 1], ", "")
     fed.sql(private(columns="p.age, t.crp, p.days", bounds=fewer))
-    assert [what for what, _ in booked(clinic)].count("labels") == 1
-    fed.sql(private(label=2))
-    assert [what for what, _ in booked(clinic)].count("labels") == 2
+    assert booked(clinic) == [("features", "spent"), ("labels", "spent")] * 4
+    with_one_draw = spent(clinic)
+    fed.sql(private(label=2, epsilon=0.01))
+    assert with_one_draw + 2 <= spent(clinic) < with_one_draw + 2.01
     before = spent(clinic)
     shown = sqlfl.owner(clinic).sql("SHOW BUDGETS").arrow().to_pylist()
     assert [row["table"] for row in shown] == [".".join(TABLE)]
@@ -446,10 +452,10 @@ def test_never_below_what_left_and_never_beyond(
         with sqlfl.owner(con) as owner:
             owner.sql("CREATE TRAINING POLICY p")
         ledger = Ledger(Records(con, "memory"))
-        for number, (entry, end) in enumerate(schedule):
+        for entry, end in schedule:
             before = ledger.account("a", TABLE, budget).epsilon(budget.delta)
             try:
-                ledger.reserve(str(number), "a", [(TABLE, budget, (entry,))])
+                numbers = ledger.reserve("r", "a", [(TABLE, budget, (entry,))])
             except PolicyError:
                 assert ledger.account("a", TABLE, budget).after((entry,)).epsilon(1e-5) > 5.0
                 assert ledger.account("a", TABLE, budget).epsilon(1e-5) == before
@@ -457,7 +463,7 @@ def test_never_below_what_left_and_never_beyond(
             if end != "returned":
                 left.append(entry)
             if end != "killed":
-                ledger.settle(str(number), [entry.what] if end == "spent" else [])
+                ledger.settle(numbers, [entry.what] if end == "spent" else [])
             distinct = {e.identity: e for e in left if e.identity}
             released = [e for e in left if not e.identity] + list(distinct.values())
             known = ledger.account("a", TABLE, budget).epsilon(budget.delta)
@@ -490,6 +496,67 @@ def test_two_coordinators_at_once(clinic: duckdb.DuckDBPyConnection) -> None:
     assert said.count("reserved") == 5
     assert said.count("refused") == 15
     assert Ledger(Records(clinic, "memory")).account("a", TABLE, budget).epsilon(1e-5) == 5.0
+
+
+NOISED = """TRAIN OR REPLACE MODEL {} USING logistic_regression TARGET ill
+  WITH (algorithm = 'sgd', epochs = 1) PRIVACY (label_epsilon = {})
+  FROM (SELECT t.crp, p.ill FROM clinic.patients p JOIN lab.tests t ON p.pid = t.pid)"""
+
+
+class Between:
+    """A transport on which `work` is done when keys are first asked for; then it is cut off."""
+
+    def __init__(self, inner: Transport, work: Callable[[], object]) -> None:
+        self._inner, self._work, self._done = inner, work, False
+
+    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+        if not self._done and any(isinstance(decode(data), ms.SendKeys) for _, data in requests):
+            self._done = True
+            self._work()
+            raise ConnectionError("gone")
+        return self._inner.exchange(requests)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def test_a_run_beside_one_that_is_dropped_keeps_its_entry(tmp_path: Path) -> None:
+    """The draw that both ask for was reserved by the first one, of which nothing leaves."""
+    with duckdb.connect(tmp_path / "clinic.duckdb") as con, duckdb.connect() as lab:
+        con.execute(PATIENTS)
+        lab.execute(TESTS)
+        ruled(con, "epsilon = 1.5, delta = 1e-6")
+
+        def federation(wrap: Callable[[Transport], Transport] | None = None) -> sqlfl.Federation:
+            found = sqlfl.Federation(progress=False, analyst="acme", wrap=wrap)
+            found.attach("clinic", con)
+            found.attach("lab", lab)
+            return found
+
+        with federation() as fed:
+            with (
+                federation(
+                    lambda inner: Between(inner, lambda: fed.sql(NOISED.format("b", 1.0)))
+                ) as dropped,
+                pytest.raises(ConnectionError, match="gone"),
+            ):
+                dropped.sql(NOISED.format("a", 1.0))
+            assert booked(con) == [("labels", "returned"), ("labels", "spent")]
+            assert spent(con) == 1.0
+            with pytest.raises(PolicyError, match="would pass it"):
+                fed.sql(NOISED.format("c", 0.9))
+
+
+def test_a_run_of_the_same_name_gives_back_what_is_its_own(
+    clinic: duckdb.DuckDBPyConnection,
+) -> None:
+    ruled(clinic)
+    budget, entry = Budget(5.0, 1e-5, None), Entry(LABELS, epsilon=1.0)
+    ledger = Ledger(Records(clinic, "memory"))
+    ledger.reserve("r", "a", [(TABLE, budget, (entry,))])
+    ledger.settle(ledger.reserve("r", "a", [(TABLE, budget, (entry,))]), ())
+    assert booked(clinic) == [("labels", "reserved"), ("labels", "returned")]
+    assert ledger.account("a", TABLE, budget).epsilon(1e-5) == 1.0
 
 
 KILLED = """

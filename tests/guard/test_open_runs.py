@@ -29,15 +29,15 @@ class Around:
     """What the runs are of: what is ended, stopped and settled."""
 
     ended: list[str] = field(default_factory=list)
-    settled: list[tuple[str, set[str]]] = field(default_factory=list)
+    settled: list[tuple[tuple[int, ...], set[str]]] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
     runs: OpenRuns = field(init=False)
 
     def __post_init__(self) -> None:
         self.runs = OpenRuns(self.ended.append, self.stopped.set, cast(Ledger, self))
 
-    def settle(self, run: str, left: Iterable[str]) -> None:
-        self.settled.append((run, set(left)))
+    def settle(self, numbers: tuple[int, ...], left: Iterable[str]) -> None:
+        self.settled.append((numbers, set(left)))
 
     def begin(self, name: str = "r", rules: TrainingPolicy = RULES) -> GovernedRun:
         run = begun(rules)
@@ -93,10 +93,11 @@ def test_a_run_of_which_nothing_is_heard_ends(around: Around, clock: SimpleNames
 def test_what_a_run_has_reserved_is_settled_once(around: Around) -> None:
     run = around.begin("r", TrainingPolicy(min_rows=1, min_cell=1, epsilon=1.0))
     run.left.add("labels")
+    run.reserved = (3, 4)
     around.begin("s")
     for name in ("r", "s", "gone", "r"):
         around.runs.finish(name)
-    assert around.settled == [("r", {"labels"})]
+    assert around.settled == [((3, 4), {"labels"})]
 
 
 def test_a_request_that_takes_too_long_ends_its_run(around: Around) -> None:
