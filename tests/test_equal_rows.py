@@ -16,6 +16,7 @@ from sqlfl.methods.lbfgs.coordinator import NEAR
 from sqlfl.transport.recording import Recorded
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
+from tests.conftest import Open
 from tests.databases import in_memory
 from tests.depth import combinations
 from tests.federations import Parties, merging
@@ -248,3 +249,23 @@ def test_protected_and_dropped_rows_stay_for_themselves(parties: Parties) -> Non
             with tap.taken() as recorded:
                 fed.sql(statement)
             assert not {"equal_rows", "send_equal_rows"} & {decode(r.data).kind for r in recorded}
+
+
+@pytest.mark.parametrize("algorithm", ["lbfgs", "sgd"])
+def test_labels_of_a_table_without_features_are_noised(database: Open, algorithm: str) -> None:
+    """Its slot is left out where equal rows are merged, and is asked what it has released."""
+    patients = "SELECT i AS pid, hash(i) % 2 = 0 AS ill FROM range(30) r(i)"
+    tests = "SELECT p AS pid, sin(k) AS crp FROM range(30) r(p), range(30) s(k) WHERE k <= p"
+    clinic = database(f"CREATE TABLE patients AS {patients}")
+    with tapped({"clinic": [clinic], "lab": [database(f"CREATE TABLE tests AS {tests}")]}) as (
+        fed,
+        tap,
+    ):
+        fed.sql(
+            f"""TRAIN MODEL m USING logistic_regression TARGET ill
+            WITH (algorithm = '{algorithm}', epochs = 2) PRIVACY (label_epsilon = 0.9)
+            FROM (SELECT t.crp, p.ill FROM clinic.patients p JOIN lab.tests t USING (pid))"""
+        )
+        assert "(0.9, 0)-DP" in fed.model("m").privacy.short
+        told = [type(decode(item.data)).__name__ for item in tap.transport.recorded]
+        assert ("EqualRows" in told, told.count("Releases")) == (True, 2)

@@ -95,9 +95,12 @@ class Prepared:
     """What the rounds begin with."""
 
     joined: Joined
+    """Of the slots with features, where equal rows are trained as one."""
     target: Targets
     protection: Protection | None
     problem: Problem
+    every: Joined
+    """Of all slots."""
 
 
 def prepared_for(
@@ -128,11 +131,12 @@ def prepared_for(
     progress.stage("encoding features")
     remark_on_features(plan, joined, channel, run, remark)
     protection = protect(plan, joined, target)
+    every = joined
     if written:
         joined, target = merge_equal_rows(plan, joined, target, channel, run)
     data = written_data(plan, joined, target) if written else found_data(plan, joined, target)
     problem = problem_of(plan, joined, data, loss, run, start, protection, executor)
-    return Prepared(joined, target, protection, problem)
+    return Prepared(joined, target, protection, problem, every)
 
 
 def problem_of(

@@ -257,7 +257,7 @@ def run_rounds(
             raise InternalError(f"{plan.algorithm} made no step")
         if not interrupt.is_set():
             check_kept(problem, kept.step.objective, algorithm.first, STEPS)
-        check_run(plan, joined, prepared.protection, line, run, watched.told)
+        check_run(plan, prepared.every, prepared.protection, line, run, watched.told)
         ending = _ending(step, kept.step, interrupt.is_set())
         # before anything is saved: a worker may be gone
         found = trained(kept, ending, interrupted=interrupt.is_set())

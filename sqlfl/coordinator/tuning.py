@@ -110,7 +110,7 @@ def tune(
         weighting = weighting_of(final, every, np.zeros(rows.number, bool), rows.target)
         problem = _problem(final, begun, rows, weighting, channel, run, executor)
         weighed = replace(rows.joined, weighting=weighting)
-        prepared = Prepared(weighed, rows.target, None, problem)
+        prepared = Prepared(weighed, rows.target, None, problem, begun.joined)
         with closing(problem.passes):
             trained = run_rounds(final, prepared, channel, channel, run, progress, started)
     return Tuned(trained, best, scores)
