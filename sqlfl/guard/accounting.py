@@ -12,8 +12,9 @@ from sqlfl.errors import PolicyError
 from sqlfl.guard import noising
 from sqlfl.guard.governance import JOIN, Ruling
 from sqlfl.guard.judging import has
-from sqlfl.guard.ledger import Budget, Ledger
-from sqlfl.guard.proposals import Asking, Read
+from sqlfl.guard.ledger import Asking, Budget, Ledger
+from sqlfl.guard.noising import budgets_of
+from sqlfl.guard.proposals import Read
 from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy, strictest
 from sqlfl.request import ALLOWED, REFUSED, Request, Verdict
@@ -34,8 +35,8 @@ class Accounting:
     ) -> tuple[tuple[Verdict, ...], Asking]:
         """What is refused; else what the run asks of the ledger."""
         tables = frozenset().union(*found.tables.values())
-        budgets = {t: noising.budget_of(strictest_of(ruling, [t])) for t in tables}
-        accounts = {table: budget for table, budget in budgets.items() if budget is not None}
+        budgets = {t: budgets_of(ruling.rules([t]), ruling.total_rules(t)) for t in tables}
+        accounts = {table: own for table, own in budgets.items() if own}
         if not accounts:
             return (), ()
         verdicts = tuple(_unnoised(request, found, accounts, ruling))
@@ -49,10 +50,12 @@ class Accounting:
         return (), asked
 
     def remains(self, asked: Asking) -> Iterator[Verdict]:
-        for table, budget, entries in asked:
-            account = self._ledger.account(self._analyst, table, budget)
-            now, after = account.epsilon(budget.delta), account.after(entries).epsilon(budget.delta)
-            words = f"epsilon of {'.'.join(table[1:])}: {now:.4g} of {budget.epsilon:g} is spent"
+        every = ((t, budget, entries) for t, budgets, entries in asked for budget in budgets)
+        for table, budget, entries in every:
+            account, delta = self._ledger.account(self._analyst, table, budget), budget.delta
+            now, after = account.epsilon(delta), account.after(entries).epsilon(delta)
+            name = ".".join(table[1:])
+            words = f"{budget.rule} of {name}: {now:.4g} of {budget.epsilon:g} is spent"
             yield Verdict(ms.CLIENT, f"{words}, {after:.4g} after this run", ALLOWED, "")
 
     def _asking(
@@ -60,7 +63,7 @@ class Accounting:
         request: Request,
         fragments: tuple[str, ...],
         found: Read,
-        accounts: Mapping[Table, Budget],
+        accounts: Mapping[Table, tuple[Budget, ...]],
     ) -> Asking:
         session = "" if self.lasting else self._session
         asked, start = [], 0
@@ -76,18 +79,20 @@ class Accounting:
 
 
 def _unnoised(
-    request: Request, found: Read, accounts: Mapping[Table, Budget], ruling: Ruling
+    request: Request, found: Read, accounts: Mapping[Table, tuple[Budget, ...]], ruling: Ruling
 ) -> Iterator[Verdict]:
     """All that would leave of these tables without noise that an account can be kept of."""
     readings = [own for of_slot in found.readings.values() for own in of_slot]
     for table, why in noising.unstable(accounts, readings, partial(ruling.may, JOIN)):
         name = ".".join(table[1:])
-        yield Verdict(ms.CLIENT, name, REFUSED, f"{has('epsilon')}, which takes {why}")
+        said = has(accounts[table][0].rule)
+        yield Verdict(ms.CLIENT, name, REFUSED, f"{said}, which takes {why}")
     for item in found.slots:
-        own = [accounts[table] for table in found.tables[item.slot] if table in accounts]
+        own = [accounts[table][0] for table in found.tables[item.slot] if table in accounts]
         if not own:
             continue
-        said, texts = has(f"epsilon = {own[0].epsilon:g}"), found.readings[item.slot]
+        said = has(f"{own[0].rule} = {own[0].epsilon:g}")
+        texts = found.readings[item.slot]
         for what, why in noising.hindrance(request, item, request.asked, texts):
             yield Verdict(item.slot, what, REFUSED, f"{said}, which takes {why}")
 

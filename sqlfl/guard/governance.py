@@ -68,6 +68,10 @@ class Ruling:
     analyst: str
     grants: tuple[Grant, ...]
     policies: Mapping[str, TrainingPolicy]
+    totals: Mapping[tuple[str, ...], frozenset[str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Of the tables of `grants`, policies with an epsilon_total under which anybody has them."""
 
     def of(self, table: Table) -> tuple[Grant, ...]:
         return self._grants.get(_key(table), ())
@@ -107,6 +111,10 @@ class Ruling:
         found = (self.policies[grant.policy].into for grant in self.grants)
         return frozenset(name.lower() for name in found if name is not None)
 
+    def total_rules(self, table: Table) -> list[TrainingPolicy]:
+        """Return the policies with an epsilon_total that hold of the table, whoever has it."""
+        return [self.policies[name] for name in sorted(self.totals.get(_key(table), ()))]
+
     def rules(self, tables: Iterable[Table]) -> list[TrainingPolicy]:
         """The policies under which these tables are granted."""
         names = {grant.policy for table in tables for grant in self.of(table)}
@@ -129,13 +137,14 @@ class Governance:
                 return None
             grants = self._grants(cursor)
         now = now or dt.datetime.now(dt.UTC)
-        own = (
-            grant
-            for grant in grants
-            if grant.analyst == analyst and (grant.until is None or now < grant.until)
-        )
+        held = [grant for grant in grants if grant.until is None or now < grant.until]
+        own = tuple(grant for grant in held if grant.analyst == analyst)
         rules = {name: policy for name, (_, policy) in policies.items()}
-        return Ruling(analyst, tuple(own), MappingProxyType(rules))
+        totals: dict[tuple[str, ...], frozenset[str]] = {}
+        for key in {_key(grant.table) for grant in own}:
+            names = {grant.policy for grant in held if _key(grant.table) == key}
+            totals[key] = frozenset(n for n in names if rules[n].epsilon_total is not None)
+        return Ruling(analyst, own, MappingProxyType(rules), MappingProxyType(totals))
 
     def governs(self) -> bool:
         """Whether its owner has made policies, whatever they say."""

@@ -31,12 +31,11 @@ from sqlfl.guard.governance import (
 from sqlfl.guard.homes import Home
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
-from sqlfl.guard.ledger import Ledger
+from sqlfl.guard.ledger import Asking, Ledger
 from sqlfl.guard.models import Models
 from sqlfl.guard.modes import against, allowances
 from sqlfl.guard.open_runs import OpenRuns
 from sqlfl.guard.proposals import (
-    Asking,
     Proposal,
     Read,
     not_known_again,

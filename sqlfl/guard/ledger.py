@@ -13,6 +13,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.guard.records import Records, time_of
@@ -28,12 +29,23 @@ TRIES = 200
 
 @dataclass(frozen=True)
 class Budget:
-    """Of the rows of one table, for one analyst."""
+    """Of the rows of one table, for one analyst or for all together."""
 
     epsilon: float
     delta: float
     seconds: float | None
     """Of any window of this length; None for ever."""
+    total: bool = False
+    """Of all analysts together."""
+
+    @property
+    def rule(self) -> str:
+        """The rule of a policy that it is of."""
+        return "epsilon_total" if self.total else "epsilon"
+
+
+Asking: TypeAlias = "tuple[tuple[Table, tuple[Budget, ...], tuple[Entry, ...]], ...]"
+"""What a run asks of accounts: tables, their budgets, and what leaves of a row of each."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +107,23 @@ class Ledger:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def check(self, analyst: str, asked: Iterable[tuple[Table, Budget, tuple[Entry, ...]]]) -> None:
+    def check(self, analyst: str, asked: Asking) -> None:
         """Raises PolicyError where these would pass a budget."""
         with closing(self._records.cursor()) as cursor:
-            for table, budget, entries in asked:
-                self._check(cursor, analyst, table, budget, entries)
+            for table, budgets, entries in asked:
+                self._check(cursor, analyst, table, budgets, entries)
 
-    def reserve(
-        self, run: str, analyst: str, asked: Iterable[tuple[Table, Budget, tuple[Entry, ...]]]
-    ) -> tuple[int, ...]:
+    def reserve(self, run: str, analyst: str, asked: Asking) -> tuple[int, ...]:
         """Write all of the run's entries, or none, and return their numbers. Raises PolicyError
         where they would pass a budget."""
-        given = list(asked)
         numbers: list[int] = []
 
         def work(cursor: sql.Connection, _: int) -> None:
             numbers.clear()
             ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "ledger")
             number = last or 0
-            for table, budget, entries in given:
-                self._check(cursor, analyst, table, budget, entries)
+            for table, budgets, entries in asked:
+                self._check(cursor, analyst, table, budgets, entries)
                 for entry in entries:
                     number += 1
                     row = (
@@ -153,12 +162,12 @@ class Ledger:
         self._records.in_turn(work)
 
     def account(self, analyst: str, table: Table, budget: Budget) -> Account:
-        """What counts now."""
+        """Return what counts now; `analyst` does not matter of a budget of all."""
         with closing(self._records.cursor()) as cursor:
             return Account(analyst, table, self._entries(cursor, analyst, table, budget))
 
     def accounts(self) -> tuple[tuple[str, Table], ...]:
-        """(analyst, table) of all that there are."""
+        """Return the analyst and the table of each account of one analyst."""
         with closing(self._records.cursor()) as cursor:
             rows = self._records.rows(
                 cursor,
@@ -172,19 +181,21 @@ class Ledger:
         cursor: sql.Connection,
         analyst: str,
         table: Table,
-        budget: Budget,
+        budgets: Iterable[Budget],
         entries: tuple[Entry, ...],
     ) -> None:
-        """Raise PolicyError where these add to the account, and it would pass the budget."""
-        before = Account(analyst, table, self._entries(cursor, analyst, table, budget))
-        after = before.after(entries).epsilon(budget.delta)
-        if after > budget.epsilon and after > before.epsilon(budget.delta):
-            window = "" if budget.seconds is None else f" within {days(budget.seconds)}"
-            raise PolicyError(
-                f"its owner's policy has epsilon = {budget.epsilon:g} of {'.'.join(table[1:])} at "
-                f"delta = {budget.delta:g}{window}, and this run would pass it",
-                hint="EXPLAIN tells what is spent",
-            )
+        """Raise PolicyError where these add to an account, and it would pass its budget."""
+        for budget in budgets:
+            before = Account(analyst, table, self._entries(cursor, analyst, table, budget))
+            after = before.after(entries).epsilon(budget.delta)
+            if after > budget.epsilon and after > before.epsilon(budget.delta):
+                window = "" if budget.seconds is None else f" within {days(budget.seconds)}"
+                raise PolicyError(
+                    f"its owner's policy has {budget.rule} = {budget.epsilon:g} of "
+                    f"{'.'.join(table[1:])} at delta = {budget.delta:g}{window}, and this run "
+                    "would pass it",
+                    hint="EXPLAIN tells what is spent",
+                )
 
     def _entries(
         self, cursor: sql.Connection, analyst: str, table: Table, budget: Budget
@@ -193,11 +204,17 @@ class Ledger:
             cursor,
             """SELECT what, multiplier, epsilon, delta, identity, epoch_us(reserved_at),
             epoch_us(ended_at), state FROM t
-            WHERE analyst = $analyst AND lower("database") = lower($a)
+            WHERE ($total OR analyst = $analyst) AND lower("database") = lower($a)
             AND lower("schema") = lower($b) AND lower(name) = lower($c) AND state <> 'returned'
             ORDER BY number""",
             "ledger",
-            {"analyst": analyst, "a": table[0], "b": table[1], "c": table[2]},
+            {
+                "total": budget.total,
+                "analyst": analyst,
+                "a": table[0],
+                "b": table[1],
+                "c": table[2],
+            },
         )
         since = None
         if budget.seconds is not None:

@@ -13,7 +13,7 @@ from sqlfl.errors import InternalError
 from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry, account_epsilon
 from sqlfl.guard.scopes import Column, Table
 from sqlfl.guard.tree import Reading
-from sqlfl.options.policies import TrainingPolicy
+from sqlfl.options.policies import TrainingPolicy, strictest
 from sqlfl.options.privacy import EPSILON, Privacy
 from sqlfl.privacy.accountant import budget
 from sqlfl.privacy.mechanisms import label_epsilon
@@ -41,10 +41,18 @@ SLACK = 1e-9
 """Relative: of μ², for rounding in what is subtracted."""
 
 
-def budget_of(rules: TrainingPolicy) -> Budget | None:
-    if rules.epsilon is None:
-        return None
-    return Budget(rules.epsilon, rules.delta, rules.per)
+def budgets_of(
+    rules: Iterable[TrainingPolicy], totals: Iterable[TrainingPolicy]
+) -> tuple[Budget, ...]:
+    """Return the budgets of a table: of one analyst by the `rules` that it is granted under to
+    them, and of all together by those with an epsilon_total under which anybody has it."""
+    own, whole = tuple(rules), tuple(totals)
+    found = []
+    if own and (least := strictest(own)).epsilon is not None:
+        found.append(Budget(least.epsilon, least.delta, least.per))
+    if whole and (least := strictest(whole)).epsilon_total is not None:
+        found.append(Budget(least.epsilon_total, least.delta, least.per, total=True))
+    return tuple(found)
 
 
 def hindrance(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from sqlfl import messages as ms
 from sqlfl.guard import noising
 from sqlfl.guard.governance import Ruling
 from sqlfl.guard.judging import has
-from sqlfl.guard.ledger import Budget, Entry
+from sqlfl.guard.ledger import Asking
 from sqlfl.guard.marks import marked
 from sqlfl.guard.runs import GovernedRun, Parts
 from sqlfl.guard.scopes import Table
@@ -20,8 +19,6 @@ from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import REFUSED, Request, Verdict
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 from sqlfl.udfs import sql
-
-Asking: TypeAlias = tuple[tuple[Table, Budget, tuple[Entry, ...]], ...]
 
 
 @dataclass(frozen=True)

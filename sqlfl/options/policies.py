@@ -175,15 +175,22 @@ class TrainingPolicy:
         "features and labels is noised then, or refused",
         default_text="no account",
     )
+    epsilon_total: float | None = option(
+        number(0, above=True),
+        None,
+        "what the runs of all analysts together may come to, of each row of the table: the least "
+        "of all policies under which it is granted to anybody",
+        default_text="no account",
+    )
     delta: float = option(
         OptionType("a number greater than 0 and less than 1", _read_share),
         DELTA,
-        "at which that epsilon holds, and max_epsilon",
+        "at which epsilon, epsilon_total and max_epsilon hold",
     )
     per: float | None = option(
         LENGTH,
         None,
-        "epsilon holds of any window of this length",
+        "epsilon and epsilon_total hold of any window of this length",
         default_text="for ever",
     )
     rounds: int = option(
@@ -316,7 +323,7 @@ def strictest(policies: Iterable[TrainingPolicy]) -> TrainingPolicy:
 def _strictest(found: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
     if not found:
         raise OptionError("there is no policy to apply")
-    counted = [p for p in found if p.epsilon is not None]
+    counted = [p for p in found if p.epsilon is not None or p.epsilon_total is not None]
     noised = [p for p in found if p.noises_features]
     return TrainingPolicy(
         min_rows=max(p.min_rows for p in found),
@@ -332,6 +339,7 @@ def _strictest(found: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
         kinds=_common([p.kinds for p in found]),
         approval=min((p.approval for p in found), key=(ALWAYS, FIRST_TIME, NEVER).index),
         epsilon=_least(p.epsilon for p in found),
+        epsilon_total=_least(p.epsilon_total for p in found),
         delta=min((p.delta for p in (*counted, *noised)), default=DELTA),
         per=_longest([p.per for p in counted]),
         runs_per_day=_least(p.runs_per_day for p in found),

@@ -16,11 +16,11 @@ from sqlfl.guard.governance import PREDICT, Governance, Roles, definition_of
 from sqlfl.guard.keeping import left
 from sqlfl.guard.ledger import Budget, Ledger, days
 from sqlfl.guard.names import Names
-from sqlfl.guard.noising import budget_of
+from sqlfl.guard.noising import budgets_of
 from sqlfl.guard.records import Records
 from sqlfl.guard.scopes import Table
 from sqlfl.options.entries import entries_of
-from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy, strictest
+from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy
 from sqlfl.options.types import shown
 from sqlfl.ownership import statements as st
 from sqlfl.ownership.places import Given, Places
@@ -198,37 +198,44 @@ class Owner:
         return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
 
     def _budgets(self) -> Result:
-        """Of each account that there is, and of each grant under a policy that wants one."""
-        rulings = {grant.analyst: None for grant in self._governance.grants()}
-        found = {
-            (analyst, grant.table): None
-            for analyst in rulings
-            for ruling in [self._governance.ruling(analyst)]
-            if ruling is not None
-            for grant in ruling.grants
-            if ruling.policies[grant.policy].epsilon is not None
-        }
+        """Show each account that there is, each that a grant's policy wants, and those of all
+        analysts together, whose analyst is NULL."""
+        analysts = {grant.analyst: None for grant in self._governance.grants()}
+        found = dict.fromkeys(self._ledger.accounts())
+        totals: dict[Table, Budget] = {}
+        rulings = (self._governance.ruling(analyst) for analyst in analysts)
+        for ruling in (ruling for ruling in rulings if ruling is not None):
+            for grant in ruling.grants:
+                budgets = budgets_of(ruling.rules([grant.table]), ruling.total_rules(grant.table))
+                if budgets:
+                    found[ruling.analyst, grant.table] = None
+                for budget in budgets:
+                    if budget.total:
+                        totals[grant.table] = budget
         rows = []
-        for analyst, table in sorted({*found, *self._ledger.accounts()}):
-            ruling = self._governance.ruling(analyst)
-            rules = [] if ruling is None else ruling.rules([table])
-            budget = budget_of(strictest(rules)) if rules else None
-            shown = budget or Budget(math.inf, DELTA, None)
-            account = self._ledger.account(analyst, table, shown)
-            spent = account.epsilon(shown.delta)
-            rows.append(
-                {
-                    "analyst": analyst,
-                    "table": ".".join(table),
-                    "epsilon": None if budget is None else budget.epsilon,
-                    "delta": shown.delta,
-                    "per": None if shown.seconds is None else days(shown.seconds),
-                    "spent": spent,
-                    "remains": None if budget is None else max(budget.epsilon - spent, 0.0),
-                    "entries": len(account.entries),
-                }
-            )
+        for analyst, table in sorted(found):
+            held = self._governance.ruling(analyst)
+            own = budgets_of([] if held is None else held.rules([table]), ())
+            rows.append(self._budget(analyst, table, own[0] if own else None))
+        rows += [self._budget(None, table, totals[table]) for table in sorted(totals)]
         return Result(pa.Table.from_pylist(rows, schema=_BUDGETS))
+
+    def _budget(
+        self, analyst: str | None, table: Table, budget: Budget | None
+    ) -> dict[str, str | float | None]:
+        shown = budget or Budget(math.inf, DELTA, None)
+        account = self._ledger.account(analyst or "", table, shown)
+        spent = account.epsilon(shown.delta)
+        return {
+            "analyst": analyst,
+            "table": ".".join(table),
+            "epsilon": None if budget is None else budget.epsilon,
+            "delta": shown.delta,
+            "per": None if shown.seconds is None else days(shown.seconds),
+            "spent": spent,
+            "remains": None if budget is None else max(budget.epsilon - spent, 0.0),
+            "entries": len(account.entries),
+        }
 
     def _disclosures(self) -> Result:
         rows = [asdict(item) for item in left(self._records)]

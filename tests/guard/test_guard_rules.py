@@ -563,7 +563,7 @@ def test_what_training_may_release_is_of_the_slots_own_table(
     )  # fmt: skip
     other = ("memory", "main", "other")
     for run, entries in (("r", two), ("s", labels)):
-        asked = ((TABLE, budget, entries), (other, budget, nine))
+        asked = ((TABLE, (budget,), entries), (other, (budget,), nine))
         monkeypatch.setattr(party.guard._accounting, "asked", lambda *_, found=asked: ((), found))
         party.propose(run, **ACCOUNT)
     assert allowed == [{0: pytest.approx(0.25)}, {}]

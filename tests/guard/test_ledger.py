@@ -326,6 +326,49 @@ def test_other_analysts_have_accounts_of_their_own(
     assert analysts == ["acme", "umbrella"]
 
 
+def test_a_total_is_of_all_analysts(
+    fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, database: Open
+) -> None:
+    """It holds of all who have the table, also under a policy that does not say so."""
+    ruled(clinic, "epsilon = 4, epsilon_total = 4.5, delta = 1e-4")
+    with sqlfl.owner(clinic) as owner, sqlfl.connect(analyst="b", progress=False) as other:
+        owner.sql("CREATE TRAINING POLICY s")
+        owner.sql(GRANT.replace("acme", "b").replace("UNDER r", "UNDER s"))
+        other.attach("clinic", clinic)
+        other.attach("lab", database(TESTS))
+        with pytest.raises(PolicyError, match=r"epsilon_total = 4\.5, which takes noised labels"):
+            other.sql(TRAIN)
+        fed.sql(private())
+        told = " ".join(str(other.explain(private(epsilon=0.1))).split())
+        assert "epsilon_total of main.patients: 3 of 4.5 is spent" in told
+        with pytest.raises(PolicyError, match=r"epsilon_total = 4\.5 of main\.patients at delta"):
+            other.sql(private())
+        other.sql(private(epsilon=0.5))
+        rows = owner.sql("SHOW BUDGETS").arrow().to_pylist()
+        assert [(row["analyst"], row["epsilon"]) for row in rows] == [
+            ("acme", 4.0), ("b", None), (None, 4.5),
+        ]  # fmt: skip
+        assert rows[2]["spent"] == pytest.approx(spent(clinic), rel=1e-9)
+        assert max(row["spent"] for row in rows[:2]) < rows[2]["spent"] <= 4.5
+        assert rows[2]["entries"] == 4
+        owner.sql("REVOKE ALL ON patients FROM 'acme'")
+        other.sql(TRAIN)  # under the policy without an account alone
+        assert len(owner.sql("SHOW BUDGETS").arrow()) == 2
+
+
+def test_a_total_passes_by_windows_of_its_own(clinic: duckdb.DuckDBPyConnection) -> None:
+    ruled(clinic)
+    ledger = Ledger(Records(clinic, "memory"))
+    budgets = (Budget(9.0, 1e-5, None), Budget(2.0, 1e-5, 3600.0, total=True))
+    entry = Entry(LABELS, epsilon=1.5)
+    ledger.settle(ledger.reserve("r", "a", ((TABLE, budgets, (entry,)),)), [LABELS])
+    with pytest.raises(PolicyError, match=r"epsilon_total = 2 of .* within 1 hours"):
+        ledger.check("b", ((TABLE, budgets, (entry,)),))
+    clinic.execute("UPDATE sqlfl.ledger SET ended_at = now() - INTERVAL 2 HOURS")
+    ledger.check("b", ((TABLE, budgets, (entry,)),))
+    assert ledger.account("a", TABLE, budgets[0]).epsilon(1e-5) == 1.5
+
+
 # -- a coordinator that lies -----------------------------------------------------------------------
 
 
@@ -455,7 +498,7 @@ def test_never_below_what_left_and_never_beyond(
         for entry, end in schedule:
             before = ledger.account("a", TABLE, budget).epsilon(budget.delta)
             try:
-                numbers = ledger.reserve("r", "a", [(TABLE, budget, (entry,))])
+                numbers = ledger.reserve("r", "a", ((TABLE, (budget,), (entry,)),))
             except PolicyError:
                 assert ledger.account("a", TABLE, budget).after((entry,)).epsilon(1e-5) > 5.0
                 assert ledger.account("a", TABLE, budget).epsilon(1e-5) == before
@@ -472,9 +515,10 @@ def test_never_below_what_left_and_never_beyond(
             assert ledger.account("b", TABLE, budget).entries == ()
 
 
-def test_two_coordinators_at_once(clinic: duckdb.DuckDBPyConnection) -> None:
+@pytest.mark.parametrize("total", [False, True])
+def test_coordinators_at_once(clinic: duckdb.DuckDBPyConnection, total: bool) -> None:
     ruled(clinic)
-    budget = Budget(5.0, 1e-5, None)
+    budget = Budget(5.0, 1e-5, None, total=total)
     entry = Entry(LABELS, epsilon=1.0)
     said: list[str] = []
 
@@ -483,7 +527,8 @@ def test_two_coordinators_at_once(clinic: duckdb.DuckDBPyConnection) -> None:
             ledger = Ledger(Records(con, "memory"))
             for number in range(5):
                 try:
-                    ledger.reserve(f"{name} {number}", "a", [(TABLE, budget, (entry,))])
+                    analyst = name if total else "a"
+                    ledger.reserve(f"{name} {number}", analyst, ((TABLE, (budget,), (entry,)),))
                     said.append("reserved")
                 except PolicyError:
                     said.append("refused")
@@ -553,8 +598,8 @@ def test_a_run_of_the_same_name_gives_back_what_is_its_own(
     ruled(clinic)
     budget, entry = Budget(5.0, 1e-5, None), Entry(LABELS, epsilon=1.0)
     ledger = Ledger(Records(clinic, "memory"))
-    ledger.reserve("r", "a", [(TABLE, budget, (entry,))])
-    ledger.settle(ledger.reserve("r", "a", [(TABLE, budget, (entry,))]), ())
+    ledger.reserve("r", "a", ((TABLE, (budget,), (entry,)),))
+    ledger.settle(ledger.reserve("r", "a", ((TABLE, (budget,), (entry,)),)), ())
     assert booked(clinic) == [("labels", "reserved"), ("labels", "returned")]
     assert ledger.account("a", TABLE, budget).epsilon(1e-5) == 1.0
 

@@ -68,9 +68,18 @@ def of_labels(label: LabelNoise | None, *readings: Reading, **own: Any) -> list[
 
 
 def test_a_budget_is_of_a_policy_that_has_one() -> None:
-    assert noising.budget_of(TrainingPolicy()) is None
-    rules = TrainingPolicy(epsilon=3.0, delta=1e-5, per=60.0)
-    assert noising.budget_of(rules) == Budget(3.0, 1e-5, 60.0)
+    nothing = TrainingPolicy()
+    assert noising.budgets_of([nothing], ()) == noising.budgets_of([], ()) == ()
+    one, other = (TrainingPolicy(epsilon=e, delta=1e-5, per=60.0) for e in (3.0, 2.0))
+    assert noising.budgets_of([one, nothing], ()) == (Budget(3.0, 1e-5, 60.0),)
+    assert noising.budgets_of([one, other], ()) == (Budget(2.0, 1e-5, 60.0),)
+    whole = TrainingPolicy(epsilon_total=5.0, delta=1e-7)
+    less = TrainingPolicy(epsilon_total=4.0, delta=1e-4, per=60.0)
+    assert noising.budgets_of([nothing], [whole]) == (Budget(5.0, 1e-7, None, total=True),)
+    assert noising.budgets_of([one], [whole, less]) == (
+        Budget(3.0, 1e-5, 60.0),
+        Budget(4.0, 1e-7, None, total=True),
+    )
 
 
 def test_features_are_trained_on_with_noise() -> None:
