@@ -73,6 +73,8 @@ class Table:
     """The database's own estimate; None for views."""
     catalog: str | None = None
     """Of a database that the party attached to its connection; None for the connection's own."""
+    keyed: bool = False
+    """Its owner has said what identifies a row: noise of labels follows from that."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,9 @@ class SlotSpecification:
     marked: bool = field(default=False, metadata=LEFT_OUT)
     """The fragments end with `sqlfl_mark`, by which a row is known again in other runs: a party's
     own, which never travels."""
+    drawn_by: tuple[tuple[str, ...], ...] | None = field(default=None, metadata=LEFT_OUT)
+    """Of each fragment the columns of `sqlfl_base` that noise of its labels follows from, none for
+    the whole row: a party's own, which never travels."""
 
 
 def specifications_to_json(slots: tuple[SlotSpecification, ...]) -> str:
@@ -297,6 +302,8 @@ def _check_specification(item: SlotSpecification) -> None:
     for key in item.keys:
         for kind in key.types:
             check_type(kind)
+    if item.drawn_by is not None and len(item.drawn_by) != len(indices):
+        raise ValueError(f"{len(item.drawn_by)} keys of rows of {len(indices)} fragments")
     parts = () if item.combination is None else item.combination.parts
     if parts and (len(set(parts)) < len(parts) or {index for _, index in parts} != {*indices}):
         raise ValueError("the clients' fragments are not those of the slot")
@@ -338,7 +345,9 @@ class Listing(NamedTuple):
 def listing_to_json(listing: Listing) -> str:
     """For the `Tables` message of sqlfl.messages."""
     listed = tuple(
-        _ListedTable(t.schema, t.name, [(c.name, c.type) for c in t.columns], t.rows, t.catalog)
+        _ListedTable(
+            t.schema, t.name, [(c.name, c.type) for c in t.columns], t.rows, t.catalog, t.keyed
+        )
         for t in listing.tables
     )
     open_ = tuple((p.catalog, p.schema, p.writable, p.database) for p in listing.places)
@@ -350,7 +359,7 @@ def listing_from_json(text: str) -> Listing:
     listing = from_json(_Listing, text)
     places = tuple(Place(*place) for place in listing.places)
     tables = tuple(
-        Table(item.schema, item.name, _columns(item.columns), item.rows, item.catalog)
+        Table(item.schema, item.name, _columns(item.columns), item.rows, item.catalog, item.keyed)
         for item in listing.tables
     )
     return Listing(places, tables, listing.fleeting, listing.governed)
@@ -363,6 +372,7 @@ class _ListedTable:
     columns: object
     rows: int | None
     catalog: str | None
+    keyed: bool = field(default=False, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,11 @@ def converted(
     if spec.weight:
         chosen.append(sql.named(_weight(next(left)[0]), "w"))
     if spec.base:
+        base: exp.Expr
         base, column = next(left)
+        row_key = () if spec.drawn_by is None else spec.drawn_by[spec.fragments.index(index)]
+        if row_key:
+            base, column = _by_key(base, column, row_key)
         draw = sql.call("hash", base) if spec.folds else _draw(base, column)
         chosen.append(sql.named(draw, "draw"))
     chosen += [sql.named(next(left)[0], f"id{k}") for k in spec.identifiers]
@@ -149,6 +153,20 @@ def _draw(base: exp.Expr, column: Column) -> exp.Expr:
         base = _without_zone(base, exp.DataType.build(column.type, dialect="duckdb"))
     row = sql.call("encode", sql.call("coalesce", sql.text(base), sql.string("")))
     return sql.call("array_slice", keys.tag(row), sql.number(1), sql.number(DRAW_BYTES))
+
+
+def _by_key(base: exp.Expr, column: Column, key: Sequence[str]) -> tuple[exp.Expr, Column]:
+    """The values of these columns of a row, which is `base`, as a row of their own."""
+    parts: list[exp.Expr] = [
+        sql.call("struct_extract", base.copy(), sql.string(name)) for name in key
+    ]
+    if ZONED in column.type:
+        row = exp.DataType.build(column.type, dialect="duckdb")
+        kinds = {part.name.lower(): part.args["kind"] for part in row.expressions}
+        parts = [
+            _without_zone(part, kinds[name.lower()]) for part, name in zip(parts, key, strict=True)
+        ]
+    return sql.call("row", *parts), Column(column.name, "STRUCT")
 
 
 def _without_zone(value: exp.Expr, kind: exp.DataType) -> exp.Expr:

@@ -3,12 +3,14 @@
 The noise of a row is not drawn, it follows: from an HMAC of the row's content, its label and its
 number among equal rows, under a key that only this client has. So the joined copies of a row have
 one label; asking again, now or in a later run, gives the same one, and averaging gains nothing;
-and rows that are equal have noise each of their own.
+and rows that are equal have noise each of their own. Where the table's owner has said what
+identifies a row (KEY), that stands for its content: a row that changes in other columns keeps its
+noise.
 
-Each mechanism, ε, bounds or set of classes, and each way to the label (sqlfl.udfs.label_ways) has a
-key of its own, so that two releases of one row are independent, and their ε add up. With other
-features, over other rows, and written otherwise, as far as that is seen, a label has the noise that
-it had.
+Each mechanism, ε, bounds or set of classes, each way to the label (sqlfl.udfs.label_ways), and each
+choice of columns that identify a row has a key of its own, so that two releases of one row are
+independent, and their ε add up. With other features, over other rows, and written otherwise, as far
+as that is seen, a label has the noise that it had.
 
 The key follows from a secret that the client has put on disk before (sqlfl.udfs.label_secret).
 """
@@ -16,7 +18,9 @@ The key follows from a secret that the client has put on disk before (sqlfl.udfs
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +34,9 @@ from sqlfl.privacy.specification import LabelNoise
 from sqlfl.udfs import keys, sql
 from sqlfl.udfs.label_ways import way_to_label
 from sqlfl.udfs.rows import Snapshot
+
+RowKeys: TypeAlias = "Sequence[tuple[str, ...]]"
+"""Of each fragment the columns that identify a row; none for its whole content."""
 
 
 def noised_labels(snapshot: Snapshot) -> tuple[Array, tuple[str, ...], Array]:
@@ -62,16 +69,18 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
     """uint64 (a, 2): uniform, per active row."""
     words = np.empty((snapshot.active, 2), np.uint64)
     content = sql.expression("encode(CAST(y AS VARCHAR))")
+    indices = snapshot.specification.fragments
     ways = [way_to_label(snapshot.con, fragment) for fragment in snapshot.fragments]
-    pairs = sorted(zip(ways, snapshot.specification.fragments, strict=True))
-    for way, members in groupby(pairs, key=lambda pair: pair[0]):
+    row_keys = snapshot.specification.drawn_by or [()] * len(indices)
+    places = sorted(zip(ways, row_keys, indices, strict=True))
+    for (way, row_key), members in groupby(places, key=lambda place: place[:2]):
         query = sql.query(
             "SELECT r, $noise AS noise FROM $active WHERE fragment IN ($indices)",
             noise=snapshot.numbered(content),
             active=snapshot.active_table,
-            indices=[sql.number(index) for _, index in members],
+            indices=[sql.number(index) for *_, index in members],
         )
-        snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way)))
+        snapshot.create("noise", query, keys.pads(_key(snapshot.draws, label, way, row_key)))
         listing = sql.query("SELECT r, noise FROM $made", made=snapshot.table("noise"))
         with sql.batches(snapshot.con, listing) as reader:
             found = reader.read_all()
@@ -80,10 +89,32 @@ def _words(snapshot: Snapshot, label: LabelNoise) -> npt.NDArray[np.uint64]:
     return words
 
 
-def _key(secret: bytes, label: LabelNoise, way: str) -> bytes:
+def drawn_rows(snapshot: Snapshot) -> tuple[Array, Array]:
+    """What labels are drawn from, of all rows that have one, whether they are active or not yet:
+    uint64 (n,) each, a hash of what stands for the row, and one of that and its label."""
+    query = sql.query(
+        """SELECT md5_number_lower(hex(draw)) AS who,
+        md5_number_lower(hex(draw) || ' ' || CAST(y AS VARCHAR)) AS what
+        FROM $raw WHERE y IS NOT NULL""",
+        raw=snapshot.table("raw"),
+    )
+    found = sql.columns(snapshot.con, query)
+    return found["who"].astype(np.uint64), found["what"].astype(np.uint64)
+
+
+def draw_of(secret: bytes, label: LabelNoise, ways: Sequence[str], row_keys: RowKeys) -> str:
+    """The name of a draw of labels: the same where the same noise would come of the same rows."""
+    keyed = zip(ways, row_keys, strict=True)
+    whole = [_key(secret, label, way, row_key).hex() for way, row_key in sorted(keyed)]
+    return keys.derive(secret, "name of a draw", *whole).hex()
+
+
+def _key(secret: bytes, label: LabelNoise, way: str, row_key: Sequence[str]) -> bytes:
     bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
     how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes)]
-    return keys.derive(secret, "labels", json.dumps(how), way)
+    # before there were keys of rows this had no such part, and labels are to stay as they are
+    told = [json.dumps(row_key)] if row_key else []
+    return keys.derive(secret, "labels", json.dumps(how), way, *told)
 
 
 def _codes(snapshot: Snapshot, classes: tuple[str, ...]) -> Array:

@@ -116,7 +116,13 @@ class _Assembly:
         places = {identity: place for place, (identity, _) in enumerate(ordered)}
         fragments = tuple(
             Fragment(
-                place, w.client, w.select, w.rows, w.virtual, places[w.kept] if w.links else None
+                place,
+                w.client,
+                w.select,
+                w.rows,
+                w.virtual,
+                places[w.kept] if w.links else None,
+                keyed=w.keyed,
             )
             for place, (_, (w, *_)) in enumerate(ordered)
         )

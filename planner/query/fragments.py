@@ -40,6 +40,7 @@ class Written:
     links: bool = False
     repeat: int = 0
     """How many equal ones of the block go before it, where each must give its rows for itself."""
+    keyed: bool = False
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -78,7 +79,10 @@ class Writer:
             select = self._real(branch, kept)
             for links in (False, True) if kept else (False,):
                 rows = 0 if links else _rows(branch)
-                written = Written(self.number, branch.client, select, rows, False, links)
+                keyed = len(branch.sources) == 1 and branch.sources[0].keyed
+                written = Written(
+                    self.number, branch.client, select, rows, False, links, keyed=keyed
+                )
                 if optional:
                     seen.append(written.identity)
                     written = replace(written, repeat=seen.count(written.identity) - 1)

@@ -57,6 +57,8 @@ class Source:
     """A row of its table may stand in several of its rows."""
     lefts: tuple[LeftOn, ...] = ()
     """The LEFT JOINs of the fragment that it stands on the right of, the outermost first."""
+    keyed: bool = False
+    """Its owner has said what identifies a row of the table."""
 
 
 @dataclass(frozen=True)

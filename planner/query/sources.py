@@ -71,8 +71,9 @@ class Sources:
             item = self.tables.emitted(client, table)
             names = {folded(c.name) for c in table.columns} | self.tables.schemas([client])
             source = Source(
-                self.fresh("@"), item, table.name, paths[0], table.rows, frozenset(names), paths[1:]
-            )
+                self.fresh("@"), item, table.name, paths[0], table.rows, frozenset(names),
+                paths[1:], keyed=table.keyed,
+            )  # fmt: skip
             parts.append((client, source))
         common, lacking = self._columns(found)
         hidden = _hidden(found)

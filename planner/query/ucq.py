@@ -77,6 +77,9 @@ class Fragment:
     """Of a party that combines: what its clients evaluate, each with its own `client` and `select`,
     and the index that it has here. This one's rows are all of theirs, and its `select` is one of
     them."""
+    keyed: bool = False
+    """Its rows are those of a table whose owner has said what identifies one: noise of labels
+    follows from that."""
 
     @property
     def links(self) -> bool:

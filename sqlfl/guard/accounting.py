@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 
@@ -12,23 +11,30 @@ from sqlfl.errors import PolicyError
 from sqlfl.guard import noising
 from sqlfl.guard.governance import JOIN, Ruling
 from sqlfl.guard.judging import has
-from sqlfl.guard.ledger import Asking, Budget, Ledger
+from sqlfl.guard.ledger import Asking, Budget, Demand, Ledger
 from sqlfl.guard.noising import budgets_of
-from sqlfl.guard.proposals import Read
+from sqlfl.guard.proposals import Read, row_keys_of
 from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy, strictest
 from sqlfl.request import ALLOWED, REFUSED, Request, Verdict
+from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import sql
+from sqlfl.udfs.label_noise import draw_of
 from sqlfl.udfs.label_ways import way_to_label
 
 
 class Accounting:
-    """Of one client's analyst. lasting : noise of labels is the same in all sessions."""
+    """Of one client's analyst. draws : the key that noise of a slot's labels follows from; raises
+    Error where it cannot be kept."""
 
-    def __init__(self, con: sql.Connection, analyst: str, ledger: Ledger) -> None:
-        self._con, self._analyst, self._ledger = con, analyst, ledger
-        self._session = secrets.token_hex(16)
-        self.lasting = False
+    def __init__(
+        self,
+        con: sql.Connection,
+        analyst: str,
+        ledger: Ledger,
+        draws: Callable[[SlotSpecification], bytes],
+    ) -> None:
+        self._con, self._analyst, self._ledger, self._draws = con, analyst, ledger, draws
 
     def asked(
         self, request: Request, fragments: tuple[str, ...], found: Read, ruling: Ruling
@@ -42,7 +48,7 @@ class Accounting:
         verdicts = tuple(_unnoised(request, found, accounts, ruling))
         if verdicts:
             return verdicts, ()
-        asked = self._asking(request, fragments, found, accounts)
+        asked = self._asking(request, fragments, found, accounts, ruling)
         try:
             self._ledger.check(self._analyst, asked)
         except PolicyError as error:
@@ -50,7 +56,7 @@ class Accounting:
         return (), asked
 
     def remains(self, asked: Asking) -> Iterator[Verdict]:
-        every = ((t, budget, entries) for t, budgets, entries in asked for budget in budgets)
+        every = ((own.table, budget, own.entries) for own in asked for budget in own.budgets)
         for table, budget, entries in every:
             account, delta = self._ledger.account(self._analyst, table, budget), budget.delta
             now, after = account.epsilon(delta), account.after(entries).epsilon(delta)
@@ -64,17 +70,23 @@ class Accounting:
         fragments: tuple[str, ...],
         found: Read,
         accounts: Mapping[Table, tuple[Budget, ...]],
+        ruling: Ruling,
     ) -> Asking:
-        session = "" if self.lasting else self._session
-        asked, start = [], 0
+        asked: list[Demand] = []
+        start = 0
         with closing(sql.waiting(self._con.cursor)) as cursor:
             for item in found.slots:
                 texts = fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)
                 own = [table for table in found.tables[item.slot] if table in accounts]
-                ways = [way_to_label(cursor, text) for text in texts] if own and item.target else []
-                entries = noising.entries(request, item, ways, session) if own else ()
-                asked += [(table, accounts[table], entries) for table in own]
+                row_keys = row_keys_of(item, found.readings[item.slot], ruling)
+                label = None if item.privacy is None else item.privacy.label
+                draw = ""
+                if own and label is not None and row_keys is not None:
+                    ways = [way_to_label(cursor, text) for text in texts]
+                    draw = draw_of(self._draws(item), label, ways, row_keys)
+                entries = noising.entries(request, item, draw) if own else ()
+                asked += [Demand(table, accounts[table], entries, item.slot) for table in own]
         return tuple(asked)
 
 

@@ -23,6 +23,8 @@ from sqlfl.schema import folded
 from sqlfl.udfs import sql
 
 TRAIN, JOIN, LABEL, IDENTIFY, PREDICT = "train", "join", "label", "identify", "predict"
+KEY = "key"
+"""What identifies a row for ever: it lets nobody do anything."""
 COLUMN_ROLES = (TRAIN, JOIN, LABEL, IDENTIFY)
 """What columns are granted for; PREDICT is of the whole table."""
 
@@ -60,6 +62,11 @@ class Grant:
     definition: str
     """Of a view, and of all that it reads: a digest of their texts; empty of a table."""
 
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns of KEY, in one order however they are written."""
+        return tuple(sorted(self.roles.columns.get(KEY, ())))
+
 
 @dataclass(frozen=True)
 class Ruling:
@@ -72,6 +79,10 @@ class Ruling:
         default_factory=lambda: MappingProxyType({})
     )
     """Of the tables of `grants`, policies with an epsilon_total under which anybody has them."""
+    keys: Mapping[tuple[str, ...], tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """Of the tables of `grants` their KEY, whoever's grant says it; none where nobody's does."""
 
     def of(self, table: Table) -> tuple[Grant, ...]:
         return self._grants.get(_key(table), ())
@@ -115,6 +126,10 @@ class Ruling:
         """Return the policies with an epsilon_total that hold of the table, whoever has it."""
         return [self.policies[name] for name in sorted(self.totals.get(_key(table), ()))]
 
+    def key(self, table: Table) -> tuple[str, ...]:
+        """Return the columns that identify a row of the table; none where nobody has said it."""
+        return self.keys.get(_key(table), ())
+
     def rules(self, tables: Iterable[Table]) -> list[TrainingPolicy]:
         """The policies under which these tables are granted."""
         names = {grant.policy for table in tables for grant in self.of(table)}
@@ -141,10 +156,15 @@ class Governance:
         own = tuple(grant for grant in held if grant.analyst == analyst)
         rules = {name: policy for name, (_, policy) in policies.items()}
         totals: dict[tuple[str, ...], frozenset[str]] = {}
+        keys: dict[tuple[str, ...], tuple[str, ...]] = {}
         for key in {_key(grant.table) for grant in own}:
-            names = {grant.policy for grant in held if _key(grant.table) == key}
+            every = [grant for grant in held if _key(grant.table) == key]
+            names = {grant.policy for grant in every}
             totals[key] = frozenset(n for n in names if rules[n].epsilon_total is not None)
-        return Ruling(analyst, own, MappingProxyType(rules), MappingProxyType(totals))
+            keys[key] = next((grant.row_key for grant in every if grant.row_key), ())
+        return Ruling(
+            analyst, own, MappingProxyType(rules), MappingProxyType(totals), MappingProxyType(keys)
+        )
 
     def governs(self) -> bool:
         """Whether its owner has made policies, whatever they say."""
@@ -229,11 +249,23 @@ class Governance:
         definition: str,
     ) -> int:
         """The number of the grant; `definition`: the table's, where it is. Raises Error where there
-        is no such policy."""
+        is no such policy, or where the table has another KEY by another grant."""
         with self._records.writing() as cursor:
             names = self._names(cursor)
             if folded(policy) not in names:
                 raise _no_policy(policy, names)
+            now = dt.datetime.now(dt.UTC)
+            asked = Grant(0, analyst, table, roles, policy, until, definition).row_key
+            for other in self._grants(cursor) if asked else ():
+                ended = other.until is not None and other.until <= now
+                if _key(other.table) == _key(table) and other.row_key not in ((), asked):
+                    if ended:
+                        continue
+                    raise Error(
+                        f"{'.'.join(table[1:])} has KEY ({', '.join(other.row_key)}) by its grant "
+                        f"to {other.analyst}, and a table has one",
+                        hint=f"REVOKE KEY ON {'.'.join(table[1:])} FROM '{other.analyst}' first",
+                    )
             ((last,),) = self._records.rows(cursor, "SELECT max(number) FROM t", "grants")
             number = (last or 0) + 1
             row = (

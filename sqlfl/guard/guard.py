@@ -31,13 +31,14 @@ from sqlfl.guard.governance import (
 from sqlfl.guard.homes import Home
 from sqlfl.guard.judging import has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
-from sqlfl.guard.ledger import Asking, Ledger
+from sqlfl.guard.ledger import Asking, Drawn, Ledger
 from sqlfl.guard.models import Models
 from sqlfl.guard.modes import against, allowances
 from sqlfl.guard.open_runs import OpenRuns
 from sqlfl.guard.proposals import (
     Proposal,
     Read,
+    check_keys,
     not_known_again,
     parts_of,
     told_of,
@@ -111,7 +112,7 @@ class Guard:
         self._reader = Fragments(analyst, self._place)
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
-        self._accounting = Accounting(con, analyst, self._ledger)
+        self._accounting = Accounting(con, analyst, self._ledger, slots.draws)
         self._differencing = Differencing(records, analyst)
         self._keeping = Keeping(client, analyst, records)
         self._known: tuple[int, float, Ruling | None] | None = None
@@ -249,7 +250,6 @@ class Guard:
         reply = answer(request)
         assert isinstance(reply, ms.Tables)
         told = listing_from_json(reply.tables)
-        self._accounting.lasting = not told.fleeting
         kept = []
         for table in told.tables:
             path = (
@@ -262,7 +262,9 @@ class Guard:
             granted = ruling.columns(path)
             columns = tuple(c for c in table.columns if c.name in granted)
             if columns:
-                kept.append(replace(table, columns=columns, rows=_about(table.rows)))
+                keyed = bool(ruling.key(path))
+                told_ = replace(table, columns=columns, rows=_about(table.rows), keyed=keyed)
+                kept.append(told_)
         schemas = {(t.catalog or self._place[0], t.schema or self._place[1]) for t in kept}
         written = {(self._place[0], name) for name in ruling.written}
         own = tuple(
@@ -323,18 +325,25 @@ class Guard:
         allowed = {
             item.slot: most
             for item in found.slots
-            for table, _, entries in asked
-            if table in found.tables[item.slot]
-            for most in [noising.allowance(item, entries)]
+            for demand in asked
+            if demand.slot == item.slot
+            for most in [noising.allowance(item, demand.entries)]
             if most is not None
         } | dict(allowances(request, found, rules))
-        parts = {item.slot: parts_of(item, found, rules) for item in found.slots}
+        parts = {item.slot: parts_of(item, found, rules, ruling) for item in found.slots}
         run = GovernedRun(
             request, rules, every, self._slots, allowed, parts, self._differencing, self._place[0]
         )
         while len(self._proposals) >= MOST_PROPOSALS:
             self._proposals.pop(next(iter(self._proposals)))
-        self._proposals[propose.run] = Proposal(ruling, run, propose, told, views, asked)
+        keys = {
+            table: key
+            for item in found.slots
+            if parts[item.slot].drawn_by is not None
+            for table in found.tables[item.slot]
+            if (key := ruling.key(table))
+        }
+        self._proposals[propose.run] = Proposal(ruling, run, propose, told, views, asked, keys)
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
     def _answered(
@@ -357,6 +366,8 @@ class Guard:
         self, propose: ms.Propose | ms.Rehearse, ruling: Ruling
     ) -> tuple[Mapping[Table, str], Read]:
         slots = specifications_from_json(propose.specification)
+        if any(item.drawn_by is not None or item.marked for item in slots):
+            raise PolicyError("a specification that says what a party finds out itself")
         if len(propose.fragments) > MOST_FRAGMENTS:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
@@ -399,19 +410,21 @@ class Guard:
             raise refusal(f"hours = '{run.every.hours}'")
         if len(self._runs) >= run.every.open_runs:
             raise refusal(f"open_runs = {run.every.open_runs}")
-        if proposal.asked:
-            run.reserved = self._ledger.reserve(request.run, self._analyst, proposal.asked)
+        check_keys(self._con, proposal.keys)
         start = 0
         try:
             if run.every.runs_per_day is not None:
                 self._governance.begin(
                     request.run, self._analyst, proposal.digest, run.every.runs_per_day
                 )
+            reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
+            assert isinstance(reply, ms.Prepared)
+            # of the rows as they are now; nothing has left
+            if proposal.asked:
+                run.reserved = self._reserved(request.run, proposal)
             # last, as a run that does not begin leaves the approval as it was
             if run.every.approval != NEVER:
                 self._approvals.use(self._analyst, proposal.digest, run.every.approval)
-            reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
-            assert isinstance(reply, ms.Prepared)
             for item in specifications_from_json(request.specification):
                 counted = reply.rows[start : start + len(item.fragments)]
                 start += len(item.fragments)
@@ -423,6 +436,17 @@ class Guard:
             raise
         self._runs.begin(request.run, run)
         return reply
+
+    def _reserved(self, run: str, proposal: Proposal) -> tuple[int, ...]:
+        """The numbers of the run's entries in the ledger."""
+        drawn: dict[int, Drawn] = {}
+        for demand in proposal.asked:
+            if any(entry.identity for entry in demand.entries) and demand.slot not in drawn:
+                parts = proposal.run.parts[demand.slot]
+                of_tables = zip(parts.tables.values(), parts.drawn_by or (), strict=True)
+                known = all(key for table, key in of_tables if table is not None)
+                drawn[demand.slot] = Drawn(*self._slots.drawn(run, demand.slot), known_again=known)
+        return self._ledger.reserve(run, self._analyst, proposal.asked, drawn)
 
     # -- names ------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def allowances(
     Nothing of the run is refused."""
     for item in found.slots:
         if NOISED in _demanded(item, rules[item.slot], _of(request, item)):
-            most = noising.allowance(item, noising.entries(request, item, (), ""))
+            most = noising.allowance(item, noising.entries(request, item, ""))
             assert most is not None
             yield item.slot, most
 

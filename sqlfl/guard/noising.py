@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -154,14 +152,9 @@ def unstable(
             yield table, CONDITIONS
 
 
-def entries(
-    request: Request, item: SlotSpecification, ways: Sequence[str], session: str
-) -> tuple[Entry, ...]:
-    """What leaves of a row of the slot's table in the whole run, at most.
-
-    ways : to the labels of its fragments (sqlfl.udfs.label_ways); `session` is of noise that is
-    drawn anew in each, empty where it lasts.
-    """
+def entries(request: Request, item: SlotSpecification, draw: str) -> tuple[Entry, ...]:
+    """What leaves of a row of the slot's table in the whole run, at most; `draw` names that of its
+    labels (sqlfl.udfs.label_noise.draw_of)."""
     found = []
     privacy = privacy_of(request)
     epsilon = None if privacy is None else privacy.epsilon
@@ -171,15 +164,13 @@ def entries(
         found.append(Entry(FEATURES, multiplier=1.0 / mu, delta=threshold))
     label = None if item.privacy is None else item.privacy.label
     if item.target and label is not None:
-        found.append(
-            Entry(LABELS, epsilon=epsilon_of(label), identity=_identity(label, ways, session))
-        )
+        found.append(Entry(LABELS, epsilon=epsilon_of(label), identity=draw))
     return tuple(found)
 
 
 def features_epsilon(request: Request, item: SlotSpecification, delta: float) -> float:
     """Of all that the run may tell of a row's features, where nothing hinders that."""
-    own = [entry for entry in entries(request, item, (), "") if entry.what == FEATURES]
+    own = [entry for entry in entries(request, item, "") if entry.what == FEATURES]
     return account_epsilon(own, delta)
 
 
@@ -200,10 +191,3 @@ def epsilon_of(label: LabelNoise) -> float:
     """That holds of a row's label."""
     classes = None if label.bounds is not None else len(label.classes)
     return label_epsilon(label.mechanism, label.epsilon, classes)
-
-
-def _identity(label: LabelNoise, ways: Sequence[str], session: str) -> str:
-    """Of noise that follows from these (sqlfl.udfs.label_noise): equal ones are one draw."""
-    bounds = None if label.bounds is None else [float(bound) for bound in label.bounds]
-    how = [label.mechanism, float(label.epsilon), bounds, sorted(label.classes), *ways, session]
-    return hashlib.sha256(json.dumps(how).encode()).hexdigest()

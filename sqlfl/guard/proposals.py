@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from sqlglot import exp
+
 from sqlfl import messages as ms
+from sqlfl.errors import PolicyError
 from sqlfl.guard import noising
 from sqlfl.guard.governance import Ruling
 from sqlfl.guard.judging import has
@@ -33,11 +36,35 @@ class Proposal:
     """What each table's definition is."""
     asked: Asking
     """Of the ledger."""
+    keys: Mapping[Table, tuple[str, ...]]
+    """What identifies rows of tables whose labels are noised, as their owner says."""
 
     @property
     def told(self) -> str:
         """What it is, for who looks at what has left."""
         return told_of(self.run.request, self.views)
+
+
+def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:
+    """Raise PolicyError where the KEY of one of these does not identify its rows now."""
+    with closing(sql.waiting(con.cursor)) as cursor:
+        for table, names in tables.items():
+            columns = [sql.column(name) for name in names]
+            query = sql.query(
+                """SELECT count(*), count(DISTINCT encode(CAST($row AS VARCHAR))),
+                count(*) FILTER (WHERE $missing) FROM $table""",
+                row=sql.call("row", *columns),
+                missing=exp.or_(*(sql.is_null(column.copy()) for column in columns)),
+                table=exp.table_(table[2], db=table[1], catalog=table[0], quoted=True),
+            )
+            ((rows, distinct, missing),) = sql.fetch(cursor, query)
+            if missing or distinct < rows:
+                fault = "is NULL in a row" if missing else "is the same in several rows"
+                raise PolicyError(
+                    f"the KEY of {'.'.join(table[1:])}, which noise of its labels follows from, "
+                    f"{fault}",
+                    hint="ask its owner: a KEY is to be unique, and never NULL",
+                )
 
 
 def told_of(request: Request, tables: Iterable[Table]) -> str:
@@ -59,13 +86,28 @@ class Read:
         return tuple(own.canonical for readings in self.readings.values() for own in readings)
 
 
-def parts_of(item: SlotSpecification, found: Read, rules: Mapping[int, TrainingPolicy]) -> Parts:
+def row_keys_of(
+    item: SlotSpecification, readings: Sequence[Reading], ruling: Ruling
+) -> tuple[tuple[str, ...], ...] | None:
+    """Of each fragment the columns that noise of its labels follows from: the KEY of the table that
+    `sqlfl_base` is a row of, none for whole rows. None where no labels are noised."""
+    if not item.target or not item.base or item.privacy is None or item.privacy.label is None:
+        return None
+    base = len(item.features) + item.target + item.weight
+    tables = (own.outputs[base].whole for own in readings)
+    return tuple(() if table is None else ruling.key(table) for table in tables)
+
+
+def parts_of(
+    item: SlotSpecification, found: Read, rules: Mapping[int, TrainingPolicy], ruling: Ruling
+) -> Parts:
     readings = zip(item.fragments, found.readings[item.slot], strict=True)
     tables = {
         number: None if own.nobodys else next(iter(own.tables), None) for number, own in readings
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
-    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made)
+    row_keys = row_keys_of(item, found.readings[item.slot], ruling)
+    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys)
 
 
 def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:
@@ -94,8 +136,8 @@ def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[V
 
 
 def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Parts]) -> ms.Prepare:
-    """With what rows are known again by, where that is needed."""
-    if all(own.least is None for own in parts.values()):
+    """With what rows are known again by and labels are drawn by, where that is needed."""
+    if all(own.least is None and own.drawn_by is None for own in parts.values()):
         return request
     slots: list[SlotSpecification] = []
     texts: list[str] = []
@@ -105,6 +147,7 @@ def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Par
             own = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)
             own_parts = parts[item.slot]
+            item = replace(item, drawn_by=own_parts.drawn_by)
             if own_parts.least is not None:
                 item = replace(item, marked=True)
                 tables = (own_parts.tables[number] for number in item.fragments)

@@ -78,6 +78,16 @@ LEDGER = {
     "reserved_at": "TIMESTAMPTZ",
     "ended_at": "TIMESTAMPTZ",
 }
+DRAWS = {
+    "identity": "VARCHAR",
+    "state": "VARCHAR",
+    "most": "INTEGER",
+    "who": "BLOB",
+    "what": "BLOB",
+    "drawn_at": "TIMESTAMPTZ",
+}
+"""Of draws of labels the states that tables were in: hashes that no earlier state has, and how
+often one row had been drawn by then at most; 0 where rows are not known again."""
 SEEN = {
     "analyst": "VARCHAR",
     "database": "VARCHAR",
@@ -101,6 +111,7 @@ TABLES = {
     "requests": REQUESTS,
     "runs": RUNS,
     "ledger": LEDGER,
+    "draws": DRAWS,
     "seen": SEEN,
     "models": MODELS,
     "chain": RECORD,

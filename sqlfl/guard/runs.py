@@ -19,6 +19,7 @@ from sqlfl.guard.masked import in_clear
 from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.request import Request, checkpoint_of
+from sqlfl.schema import SlotSpecification
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
 NUMBER = 8
@@ -51,6 +52,14 @@ class Slots(Protocol):
     def taken(self, run: str, slot: int) -> tuple[Array, Array]:
         """`Snapshot.taken`."""
 
+    def draws(self, item: SlotSpecification) -> bytes:
+        """The key that noise of the slot's labels follows from. Raises Error where it cannot be
+        kept."""
+
+    def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
+        """What the slot's labels are drawn from, once it is prepared: uint64 (n,) each, a hash of
+        what stands for a row, and one of that and its label."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -64,6 +73,8 @@ class Parts:
     """Rows have ids once their join keys are asked for."""
     made: int = 0
     """Numbers that TRANSFORM makes of a row once it is active."""
+    drawn_by: tuple[tuple[str, ...], ...] | None = None
+    """Of each fragment the columns that identify a row, where labels are noised."""
 
 
 class GovernedRun:

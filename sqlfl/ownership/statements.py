@@ -11,13 +11,14 @@ from sqlfl.errors import nearest
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 
-ROLES = ("TRAIN", "JOIN", "LABEL", "IDENTIFY")
-"""Granted on columns; PREDICT is of the whole table."""
+ROLES = ("TRAIN", "JOIN", "LABEL", "IDENTIFY", "KEY")
+"""Granted on columns; PREDICT is of the whole table, and KEY says what identifies its rows."""
 STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
 _SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS", "DISCLOSURES")
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
 _GRANT = (
-    "GRANT TRAIN (column, ...), JOIN (column, ...), LABEL (column), PREDICT, IDENTIFY (column) "
+    "GRANT TRAIN (column, ...), JOIN (column, ...), LABEL (column), PREDICT, IDENTIFY (column), "
+    "KEY (column, ...) "
     "ON table TO 'analyst' UNDER policy [UNTIL DATE '2027-06-30']"
 )
 _APPROVE = "APPROVE REQUEST 17"
@@ -174,6 +175,8 @@ class _Reader(Clauses):
     def _columns(self, role: str) -> tuple[Word, ...] | None:
         self.expect("(", f"after {role}", _GRANT)
         if self.accept("*"):
+            if role == "KEY":
+                raise self.fail("KEY takes the columns that identify a row, not *", hint=_GRANT)
             self.expect(")", "after *", _GRANT)
             return None
         found = [self.name("a column")]

@@ -11,16 +11,22 @@ from sqlfl.party.operator import client_of
 from sqlfl.party.requests import check_options
 from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.second_moments import moments_sensitivity
+from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import sql
 from sqlfl.udfs.cells import smallest
 from sqlfl.udfs.connection import size_of
+from sqlfl.udfs.label_noise import drawn_rows
 
 
 class Slots:
     """Of a client's runs (sqlfl.guard.runs.Slots)."""
 
-    def __init__(self, find: Callable[[str, int], SlotState]) -> None:
-        self._find = find
+    def __init__(
+        self,
+        find: Callable[[str, int], SlotState],
+        draws: Callable[[SlotSpecification], bytes],
+    ) -> None:
+        self._find, self.draws = find, draws
 
     def shape(self, run: str, slot: int) -> tuple[int, int | None]:
         """Categories of a feature of the slot, at most, and rows of its smallest cell."""
@@ -52,6 +58,10 @@ class Slots:
 
     def taken(self, run: str, slot: int) -> tuple[Array, Array]:
         return self._find(run, slot).snapshot.taken()
+
+    def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
+        """What the slot's labels are drawn from (sqlfl.udfs.label_noise.drawn_rows)."""
+        return drawn_rows(self._find(run, slot).snapshot)
 
     def limit(self, run: str, slot: int, squared_mu: float) -> None:
         """Training of the slot, which has begun, releases no more of a row than that. Raises

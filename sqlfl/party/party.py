@@ -84,7 +84,7 @@ class PartyClient(Server):
         self._blocks: Blocks = MemoryBlocks() if blocks is None else blocks
         self._labels = LabelSecret() if labels is None else labels
         self._listings = Listings()
-        slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot])
+        slots = limits.Slots(lambda run, slot: self._runs[run].slots[slot], self._draws)
         try:
             self._cursors = Cursors(con)
             told = str(client), analyst, self._end, self.interrupt, slots

@@ -108,12 +108,30 @@ def _again(own: Setting, epsilon: float) -> str:
     if not own.fleeting:
         return (
             "Every further run that asks for the same label in the same way, with the same "
-            "label_epsilon, shows the same noised labels, and adds nothing."
+            f"label_epsilon, shows the same noised labels, and adds nothing. {_drawn_by(own)}"
         )
     return (
         f"Labels are drawn anew in each session, and whenever the database is attached in it, for "
         f"{own.fleeting}: m draws are (m · {upwards(epsilon)}, 0)-DP together."
     )
+
+
+def _drawn_by(own: Setting) -> str:
+    """What noise of labels follows from, and so what draws it anew."""
+    keyed = [table for table, held in own.labelled.items() if held]
+    whole = [table for table, held in own.labelled.items() if not held]
+    said = []
+    if keyed:
+        said.append(
+            f"Label noise of {listed(keyed)} follows from the key that its owner has declared: a "
+            "row is drawn anew only where its label changes."
+        )
+    if whole:
+        said.append(
+            f"Label noise of {listed(whole)} follows from the whole row, as no key is declared: a "
+            "row that changes in any column is drawn anew, and each draw adds its ε."
+        )
+    return " ".join(said)
 
 
 # -- features -------------------------------------------------------------------------------------
@@ -225,7 +243,11 @@ def summary(own: Setting) -> tuple[str, ...]:
 def _label_in_short(own: Setting) -> str:
     epsilon = own.label_epsilon
     if epsilon is not None:
-        return f"Labels: ({upwards(epsilon)}, 0)-DP for {own.label.alone}, against {own.readers()}."
+        keyed = all(own.labelled.values())
+        return (
+            f"Labels: ({upwards(epsilon)}, 0)-DP for {own.label.alone}, against {own.readers()}; "
+            f"drawn again where {'its label' if keyed else 'anything in its row'} changes."
+        )
     if own.elsewhere:
         return "Labels: none, the coordinator sees them in clear."
     return f"Labels: none, but they are sent to nobody: the coordinator is at {own.plan.at}."
@@ -349,8 +371,7 @@ def _noised_labels(own: Setting) -> Iterator[str]:
     yield (
         "Another label_epsilon, label_mechanism, bounds or classes is another draw, and so is a "
         "label, table, view or subquery that is written otherwise and not seen to be the same: the "
-        "ε of all draws of a label add up. A row that has changed in any column is drawn anew; "
-        "that it has changed may show."
+        f"ε of all draws of a label add up. {_drawn_by(own)} That a row has changed may show."
     )
     bounds = own.privacy.label_bounds
     if bounds is not None:

@@ -19,7 +19,7 @@ from sqlfl.privacy.events import Gaussian, PoissonBinomial
 from sqlfl.privacy.protection import BinomialSums, Protection
 from sqlfl.privacy.specification import RoundNoise
 from sqlfl.report.card import upwards
-from sqlfl.report.units import Unit, label_of, listed
+from sqlfl.report.units import Unit, label_of, listed, tables_of
 
 if TYPE_CHECKING:
     from sqlfl.privacy.calibration import Calibration
@@ -200,6 +200,16 @@ class Setting:
     @property
     def label(self) -> Unit:
         return label_of(self.plan.ucq.slots)
+
+    @cached_property
+    def labelled(self) -> dict[str, bool]:
+        """The tables with labels, and whether their owner has said what identifies a row."""
+        return {
+            table: all(f.keyed for f in slot.evaluated if not f.virtual)
+            for slot in self.plan.ucq.slots
+            if slot.target
+            for table in tables_of(slot)
+        }
 
     @property
     def classes(self) -> int | None:

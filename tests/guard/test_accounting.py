@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from sqlfl.options.privacy import Privacy
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.request import REFUSED, Request
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.label_noise import draw_of
 from sqlfl.udfs.label_ways import way_to_label
 from tests.databases import in_memory
 
@@ -82,11 +83,15 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
         yield found
 
 
+def drawing(secret: bytes) -> Callable[[SlotSpecification], bytes]:
+    return lambda item: secret * 32
+
+
 @pytest.fixture
 def accounting(con: duckdb.DuckDBPyConnection) -> Accounting:
     records = Records(con, "memory")
     Governance(records).put_policy("r", TrainingPolicy(), replace=False)
-    return Accounting(con, "acme", Ledger(records))
+    return Accounting(con, "acme", Ledger(records), drawing(b"1"))
 
 
 Asked = tuple[list[tuple[int, str]], list[tuple[str, list[str]]]]
@@ -101,7 +106,7 @@ def asked(
     assert {own.state for own in verdicts} <= {REFUSED}
     return (
         [(own.slot, own.rule) for own in verdicts],
-        [(table[2], [entry.what for entry in own]) for table, _, own in entries],
+        [(own.table[2], [entry.what for entry in own.entries]) for own in entries],
     )
 
 
@@ -117,28 +122,38 @@ def test_an_account_is_asked_where_one_is_kept(accounting: Accounting) -> None:
 def test_labels_are_of_their_own_fragments(
     accounting: Accounting, con: duckdb.DuckDBPyConnection
 ) -> None:
-    accounting.lasting = True
     alone = accounting.asked(REQUEST, (TEXT.format("kept"),), read((slot(), reading(KEPT))), RULING)
     ways = [way_to_label(con, TEXT.format("kept"))]
-    expected = noising.entries(REQUEST, slot(), ways, "")
-    assert [entries for _, _, entries in alone[1]] == [expected]
+    expected = noising.entries(REQUEST, slot(), draw_of(b"1" * 32, LABEL, ways, [()]))
+    assert [own.entries for own in alone[1]] == [expected]
     texts = (TEXT.format("free"), TEXT.format("kept"))
     both = read((slot(), reading(FREE)), (slot(1), reading(KEPT)))
-    assert accounting.asked(REQUEST, texts, both, RULING) == alone
+    verdicts, (demand,) = accounting.asked(REQUEST, texts, both, RULING)
+    assert (verdicts, (demand._replace(slot=0),)) == alone
 
 
-def test_noise_that_does_not_last_is_of_the_session(
+def test_a_draw_is_of_the_key_that_it_follows_from(
     accounting: Accounting, con: duckdb.DuckDBPyConnection
 ) -> None:
-    def identity(own: Accounting) -> str:
+    """A database that is attached twice, or keeps no secret, has several: each is a draw."""
+
+    def identity(own: Accounting, held: Ruling = RULING) -> str:
         texts = (TEXT.format("kept"),)
-        ((_, _, (entry,)),) = own.asked(REQUEST, texts, read((slot(), reading(KEPT))), RULING)[1]
+        ((*_, (entry,), _),) = own.asked(REQUEST, texts, read((slot(), reading(KEPT))), held)[1]
         return entry.identity
 
-    other = Accounting(con, "acme", Ledger(Records(con, "memory")))
-    assert identity(accounting) == identity(accounting) != identity(other)
-    accounting.lasting = other.lasting = True
-    assert identity(accounting) == identity(other)
+    ledger = Ledger(Records(con, "memory"))
+    same, other = (Accounting(con, "acme", ledger, drawing(own)) for own in (b"1", b"2"))
+    assert identity(accounting) == identity(same) != identity(other)
+    keyed = replace(RULING, keys={KEPT: ("k",)})
+    assert identity(accounting) == identity(accounting, keyed)  # of no row of the table
+    outputs = (OUTPUTS[0], replace(OUTPUTS[1], whole=KEPT))
+    whole = read((slot(), reading(KEPT, outputs=outputs)))
+    found = [
+        accounting.asked(REQUEST, (TEXT.format("kept"),), whole, held)[1][0].entries[0].identity
+        for held in (RULING, keyed)
+    ]
+    assert found[0] == identity(accounting) != found[1]
 
 
 def test_what_leaves_without_noise_is_refused_under_an_account(accounting: Accounting) -> None:
@@ -183,7 +198,7 @@ def test_what_has_left_may_leave_again_whatever_the_budget_is_by_now(
     assert asked(accounting, found, ruling(kept=0.5))[0] == []
     other = read((slot(privacy=None, target=False, base=False), reading(KEPT)))
     assert asked(accounting, other, ruling(kept=0.5))[0] == []
-    accounting._session = "another one"  # and so another draw
+    accounting._draws = drawing(b"3")  # and so another draw
     assert len(asked(accounting, found, ruling(kept=0.5))[0]) == 1
 
 

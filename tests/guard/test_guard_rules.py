@@ -19,7 +19,7 @@ from sqlfl.guard import guard as guarding
 from sqlfl.guard.fragments import Fragments
 from sqlfl.guard.governance import Grant, Roles, Ruling
 from sqlfl.guard.guard import LASTING, LONGEST_REQUEST, MOST_FRAGMENTS, MOST_PROPOSALS, Guard
-from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Entry
+from sqlfl.guard.ledger import FEATURES, LABELS, Budget, Demand, Entry
 from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun
 from sqlfl.guard.scopes import Column, Output, Table
@@ -244,7 +244,6 @@ def test_granted_columns_of_granted_tables_are_all_that_there_is(made: Make) -> 
     assert [column.name for column in found.tables[0].columns] == ["pid", "age", "days"]
     assert (found.tables[0].rows, found.fleeting, found.governed) == (100, "it is in memory", True)
     assert [place.schema for place in found.places] == ["main"]
-    assert not party.guard._accounting.lasting
     # it need not be looked up again
     listed = party.guard._reader.listed
     assert listed.columns[TABLE] == ("pid", "age", "days", "salary")
@@ -277,7 +276,6 @@ def test_tables_of_other_places_are_granted_there(made: Make) -> None:
         own = listing_from_json(reply.tables)
         assert [table.rows for table in own.tables] == ([] if rows is None else [rows])
         assert {(place.catalog, place.schema) for place in own.places} == found
-    assert party.guard._accounting.lasting
 
 
 @pytest.mark.parametrize(
@@ -537,7 +535,7 @@ def test_what_is_reserved_of_an_account(made: Make) -> None:
     party.fails = RuntimeError("out of memory")
     with pytest.raises(RuntimeError):
         party.begin("s", **ACCOUNT)
-    assert states(made.con)[1:] == [("s", "returned")]
+    assert states(made.con)[1:] == []
     less = made(replace(OPEN, epsilon=0.9))
     ((state, rule),) = less.verdicts(**ACCOUNT)[:1]
     assert (state, "epsilon = 0.9" in rule) == ("refused", True)
@@ -563,7 +561,7 @@ def test_what_training_may_release_is_of_the_slots_own_table(
     )  # fmt: skip
     other = ("memory", "main", "other")
     for run, entries in (("r", two), ("s", labels)):
-        asked = ((TABLE, (budget,), entries), (other, (budget,), nine))
+        asked = (Demand(TABLE, (budget,), entries, 0), Demand(other, (budget,), nine, 1))
         monkeypatch.setattr(party.guard._accounting, "asked", lambda *_, found=asked: ((), found))
         party.propose(run, **ACCOUNT)
     assert allowed == [{0: pytest.approx(0.25)}, {}]

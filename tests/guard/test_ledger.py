@@ -29,6 +29,7 @@ from sqlfl.guard.ledger import (
     FEATURES,
     LABELS,
     Budget,
+    Demand,
     Entry,
     Ledger,
     account_epsilon,
@@ -361,11 +362,11 @@ def test_a_total_passes_by_windows_of_its_own(clinic: duckdb.DuckDBPyConnection)
     ledger = Ledger(Records(clinic, "memory"))
     budgets = (Budget(9.0, 1e-5, None), Budget(2.0, 1e-5, 3600.0, total=True))
     entry = Entry(LABELS, epsilon=1.5)
-    ledger.settle(ledger.reserve("r", "a", ((TABLE, budgets, (entry,)),)), [LABELS])
+    ledger.settle(ledger.reserve("r", "a", (Demand(TABLE, budgets, (entry,)),)), [LABELS])
     with pytest.raises(PolicyError, match=r"epsilon_total = 2 of .* within 1 hours"):
-        ledger.check("b", ((TABLE, budgets, (entry,)),))
+        ledger.check("b", (Demand(TABLE, budgets, (entry,)),))
     clinic.execute("UPDATE sqlfl.ledger SET ended_at = now() - INTERVAL 2 HOURS")
-    ledger.check("b", ((TABLE, budgets, (entry,)),))
+    ledger.check("b", (Demand(TABLE, budgets, (entry,)),))
     assert ledger.account("a", TABLE, budgets[0]).epsilon(1e-5) == 1.5
 
 
@@ -498,7 +499,7 @@ def test_never_below_what_left_and_never_beyond(
         for entry, end in schedule:
             before = ledger.account("a", TABLE, budget).epsilon(budget.delta)
             try:
-                numbers = ledger.reserve("r", "a", ((TABLE, (budget,), (entry,)),))
+                numbers = ledger.reserve("r", "a", (Demand(TABLE, (budget,), (entry,)),))
             except PolicyError:
                 assert ledger.account("a", TABLE, budget).after((entry,)).epsilon(1e-5) > 5.0
                 assert ledger.account("a", TABLE, budget).epsilon(1e-5) == before
@@ -528,7 +529,9 @@ def test_coordinators_at_once(clinic: duckdb.DuckDBPyConnection, total: bool) ->
             for number in range(5):
                 try:
                     analyst = name if total else "a"
-                    ledger.reserve(f"{name} {number}", analyst, ((TABLE, (budget,), (entry,)),))
+                    ledger.reserve(
+                        f"{name} {number}", analyst, (Demand(TABLE, (budget,), (entry,)),)
+                    )
                     said.append("reserved")
                 except PolicyError:
                     said.append("refused")
@@ -598,8 +601,8 @@ def test_a_run_of_the_same_name_gives_back_what_is_its_own(
     ruled(clinic)
     budget, entry = Budget(5.0, 1e-5, None), Entry(LABELS, epsilon=1.0)
     ledger = Ledger(Records(clinic, "memory"))
-    ledger.reserve("r", "a", ((TABLE, (budget,), (entry,)),))
-    ledger.settle(ledger.reserve("r", "a", ((TABLE, (budget,), (entry,)),)), ())
+    ledger.reserve("r", "a", (Demand(TABLE, (budget,), (entry,)),))
+    ledger.settle(ledger.reserve("r", "a", (Demand(TABLE, (budget,), (entry,)),)), ())
     assert booked(clinic) == [("labels", "reserved"), ("labels", "returned")]
     assert ledger.account("a", TABLE, budget).epsilon(1e-5) == 1.0
 

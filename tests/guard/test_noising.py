@@ -21,6 +21,7 @@ from sqlfl.privacy.accountant import budget
 from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.request import Asked, Request
 from sqlfl.schema import FeatureSpecification, Made, SlotSpecification, Step
+from sqlfl.udfs.label_noise import draw_of
 
 TABLE: Table = ("memory", "main", "patients")
 OTHER: Table = ("memory", "main", "visits")
@@ -245,14 +246,12 @@ def test_a_row_of_a_table_is_one_of_the_query(readings: list[Reading], why: str 
 
 
 def entries(item: SlotSpecification, asked: Request) -> list[str]:
-    return [entry.what for entry in noising.entries(asked, item, ("way",), "session")]
+    return [entry.what for entry in noising.entries(asked, item, "draw")]
 
 
 def test_what_is_reserved() -> None:
     own = replace(NOISED, label=BINARY, statistics_delta=FOUND)
-    features, label = noising.entries(
-        request(), slot(NUMBER, target=True, privacy=own), ("way",), "session"
-    )
+    features, label = noising.entries(request(), slot(NUMBER, target=True, privacy=own), "draw")
     mu = budget(EPSILON, DELTA - FOUND)
     assert features == Entry(FEATURES, multiplier=pytest.approx(1.0 / mu), delta=FOUND)
     assert (label.what, label.epsilon, label.multiplier, label.delta) == (LABELS, 1.0, 0.0, 0.0)
@@ -266,15 +265,18 @@ def test_what_is_reserved() -> None:
 
 
 def test_labels_are_reserved_once_where_they_are_drawn_once() -> None:
-    def identity(label: LabelNoise, way: str = "way", session: str = "") -> str:
+    def identity(
+        label: LabelNoise, way: str = "way", secret: bytes = b"1", key: tuple[str, ...] = ()
+    ) -> str:
         item = slot(target=True, privacy=replace(PUBLIC, label=label))
-        (found,) = noising.entries(request(), item, (way,), session)
+        (found,) = noising.entries(request(), item, draw_of(secret, label, [way], [key]))
         return found.identity
 
     backwards = replace(BINARY, classes=BINARY.classes[::-1])
     assert identity(BINARY) == identity(backwards) == identity(replace(BINARY, epsilon=1))
     different = [
-        identity(BINARY), identity(REAL), identity(BINARY, "other"), identity(BINARY, session="s"),
+        identity(BINARY), identity(REAL), identity(BINARY, "other"), identity(BINARY, secret=b"2"),
+        identity(BINARY, key=("pid",)), identity(BINARY, key=("pid", "day")),
         identity(replace(BINARY, epsilon=1.5)), identity(replace(BINARY, mechanism="laplace")),
         identity(replace(BINARY, classes=("a", "b"))), identity(replace(REAL, bounds=(0.0, 2.0))),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqlfl import messages as ms
+from sqlfl.guard.governance import Ruling
 from sqlfl.guard.proposals import Read, not_known_again, parts_of, told_of, with_marks
 from sqlfl.guard.runs import Parts
 from sqlfl.guard.scopes import Table
@@ -32,6 +33,7 @@ OF_PATIENTS, OF_VISITS = (
     for table in (PATIENTS, VISITS)
 )
 NOBODYS = replace(OF_PATIENTS, stable=False, nobodys=True)
+RULING = Ruling("acme", (), {})
 ONE_ROW, ONCE = "min_difference = 5, which takes each row of it", "which takes a table once"
 
 
@@ -115,10 +117,10 @@ def test_the_table_of_each_fragment_of_a_run() -> None:
         2, (7, 3, 5), features=(plain, fitted), keys=(KeySpecification(0, ("BIGINT",)),)
     )  # fmt: skip
     none = replace(OF_PATIENTS, tables=frozenset())
-    found = parts_of(item, read((item, (OF_PATIENTS, NOBODYS, none))), {2: LEAST})
+    found = parts_of(item, read((item, (OF_PATIENTS, NOBODYS, none))), {2: LEAST}, RULING)
     assert found.tables == {7: PATIENTS, 3: None, 5: None}
     assert (found.least, found.keyed, found.made) == (5, True, 6)
-    found = parts_of(slot(), read((slot(), (OF_VISITS,))), {0: OPEN})
+    found = parts_of(slot(), read((slot(), (OF_VISITS,))), {0: OPEN}, RULING)
     assert (found.tables, found.least, found.keyed, found.made) == ({0: VISITS}, None, False, 0)
 
 

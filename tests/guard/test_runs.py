@@ -18,6 +18,7 @@ from sqlfl.guard.runs import GovernedRun, Parts
 from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import Asked, Request
+from sqlfl.schema import SlotSpecification
 
 TABLE = ("memory", "main", "patients")
 SIZE = 10
@@ -61,6 +62,12 @@ class Held:
 
     def taken(self, run: str, slot: int) -> tuple[Array, Array]:
         return np.zeros(0, np.uint16), np.arange(SIZE, dtype=np.uint64)
+
+    def draws(self, item: SlotSpecification) -> bytes:
+        return b"\x01" * 32
+
+    def drawn(self, run: str, slot: int) -> tuple[Array, Array]:
+        return np.arange(SIZE, dtype=np.uint64), np.arange(SIZE, dtype=np.uint64)
 
 
 class Seen:

@@ -20,7 +20,7 @@ from sqlfl.privacy.specification import LabelNoise, SnapshotPrivacy
 from sqlfl.schema import SlotSpecification, specifications_from_json, specifications_to_json
 from sqlfl.udfs import keys, label_noise, rows, sql
 from sqlfl.udfs.drawing import split_of
-from sqlfl.udfs.label_noise import noised_labels
+from sqlfl.udfs.label_noise import drawn_rows, noised_labels
 from sqlfl.udfs.label_ways import way_to_label
 from tests.conftest import Open
 from tests.udfs.snapshots import activate_all, specification, take, temporary_tables
@@ -136,6 +136,53 @@ def bits(database: Open) -> duckdb.DuckDBPyConnection:
     )
 
 
+def test_where_a_row_has_a_key_noise_follows_from_that_and_the_label(database: Open) -> None:
+    con = bits(database)
+    keyed = replace(of_classes(1.0, "false", "true"), drawn_by=(("id",),))
+    ids, first = noised(con, keyed)
+    assert not np.array_equal(first, noised(con, of_classes(1.0, "false", "true"))[1])
+    con.execute("UPDATE t SET x = x + 1; ALTER TABLE t ADD COLUMN note TEXT")
+    con.execute("ALTER TABLE t ALTER id TYPE BIGINT")
+    assert np.array_equal(noised(con, keyed)[1], first)
+    con.execute("UPDATE t SET y = NOT y WHERE id < 200")
+    other = noised(con, keyed)[1]
+    assert np.array_equal(other[ids >= 200], first[ids >= 200])
+    # drawn anew, and not turned round: that would tell that the label has changed
+    same = np.mean(other[ids < 200] == first[ids < 200])
+    kept = keep_probability(1.0, 2)
+    assert abs(same - 2 * kept * (1 - kept)) < SURE * math.sqrt(0.25 / 200)
+    con.execute("UPDATE t SET y = NOT y WHERE id < 200")
+    assert np.array_equal(noised(con, keyed)[1], first)
+    # keys of several columns, also such as have a zone
+    con.execute("ALTER TABLE t ADD COLUMN day TIMESTAMPTZ")
+    con.execute("UPDATE t SET day = TIMESTAMPTZ '2026-01-01 00:00+00'")
+    both = replace(keyed, drawn_by=(("day", "id"),))
+    two = noised(con, both)[1]
+    assert not np.array_equal(two, first)
+    con.execute("SET TimeZone = 'Asia/Tokyo'; UPDATE t SET x = 0")
+    assert np.array_equal(noised(con, both)[1], two)
+
+
+def test_the_rows_that_are_drawn_are_told_apart(database: Open) -> None:
+    con = bits(database)
+    con.execute("INSERT INTO t VALUES (400, 0, NULL)")
+    keyed = replace(of_classes(1.0, "false", "true"), drawn_by=(("id",),))
+
+    def rows_of(wanted: SlotSpecification) -> tuple[list[int], list[int]]:
+        snapshot = take(con, wanted, FRAGMENT, run=os.urandom(4).hex(), draws=OWN)
+        who, what = drawn_rows(snapshot)
+        snapshot.drop()
+        return who.tolist(), what.tolist()
+
+    who, what = rows_of(keyed)
+    assert len(set(who)) == len(set(what)) == 400
+    con.execute("UPDATE t SET y = NOT y WHERE id = 7; UPDATE t SET x = 5 WHERE id = 8")
+    again, others = rows_of(keyed)
+    assert set(again) == set(who)
+    assert len(set(others) - set(what)) == 1
+    assert len(set(rows_of(of_classes(1.0, "false", "true"))[0]) & set(who)) == 0
+
+
 def test_a_majority_vote_gains_nothing(database: Open) -> None:
     con = bits(database)
     one = recovered(con, 1)
@@ -191,7 +238,7 @@ def test_the_noise_is_the_same_hash_as_pythons(database: Open) -> None:
     words = label_noise._words(snapshot, wanted.privacy.label)
     row = b"{'id': 7, 'x': 0.5, 'y': true}"
     content = hmac.digest(OWN, row, "sha256")[:8]
-    key = label_noise._key(OWN, wanted.privacy.label, way_to_label(con, FRAGMENT))
+    key = label_noise._key(OWN, wanted.privacy.label, way_to_label(con, FRAGMENT), ())
     expected = [
         hmac.digest(key, f"{number}:".encode() + content + b"true", "sha256")[:16]
         for number in range(3)
