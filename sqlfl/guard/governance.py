@@ -275,9 +275,14 @@ class Governance:
             self._records.insert(cursor, "grants", row)
             return number
 
-    def revoke(self, analyst: str, table: Table, roles: Iterable[str] | None) -> int:
-        """How many grants are less than they were; `roles`: those that end, None for all."""
+    def revoke(
+        self, analyst: str, table: Table, roles: Iterable[str] | None, *, models: bool = False
+    ) -> int:
+        """How many grants are less than they were; `roles`: those that end, None for all. `models`:
+        what the analyst has trained on the table is locked."""
         with self._records.writing() as cursor:
+            if models:
+                self._records.insert(cursor, "locks", (analyst, *table, dt.datetime.now(dt.UTC)))
             changed = 0
             ending = None if roles is None else set(roles)
             for grant in self._grants(cursor):

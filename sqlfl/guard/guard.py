@@ -29,7 +29,7 @@ from sqlfl.guard.governance import (
     definition_of,
 )
 from sqlfl.guard.homes import Home
-from sqlfl.guard.judging import has, judged, refusal
+from sqlfl.guard.judging import SCORES, has, judged, refusal
 from sqlfl.guard.keeping import Keeping, Sent
 from sqlfl.guard.ledger import Asking, Drawn, Ledger
 from sqlfl.guard.models import Models
@@ -138,9 +138,11 @@ class Guard:
             run = self._runs.get(request.run)
             if run is None:
                 return answer(request)
+            if request.kind in SCORES:
+                self._models.check_unlocked(getattr(request, "model"))  # noqa: B009
             reply = self._runs.in_time(request, run.every, lambda: run.serve(request, answer))
             if isinstance(request, ms.Save):
-                self._models.add(request.model)
+                self._models.saved(request)
             return reply
         ruling = self._ruling(anew=isinstance(request, ANEW))
         if ruling is None:
@@ -169,6 +171,7 @@ class Guard:
             case ms.SendBlock():
                 if strictest_of(ruling, None).weights == NEVER:
                     raise refusal("weights = 'never'")
+                self._models.check_weights(request.model, ruling)
         return answer(request)
 
     def check_peers(self, request: ms.SetPeers) -> None:
@@ -300,6 +303,9 @@ class Guard:
         rules = {slot: strictest_of(ruling, own) for slot, own in found.tables.items()}
         tables = frozenset().union(*found.tables.values())
         every = strictest_of(ruling, tables)
+        warm = {item.warm[0] for item in found.slots if item.warm is not None}
+        for model in warm:
+            self._models.check_unlocked(model)
         verdicts = judged(request, found.slots, ruling, found.tables, rules, every)
         verdicts += against(request, found, rules, every, partial(ruling.may, JOIN))
         verdicts = verdicts or not_known_again(found, rules)
@@ -343,7 +349,13 @@ class Guard:
             for table in found.tables[item.slot]
             if (key := ruling.key(table))
         }
-        self._proposals[propose.run] = Proposal(ruling, run, propose, told, views, asked, keys)
+        trained = frozenset().union(
+            *(found.tables[item.slot] for item in found.slots if item.features),
+            *(self._models.tables(model) for model in warm),
+        )
+        self._proposals[propose.run] = Proposal(
+            ruling, run, propose, told, views, asked, keys, trained
+        )
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
     def _answered(
@@ -405,7 +417,7 @@ class Guard:
             )
         run = proposal.run
         self._seen.add(request.run)
-        self._models.add(request.run)
+        self._models.add(request.run, proposal.trained)
         if run.every.hours is not None and not within(run.every.hours, dt.datetime.now()):
             raise refusal(f"hours = '{run.every.hours}'")
         if len(self._runs) >= run.every.open_runs:

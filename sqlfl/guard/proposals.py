@@ -38,6 +38,8 @@ class Proposal:
     """Of the ledger."""
     keys: Mapping[Table, tuple[str, ...]]
     """What identifies rows of tables whose labels are noised, as their owner says."""
+    trained: frozenset[Table]
+    """What a model of the run has features of."""
 
     @property
     def told(self) -> str:

@@ -101,6 +101,25 @@ SEEN = {
 }
 MODELS = {"run": "VARCHAR", "analyst": "VARCHAR", "kept_at": "TIMESTAMPTZ"}
 """Whose run it was that blocks are kept of."""
+TRAINED = {
+    "run": "VARCHAR",
+    "analyst": "VARCHAR",
+    "model": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "trained_at": "TIMESTAMPTZ",
+    "dropped_at": "TIMESTAMPTZ",
+}
+"""Tables that kept models have features of, a row each; one without a name of a model of none."""
+LOCKS = {
+    "analyst": "VARCHAR",
+    "database": "VARCHAR",
+    "schema": "VARCHAR",
+    "name": "VARCHAR",
+    "locked_at": "TIMESTAMPTZ",
+}
+"""Of REVOKE ... AND MODELS: what the analyst has trained on the table before is locked."""
 RECORD = COLUMNS
 """Of messages (sqlfl.chain)."""
 TURNS = {"number": "BIGINT"}
@@ -114,6 +133,8 @@ TABLES = {
     "draws": DRAWS,
     "seen": SEEN,
     "models": MODELS,
+    "trained": TRAINED,
+    "locks": LOCKS,
     "chain": RECORD,
     "turns": TURNS,
 }

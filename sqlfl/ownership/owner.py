@@ -15,6 +15,7 @@ from sqlfl.guard.approvals import APPROVED, Approvals
 from sqlfl.guard.governance import PREDICT, Governance, Roles, definition_of
 from sqlfl.guard.keeping import left
 from sqlfl.guard.ledger import Budget, Ledger, days
+from sqlfl.guard.models import locks_of, models_of
 from sqlfl.guard.names import Names
 from sqlfl.guard.noising import budgets_of
 from sqlfl.guard.records import Records
@@ -94,9 +95,9 @@ class Owner:
             case st.GrantOn():
                 self._grant(statement)
                 return self._grants()
-            case st.RevokeOn(roles, path, analyst, text):
+            case st.RevokeOn(roles, path, analyst, text, models):
                 table, *_ = self._table(path, text)
-                if not self._governance.revoke(analyst, table, roles):
+                if not self._governance.revoke(analyst, table, roles, models=models) and not models:
                     raise Error(
                         f"nothing of that is granted on {'.'.join(path.parts)} to {analyst}",
                         hint="SHOW GRANTS lists what is",
@@ -184,6 +185,8 @@ class Owner:
         return Result(pa.Table.from_pylist(rows, schema=_POLICIES))
 
     def _grants(self) -> Result:
+        """Show what is granted, and kept models of tables also where nothing is any more."""
+        models = self._models()
         rows = [
             {
                 "grant": grant.number,
@@ -192,10 +195,29 @@ class Owner:
                 "roles": str(grant.roles),
                 "policy": grant.policy,
                 "until": grant.until,
+                "models": ", ".join(models.get((grant.analyst, grant.table), ())),
             }
             for grant in self._governance.grants()
         ]
+        shown = {(row["analyst"], row["table"]) for row in rows}
+        rows += [
+            {"analyst": analyst, "table": ".".join(table), "models": ", ".join(names)}
+            for (analyst, table), names in sorted(models.items())
+            if (analyst, ".".join(table)) not in shown
+        ]
         return Result(pa.Table.from_pylist(rows, schema=_GRANTS))
+
+    def _models(self) -> dict[tuple[str, Table], list[str]]:
+        """The kept models of each analyst and table, and which of them are locked."""
+        found: dict[tuple[str, Table], list[str]] = {}
+        with closing(self._records.cursor()) as cursor:
+            every, locks = models_of(self._records, cursor), locks_of(self._records, cursor)
+        for model in every:
+            locked = any(lock.holds(model) for lock in locks)
+            for table in model.tables:
+                told = f"{model.name} (locked)" if locked else model.name
+                found.setdefault((model.analyst, table), []).append(told)
+        return found
 
     def _budgets(self) -> Result:
         """Show each account that there is, each that a grant's policy wants, and those of all
@@ -271,6 +293,7 @@ _GRANTS = pa.schema(
         ("roles", pa.string()),
         ("policy", pa.string()),
         ("until", pa.timestamp("us", tz="UTC")),
+        ("models", pa.string()),
     ]
 )
 _BUDGETS = pa.schema(

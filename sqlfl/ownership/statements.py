@@ -23,7 +23,7 @@ _GRANT = (
 )
 _APPROVE = "APPROVE REQUEST 17"
 _REFUSE = "REFUSE REQUEST 17 BECAUSE 'no free text'"
-_REVOKE = "REVOKE ALL | TRAIN, JOIN, ... ON table FROM 'analyst'"
+_REVOKE = "REVOKE ALL | TRAIN, JOIN, ... ON table FROM 'analyst' [AND MODELS]"
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class RevokeOn:
     table: Path
     analyst: str
     sql: str
+    models: bool = False
+    """What the analyst has trained on the table is locked."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,12 @@ class _Reader(Clauses):
         self.expect("ON", "before the table", _REVOKE)
         table = self.path("a table", 1, 3)
         self.expect("FROM", "before the analyst", _REVOKE)
-        return RevokeOn(None if roles is None else tuple(roles), table, self._analyst("FROM"),
-                        self.sql)  # fmt: skip
+        analyst = self._analyst("FROM")
+        models = self.accept("AND")
+        if models:
+            self.expect("MODELS", "after AND", _REVOKE)
+        ended = None if roles is None else tuple(roles)
+        return RevokeOn(ended, table, analyst, self.sql, models)
 
     def _analyst(self, after: str) -> str:
         return self._text(after, "the analyst's name", f"{after} 'acme'")

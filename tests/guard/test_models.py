@@ -286,3 +286,93 @@ def _noted_once(records: Records) -> None:
         with pytest.raises(PolicyError, match="are to be dropped is not one of this analyst's"):
             again.serve(ms.Drop("", -1, run), answer)
     assert len(answered) == 2
+
+
+# -- what is left of them when a grant ends --------------------------------------------------------
+
+WEIGHTS = "WEIGHTS OF MODEL {}"
+AGAIN = GRANT + " UNTIL TIMESTAMP '{}'"
+
+
+def owns(path: Path, *texts: str) -> list[dict[str, object]]:
+    with sqlfl.owner(path) as owner:
+        return owner.sql("; ".join([*texts, "SHOW GRANTS"])).arrow().to_pylist()
+
+
+def test_weights_are_of_the_analyst_who_has_the_table(path: Path) -> None:
+    run = train(path, "acme")
+    with spoken(path, "globex") as client:
+        refused(ask(client, ms.SendBlock("", 0, run, 0)), "is not one of this analyst's")
+    with federation(path, "acme") as fed:
+        assert len(fed.sql(WEIGHTS.format("m")).arrow())
+    shown = owns(path, "REVOKE TRAIN ON patients FROM 'acme'")
+    assert [(row["analyst"], row["models"]) for row in shown] == [("globex", ""), ("acme", "m")]
+    gone = r"TRAIN on main\.patients, which the model was trained on, is not granted to acme any"
+    with federation(path, "acme") as fed, pytest.raises(PolicyError, match=gone):
+        fed.sql(WEIGHTS.format("m"))
+    shown = owns(path, "REVOKE ALL ON patients FROM 'acme'")
+    assert [(row["grant"], row["analyst"], row["models"]) for row in shown] == [
+        (2, "globex", ""), (None, "acme", "m"),
+    ]  # fmt: skip
+    owns(path, GRANT)
+    with federation(path, "acme") as fed:
+        assert len(fed.sql(WEIGHTS.format("m")).arrow())
+    owns(path, "REVOKE ALL ON patients FROM 'acme'", AGAIN.format("2020-01-01 00:00:00"))
+    with federation(path, "acme") as fed, pytest.raises(PolicyError, match="any more"):
+        fed.sql(WEIGHTS.format("m"))
+    with federation(path, "acme") as fed:
+        fed.sql("DROP MODEL m")
+    assert [row["models"] for row in owns(path)] == ["", ""]
+
+
+def test_models_are_locked_with_a_grant(path: Path) -> None:
+    train(path, "acme")
+    train(path, "globex", "g")
+    shown = owns(path, "REVOKE TRAIN ON patients FROM 'acme' AND MODELS", GRANT)
+    assert [row["models"] for row in shown] == ["g", "m (locked)", "m (locked)"]
+    locked = "locked models that acme has trained on main.patients"
+    query = TRAIN.partition("FROM ")[2]
+    warm = MODEL.format(name="w").replace("FROM", "WITH (warm_start = 'm') FROM", 1)
+    with federation(path, "acme") as fed:
+        for text in (WEIGHTS.format("m"), f"PREDICT MODEL m FROM {query}", warm):
+            with pytest.raises(PolicyError, match=locked):
+                fed.sql(text)
+        fed.sql(MODEL.format(name="new"))  # of after the lock
+        fed.sql(f"PREDICT MODEL new FROM {query}")
+        fed.sql("DROP MODEL m")
+    with federation(path, "globex") as fed:
+        fed.sql(WEIGHTS.format("g"))
+    assert {row["models"] for row in owns(path)} == {"g", "new"}
+
+
+def test_models_that_are_not_kept_are_locked_too(path: Path) -> None:
+    with duckdb.connect(path) as con, in_memory() as lab:
+        lab.execute(TESTS)
+        with sqlfl.connect(analyst="acme", progress=False) as fed:
+            fed.attach("clinic", con)
+            fed.attach("lab", lab)
+            fed.sql(TRAIN)
+            fed.sql(MODEL.format(name="w").replace("FROM", "WITH (warm_start = 'm') FROM", 1))
+            fed.sql(WEIGHTS.format("w"))
+            with sqlfl.owner(con) as owner:
+                owner.sql("REVOKE ALL ON patients FROM 'acme' AND MODELS")
+                owner.sql("REVOKE ALL ON patients FROM 'acme' AND MODELS")  # nothing is granted
+                owner.sql(GRANT)
+            for name in "mw":
+                with pytest.raises(PolicyError, match="its owner has locked models"):
+                    fed.sql(WEIGHTS.format(name))
+
+
+def test_models_of_which_it_was_not_noted_tell_no_weights(path: Path) -> None:
+    run = train(path, "acme")
+    with duckdb.connect(path) as con:
+        con.execute("DROP TABLE sqlfl.trained; DROP TABLE sqlfl.locks; DROP TABLE sqlfl.draws")
+    assert [row["models"] for row in owns(path)] == ["", ""]  # a store of before
+    with federation(path, "acme") as fed:
+        with pytest.raises(PolicyError, match="it is not noted which tables a model"):
+            fed.sql(WEIGHTS.format("m"))
+        fed.sql("PREDICT MODEL m FROM " + TRAIN.partition("FROM ")[2])
+        fed.sql(MODEL.format(name="m"))
+        fed.sql(WEIGHTS.format("m"))
+    assert runs(path) != [run]
+    assert owns(path)[0]["models"] == "m"
