@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING
 from sqlfl.errors import InternalError, PrivacyError
 from sqlfl.options.privacy import PREDICTION_CLIP, Privacy
 from sqlfl.privacy import events as of
-from sqlfl.privacy.accountant import budget, epsilon_of
+from sqlfl.privacy.accountant import budget, epsilon_of, squared_mu
 from sqlfl.privacy.binomial import Drawing, drawing_of
 from sqlfl.privacy.choosing import choosing_of
 from sqlfl.privacy.events import Event, Gaussian, Threshold
@@ -176,6 +176,34 @@ def calibrate(privacy: Privacy, slots: Sequence[PlannedReleases]) -> Calibration
         multipliers=MappingProxyType(multipliers),
         prediction_multipliers=MappingProxyType(of_predictions),
     )
+
+
+def joined_epsilon(
+    privacy: Privacy, events: Mapping[int, Sequence[Event]] | int
+) -> tuple[float, float]:
+    """(ε, δ) of a change of the features of all rows, one of each slot, that a joined row is made
+    of. events : of a row of each slot; before a run how many slots there are, each of which
+    releases what its epsilon allows.
+
+    With noised predictions a row acts through its own releases alone, so that those of all slots
+    compose: M slots of one μ have √M μ. With exact ones all rows move the same releases, by no more
+    than the sum of what each does: M μ. δ is that of the statement, or M times that where showing
+    which categories there are would take all of it.
+    """
+    if isinstance(events, int):
+        listed = _of_statistics(privacy, 1.0 / math.sqrt(_whole(privacy)))
+        one = listed or [Gaussian(of.GRADIENTS, 1.0 / math.sqrt(_whole(privacy)))]
+        events = dict.fromkeys(range(events), one)
+    every = [event for own in events.values() for event in own]
+    if not privacy.together:
+        mu = math.fsum(math.sqrt(squared_mu(own)) for own in events.values())
+        shown = [event for event in every if isinstance(event, Threshold)]
+        every = [Gaussian(of.GRADIENTS, 1.0 / mu), *shown]
+    epsilon = epsilon_of(every, privacy.delta)
+    if math.isfinite(epsilon):
+        return epsilon, privacy.delta
+    delta = privacy.delta * len(events)
+    return epsilon_of(every, delta), delta
 
 
 def check_releases(calibration: Calibration, slot: int, releases: Releases, finished: bool) -> None:

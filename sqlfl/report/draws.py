@@ -64,7 +64,7 @@ def unclaimed(own: Setting) -> Iterator[str]:
     delta = own.privacy.delta
     found = {s.index: epsilon_of([e], delta) for s in own.slots if (e := own.draws(s)) is not None}
     told = [
-        f"({epsilon}, {delta:g}) for {features_of(slots)}"
+        f"({epsilon}, {delta:g}) for {features_of(slots, own.plan.ucq.slots)}"
         for epsilon, slots in _alike(own.slots, found).items()
     ]
     rounds, any_ = own.calibration.rounds, own.draws(own.slots[0])

@@ -289,7 +289,7 @@ def _of(
     told = own.drawn and (observer == CLIENTS or (observer == OTHERS and own.telling == 0))
     claimed = own.claimed(slots) if (own.together and not told) or alone else {}
     for claim, group in claimed.items():
-        unit = str(features_of(group))
+        unit = str(features_of(group, own.plan.ucq.slots))
         words = _by_slot(group, mechanism)
         pending = claim.epsilon is None
         yield Release(kind, observer, words, unit, claim.epsilon, claim.delta, note, pending)

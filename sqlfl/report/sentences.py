@@ -9,7 +9,7 @@ from sqlfl.report import columns, draws
 from sqlfl.report.beside import beware, unseen
 from sqlfl.report.card import TRUSTED, upwards
 from sqlfl.report.setting import Claim, Setting
-from sqlfl.report.units import Unit, derived, features_of, listed, repeated, unit_of
+from sqlfl.report.units import Unit, derived, features_of, listed, repeated, tables_of, unit_of
 
 EVALUATED = (
     "EVALUATE sends the true labels, and the loss of one row tells its label; "
@@ -34,7 +34,7 @@ def promises(own: Setting) -> tuple[str, ...]:
     """What holds, with its numbers; for labels and features apart, then together."""
     if not own.protection:
         return (_nothing(own),)
-    return (*_labels(own), *_features(own), *_both(own))
+    return (*_labels(own), *_features(own), *_both(own), *_joined(own))
 
 
 def _nothing(own: Setting) -> str:
@@ -163,7 +163,7 @@ def _features(own: Setting) -> Iterator[str]:
         )
         return
     for claim, slots in own.claimed(own.slots).items():
-        yield _of_features(own, claim, features_of(slots))
+        yield _of_features(own, claim, features_of(slots, own.plan.ucq.slots))
     if not own.together:
         yield (
             "Against anyone who sees more than these: none for features. The coordinator "
@@ -217,10 +217,39 @@ def _both(own: Setting) -> Iterator[str]:
         if slot.target and slot.index in own.claims:
             whom = "the same" if own.together else "someone who sees nothing but the parameters"
             yield (
-                f"For changing both the features and the label of {unit_of(slot)} with "
+                f"For changing both the features and the label of "
+                f"{unit_of(slot, own.plan.ucq.slots)} with "
                 f"{own.fixed()} fixed: "
                 f"{_pair(own.claims[slot.index], epsilon)}, against {whom}."
             )
+
+
+def _joined(own: Setting) -> Iterator[str]:
+    """Of a person who has a row in each table."""
+    for held in _of_joined_row(own):
+        whom = "the same" if own.together else "someone who sees nothing but the parameters"
+        yield (
+            "For changing all rows that one joined row is made of, one of each table, as a person "
+            f"has who is in each, with {own.fixed()} fixed: {held}, against {whom}."
+        )
+
+
+def _of_joined_row(own: Setting) -> Iterator[str]:
+    """What holds of all its features, and of its label where that is noised: nothing where one
+    table alone has any, or where features of one are not protected. Of draws see `draws`."""
+    label, claims = own.label_epsilon, [own.claims.get(slot.index) for slot in own.slots]
+    tables = {slot.index for slot in own.plan.ucq.slots if slot.features or slot.target}
+    exact = label is None and any(slot.target for slot in own.plan.ucq.slots if own.elsewhere)
+    if own.drawn or not claims or None in claims or len(tables) < 2:
+        return
+    what = "of its features and label" if label is not None else "of its features"
+    what += ", the label being exact" * exact
+    found = own.joined
+    if found is None:
+        yield f"{_pair(Claim(None, own.privacy.delta), label or 0.0)}, {what}"
+    else:
+        epsilon, delta = found
+        yield f"{_pair(Claim(epsilon, delta), label or 0.0)} {what}"
 
 
 # -- in short -------------------------------------------------------------------------------------
@@ -235,7 +264,10 @@ def summary(own: Setting) -> tuple[str, ...]:
         rest += "; PREDICT; EVALUATE, where one row's loss tells its label (EVALUATE ... PRIVACY "
         rest += "(label_epsilon = ...) noises it)"
     rest += "."
-    held = (_label_in_short(own), *_features_in_short(own), *_both_in_short(own))
+    held = (
+        _label_in_short(own), *_features_in_short(own), *_both_in_short(own),
+        *_joined_in_short(own),
+    )  # fmt: skip
     again = (_again(own, own.label_epsilon),) if own.label_epsilon and own.fleeting else ()
     return (*held, *again, *beware(own), rest)
 
@@ -259,7 +291,8 @@ def _features_in_short(own: Setting) -> Iterator[str]:
     elif not own.protection.statistics:
         yield "Features: none, as statistics = 'none': means, scales and categories are exact."
     held = ", ".join(
-        f"{_pair(claim)}{',' * (claim.epsilon is None)} for {features_of(slots).alone}"
+        f"{_pair(claim)}{',' * (claim.epsilon is None)} for "
+        f"{features_of(slots, own.plan.ucq.slots).alone}"
         for claim, slots in own.claimed(own.slots).items()
     )
     if held:
@@ -286,7 +319,14 @@ def _both_in_short(own: Setting) -> Iterator[str]:
         if slot.target and slot.index in own.claims:
             held = _pair(own.claims[slot.index], epsilon or 0.0)
             whom = "the same" if own.together else "those who see nothing but the parameters"
-            yield f"Label and features of {unit_of(slot)}: {held}, against {whom}."
+            unit = unit_of(slot, own.plan.ucq.slots)
+            yield f"Label and features of {unit}: {held}, against {whom}."
+
+
+def _joined_in_short(own: Setting) -> Iterator[str]:
+    whom = "the same" if own.together else "those who see nothing but the parameters"
+    for held in _of_joined_row(own):
+        yield f"A whole joined row, as a person has who is in each table: {held}, against {whom}."
 
 
 # -- what it rests on -----------------------------------------------------------------------------
@@ -329,21 +369,22 @@ def _rows(own: Setting) -> Iterator[str]:
             f"{listed(own.plan.combining)}: a party that combines its clients is one domain of "
             "trust. What they hand to it is not noised; what leaves it is, once."
         )
-    made = [slot.name for slot in slots if derived(slot)]
+    made = [f"{slot.name} ({', '.join(tables_of(slot))})" for slot in slots if derived(slot)]
     if made:
         yield (
             f"A row of {', '.join(made)} is one that its SELECT gives, and may be made of several "
-            "rows or tables: a row of these may count in several, and the effects add up."
+            "rows or tables: a row of these may count in any number of them, and nothing is "
+            "promised of it."
         )
     same = repeated(slots)
     if same:
         yield (
             f"{', '.join(same)}: at several places of the join, or in several parts of a UNION. A "
-            "row of it may be a row of each, and the effects of these add up."
+            "row of it may be a row of each, and the effects of these add up; what is promised is "
+            "of one of them."
         )
     yield (
-        "A person with several rows is protected less: the effects of the rows add up. So do those "
-        "of rows of several tables."
+        "A person with several rows of a table is protected less: the effects of the rows add up."
     )
 
 
@@ -371,7 +412,8 @@ def _noised_labels(own: Setting) -> Iterator[str]:
     yield (
         "Another label_epsilon, label_mechanism, bounds or classes is another draw, and so is a "
         "label, table, view or subquery that is written otherwise and not seen to be the same: the "
-        f"ε of all draws of a label add up. {_drawn_by(own)} That a row has changed may show."
+        f"ε of all draws of a label add up. {f'{_drawn_by(own)} ' if own.fleeting else ''}"
+        "That a row has changed may show."
     )
     bounds = own.privacy.label_bounds
     if bounds is not None:

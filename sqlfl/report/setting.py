@@ -14,6 +14,7 @@ from sqlfl.planner.federated.plan import FederatedPlan
 from sqlfl.planner.query import lineage
 from sqlfl.planner.query.lineage import Use
 from sqlfl.planner.query.ucq import Slot
+from sqlfl.privacy.calibration import joined_epsilon
 from sqlfl.privacy.collusion import colluding, others
 from sqlfl.privacy.events import Gaussian, PoissonBinomial
 from sqlfl.privacy.protection import BinomialSums, Protection
@@ -146,6 +147,15 @@ class Setting:
             for slot in self.slots
             if math.isfinite(found[slot.index])
         }
+
+    @cached_property
+    def joined(self) -> tuple[float, float] | None:
+        """(ε, δ) of the features of a whole joined row; None where it is known once the join is."""
+        if self.calibration is not None:
+            return joined_epsilon(self.privacy, self.calibration.events)
+        if self.privacy.epsilon is None or self.chosen:
+            return None
+        return joined_epsilon(self.privacy, len(self.slots))
 
     def claimed(self, slots: Iterable[Slot]) -> dict[Claim, list[Slot]]:
         """Those of which something holds, by what; an ε that reads the same is the same."""

@@ -29,13 +29,16 @@ class Unit:
         return " or ".join(self.rows)
 
 
-def features_of(slots: Iterable[Slot]) -> Unit:
-    return Unit("features", tuple(unit_of(slot) for slot in slots))
+def features_of(slots: Iterable[Slot], every: Iterable[Slot]) -> Unit:
+    """The features of these of all slots of the query."""
+    among = tuple(every)
+    return Unit("features", tuple(unit_of(slot, among) for slot in slots))
 
 
-def label_of(slots: Iterable[Slot]) -> Unit:
+def label_of(every: Iterable[Slot]) -> Unit:
     """Of those of the slots that have one."""
-    return Unit("label", tuple(unit_of(slot) for slot in slots if slot.target))
+    among = tuple(every)
+    return Unit("label", tuple(unit_of(slot, among) for slot in among if slot.target))
 
 
 def tables_of(slot: Slot) -> tuple[str, ...]:
@@ -47,8 +50,12 @@ def tables_of(slot: Slot) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unit_of(slot: Slot) -> str:
-    """'one row of p (census.people)'."""
+def unit_of(slot: Slot, every: Iterable[Slot]) -> str:
+    """'one row of p (census.people)' where a row of a table is one row of the query at most, all
+    slots of which are `every`; else a row is told of that is no table's."""
+    several = {table.lower() for table in repeated(every)}
+    if derived(slot) or any(table.lower() in several for table in tables_of(slot)):
+        return f"one row that this SELECT gives as {slot.name}"
     tables = ", ".join(tables_of(slot))
     named = tables.split(".")[-1] == slot.name and "," not in tables
     return f"one row of {tables}" if named else f"one row of {slot.name} ({tables})"
@@ -60,12 +67,14 @@ def derived(slot: Slot) -> bool:
     which the database tells no size."""
     shapes = (
         exp.Join, exp.Lateral, exp.Group, exp.AggFunc, exp.Window, exp.Distinct, exp.Qualify,
-        exp.SetOperation, exp.With, exp.Subquery, exp.UDTF, exp.Explode, exp.GenerateSeries,
-        exp.Limit, exp.Exists, exp.Anonymous,
+        exp.Having, exp.SetOperation, exp.With, exp.Subquery, exp.UDTF, exp.Explode,
+        exp.GenerateSeries, exp.Limit, exp.Fetch, exp.Offset, exp.TableSample, exp.Pivot,
+        exp.Exists, exp.Anonymous,
     )  # fmt: skip
     return any(
         fragment.rows is None
         or len(list(_paths(fragment.select))) != 1
+        or len(list(fragment.select.find_all(exp.Select))) != 1
         or fragment.select.find(*shapes) is not None
         for fragment in slot.evaluated
         if not fragment.virtual

@@ -23,6 +23,7 @@ from sqlfl.privacy.calibration import (
     Calibration,
     calibrate,
     check_releases,
+    joined_epsilon,
     statistics_delta,
     statistics_noise,
 )
@@ -515,3 +516,28 @@ def test_noise_that_was_left_out_is_a_fault() -> None:
     for name in ("noise", "prediction_noise", "moments_noise", "statistics", "clip"):
         with pytest.raises(InternalError, match=f"{name} 0.0, planned"):
             check_releases(found, 0, replace(said, **{name: 0.0}), True)
+
+
+def test_a_whole_joined_row_composes_the_rows_of_all_tables() -> None:
+    """M rows of one μ have √M μ where predictions are noised, else M μ at most."""
+    import dp_accounting
+
+    def of(mu: float) -> float:
+        return float(dp_accounting.get_epsilon_gaussian(1.0 / mu, 1e-6))
+
+    for predictions, factor in (("gaussian", math.sqrt(3)), ("none", 3.0)):
+        asked = Privacy(epsilon=1.0, delta=1e-6, predictions=predictions, statistics="bounds")
+        mu = budget(1.0, 1e-6)
+        one = (Gaussian("predictions", 2 / mu, 2), Gaussian("gradients", 2 / mu, 2))
+        found = joined_epsilon(asked, dict.fromkeys(range(3), one))
+        assert found == (pytest.approx(of(factor * mu), rel=1e-6), 1e-6)
+        assert joined_epsilon(asked, 3)[0] == pytest.approx(found[0], rel=1e-6)
+        assert joined_epsilon(asked, 1)[0] == pytest.approx(1.0, rel=1e-6)
+    # showing categories takes a tenth of delta of each table
+    asked = replace(asked, predictions="gaussian", statistics="noised")
+    mu = budget(1.0, 0.9e-6)
+    epsilon = float(dp_accounting.get_epsilon_gaussian(1.0 / (math.sqrt(3) * mu), 0.7e-6))
+    assert joined_epsilon(asked, 3) == (pytest.approx(epsilon, rel=1e-6), 1e-6)
+    epsilon, delta = joined_epsilon(asked, 12)
+    assert math.isfinite(epsilon)
+    assert delta == pytest.approx(12e-6)

@@ -403,7 +403,7 @@ def test_numbers_are_rounded_upwards() -> None:
 def of_sql(sql: str) -> Slot:
     slot = plans.flights().slots[0]
     select = parse_one(sql, dialect="duckdb")
-    assert isinstance(select, exp.Select)
+    assert isinstance(select, exp.Query)
     return replace(slot, fragments=(replace(slot.fragments[0], select=select),))
 
 
@@ -423,17 +423,52 @@ def of_sql(sql: str) -> Slot:
         ("SELECT a FROM (SELECT b AS a FROM t LIMIT 3) AS s", True),
         ("SELECT unnest(a) AS a FROM t", True),
         ("WITH s AS (SELECT sum(a) AS a FROM t) SELECT a FROM s", True),
+        ("SELECT max(a) AS a FROM t", True),
+        ("SELECT max(a) OVER (PARTITION BY b) AS a FROM t", True),
+        ("SELECT a FROM (SELECT max(a) OVER () AS a FROM t) AS t", True),
+        ("SELECT a FROM t QUALIFY row_number() OVER (ORDER BY b) = 1", True),
+        ("SELECT a FROM t AS x JOIN t AS y USING (k)", True),
+        ("SELECT (SELECT max(u.a) FROM t AS u WHERE u.b = t.b) AS a FROM t", True),
+        ("SELECT a FROM t WHERE a > ALL (SELECT b FROM t)", True),
+        ("SELECT a FROM t WHERE a IN (SELECT b FROM t)", True),
+        ("SELECT a FROM t ORDER BY b LIMIT 3", True),
+        ("SELECT a FROM t ORDER BY b OFFSET 3", True),
+        ("SELECT a FROM t FETCH FIRST 3 ROWS ONLY", True),
+        ("SELECT a FROM t TABLESAMPLE 10%", True),
+        ("SELECT a FROM t USING SAMPLE 5", True),
+        (
+            "WITH RECURSIVE s AS (SELECT a FROM t UNION ALL SELECT a + 1 FROM s) SELECT a FROM s",
+            True,
+        ),
+        ("SELECT list(a) AS a FROM t", True),
+        ("SELECT string_agg(a, ',') AS a FROM t", True),
+        ("SELECT arg_max(a, b) AS a FROM t", True),
+        ("SELECT quantile_cont(a, 0.5) AS a FROM t", True),
+        ("SELECT u.a FROM t, unnest(t.l) AS u(a)", True),
+        ("SELECT s.a FROM t, LATERAL (SELECT t.a + 1 AS a) AS s", True),
+        ("SELECT a FROM t PIVOT (sum(x) FOR b IN ('u', 'v'))", True),
+        ("SELECT a FROM t UNION ALL SELECT a FROM t", True),
+        ("SELECT list_sum([a, b]) AS a FROM t", True),  # not known to be of the row alone
     ],
 )
 def test_rows_that_are_made_of_several_are_told(sql: str, expected: bool) -> None:
     assert derived(of_sql(sql)) is expected
 
 
-def test_the_unit_names_the_table() -> None:
-    assert unit_of(of_sql("SELECT a FROM t")) == "one row of f (airline.t)"
-    assert unit_of(of_sql("SELECT a FROM f")) == "one row of airline.f"
-    with_cte = of_sql("WITH s AS (SELECT a FROM x.t) SELECT a FROM s, main.u")
-    assert unit_of(with_cte) == "one row of f (airline.main.u, airline.x.t)"
+def test_the_unit_names_the_table_where_its_rows_are_those_of_the_query() -> None:
+    one, own = of_sql("SELECT a FROM t"), of_sql("SELECT a FROM f")
+    assert unit_of(one, [one]) == "one row of f (airline.t)"
+    assert unit_of(own, [own]) == "one row of airline.f"
+    made = "one row that this SELECT gives as f"
+    for text in (
+        "WITH s AS (SELECT a FROM x.t) SELECT a FROM s, main.u",
+        "SELECT a FROM (SELECT max(a) OVER () AS a FROM f) AS f",
+    ):
+        assert unit_of(of_sql(text), [of_sql(text)]) == made
+    view = replace(own, fragments=(replace(own.fragments[0], rows=None),))
+    assert unit_of(view, [view]) == made
+    # joined with itself
+    assert unit_of(own, [own, replace(own, index=1, name="g")]) == made
 
 
 LABELS = Privacy(label_epsilon=1.0, label_classes=CLASSES)
