@@ -191,7 +191,11 @@ def test_a_party_that_combines_and_nobody_are_granted_nothing(made: Make) -> Non
 
 
 def test_weights_that_are_never_sent(made: Make) -> None:
-    made().ask(ms.SendBlock("", -1, "m", 0))
+    party = made()
+    with pytest.raises(PolicyError, match="is not one of this analyst's"):
+        party.ask(ms.SendBlock("", -1, "m", 0))
+    party.guard.accept("m")
+    party.ask(ms.SendBlock("", -1, "m", 0))
     with pytest.raises(PolicyError, match="weights = 'never'"):
         made(replace(OPEN, weights="never")).ask(ms.SendBlock("", -1, "m", 0))
 
@@ -632,6 +636,7 @@ def test_what_waits_is_written_at_the_end(made: Make, monkeypatch: pytest.Monkey
 
 def test_names_are_looked_up_anew_in_each_statement(made: Make) -> None:
     party, text = made(), "SELECT * EXCLUDE (salary) FROM patients"
+    party.guard.accept("m")
     party.ask(ms.Describe("", -1, text))
     made.con.execute("ALTER TABLE patients ADD COLUMN ssn INTEGER")
     party.ask(ms.SendBlock("", -1, "m", 0))
@@ -669,6 +674,7 @@ def test_a_ruling_serves_for_a_moment(made: Make, monkeypatch: pytest.MonkeyPatc
     now = 100.0
     monkeypatch.setattr(guarding, "time", SimpleNamespace(monotonic=lambda: now))
     party = made()
+    party.guard.accept("m")
 
     def looked(request: ms.Message) -> int:
         before = party.looked

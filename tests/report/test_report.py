@@ -556,4 +556,4 @@ def test_what_a_row_may_count_in_is_said() -> None:
     grouped = of_sql("SELECT max(a) AS distance, k AS carrier FROM t GROUP BY k")
     plan = replace(plan, ucq=replace(plan.ucq, slots=(grouped, w)))
     text = " ".join(str(expected_report(plan)).split())
-    assert "A row of f is one that its SELECT gives" in text
+    assert "A row of f (airline.t) is one that its SELECT gives" in text
