@@ -239,6 +239,7 @@ def plan(
             f"the purpose of a plan is to train, evaluate, predict or check: {purpose}"
         )
     scored = MappingProxyType(dict(model_slots or {}))
+    ucq = _with_owners(ucq, governed)
     towers = {slot.index for slot in ucq.slots if slot.features}
     trained = purpose in (EVALUATE, PREDICT) or warm is not None
     if trained and set(scored) != towers:
@@ -325,6 +326,12 @@ def plan(
         look=look,
         tuning=tuning,
     )
+
+
+def _with_owners(ucq: Ucq, governed: frozenset[Client]) -> Ucq:
+    """The query, with the slots of which an owner hears which rows are joined."""
+    slots = (replace(s, governed=bool(governed & {*s.clients, *s.databases})) for s in ucq.slots)
+    return replace(ucq, slots=tuple(slots)) if governed else ucq
 
 
 def _check_candidates(run: ex.Run, tuning: Tuning) -> None:

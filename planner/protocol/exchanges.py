@@ -129,11 +129,8 @@ class Run:
     @property
     def active(self) -> tuple[Slot, ...]:
         """The slots that are more than a link in the mapping."""
-        return tuple(
-            s
-            for s in self.ucq.slots
-            if s.features or s.target or s.identifiers or s.weight or s.split or s.units
-        )
+        mapped = self.ucq.mapped
+        return tuple(s for s in self.ucq.slots if s.index in mapped)
 
     @property
     def training(self) -> TrainingOptions:

@@ -117,6 +117,8 @@ class Slot:
     """It holds the target, and labels are noised per row of it."""
     units: bool = False
     """Joined rows of one of its rows may depend on each other: they are told apart by it."""
+    governed: bool = False
+    """An owner of its tables has made a policy, and hears which of its rows are joined."""
 
     @property
     def base(self) -> bool:
@@ -222,9 +224,10 @@ class Ucq:
 
     @property
     def mapped(self) -> tuple[int, ...]:
-        """The slots that a joined row needs something of."""
+        """The slots that are more than a link in the mapping."""
         return tuple(
             s.index
             for s in self.slots
             if s.features or s.target or s.weight or s.split or s.identifiers or s.units
-        )
+            or s.governed
+        )  # fmt: skip

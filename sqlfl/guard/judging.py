@@ -10,10 +10,11 @@ from sqlfl.errors import PolicyError
 from sqlfl.guard.governance import Ruling
 from sqlfl.guard.scopes import ASK, Table
 from sqlfl.options.policies import NEVER, TrainingPolicy, within
-from sqlfl.request import REFUSED, Asked, Request, Verdict
+from sqlfl.request import REFUSED, Request, Verdict
 from sqlfl.schema import SlotSpecification
 
 CHECK = "check"
+SCORING = ("evaluate", "predict")
 SCORES = frozenset(
     kind.kind
     for kind in (
@@ -56,13 +57,17 @@ def judged(
     for item in slots:
         if item.identifiers and rules[item.slot].identifiers == NEVER:
             found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
+    found += _not_granted(request, slots, ruling, tables)
     often = request.often()
+    for item in slots:
+        if often.get((item.slot, ms.Activate.kind)) != 1:
+            why = "its owner is to hear which of its rows are joined, once, whatever leaves of them"
+            found.append(Verdict(item.slot, "", REFUSED, why))
     for asked in request.asked:
         own = specified.get(asked.slot)
-        if own is not None:
-            rule = _of_one(asked, own, ruling, tables)
-        else:
-            rule = "" if asked.slot == ms.CLIENT else "this slot of the query is another party's"
+        rule = ""
+        if own is None and asked.slot != ms.CLIENT:
+            rule = "this slot of the query is another party's"
         folds = own is not None and own.folds
         once = asked.kind in ONCE or (asked.kind == ms.Start.kind and not folds)
         if once and often[asked.slot, asked.kind] != 1:
@@ -84,14 +89,19 @@ def _of_all(request: Request, every: TrainingPolicy) -> Iterator[str]:
         yield "into = none"
 
 
-def _of_one(
-    asked: Asked,
-    item: SlotSpecification,
+def _not_granted(
+    request: Request,
+    slots: tuple[SlotSpecification, ...],
     ruling: Ruling,
     tables: Mapping[int, frozenset[Table]],
-) -> str:
-    if asked.kind in SCORES:
+) -> Iterator[Verdict]:
+    """Of a run that scores: tables whose rows may not be scored. Which of them are joined decides
+    what there is to score, also where they give no column."""
+    scores = {asked.slot: asked.what for asked in request.asked if asked.kind in SCORES}
+    if request.purpose not in SCORING and not scores:
+        return
+    for item in slots:
         for table in sorted(tables[item.slot]):
             if not any(grant.roles.predict for grant in ruling.of(table)):
-                return f"PREDICT on {'.'.join(table[1:])} is not granted to {ruling.analyst}"
-    return ""
+                rule = f"PREDICT on {'.'.join(table[1:])} is not granted to {ruling.analyst}"
+                yield Verdict(item.slot, scores.get(item.slot, ""), REFUSED, rule)
