@@ -109,7 +109,14 @@ def parts_of(
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
     row_keys = row_keys_of(item, found.readings[item.slot], ruling)
-    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys)
+    computed = frozenset(
+        place
+        for own in found.readings[item.slot]
+        if not own.nobodys
+        for place, output in enumerate(own.outputs[: len(item.features)])
+        if output.computed
+    )
+    return Parts(tables, rules[item.slot].min_difference, bool(item.keys), made, row_keys, computed)
 
 
 def not_known_again(found: Read, rules: Mapping[int, TrainingPolicy]) -> tuple[Verdict, ...]:

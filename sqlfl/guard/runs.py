@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -36,6 +36,10 @@ class Slots(Protocol):
     def shape(self, run: str, slot: int) -> tuple[int, int | None]:
         """Once it is encoded: how many categories a feature has at most, and how many rows its
         smallest cell."""
+
+    def leans(self, run: str, slot: int, computed: Collection[int], least: int) -> bool:
+        """Once it is encoded: whether a number of a feature, of those at these places, stands for
+        fewer than `least` rows."""
 
     def limit(self, run: str, slot: int, squared_mu: float) -> None:
         """Once it is started: what training may release of a row."""
@@ -75,6 +79,8 @@ class Parts:
     """Numbers that TRANSFORM makes of a row once it is active."""
     drawn_by: tuple[tuple[str, ...], ...] | None = None
     """Of each fragment the columns that identify a row, where labels are noised."""
+    computed: frozenset[int] = frozenset()
+    """Places of features that are made of columns."""
 
 
 class GovernedRun:
@@ -265,6 +271,9 @@ class GovernedRun:
         largest, cell = self._slots.shape(request.run, request.slot)
         if cell is not None and cell < rules.min_cell:
             raise refusal(f"min_cell = {rules.min_cell}, of values of features")
+        computed = self.parts[request.slot].computed
+        if computed and self._slots.leans(request.run, request.slot, computed, rules.min_cell):
+            raise refusal(f"min_cell = {rules.min_cell}, of values of features that are computed")
         if largest > rules.max_categories:
             raise refusal(f"max_categories = {rules.max_categories}")
         ratio = rules.max_parameter_ratio

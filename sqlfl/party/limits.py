@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sqlfl.arrays import Array
 from sqlfl.errors import InternalError
@@ -13,7 +13,7 @@ from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.second_moments import moments_sensitivity
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import sql
-from sqlfl.udfs.cells import smallest
+from sqlfl.udfs.cells import leans, smallest
 from sqlfl.udfs.connection import size_of
 from sqlfl.udfs.label_noise import drawn_rows
 
@@ -33,6 +33,10 @@ class Slots:
         state = self._find(run, slot)
         largest = max(map(len, state.encoded().vocabularies), default=0)
         return largest, smallest(state.snapshot)
+
+    def leans(self, run: str, slot: int, computed: Collection[int], least: int) -> bool:
+        """Whether a number of a computed feature stands for fewer than `least` rows."""
+        return leans(self._find(run, slot).snapshot, computed, least)
 
     def room(
         self, run: str, slot: int, method: str, configuration: str, most: int

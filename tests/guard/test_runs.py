@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ class Held:
 
     categories: int = 0
     cell: int | None = None
+    leaning: int = 1000
     takes: int = 0
     passes: int = 1
     bytes: int | None = None
@@ -48,6 +49,9 @@ class Held:
 
     def shape(self, run: str, slot: int) -> tuple[int, int | None]:
         return self.categories, self.cell
+
+    def leans(self, run: str, slot: int, computed: Collection[int], least: int) -> bool:
+        return least > self.leaning
 
     def limit(self, run: str, slot: int, squared_mu: float) -> None:
         self.limited = squared_mu
