@@ -147,7 +147,7 @@ def test_the_page_on_owners_runs(
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     namespace: dict[str, Any] = {}
     exec(compile("\n".join(blocks), "docs/owner.md", "exec"), namespace)
-    assert "is not granted to acme for TRAIN" in capsys.readouterr().out
+    assert "has conditions = 'never', and WHERE decides by column pid" in capsys.readouterr().out
     known = namespace["fed"].tables().arrow().to_pylist()
     assert {row["column"] for row in known if row["party"] == "bank"} == {"pid", "balance"}
     for name in ("fed", "owner", "clinic", "lab"):

@@ -54,8 +54,8 @@ def nodes(value: object) -> Iterator[dict[str, Any]]:
 
 
 def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
-    """It is the one row that stands for partners that a LEFT JOIN does not find: of no table, as
-    nothing is joined to it."""
+    """It is the one row that stands for partners that a LEFT JOIN does not find, or none where that
+    does not fulfil a condition: of no table, as nothing is joined to it."""
     node = tree["node"]
     if not _plain(node, aggregates) or node["from_table"].get("type") != "JOIN":
         return False
@@ -66,7 +66,7 @@ def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
     inner = left["subquery"]["node"]
     one = _plain(inner, aggregates) and inner["from_table"].get("type") == "EMPTY"
     never = on.get("class") == "CONSTANT" and on["literal"] == {"kind": "BOOLEAN", "text": "false"}
-    return bool(one and never and join.get("join_type") == "LEFT" and not node["where_clause"])
+    return bool(one and never and join.get("join_type") == "LEFT")
 
 
 def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:

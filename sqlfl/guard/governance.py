@@ -22,10 +22,11 @@ from sqlfl.options.policies import TrainingPolicy, damaged
 from sqlfl.schema import folded
 from sqlfl.udfs import sql
 
-TRAIN, JOIN, LABEL, IDENTIFY, PREDICT = "train", "join", "label", "identify", "predict"
+TRAIN, FILTER, JOIN, LABEL = "train", "filter", "join", "label"
+IDENTIFY, PREDICT = "identify", "predict"
 KEY = "key"
 """What identifies a row for ever: it lets nobody do anything."""
-COLUMN_ROLES = (TRAIN, JOIN, LABEL, IDENTIFY)
+COLUMN_ROLES = (TRAIN, FILTER, JOIN, LABEL, IDENTIFY)
 """What columns are granted for; PREDICT is of the whole table."""
 
 

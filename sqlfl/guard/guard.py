@@ -261,7 +261,8 @@ class Guard:
                 table.name,
             )
             names = tuple(column.name for column in table.columns)
-            self._reader.listed.add(path, names, view=table.rows is None)
+            types = tuple(column.type for column in table.columns)
+            self._reader.listed.add(path, names, types, view=table.rows is None)
             granted = ruling.columns(path)
             columns = tuple(c for c in table.columns if c.name in granted)
             if columns:

@@ -18,10 +18,13 @@ class Listed:
     """Tables that were listed just now, by their paths, folded."""
 
     columns: dict[Table, tuple[str, ...]] = field(default_factory=dict)
+    types: dict[Table, tuple[str, ...]] = field(default_factory=dict)
     views: set[Table] = field(default_factory=set)
 
-    def add(self, table: Table, columns: tuple[str, ...], *, view: bool) -> None:
-        self.columns[_key(table)] = columns
+    def add(
+        self, table: Table, columns: tuple[str, ...], types: tuple[str, ...], *, view: bool
+    ) -> None:
+        self.columns[_key(table)], self.types[_key(table)] = columns, types
         if view:
             self.views.add(_key(table))
 
@@ -36,7 +39,7 @@ class Names:
         self.cursor, self._place = cursor, place
         self._known: dict[Table, tuple[Table, tuple[str, ...]] | None] = {}
         self._listed = Listed() if listed is None else listed
-        self._views = set(self._listed.views)
+        self._views, self._types = set(self._listed.views), dict(self._listed.types)
 
     def table(self, parts: Sequence[str]) -> tuple[Table, tuple[str, ...]] | None:
         """The table or view, in full, and its columns; None where there is none, or where a
@@ -63,6 +66,10 @@ class Names:
         rows = sql.fetch(self.cursor, _SCHEMAS, {"catalog": catalog, "name": name})
         return bool(rows)
 
+    def types(self, table: Table) -> tuple[str, ...]:
+        """Of the columns of one that `table` has found, in their order."""
+        return self._types[_key(table)]
+
     def is_view(self, table: Table) -> bool:
         """Of one that `table` has found: whether it was a view then."""
         return _key(table) in self._views
@@ -74,12 +81,14 @@ class Names:
             rows = sql.fetch(self.cursor, _FOUND, {"path": quoted, "name": name})
         except (duckdb.CatalogException, duckdb.BinderException):
             return None  # a view of what is gone, too
-        views = {_key((a, b, c)) for place, c, a, b in rows if place < 0}
+        views = {_key((a, b, c)) for place, c, _, a, b in rows if place < 0}
         if any(database == "temp" for database, *_ in views):
             return None
         if _key(table) in views:
             self._views.add(_key(table))
-        return table, tuple(row[1] for row in sorted(rows) if row[0] >= 0)
+        columns = [row for row in sorted(rows) if row[0] >= 0]
+        self._types[_key(table)] = tuple(row[2] for row in columns)
+        return table, tuple(row[1] for row in columns)
 
 
 def _key(table: Table) -> Table:
@@ -94,8 +103,8 @@ _SCHEMAS = sql.constant(
 )
 _FOUND = sql.constant(
     exp.Var(
-        this="""SELECT cid, name, '' AS a, '' AS b FROM pragma_table_info($path)
-        UNION ALL SELECT -1, view_name, database_name, schema_name FROM duckdb_views()
+        this="""SELECT cid, name, type, '' AS a, '' AS b FROM pragma_table_info($path)
+        UNION ALL SELECT -1, view_name, '', database_name, schema_name FROM duckdb_views()
         WHERE lower(view_name) = lower($name)"""
     )
 )

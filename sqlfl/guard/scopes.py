@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from sqlfl.errors import PolicyError
@@ -32,6 +32,15 @@ Reads: TypeAlias = "frozenset[Column]"
 NONE: Reads = frozenset()
 
 
+@dataclass(frozen=True, order=True)
+class Bare:
+    """A column of a table as it is, through subqueries, or cast and nothing else."""
+
+    column: Column
+    casts: tuple[str, ...] = ()
+    """Types that it is cast to, one after the other."""
+
+
 @dataclass(frozen=True)
 class Output:
     """Of a SELECT."""
@@ -48,6 +57,12 @@ class Output:
     """The table whose whole row it is."""
     row: bool = False
     """It is the whole row of a table or a query of FROM."""
+    bare: Bare | None = None
+    """The column that it is, but for its type."""
+    computed: bool = False
+    """It is made of columns, and is none of them."""
+    strict: bool = True
+    """It is NULL, or NaN, only where a column that it is made of is."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +132,15 @@ def with_aliases(outputs: Iterable[Output]) -> dict[str, tuple[Output, ...]]:
     return found
 
 
-def by_name(scope: Scope, name: str) -> Reads:
-    found = (o for source in scope.sources.values() for o in named(source.outputs, str(name)))
-    return frozenset().union(*(output.reads for output in found))
+def by_name(scope: Scope, name: str) -> list[Output]:
+    return [o for source in scope.sources.values() for o in named(source.outputs, str(name))]
 
 
 def renamed(outputs: tuple[Output, ...], names: Sequence[str]) -> tuple[Output, ...]:
     if len(names) > len(outputs):
         raise PolicyError(f"{len(names)} names for {len(outputs)} columns")
     first = (
-        Output(folded(str(name)), o.reads, o.same, o.constant)
+        replace(o, name=folded(str(name)), whole=None, row=False)
         for name, o in zip(names, outputs, strict=False)
     )
     return (*first, *outputs[len(names) :])
@@ -134,9 +148,16 @@ def renamed(outputs: tuple[Output, ...], names: Sequence[str]) -> tuple[Output, 
 
 def merged(parts: tuple[Output, ...]) -> Output:
     """Of a union's parts."""
-    same = {part.same for part in parts}
+    same, bare = {part.same for part in parts}, {part.bare for part in parts}
     reads: Reads = frozenset().union(*(part.reads for part in parts))
-    return Output(parts[0].name, reads, same.pop() if len(same) == 1 else None)
+    return Output(
+        parts[0].name,
+        reads,
+        same.pop() if len(same) == 1 else None,
+        bare=bare.pop() if len(bare) == 1 else None,
+        computed=any(part.computed for part in parts),
+        strict=all(part.strict for part in parts),
+    )
 
 
 def all_common(scope: Scope) -> dict[str, Source]:

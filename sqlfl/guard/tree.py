@@ -9,17 +9,20 @@ them are taken to be read. Nothing is bound, and nothing runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
-from sqlfl.guard.canonical import canonical, nobodys, nodes, stable
+from sqlfl.guard.canonical import PLACES, canonical, nobodys, nodes, stable
 from sqlfl.guard.constants import WIDEST, beside, is_null, literal
+from sqlfl.guard.expressions import Expressions
 from sqlfl.guard.functions import Functions
 from sqlfl.guard.scopes import (
     NONE,
+    Bare,
     Column,
     Output,
     Reads,
@@ -34,6 +37,7 @@ from sqlfl.guard.scopes import (
     unknown,
     with_aliases,
 )
+from sqlfl.guard.value_types import type_of
 from sqlfl.schema import folded
 from sqlfl.udfs import sql
 
@@ -53,8 +57,13 @@ _EXPRESSIONS = (
     "BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT",
     "FUNCTION", "LAMBDA", "OPERATOR", "STAR", "SUBQUERY", "TYPE", "WINDOW",
 )  # fmt: skip
-_ORDERS = ("ORDER_MODIFIER", "LIMIT_MODIFIER", "DISTINCT_MODIFIER")
+_ORDERS = {
+    "ORDER_MODIFIER": "ORDER BY", "LIMIT_MODIFIER": "LIMIT", "DISTINCT_MODIFIER": "DISTINCT",
+}  # fmt: skip
+_CLAUSES = {"where_clause": "WHERE", "having": "HAVING", "qualify": "QUALIFY"}
 _JOINS = ("REGULAR", "CROSS")
+_EQUATING = ("INNER", "LEFT", "RIGHT", "OUTER", "SEMI")
+"""Joins that keep a row for an equality that holds, or whatever holds."""
 
 Node: TypeAlias = "dict[str, Any]"
 
@@ -64,10 +73,11 @@ class Reading:
     """What a SELECT reads."""
 
     outputs: tuple[Output, ...]
-    filters: Reads
-    """By what rows are chosen, ordered or counted apart, by their values."""
+    filters: Mapping[Column, str]
+    """Columns whose values decide which rows there are, and in which clause. What stands in `pairs`
+    and `tests` is not among them."""
     links: Reads
-    """Columns that are compared with one another, grouped by, or tested for NULL, and no more."""
+    """All columns of `pairs` and `tests`."""
     tables: frozenset[Table]
     canonical: str = ""
     """The same for all that differ in layout, or the aliases of tables, alone."""
@@ -81,6 +91,26 @@ class Reading:
     """Constants that columns are compared with, or else stand with; None of a test for NULL."""
     named: Reads = NONE
     """All columns that are named anywhere, whatever becomes of them."""
+    pairs: tuple[tuple[Bare, Bare], ...] = ()
+    """Equalities of two columns that rows have to fulfil; of one with itself where rows are grouped
+    by it."""
+    tests: tuple[NullTest, ...] = ()
+    chosen: frozenset[str] = frozenset()
+    """Clauses that choose among rows by something else than a value of theirs."""
+    fallible: Reads = NONE
+    """Columns of expressions that may fail on a value of theirs."""
+
+
+@dataclass(frozen=True)
+class NullTest:
+    """Of the whole SELECT: a value must not be NULL, or NaN."""
+
+    reads: Reads
+    place: str
+    column: Column | None
+    """That it is, whatever its type."""
+    outputs: frozenset[int]
+    """The SELECT's own that have the same text."""
 
 
 Columns: TypeAlias = "Callable[[Sequence[str]], tuple[Table, tuple[str, ...]] | None]"
@@ -93,10 +123,11 @@ def read(
     columns: Columns,
     functions: Functions,
     shown: Callable[[Column], bool] = lambda _: True,
+    types: Callable[[Column], str | None] = lambda _: None,
 ) -> Reading:
     """What `text`, one SELECT, reads. Raises PolicyError for all that is not known to be harmless,
     for tables and columns that `columns` does not know, and, in the same words, for columns by name
-    that are not `shown`, whatever becomes of them."""
+    that are not `shown`, whatever becomes of them. `types` are those of columns, where known."""
     if len(text) > LONGEST:
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
@@ -112,21 +143,24 @@ def read(
     if len(statements) != 1:
         raise PolicyError(f"one SELECT is taken, and {len(statements)} came")
     _check_size(statements[0])
-    reader = _Reader(columns, functions, shown)
+    reader = _Reader(columns, functions, shown, types)
     outputs = reader.query(statements[0]["node"], Scope())
-    tables = frozenset(reader.tables)
-    links = frozenset(reader.links)
+    links = {side.column for pair in reader.pairs for side in pair}
     return Reading(
         outputs,
-        frozenset(reader.filters),
-        links,
-        tables,
+        reader.filters,
+        frozenset(links.union(*(test.reads for test in reader.tests))),
+        frozenset(reader.tables),
         canonical(statements[0]),
         stable(statements[0], functions.aggregates),
         nobodys(statements[0], functions.aggregates),
         frozenset(reader.equal),
         frozenset(reader.beside),
         frozenset(reader.named),
+        tuple(reader.pairs),
+        tuple(reader.tests),
+        frozenset(reader.chosen),
+        frozenset(reader.fallible),
     )
 
 
@@ -148,11 +182,25 @@ def _check_size(tree: object) -> None:
 
 class _Reader:
     def __init__(
-        self, columns: Columns, functions: Functions, shown: Callable[[Column], bool]
+        self,
+        columns: Columns,
+        functions: Functions,
+        shown: Callable[[Column], bool],
+        types: Callable[[Column], str | None] = lambda _: None,
     ) -> None:
         self._columns, self._functions, self._shown = columns, functions, shown
-        self.filters: set[Column] = set()
-        self.links: set[Column] = set()
+        self._made = Expressions(types, functions.aggregates)
+        self._deep = 0
+        """Queries around what is read."""
+        self._opaque = False
+        """What is read is a part of a condition that is no equality by itself."""
+        self._texts: list[str] = []
+        """Of the outputs of the whole SELECT."""
+        self.filters: dict[Column, str] = {}
+        self.pairs: dict[tuple[Bare, Bare], None] = {}
+        self.tests: list[NullTest] = []
+        self.chosen: set[str] = set()
+        self.fallible: set[Column] = set()
         self.equal: set[Column] = set()
         self.named: set[Column] = set()
         self.beside: set[tuple[Column, str | None]] = set()
@@ -161,6 +209,13 @@ class _Reader:
     # -- queries -----------------------------------------------------------------------------------
 
     def query(self, node: Node, outer: Scope) -> tuple[Output, ...]:
+        self._deep += 1
+        try:
+            return self._query(node, outer)
+        finally:
+            self._deep -= 1
+
+    def _query(self, node: Node, outer: Scope) -> tuple[Output, ...]:
         kind = node.get("type")
         scope = Scope(outer, common=self._common(node, outer))
         if kind == "SET_OPERATION_NODE":
@@ -173,15 +228,20 @@ class _Reader:
                 raise _refused(node.get("setop_type"))
             if node["setop_type"] != "UNION" or not node.get("setop_all"):
                 # which rows there are follows from all values of all parts
-                self.filters.update(*(output.reads for output in found))
+                self._decide(node["setop_type"], *(output.reads for output in found))
         elif kind == "SELECT_NODE":
             if node.get("sample") is not None:
                 raise _refused("TABLESAMPLE")
             self._from(node["from_table"], scope)
+            if self._deep == 1:
+                self._texts = [_text(item) for item in node["select_list"]]
             found = self._outputs(node["select_list"], scope)
             scope.aliases = with_aliases(found)
-            for clause in ("where_clause", "having", "qualify"):
-                self._condition(node.get(clause), scope)
+            for clause, place in _CLAUSES.items():
+                self._condition(node.get(clause), scope, place)
+                windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
+                if windows and not _in_order(node):
+                    self._decide(place, self.named)
             for group in node.get("group_expressions") or ():
                 self._group(group, scope, found)
             if node.get("aggregate_handling") == "FORCE_AGGREGATES":
@@ -191,11 +251,42 @@ class _Reader:
         for modifier in node.get("modifiers") or ():
             if modifier.get("type") not in _ORDERS:
                 raise _refused(modifier.get("type"))
-            self.filters |= self.reads([v for v in modifier.values() if v], scope)
+            place = _ORDERS[modifier["type"]]
+            with self._hidden():
+                self._decide(place, self.reads([v for v in modifier.values() if v], scope))
             for order in modifier.get("orders") or ():
                 if (output := _placed(order["expression"], found)) is not None:
-                    self.filters |= output.reads
+                    self._decide(place, output.reads)
+            if modifier["type"] == "LIMIT_MODIFIER":
+                self.chosen.add(place)
+            first = modifier["type"] == "LIMIT_MODIFIER" or modifier.get("distinct_on_targets")
+            if first and (not _in_order(node) or _apart(node)):
+                self._decide(place, self.named)
+            if modifier["type"] == "DISTINCT_MODIFIER" and not modifier.get("distinct_on_targets"):
+                for output in found:
+                    self._apart(output.bare, output.reads, place)
         return found
+
+    def _decide(self, place: str, *reads: Iterable[Column]) -> None:
+        """Which rows there are follows from these."""
+        for column in frozenset().union(*reads):
+            self.filters.setdefault(column, place)
+
+    def _apart(self, bare: Bare | None, reads: Reads, place: str) -> None:
+        """Rows are one where they are equal in it."""
+        if bare is None or self._opaque:
+            self._decide(place, reads)
+        else:
+            self.pairs[bare, bare] = None
+
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
+        """An equality in what is read is none that a row has to fulfil."""
+        before, self._opaque = self._opaque, True
+        try:
+            yield
+        finally:
+            self._opaque = before
 
     def _common(self, node: Node, outer: Scope) -> dict[str, Source]:
         found: dict[str, Source] = {}
@@ -216,7 +307,7 @@ class _Reader:
                 found += self._star(item, scope)
             elif folded(item.get("alias") or "") == KEPT:
                 # whether a row is kept: a condition
-                found.append(Output(KEPT, self._condition(item, scope)))
+                found.append(Output(KEPT, self._condition(item, scope, "WHERE")))
             else:
                 found.append(self.output(item, scope))
                 scope.aliases = with_aliases(found)
@@ -232,11 +323,13 @@ class _Reader:
             raise PolicyError(f"{relation or ''}* stands for no table")
         gone = {folded(str(name)) for name in item.get("exclude_list") or ()}
         put = {
-            folded(r["key"]): self.reads(r["value"], scope) for r in item.get("replace_list") or ()
+            name: replace(self.output(r["value"], scope), name=name)
+            for r in item.get("replace_list") or ()
+            for name in [folded(r["key"])]
         }
         outputs = [o for source in sources for o in source.outputs if o.name not in gone]
         self.named.update(*(output.reads for output in outputs))
-        return [Output(o.name, put[o.name]) if o.name in put else o for o in outputs]
+        return [put.get(o.name, o) for o in outputs]
 
     # -- FROM --------------------------------------------------------------------------------------
 
@@ -253,7 +346,12 @@ class _Reader:
             case "EXPRESSION_LIST":
                 rows = [[self.output(e, scope) for e in row] for row in node["values"]]
                 outputs = tuple(
-                    Output(f"col{n}", frozenset().union(*(o.reads for o in own)))
+                    Output(
+                        f"col{n}",
+                        frozenset().union(*(o.reads for o in own)),
+                        computed=any(o.reads for o in own),
+                        strict=all(o.strict for o in own),
+                    )
                     for n, own in enumerate(zip(*rows, strict=True))
                 )
                 self._add(scope, node, Source(outputs))
@@ -262,16 +360,30 @@ class _Reader:
                     raise _refused(f"a {str(node.get('ref_type')).lower()} join")
                 self._from(node["left"], scope)
                 self._from(node["right"], scope)
-                self._condition(node.get("condition"), scope)
+                if node.get("join_type") in _EQUATING:
+                    self._condition(node.get("condition"), scope, "a join")
+                else:
+                    with self._hidden():
+                        self._condition(node.get("condition"), scope, "a join")
                 if node.get("duplicate_eliminated_columns"):
                     raise _refused("a join of columns without duplicates")
                 for name in node.get("using_columns") or ():
-                    self.links |= by_name(scope, name)
-                    self.equal |= by_name(scope, name)
+                    self._same_names(by_name(scope, name), str(node.get("join_type")))
             case other:
                 raise _refused(other)
         if node.get("sample") is not None:
             raise _refused("TABLESAMPLE")
+
+    def _same_names(self, found: Sequence[Output], join: str) -> None:
+        """Columns of USING."""
+        reads: Reads = frozenset().union(*(output.reads for output in found))
+        self.named |= reads
+        bare = [output.bare for output in found if output.bare is not None]
+        if len(bare) < len(found) or join not in _EQUATING or self._opaque:
+            self._decide("USING", reads)
+        else:
+            self.equal |= reads
+            self.pairs.update(((bare[0], other), None) for other in bare[1:])
 
     def _table(self, node: Node, scope: Scope) -> None:
         path = [str(part) for part in node["qualified_name"]["path"]]
@@ -289,8 +401,9 @@ class _Reader:
         table, names = found
         self.tables.add(table)
         outputs = tuple(
-            Output(folded(name), frozenset({Column(table, name)}), Column(table, name))
-            for name in names
+            Output(folded(name), frozenset({column}), column, bare=Bare(column))
+            for column in (Column(table, name) for name in names)
+            for name in [column.name]
         )
         self._add(scope, node, Source(outputs, table), path[-1])
 
@@ -303,42 +416,63 @@ class _Reader:
 
     # -- conditions --------------------------------------------------------------------------------
 
-    def _condition(self, node: Node | None, scope: Scope) -> Reads:
-        """A link is an equality of two columns, whether one is among those of a query, or whether
-        one is NULL; all else filters. What it reads."""
+    def _condition(self, node: Node | None, scope: Scope, place: str) -> Reads:
+        """What a condition reads. It decides which rows there are by all of that, but where it is
+        an equality of two columns that rows have to fulfil, or asks for a value that is not NULL.
+        """
         if node is None:
             return NONE
         if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
-            return frozenset().union(*(self._condition(p, scope) for p in node["children"]))
-        inner = node
-        while inner.get("type") == "OPERATOR_NOT":
-            inner = inner["children"][0]
-        kind = inner.get("type")
-        linked = False
-        if kind == "SUBQUERY" and inner.get("subquery_type") == "ANY":
-            outputs = self.query(inner["subquery"]["node"], scope)
-            reads = self.reads(inner.get("child"), scope).union(*(o.reads for o in outputs))
-            linked = inner.get("comparison_type") == "COMPARE_EQUAL"
-            linked = linked and all(o.same is not None for o in outputs)
-            linked = linked and self._plain(inner["child"], scope) is not None
+            parts = (self._condition(part, scope, place) for part in node["children"])
+            return frozenset().union(*parts)
+        node = _asserted(node)
+        if self._opaque:
+            return self._decided(node, scope, place)
+        if node["class"] == "CONJUNCTION" and node.get("type") == "CONJUNCTION_AND":
+            return self._condition(node, scope, place)
+        match node.get("type"), node.get("subquery_type"):
+            case "SUBQUERY", "EXISTS":
+                self.query(node["subquery"]["node"], scope)
+                return NONE
+            case "SUBQUERY", "ANY" if node.get("comparison_type") == "COMPARE_EQUAL":
+                outputs = self.query(node["subquery"]["node"], scope)
+                own = self.reads(node["child"], scope)
+                reads = own.union(*(output.reads for output in outputs))
+                sides = [self._made.bare(node["child"], scope), *(o.bare for o in outputs)]
+                return self._equality(sides, reads, place)
+            case "COMPARE_EQUAL", _:
+                sides = [self._made.bare(node[name], scope) for name in ("left", "right")]
+                if None not in sides:
+                    return self._equality(sides, self.reads(node, scope), place)
+            case _ if self._deep == 1 and (tested := _tested(node)) is not None:
+                reads, bare = self.reads(node, scope), self._made.bare(tested, scope)
+                same = (n for n, text in enumerate(self._texts) if text == _text(tested))
+                column = None if bare is None else bare.column
+                self.tests.append(NullTest(reads, place, column, frozenset(same)))
+                return reads
+        return self._decided(node, scope, place)
+
+    def _equality(self, sides: Sequence[Bare | None], reads: Reads, place: str) -> Reads:
+        left, *others = sides
+        if left is None or len(others) != 1 or others[0] is None:
+            self._decide(place, reads)
         else:
-            reads = self.reads(inner, scope)
-            sides: list[Node] = []
-            if kind in ("COMPARE_EQUAL", "COMPARE_NOT_DISTINCT_FROM"):
-                sides = [inner["left"], inner["right"]]
-            elif kind in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
-                sides = inner["children"]
-            linked = bool(sides) and all(self._plain(side, scope) for side in sides)
-        (self.links if linked else self.filters).update(reads)
-        if linked and not str(kind).endswith("NULL"):
-            self.equal.update(reads)
+            self.pairs[left, others[0]] = None
+            self.equal |= reads
+        return reads
+
+    def _decided(self, node: Node, scope: Scope, place: str) -> Reads:
+        with self._hidden():
+            reads = self.reads(node, scope)
+        self._decide(place, reads)
+        if not reads and any(self._made.varies(inner) for inner in nodes(node)):
+            self.chosen.add(place)
         return reads
 
     def _group(self, node: Node, scope: Scope, outputs: tuple[Output, ...]) -> None:
         placed = _placed(node, outputs)
-        reads = self.reads(node, scope) if placed is None else placed.reads
-        same = self._plain(node, scope) if placed is None else placed.same
-        (self.filters if same is None else self.links).update(reads)
+        output = self.output(node, scope) if placed is None else placed
+        self._apart(output.bare, output.reads, "GROUP BY")
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -347,7 +481,9 @@ class _Reader:
         name = node.get("alias") or ""
         if node["class"] == "COLUMN_REF":
             name = name or node["column_names"][-1]
-        source = self._source(node, scope)
+        source, bare = self._source(node, scope), self._made.bare(node, scope)
+        if self._made.kind(node, scope) is None:
+            self.fallible |= reads
         return Output(
             folded(str(name)),
             reads,
@@ -355,6 +491,9 @@ class _Reader:
             literal(node),
             None if source is None else source.table,
             source is not None,
+            bare,
+            bool(reads) and bare is None and source is None and not self._made.passed(node, scope),
+            self._made.strict(node, scope),
         )
 
     def _plain(self, node: Node, scope: Scope) -> Column | None:
@@ -408,6 +547,8 @@ class _Reader:
             case "WINDOW":
                 if node.get("type") == "WINDOW_AGGREGATE":
                     self._check_function(node)
+        for name in ("filter", "filter_expr"):
+            self._condition(node.get(name), scope, "FILTER")
         return self._inner(node, scope)
 
     def _inner(self, node: Node, scope: Scope) -> Reads:
@@ -478,6 +619,55 @@ def _inside(node: Node) -> Node | None:
             never = len(checks) == 1 and literal(checks[0]["when_expr"]) == "false"
             return checks[0]["then_expr"] if never and empty else None
     return None
+
+
+def _in_order(node: Node) -> bool:
+    """Rows come in the order of one table. Else that follows from what they are made of, and so
+    does which are the first."""
+    return bool((node.get("from_table") or {}).get("type") == "BASE_TABLE")
+
+
+def _apart(node: Node) -> bool:
+    """A SELECT that groups rows, or whose equal rows are one."""
+    alike = any(m["type"] == "DISTINCT_MODIFIER" for m in node.get("modifiers") or ())
+    return bool(node.get("group_expressions")) or alike
+
+
+def _asserted(node: Node) -> Node:
+    """What has to hold where the condition does: `x` of `x IS TRUE`."""
+    truth = {"kind": "BOOLEAN", "text": "true"}
+    while node.get("type") == "COMPARE_NOT_DISTINCT_FROM" and node["right"].get("literal") == truth:
+        node = node["left"]
+        if node["class"] == "CAST" and type_of(node["type_expr"]) == "BOOLEAN":
+            node = node["child"]
+    return node
+
+
+def _tested(node: Node) -> Node | None:
+    """What must not be NULL, or NaN, where the condition holds."""
+    inner: Node = node["children"][0] if node.get("type") == "OPERATOR_NOT" else node
+    kind = "OPERATOR_IS_NULL" if inner is not node else "OPERATOR_IS_NOT_NULL"
+    if inner.get("type") == kind:
+        found: Node = inner["children"][0]
+        return found
+    call = inner.get("arguments") or []
+    if inner is not node and inner.get("function_name") == "isnan" and len(call) == 1:
+        found = call[0]["expression"]
+        return found
+    return None
+
+
+def _text(node: Node) -> str:
+    """The same for expressions that differ in their place or their alias alone."""
+    return json.dumps(_placeless({**node, "alias": ""}), sort_keys=True)
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_placeless(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _placeless(item) for name, item in value.items() if name not in PLACES}
 
 
 def _placed(node: Node, outputs: tuple[Output, ...]) -> Output | None:

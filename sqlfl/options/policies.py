@@ -107,14 +107,16 @@ class TrainingPolicy:
     min_rows: int = option(
         integer(1),
         5,
-        "rows that a table of a query must have for the analyst, before it is joined and after; "
-        "counted where it has columns that leave in any form",
+        "rows that a table of a query must have for the analyst, before it is joined and after, "
+        "also where the query uses no column of it but for joining",
     )
     min_cell: int = option(
         integer(1),
         3,
         "joined rows of the table that each class of the target must have, each category of a "
-        "feature, each side of a feature of two values, and its NULLs where there are any",
+        "feature, each side of a feature of two values, each value of a feature that is computed, "
+        "and its NULLs where there are any; a computed feature whose values mostly differ must not "
+        "lean on fewer",
     )
     min_difference: int | None = option(
         integer(2),
@@ -275,6 +277,14 @@ class TrainingPolicy:
         "whether a run may be there to measure a model: EVALUATE and all that looks into a model "
         "by labels, rows for validation, TUNE",
     )
+    conditions: str | None = option(
+        choice(EXACT, NEVER),
+        None,
+        "whether columns that are granted for FILTER may decide by their values which rows there "
+        "are, or none may: in WHERE, ON beyond a link, HAVING, DISTINCT, GROUP BY and the like",
+        default_text="'exact' where labels, predictions, moments, identifiers, weights and metrics "
+        "are all 'exact', else 'never'",
+    )
     into: str | None = option(
         OptionType("the name of a schema of the database", _read_schema),
         None,
@@ -282,6 +292,13 @@ class TrainingPolicy:
         "takes part, also where another one is written to",
         default_text="none",
     )
+
+    @property
+    def filters(self) -> str:
+        """`conditions`, with its default: what decides which rows there are shows."""
+        if self.conditions is not None:
+            return self.conditions
+        return EXACT if all(getattr(self, name) == EXACT for name in MODES) else NEVER
 
     @property
     def noises_features(self) -> bool:
@@ -355,6 +372,7 @@ def _strictest(found: tuple[TrainingPolicy, ...]) -> TrainingPolicy:
             (p.max_label_epsilon for p in found if p.labels == NOISED), default=LARGEST_EPSILON
         ),
         **{name: _mode(getattr(p, name) for p in found) for name in MODES},
+        conditions=_mode(p.filters for p in found),
         into=found[0].into if len({p.into for p in found}) == 1 else None,
     )  # fmt: skip
 

@@ -362,6 +362,7 @@ def _told(policy: TrainingPolicy) -> str:
         for entry in entries_of(TrainingPolicy)
         if getattr(policy, entry.name) is not None
     }
+    given["conditions"] = policy.filters
     return ", ".join(f"{name} = {shown(value)}" for name, value in given.items())
 
 

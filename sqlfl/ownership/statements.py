@@ -11,14 +11,14 @@ from sqlfl.errors import nearest
 from sqlfl.planner.grammar.clauses import Clauses
 from sqlfl.planner.grammar.statements import Option, Path, Span, Word
 
-ROLES = ("TRAIN", "JOIN", "LABEL", "IDENTIFY", "KEY")
+ROLES = ("TRAIN", "FILTER", "JOIN", "LABEL", "IDENTIFY", "KEY")
 """Granted on columns; PREDICT is of the whole table, and KEY says what identifies its rows."""
 STATEMENTS = ("CREATE", "DROP", "GRANT", "REVOKE", "APPROVE", "REFUSE", "SHOW")
 _SHOWN = ("POLICIES", "GRANTS", "REQUESTS", "BUDGETS", "DISCLOSURES")
 _CREATE = "CREATE [OR REPLACE] TRAINING POLICY name [WITH (rule = value, ...)]"
 _GRANT = (
-    "GRANT TRAIN (column, ...), JOIN (column, ...), LABEL (column), PREDICT, IDENTIFY (column), "
-    "KEY (column, ...) "
+    "GRANT TRAIN (column, ...), FILTER (column, ...), JOIN (column, ...), LABEL (column), PREDICT, "
+    "IDENTIFY (column), KEY (column, ...) "
     "ON table TO 'analyst' UNDER policy [UNTIL DATE '2027-06-30']"
 )
 _APPROVE = "APPROVE REQUEST 17"

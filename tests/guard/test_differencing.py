@@ -303,7 +303,8 @@ def asks(clinic: duckdb.DuckDBPyConnection) -> Iterator[Callable[[str], Ask]]:
 
         def of(analyst: str) -> Ask:
             with sqlfl.owner(clinic) as owner:
-                owner.sql(f"""GRANT TRAIN (pid), IDENTIFY (pid), JOIN (pid) ON patients
+                owner.sql(f"""GRANT TRAIN (pid), FILTER (pid), IDENTIFY (pid), JOIN (pid)
+                      ON patients
                     TO '{analyst}' UNDER r""")
             secret = b"\x07" * 32
             client = PartyClient(Client("clinic"), clinic, Secrets(secret, secret), analyst=analyst)

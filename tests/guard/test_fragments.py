@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,13 +16,15 @@ from sqlfl.guard.fragments import LONGEST_KEPT, MOST_KEPT, Fragments, roles_of
 from sqlfl.guard.functions import functions_of
 from sqlfl.guard.governance import Grant, Roles, Ruling
 from sqlfl.guard.scopes import NONE, Column, Output, Reads, Table
-from sqlfl.guard.tree import Reading
+from sqlfl.guard.tree import NullTest, Reading
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.schema import FeatureSpecification, KeySpecification, SlotSpecification
 from tests.databases import in_memory
 
 TABLE: Table = ("memory", "main", "t")
-GRANTED = {"train": ("a", "b"), "join": ("k",), "label": ("y",), "identify": ("i",)}
+GRANTED = {
+    "train": ("a", "b"), "join": ("k",), "label": ("y",), "identify": ("i",), "filter": ("b",),
+}  # fmt: skip
 KEY = KeySpecification(0, ("BIGINT",))
 ONE = FeatureSpecification("f", "numeric")
 
@@ -111,9 +114,11 @@ KEY_SAID = "a join key is to be a column that is granted for JOIN"
 @pytest.mark.parametrize(
     ("key", "refused"),
     [
-        ("k", ""), ("CAST(k AS VARCHAR)", ""), ("lower(k::VARCHAR)", ""), ("coalesce(k, 0)", ""),
+        ("k", ""), ("CAST(k AS VARCHAR)", ""), ("k::HUGEINT::VARCHAR", ""), ("k::BIGINT", ""),
+        ("lower(k::VARCHAR)", KEY_SAID), ("coalesce(k, 0)", KEY_SAID), ("k::INTEGER", KEY_SAID),
+        ("k::DOUBLE", KEY_SAID), ("try_cast(k AS VARCHAR)", KEY_SAID), ("k::BOOLEAN", KEY_SAID),
+        ("k::VARCHAR::ENUM('1')", KEY_SAID), ("CASE WHEN FALSE THEN k END", KEY_SAID),
         ("0", ""), ("''", ""), ("CAST('0' AS BIGINT)", ""), ("'00:00:00'", ""),
-        ("CASE WHEN FALSE THEN k END", ""),
         ("1", KEY_SAID), ("'x'", KEY_SAID), ("k + 1", KEY_SAID), ("coalesce(k, 7)", KEY_SAID),
         ("k + a", KEY_SAID), ("a + 1", KEY_SAID), ("[k]", KEY_SAID), ("max(k)", KEY_SAID),
         ("NULL", KEY_SAID), ("0 + 0", KEY_SAID),
@@ -146,23 +151,151 @@ def test_a_join_key_is_a_granted_column(
 def test_a_join_key_is_a_column_and_nothing_else(
     own: Fragments, output: Output, refused: bool
 ) -> None:
+    found = Reading((output,), {}, NONE, frozenset(), nobodys=True)
     if not refused:
-        own._check_key(output, RULING)
+        own._check_key(output, found, RULING)
         return
     with pytest.raises(PolicyError, match=KEY_SAID):
-        own._check_key(output, RULING)
+        own._check_key(output, found, RULING)
 
 
-def test_conditions_are_of_columns_that_are_trained_on(con: duckdb.DuckDBPyConnection) -> None:
-    trained = {"features": (ONE,)}
-    assert said(con, "SELECT a FROM t WHERE b > 0", **trained) == ""
-    words = NOT.format("y", "TRAIN, as a condition on its values takes")
-    assert said(con, "SELECT a FROM t WHERE y", **trained) == words
-    assert said(con, "SELECT a FROM t WHERE z > 0", **trained) == UNKNOWN.format("z")
-    # whether it is NULL, or another column, is a link: granted for anything
-    assert said(con, "SELECT a FROM t WHERE y IS NOT NULL AND k = i", **trained) == ""
-    assert said(con, "SELECT a FROM t WHERE z IS NULL", **trained) == UNKNOWN.format("z")
-    assert said(con, "SELECT a FROM t WHERE z = k", **trained) == UNKNOWN.format("z")
+FILTERED = "column {} of main.t is not granted to acme for FILTER, and {} decides by it"
+
+
+@pytest.mark.parametrize(
+    ("rest", "name", "place"),
+    [
+        ("FROM t WHERE b > 0", "", ""),
+        ("FROM t WHERE a > 0", "a", "WHERE"),
+        ("FROM t WHERE y", "y", "WHERE"),
+        ("FROM t WHERE a IS NOT NULL", "a", "WHERE"),
+        ("FROM t WHERE k IS NULL", "k", "WHERE"),
+        ("FROM t WHERE k = 5", "k", "WHERE"),
+        ("FROM t WHERE y IS NOT NULL AND k = i", "i", "an equality"),
+        ("FROM t JOIN t AS o ON t.k = o.k", "", ""),
+        ("FROM t JOIN t AS o ON t.k = o.a", "a", "an equality"),
+        ("FROM t JOIN t AS o ON t.k = CAST(o.k AS INTEGER)", "k", "an equality"),
+        ("FROM t JOIN t AS o ON CAST(t.k AS HUGEINT) = o.k", "", ""),
+        ("FROM t JOIN t AS o ON t.y = CAST(o.a AS BOOLEAN)", "a", "an equality"),
+        ("FROM t JOIN t AS o ON t.k::VARCHAR = o.k", "k", "an equality"),
+        ("FROM t JOIN t AS o USING (k)", "", ""),
+        ("FROM t JOIN t AS o USING (a)", "a", "an equality"),
+        ("FROM t JOIN (VALUES (1)) AS v(k) USING (k)", "k", "USING"),
+        ("FROM t JOIN (SELECT 1 AS k UNION ALL SELECT 2) AS v USING (k)", "k", "USING"),
+        ("FROM t JOIN t AS o ON t.k = o.k AND t.a > o.a", "a", "a join"),
+        ("FROM t GROUP BY k, t.a", "a", "an equality"),
+        ("FROM t ORDER BY k LIMIT 5", "k", "ORDER BY"),
+        ("FROM t HAVING max(y)", "y", "HAVING"),
+        ("FROM t QUALIFY row_number() OVER (ORDER BY y) = 1", "y", "QUALIFY"),
+        ("FROM (SELECT DISTINCT t.a, t.b FROM t) AS t", "a", "an equality"),
+        ("FROM (SELECT DISTINCT t.a + 0.5 AS a FROM t) AS t", "a", "DISTINCT"),
+        ("FROM (SELECT a FROM t UNION SELECT a FROM t) AS t", "a", "UNION"),
+        ("FROM (SELECT a FROM t EXCEPT SELECT b FROM t) AS t", "a", "EXCEPT"),
+        ("FROM t WHERE k IN (SELECT k FROM t)", "", ""),
+        ("FROM t WHERE k NOT IN (SELECT k FROM t)", "k", "WHERE"),
+        ("FROM t ANTI JOIN t AS o ON t.k = o.k", "k", "a join"),
+    ],
+)
+def test_conditions_are_of_columns_that_are_granted_for_them(
+    con: duckdb.DuckDBPyConnection, rest: str, name: str, place: str
+) -> None:
+    text = f"SELECT t.a {rest}"
+    found = said(con, text, features=(ONE,))
+    assert found.startswith(FILTERED.format(name, place)) if name else found == ""
+    never = replace(RULING, policies={"r": TrainingPolicy(conditions="never")})
+    found = said(con, text, never, features=(ONE,))
+    told = f"its owner's policy has conditions = 'never', and {place} decides by column {name} of"
+    if rest == "FROM t WHERE b > 0":
+        told = told.format().replace("and  decides by column  of", "and WHERE decides by column b")
+        assert found.startswith(told)
+    else:
+        assert found.startswith(told) if name else found == ""
+
+
+@pytest.mark.parametrize(
+    ("rest", "place"),
+    [
+        ("FROM t LIMIT 5", "LIMIT"), ("FROM t OFFSET 5", "LIMIT"),
+        ("FROM t WHERE (SELECT count(*) FROM t) > 5", "WHERE"),
+        ("FROM t HAVING count(*) > 1", "HAVING"),
+        ("FROM t QUALIFY row_number() OVER () = 1", "QUALIFY"),
+        ("FROM t WHERE 1 = 1", ""), ("FROM t WHERE FALSE", ""),
+    ],
+)  # fmt: skip
+def test_rows_that_are_chosen_by_no_value(
+    con: duckdb.DuckDBPyConnection, rest: str, place: str
+) -> None:
+    text = f"SELECT a {rest}"
+    assert said(con, text, features=(ONE,)) == ""
+    never = replace(RULING, policies={"r": TrainingPolicy(labels="never")})
+    told = f"its owner's policy has conditions = 'never', and {place} decides which rows there are"
+    assert said(con, text, never, features=(ONE,)) == told * bool(place)
+
+
+def test_join_keys_that_are_not_null(con: duckdb.DuckDBPyConnection) -> None:
+    """The planner adds it: a key that is NULL joins nothing."""
+    keyed: dict[str, Any] = {"features": (ONE,), "keys": (KEY,)}
+    for test in ("k IS NOT NULL", "NOT k IS NULL", "CAST(k AS HUGEINT) IS NOT NULL"):
+        assert said(con, f"SELECT a, k FROM t WHERE {test}", **keyed) == ""
+        assert FILTERED.format("k", "WHERE") in said(
+            con, f"SELECT a FROM t WHERE {test}", features=(ONE,)
+        )
+    text = "SELECT a, k FROM (SELECT a, k FROM t WHERE k IS NOT NULL) AS t"
+    assert FILTERED.format("k", "WHERE") in said(con, text, **keyed)
+
+
+@pytest.mark.parametrize(
+    ("expression", "fails"),
+    [
+        ("a", False), ("a + 1", True), ("TRY(a + 1)", False), ("CAST(a AS TINYINT)", True),
+        ("CAST(a AS BIGINT)", False), ("CAST(a AS DOUBLE) * 2", False), ("a / 2", False),
+        ("a % 2", True), ("a > 5", False), ("a > 5.5", False), ("a = 'x'", True),
+        ("CASE WHEN a > 5 THEN 1 ELSE 0 END", False), ("CASE WHEN a > 5 THEN 1 ELSE b END", False),
+        ("CASE WHEN a = 5 THEN CAST('x' AS INTEGER) ELSE 0 END", True),
+        ("CASE WHEN a = 5 THEN CAST('1' AS INTEGER) ELSE 0 END", False),
+        ("TRY_CAST(CAST(a AS VARCHAR) AS ENUM('1'))", False), ("b > a", False),
+        ("CAST(CAST(a AS VARCHAR) AS ENUM('1'))", True), ("(SELECT a)", True), ("sqrt(b)", True),
+        ("a > 1.0000000000000000000000000000000000000", True), ("ln(b)", True),
+        ("a BETWEEN 1 AND 9 AND a IN (1, 2) AND NOT a IS NULL", False), ("coalesce(a, 0)", False),
+        ("CASE WHEN a > 5 THEN error('x') ELSE 0 END", True), ("abs(b)", False), ("abs(a)", True),
+        ("avg(a) OVER ()", True), ("b ^ 2", True),
+    ],
+)  # fmt: skip
+def test_expressions_that_may_fail(
+    con: duckdb.DuckDBPyConnection, expression: str, fails: bool
+) -> None:
+    text = f"SELECT {expression} AS f FROM t"
+    noised = replace(RULING, policies={"r": TrainingPolicy(predictions="noised")})
+    found = said(con, text, noised, features=(ONE,))
+    if "error" in expression:
+        assert "function error is not among" in found
+        return
+    assert ("may fail on some of its values" in found) is fails
+    assert bool(found) is fails
+    assert said(con, text, features=(ONE,)) == ""
+    inner = said(con, f"SELECT b AS f FROM (SELECT b, {expression} AS x FROM t) AS q", noised,
+                 features=(ONE,))  # fmt: skip
+    assert bool(inner) is fails
+    assert bool(said(con, f"SELECT 1 AS sqlfl_row, {expression} FROM t", noised)) is True
+
+
+@pytest.mark.parametrize(
+    ("expression", "tells"),
+    [
+        ("y", False), ("NOT y", False), ("y = TRUE", False), ("CAST(y AS VARCHAR)", False),
+        ("CASE WHEN y THEN 1 ELSE 0 END", False), ("CASE WHEN y THEN 1 END", True),
+        ("nullif(y, TRUE)", True), ("CASE WHEN y THEN NULL ELSE 1 END", True), ("TRY(y)", True),
+        ("CASE WHEN y THEN 1 ELSE CAST('nan' AS DOUBLE) END", True),
+    ],
+)  # fmt: skip
+def test_targets_that_make_null_of_a_label(
+    con: duckdb.DuckDBPyConnection, expression: str, tells: bool
+) -> None:
+    """Rows without a label are left out of the join, which shows."""
+    text, labelled = f"SELECT {expression} AS f FROM t", {"target": True}
+    noised = replace(RULING, policies={"r": TrainingPolicy(labels="noised")})
+    assert said(con, text, **labelled) == ""
+    assert bool(said(con, text, noised, **labelled)) is tells
 
 
 def test_what_rows_are_drawn_by(con: duckdb.DuckDBPyConnection) -> None:
@@ -177,11 +310,17 @@ def test_what_rows_are_drawn_by(con: duckdb.DuckDBPyConnection) -> None:
 
 def test_whether_a_row_is_kept_is_a_condition(con: duckdb.DuckDBPyConnection) -> None:
     trained = {"features": (ONE,)}
-    assert said(con, "SELECT a, y IS NULL AS sqlfl_kept FROM t", **trained) == ""
     assert said(con, "SELECT a, b > 0 AS sqlfl_kept FROM t", **trained) == ""
-    words = NOT.format("y", "TRAIN, as a condition on its values takes")
-    assert said(con, "SELECT a, y AS sqlfl_kept FROM t", **trained) == words
-    assert said(con, "SELECT a, z > 0 AS sqlfl_kept FROM t", **trained) == UNKNOWN.format("z")
+    words = FILTERED.format("y", "WHERE")
+    for test in ("y", "y IS NULL", "y IS NOT NULL"):
+        assert said(con, f"SELECT a, {test} AS sqlfl_kept FROM t", **trained).startswith(words)
+    # but for the target's own, which a row is to have
+    labelled = {"target": True}
+    assert said(con, "SELECT y, (y IS NOT NULL) IS TRUE AS sqlfl_kept FROM t", **labelled) == ""
+    text = "SELECT y, (k IS NOT NULL) IS TRUE AS sqlfl_kept FROM t"
+    assert said(con, text, **labelled).startswith(FILTERED.format("k", "WHERE"))
+    text = "SELECT a, z > 0 AS sqlfl_kept FROM t"
+    assert said(con, text, **trained) == UNKNOWN.format("z")
 
 
 def test_what_is_granted_for_nothing_is_none_whatever_was_read_before(
@@ -190,13 +329,16 @@ def test_what_is_granted_for_nothing_is_none_whatever_was_read_before(
     z, k = frozenset({Column(TABLE, "z")}), frozenset({Column(TABLE, "k")})
 
     def check(item: SlotSpecification, output: Output, filters: Reads, links: Reads) -> None:
-        found = Reading((output,), filters, links, frozenset({TABLE}))
+        tests = (NullTest(links, "WHERE", None, frozenset()),)
+        found = Reading(
+            (output,), dict.fromkeys(filters, "WHERE"), links, frozenset({TABLE}), tests=tests
+        )
         monkeypatch.setattr(Fragments, "read", lambda *_: found)
         own.check(None, item, "", RULING)  # type: ignore[arg-type]
 
     trained, one = slot(features=(ONE,)), Output("f")
     check(trained, one, NONE, NONE)
-    check(slot(base=True), Output("f", k), NONE, k)
+    check(slot(base=True), Output("f", k), NONE, NONE)
     for item, output, filters, links in (
         (trained, Output("f", z), NONE, NONE), (trained, one, z, NONE), (trained, one, NONE, z),
         (slot(base=True), Output("f", z), NONE, NONE), (slot(), Output("sqlfl_kept", z), z, NONE),

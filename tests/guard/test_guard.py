@@ -112,16 +112,16 @@ def test_only_what_is_granted_is_there(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("p.bmi", "p.pid AS bmi", "pid of main.patients is not granted to acme for TRAIN"),
+        ("p.bmi", "p.pid AS bmi", "pid of main.patients is not granted .* for FILTER"),
         ("p.days", "p.age AS days", "age of main.patients is not granted to acme for LABEL"),
         ("p.bmi", "p.days AS bmi", "days of main.patients is not granted to acme for TRAIN"),
-        ("t.pid", "t.pid AND p.pid < 200", "pid of main.patients is not granted to acme for TRAIN"),
-        ("t.pid", "t.pid AND p.days > 1", "days of main.patients is not granted to acme for TRAIN"),
+        ("t.pid", "t.pid AND p.pid < 200", "pid of main.patients is not granted .* for FILTER"),
+        ("t.pid", "t.pid AND p.days > 1", "days of main.patients is not granted .* for FILTER"),
         ("p.pid = t.pid", "p.pid + 1 = t.pid", "a join key is to be a column that is granted"),
         ("p.pid = t.pid", "p.age = t.pid", "age of main.patients is not granted to acme for JOIN"),
         ("p.bmi", "(SELECT max(p2.days) FROM clinic.patients p2) AS bmi", "not granted"),
         ("clinic.patients p", "(SELECT *, pid % 2 AS odd FROM clinic.patients WHERE pid % 2 = 1) p",
-         "pid of main.patients is not granted to acme for TRAIN"),
+         "pid of main.patients is not granted .* for FILTER"),
     ],
 )  # fmt: skip
 def test_what_is_refused(
@@ -225,7 +225,7 @@ def test_the_strictest_of_several_policies_holds(
         owner.sql("GRANT TRAIN (age) ON patients TO 'acme' UNDER strict")
         with pytest.raises(PolicyError, match=r"algorithms = \['sgd'\]"):
             fed.sql(TRAIN)
-        owner.sql("REVOKE TRAIN ON patients FROM 'acme'")
+        owner.sql("REVOKE TRAIN, FILTER ON patients FROM 'acme'")
         with pytest.raises(PlanError, match="p has no column age"):
             fed.sql(TRAIN)
         owner.sql("REVOKE ALL ON patients FROM 'acme'")

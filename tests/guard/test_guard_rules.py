@@ -46,7 +46,7 @@ from tests.guard.clinic import REQUEST, SLOT, ruled
 from tests.guard.test_runs import SIZE, Held
 
 TABLE: Table = ("memory", "main", "patients")
-ROLES = Roles({"join": ("pid",), "train": ("age",), "label": ("days",)})
+ROLES = Roles({"join": ("pid",), "train": ("age",), "filter": ("age",), "label": ("days",)})
 SELECT = "SELECT pid AS sqlfl_key_0_0 FROM patients"
 SLOTS = specifications_to_json((SLOT,))
 OPEN = TrainingPolicy(min_rows=1, min_cell=1)
@@ -478,7 +478,7 @@ def test_approvals_and_runs_are_of_what_is_run(made: Make) -> None:
     party = made(replace(OPEN, approval="first_time"))
     other = replace(REQUEST, kind="logistic_regression").to_json()
     for number, own in ((1, {}), (2, {"request": other}), (1, {}), (2, {"request": other}),
-                        (3, {"fragments": ("SELECT pid + 0 AS sqlfl_row FROM patients",),
+                        (3, {"fragments": ("SELECT pid AS sqlfl_row FROM patients",),
                              "specification": specifications_to_json((replace(SLOT, keys=()),))}),
                         (1, {"fragments": (SELECT.lower(),)})):  # fmt: skip
         with pytest.raises(ApprovalError, match=f"as request {number}"):
@@ -517,7 +517,8 @@ NOISED = replace(
 ACCOUNT = {
     "specification": specifications_to_json((NOISED,)),
     "fragments": ("SELECT days, patients AS sqlfl_base FROM patients",),
-    "request": replace(REQUEST, asked=(Asked(0, "send_labels", "", "", 1),),
+    "request": replace(REQUEST, asked=(Asked(0, "activate", "", "", 1),
+                                       Asked(0, "send_labels", "", "", 1)),
                        privacy=to_json(Privacy(label_epsilon=1.0))).to_json(),
 }  # fmt: skip
 

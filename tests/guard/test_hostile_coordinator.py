@@ -57,7 +57,7 @@ CREATE MACRO payroll() AS TABLE FROM hr.salaries;
 CREATE SEQUENCE numbers START {NUMBER};
 CREATE TYPE mood AS ENUM ('{CANARY}');
 SET VARIABLE secret = '{CANARY}';"""
-GRANT = """GRANT TRAIN (age, bmi, ward), JOIN (pid), LABEL (days) ON patients
+GRANT = """GRANT TRAIN (age, bmi, ward), FILTER (age), JOIN (pid), LABEL (days) ON patients
   TO 'acme' UNDER r"""
 Ask = Callable[[Message], Message]
 FEATURES = tuple(

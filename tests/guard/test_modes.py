@@ -70,7 +70,7 @@ def refused(fed: sqlfl.Federation, text: str, said: str) -> None:
 
 def test_noised_predictions(fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection) -> None:
     fed.sql(TRAIN.replace(" m ", " n "))
-    ruled(clinic, "predictions = 'noised'")
+    ruled(clinic, "predictions = 'noised', conditions = 'exact'")
     fed.sql(private())
     fed.sql(private(algorithm="admm", statistics="noised"))
     exact = private().replace("label_epsilon = 1,", "").replace("label_bounds = [-1, 3],", "")
@@ -183,6 +183,8 @@ def test_noised_labels(fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection)
     fed.sql(weighed.replace("p.bmi", "p.bmi + 2 AS bmi"))
     ruled(clinic, "labels = 'noised'", GRANT.replace("LABEL (days", "LABEL (bmi, days"))
     fed.sql(text)
+    refused(fed, f"{text[:-1]} WHERE p.age > 30)", "conditions = 'never'")
+    ruled(clinic, "labels = 'noised', conditions = 'exact'", "")
     fed.sql(private())
     fed.sql(text.replace("TARGET days", "TARGET days WITH (validation_fraction = 0.2)"))
     fed.sql(f"EVALUATE MODEL m {labels}{QUERY})")

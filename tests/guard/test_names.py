@@ -90,8 +90,8 @@ def test_a_name_is_looked_up_once(con: duckdb.DuckDBPyConnection, names: Names) 
 
 def test_what_was_listed_is_not_looked_up(con: duckdb.DuckDBPyConnection) -> None:
     listed = Listed()
-    listed.add(("memory", "main", "X"), ("k",), view=False)
-    listed.add(("memory", "hr", "W"), ("l",), view=True)
+    listed.add(("memory", "main", "X"), ("k",), ("BIGINT",), view=False)
+    listed.add(("memory", "hr", "W"), ("l",), ("DATE",), view=True)
     names = Names(con, ("memory", "main"), listed)
     assert names.table(["x"]) == (("memory", "main", "x"), ("k",))
     assert names.table(["hr", "w"]) == (("memory", "hr", "w"), ("l",))
