@@ -142,7 +142,7 @@ ONE = "p.bmi > 0.9995"
     [
         ("CASE WHEN {one} THEN 9 WHEN p.age > 40 THEN 1 ELSE 0 END", False),
         ("CASE WHEN {one} THEN 2 WHEN p.age > 40 THEN 1 ELSE 0 END", False),
-        ("CASE WHEN {one} THEN 9 ELSE p.age % 20 END", False),
+        ("CASE WHEN {one} THEN 99 ELSE p.age % 20 END", False),
         ("p.bmi * p.age + CASE WHEN {one} THEN 10000 ELSE 0 END", False),
         ("p.bmi + CASE WHEN {one} THEN 0.001 ELSE 0 END", False),
         ("p.bmi * p.bmi", True), ("p.age * p.bmi", True), ("p.age % 20", True),
