@@ -59,10 +59,6 @@ def judged(
             found.append(Verdict(item.slot, "columns of ID", REFUSED, has("identifiers = 'never'")))
     found += _not_granted(request, slots, ruling, tables)
     often = request.often()
-    for item in slots:
-        if often.get((item.slot, ms.Activate.kind)) != 1:
-            why = "its owner is to hear which of its rows are joined, once, whatever leaves of them"
-            found.append(Verdict(item.slot, "", REFUSED, why))
     for asked in request.asked:
         own = specified.get(asked.slot)
         rule = ""

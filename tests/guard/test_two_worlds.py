@@ -354,6 +354,8 @@ LAB = f"""CREATE TABLE tests AS SELECT i AS pid, cos(i) AS crp, sin(2 * i) AS y,
   FROM range({ROWS}) AS r(i)"""
 OWN = """TRAIN MODEL own USING linear_regression TARGET y WITH (algorithm = 'sgd', epochs = 1)
   FROM (SELECT crp, y FROM lab.tests)"""
+TIMES = ("seconds", "created", "trained", "version")
+"""Of a model's card."""
 HIDDEN = ("age", "bmi", "ill", "ward")
 """Columns that are no keys, whose hashes would differ."""
 
@@ -381,7 +383,8 @@ class Side:
                     owner.sql(grant)
             self.sent.clear()
             try:
-                found: object = self.fed.sql(text).fetchall()
+                rows = self.fed.sql(text).fetchall()
+                found: object = [row for row in rows if row[0] not in TIMES]
             except sqlfl.Error as error:
                 found = str(error)
             return found, list(self.sent)
