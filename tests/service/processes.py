@@ -58,6 +58,7 @@ class Distributed:
         self._times = {"lease": lease, "heartbeat": heartbeat}
         self._stack = ExitStack()
         self._port = 0
+        self._next: subprocess.Popen[str] | None = None
         self.coordinator: subprocess.Popen[str]
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.links: dict[str, Proxy] = {}
@@ -174,16 +175,25 @@ class Distributed:
         (self.folder / "coordinator.toml").write_text(_toml(own))
 
     def _process(self, what: str, told: dict[str, Any]) -> subprocess.Popen[str]:
-        log = (self.folder / f"{told.get('party', what)}.log").open("a")
-        with log:
+        """Start it in the process that waits, and let another one load its modules meanwhile."""
+        process, self._next = self._next or self._waiting(), None
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(json.dumps([what, told]))
+        process.stdin = None
+        self._next = self._waiting()
+        return process
+
+    def _waiting(self) -> subprocess.Popen[str]:
+        with (self.folder / "processes.log").open("a") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.service.runner", what, json.dumps(told)],
-                stdout=subprocess.PIPE, stderr=log, text=True,
+                [sys.executable, "-m", "tests.service.runner"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
 
     def _end(self) -> None:
-        for process in [*self.processes.values(), getattr(self, "coordinator", None)]:
+        for process in [*self.processes.values(), getattr(self, "coordinator", None), self._next]:
             if process is None:
                 continue
             _killed(process)
@@ -192,8 +202,9 @@ class Distributed:
 def _killed(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait(LONGEST)
-    if process.stdout is not None:
-        process.stdout.close()
+    for end in (process.stdin, process.stdout):
+        if end is not None:
+            end.close()
 
 
 def _toml(own: Any) -> str:

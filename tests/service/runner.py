@@ -1,4 +1,7 @@
-"""A coordinator or a party's agent as a process of its own: python -m tests.service.runner ..."""
+"""A coordinator or a party's agent as a process of its own: python -m tests.service.runner
+
+It loads its modules, and then waits to hear on its input which of them it is, as JSON.
+"""
 
 from __future__ import annotations
 
@@ -105,4 +108,5 @@ def _report(host: Host, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"coordinator": coordinator, "party": party}[sys.argv[1]](json.loads(sys.argv[2]))
+    what, asked = json.load(sys.stdin)
+    {"coordinator": coordinator, "party": party}[what](asked)

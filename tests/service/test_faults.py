@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import product
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -31,6 +32,10 @@ PREDICT = f"PREDICT MODEL m FROM ({QUERY})"
 
 def trained(fed: RemoteFederation | sqlfl.Federation) -> Expected:
     fed.sql(TRAIN)
+    return used(fed)
+
+
+def used(fed: RemoteFederation | sqlfl.Federation) -> Expected:
     return fed.model("m").history.column("train_loss"), ordered(fed.sql(PREDICT).arrow())
 
 
@@ -84,50 +89,60 @@ PHASES = [
     "residuals",
     "save",
 ]
-CASES = [(kind, after) for kind in PHASES for after in (False, True)]
+FAULTS = (signal.SIGKILL, signal.SIGSTOP)
+CASES = [
+    (kind, fault, after, soon)
+    for (n, kind), (k, fault), after, soon in product(
+        enumerate(PHASES), enumerate(FAULTS), (False, True), (False, True)
+    )
+    # else of each phase both values of all three, in turn together
+    if THOROUGH or (soon == bool((n + k) % 2) and after == bool((n // 2 + k) % 2))
+]
 
 
-@pytest.mark.parametrize(("kind", "after"), CASES)
-def test_a_party_that_is_killed(
-    study: Distributed, expected: Expected, kind: str, after: bool
+@pytest.mark.parametrize(("kind", "fault", "after", "soon"), CASES)
+def test_a_party_that_is_killed_or_stopped(
+    study: Distributed,
+    expected: Expected,
+    kind: str,
+    fault: signal.Signals,
+    after: bool,
+    soon: bool,
 ) -> None:
+    """And comes back soon, within the lease, or only when the training has ended."""
+    lab = study.processes["lab"]
+
+    def back() -> None:
+        if fault == signal.SIGKILL:
+            assert lab.wait(LONGEST)  # it was asked
+            study.begin("lab")
+            return
+        until(lambda: stopped(lab.pid))
+        time.sleep(LEASE / 2 if soon else 0.0)
+        lab.send_signal(signal.SIGCONT)
+
     with study.analyst() as fed:
         study.connected(fed)
-        study.arm("lab", kind, signal.SIGKILL, after=after)
+        study.arm("lab", kind, fault, after=after)
+        watch = threading.Thread(target=back)
+        if soon:
+            watch.start()
         error = ends(fed)
-        assert study.processes["lab"].wait(LONGEST)  # it was asked
-        study.restart("lab")
+        if not soon:
+            watch.start()
+        watch.join()
+        assert study.struck("lab")
+        if fault == signal.SIGKILL:
+            assert error is None or "lab" in str(error), error
+        elif soon:
+            assert error is None
+        else:
+            assert error is not None
+            assert "lab" in str(error), error
         study.connected(fed)
-        if error is not None:
-            assert "party lab/0" in str(error) or "lab" in str(error), error
+        if error is None:
+            assert same(used(fed), expected)
         assert same(trained(fed), expected)
-    until(study.idle)
-
-
-@pytest.mark.parametrize("kind", PHASES)
-def test_a_party_that_is_killed_and_comes_back_at_once(
-    study: Distributed, expected: Expected, kind: str
-) -> None:
-    with study.analyst() as fed:
-        study.connected(fed)
-        study.arm("lab", kind, signal.SIGKILL)
-        over = threading.Event()
-
-        def again() -> None:
-            while not over.wait(0.05):
-                if study.processes["lab"].poll() is not None:
-                    study.begin("lab")
-
-        watch = threading.Thread(target=again)
-        watch.start()
-        try:
-            ends(fed)
-            assert study.struck("lab")
-            study.connected(fed)
-            assert same(trained(fed), expected)
-        finally:
-            over.set()
-            watch.join()
     until(study.idle)
 
 
@@ -146,34 +161,6 @@ def test_a_coordinator_that_is_killed(study: Distributed, expected: Expected, ki
     with study.analyst() as fed:
         study.connected(fed)
         assert same(trained(fed), expected)
-    until(study.idle)
-
-
-@pytest.mark.parametrize("kind", PHASES)
-def test_a_party_that_is_stopped_for_less_than_the_lease(
-    study: Distributed, expected: Expected, kind: str
-) -> None:
-    lab = study.processes["lab"]
-    with study.analyst() as fed:
-        study.connected(fed)
-        study.arm("lab", kind, signal.SIGSTOP)
-        over = threading.Event()
-
-        def wake() -> None:
-            while not over.wait(0.02):
-                if stopped(lab.pid):
-                    over.wait(LEASE / 2)
-                    lab.send_signal(signal.SIGCONT)
-
-        watch = threading.Thread(target=wake)
-        watch.start()
-        try:
-            assert same(trained(fed), expected)
-            assert study.struck("lab")
-        finally:
-            over.set()
-            watch.join()
-            lab.send_signal(signal.SIGCONT)
     until(study.idle)
 
 
@@ -204,24 +191,6 @@ def test_others_go_on_without_a_party_that_is_stopped(study: Distributed, algori
         assert sum(model.history.column("late").to_pylist()) > 3
         (found,) = fed.sql(f"EVALUATE MODEL late FROM ({QUERY})").arrow().to_pylist()
         assert found["log_loss"] == pytest.approx(model.metrics["log_loss"], rel=1e-5)
-    until(study.idle)
-
-
-@pytest.mark.parametrize("kind", PHASES)
-def test_a_party_that_is_stopped_for_longer(
-    study: Distributed, expected: Expected, kind: str
-) -> None:
-    lab = study.processes["lab"]
-    with study.analyst() as fed:
-        study.connected(fed)
-        study.arm("lab", kind, signal.SIGSTOP)
-        error = ends(fed)
-        until(lambda: stopped(lab.pid))
-        assert error is not None
-        assert "lab/0: is away, for " in str(error) or "lab" in str(error), error
-        lab.send_signal(signal.SIGCONT)
-        study.connected(fed)
-        assert same(trained(fed), expected)
     until(study.idle)
 
 
