@@ -172,7 +172,8 @@ def main(folder: Path, kills: int, seed: int, ways: list[str]) -> None:
     draw = random.Random(seed)
     for way in ways:
         asked, kept = count(folder, way)
-        few, many = kills // 3, kills - kills // 3
+        few = max(1, kills // 3)
+        many = kills - few
         # the threads of a run come in any order: near its end an event may be missing
         last = kept * 9 // 10
         if few > 1:
