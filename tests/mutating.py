@@ -1,12 +1,14 @@
 """What no test misses: a module's checks taken away one by one, and the tests run without each.
 
 python -m tests.mutating sqlfl/guard/judging.py ... --tests tests/guard [--processes 2]
-    [--kinds raise leave operand] [--only TEXT] [--every 3] [--lines FILE] [--most 60]
+    [--kinds raise leave operand] [--only TEXT] [--every 3] [--draw 60] [--lines FILE] [--most 60]
 
 In a copy of the repository, a mutant at a time: a `raise`, `yield` or call for its effect that is
 not done (kinds raise, yield, call), a `return` or `continue` under an `if` likewise (leave), an
 operand of `and` and `or` left out (operand), or an `if` of a comprehension (filter), a comparison
-that includes its bound or does not (bound), a number that is one more (number).
+that includes its bound or does not (bound), a number that is one more (number), a sum that is a
+difference, a product that is a quotient, and the other way round (arithmetic). With --draw so many
+lines of all the modules are drawn (by SQLFL_SEED), and one mutant of each.
 
 The tests are run once without a mutant, to see which come by which lines (--lines keeps that in a
 file, which is read where it is there). A mutant is then tried by those that come by its own: those
@@ -24,6 +26,7 @@ import importlib
 import inspect
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -49,8 +52,11 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parent.parent
 LEFT = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "build")
+ARITHMETIC: dict[type[ast.operator], str] = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*",
+}  # fmt: skip
 BOUNDS: dict[type[ast.cmpop], str] = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
-KINDS = ("raise", "yield", "call", "leave", "operand", "filter", "bound", "number")
+KINDS = ("raise", "yield", "call", "leave", "operand", "filter", "bound", "number", "arithmetic")
 HEAVY = ["pytest", "duckdb", "numpy", "pyarrow.parquet", "sqlglot", "scipy.special"]
 """What all tests import, and no mutant is of; pytest rewrites what hypothesis has."""
 
@@ -123,6 +129,9 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
             operator = BOUNDS[type(node.ops[0])]
             text = f"{text_of(node.left)} {operator} {text_of(node.comparators[0])}"
             yield mutant(f"({text})", "bound", f"{text} for {text_of(node)}")
+        elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+            text = f"{text_of(node.left)} {ARITHMETIC[type(node.op)]} {text_of(node.right)}"
+            yield mutant(f"({text})", "arithmetic", f"{text} for {text_of(node)}")
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
             yield mutant(f"({node.value!r} + 1)", "number", f"{node.value!r} + 1")
 
@@ -430,6 +439,17 @@ class Copy:
             self._forks[0].join()
 
 
+def drawn(asked: Mapping[str, Sequence[Mutant]], number: int, seed: int) -> dict[str, list[Mutant]]:
+    """Draw lines of all modules, and one mutant of each."""
+    chance = random.Random(seed)
+    lines = sorted({(mutant.module, mutant.line) for own in asked.values() for mutant in own})
+    found: dict[str, list[Mutant]] = {}
+    for module, line in sorted(chance.sample(lines, min(number, len(lines)))):
+        own = [mutant for mutant in asked[module] if mutant.line == line]
+        found.setdefault(module, []).append(chance.choice(own))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="+")
@@ -440,8 +460,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="mutants that have this in their words")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--every", type=int, default=1, help="of the mutants of a module")
+    parser.add_argument("--draw", type=int, help="lines to draw, of all modules")
+    parser.add_argument("--seed", type=int, default=0, help="of the lines that are drawn")
     parser.add_argument("--lines", type=Path, help="a file: which tests come by which lines")
     given = parser.parse_args()
+    every = {module: list(mutants(module, (ROOT / module).read_text())) for module in given.modules}
+    asked = {
+        module: [m for m in own if given.only in m.what and m.kind in given.kinds][:: given.every]
+        for module, own in every.items()
+    }
+    if given.draw is not None:
+        asked = drawn(asked, given.draw, given.seed)
     with tempfile.TemporaryDirectory() as name:
         copies = [Copy(Path(name) / str(n), given.tests) for n in range(given.processes)]
         free: SimpleQueue[Copy] = SimpleQueue()
@@ -450,7 +479,7 @@ def main() -> None:
         if given.lines is not None and given.lines.exists():
             told = json.loads(given.lines.read_text())
         else:
-            told = watched(copies[0].folder, given.tests, given.modules)
+            told = watched(copies[0].folder, given.tests, list(asked))
             if given.lines is not None:
                 given.lines.write_text(json.dumps(told))
 
@@ -463,10 +492,7 @@ def main() -> None:
                 free.put(copy)
 
         with ThreadPoolExecutor(given.processes) as pool:
-            for module in given.modules:
-                every = list(mutants(module, (ROOT / module).read_text()))
-                found = [m for m in every if given.only in m.what and m.kind in given.kinds]
-                found = found[:: given.every]
+            for module, found in asked.items():
                 lived = 0
                 for mutant, (tests, by) in zip(found, pool.map(tried, found), strict=True):
                     lived += by is None
@@ -475,7 +501,7 @@ def main() -> None:
                     print(f"{module}:{mutant.line}: {said:.160}: {by}", flush=True)
                 killed_ = len(found) - lived
                 print(
-                    f"{module}: {len(found)} of {len(every)} mutants, {killed_} killed, "
+                    f"{module}: {len(found)} of {len(every[module])} mutants, {killed_} killed, "
                     f"{lived} live",
                     flush=True,
                 )
