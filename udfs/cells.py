@@ -42,10 +42,10 @@ def smallest(snapshot: Snapshot) -> int | None:
 def leans(snapshot: Snapshot, computed: Collection[int], least: int) -> bool:
     """Whether a number of a computed feature stands for fewer than `least` active rows.
 
-    Where most rows have numbers that others have too, each number must be that of `least` rows.
-    Else what the feature adds to all others must not lie on fewer rows: the squares of what is left
-    of it by a regression on them, added up over the `least` - 1 largest, are at most the share
-    that a sum of `least` equal rows has.
+    A number is rare where fewer than `least` rows have it. No row may have a rare number, or at
+    least `least` rows must. Then what the feature adds to all others must not lie on fewer rows:
+    the squares of what is left of it by a regression on them, added up over the `least` - 1
+    largest, are at most the share that a sum of `least` equal rows has.
     """
     columns: list[tuple[bool, Float]] = []
     for place, feature in enumerate(snapshot.specification.features):
@@ -62,10 +62,10 @@ def leans(snapshot: Snapshot, computed: Collection[int], least: int) -> bool:
         values = values[np.isfinite(values)]
         counts = np.unique(values, return_counts=True)[1]
         rare = int(counts[counts < least].sum())
-        if 2 * rare > len(values):
-            continuous.append(number)
-        elif rare:
+        if 0 < rare < least:
             return True
+        if rare:
+            continuous.append(number)
     if not continuous or not snapshot.active:
         return False
     design = np.column_stack([_centred(column) for _, column in columns])

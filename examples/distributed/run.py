@@ -67,7 +67,7 @@ def prepare(folder: Path) -> None:
         path = folder / f"{party}.duckdb"
         with duckdb.connect(path) as con:
             con.execute(f"CREATE TABLE {table} AS {rows}")
-        label = ", LABEL (arr_delay)" if party == "airline" else ""
+        label = ", LABEL (arr_delay), FILTER (dep_time)" if party == "airline" else ""
         grant = f"TRAIN (*), JOIN ({KEYS[party]}){label}, PREDICT"
         policy = "CREATE TRAINING POLICY usual WITH (min_rows = 20, min_cell = 1)"
         sqlfl(folder, "owner", path.name, policy)

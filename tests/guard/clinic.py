@@ -24,8 +24,8 @@ SICK = (
     .replace("TARGET days", "TARGET ill")
     .replace("p.ward, t.crp, p.days", "t.crp, p.ill")
 )
-GRANT = """GRANT TRAIN (age, bmi, ward), FILTER (age, bmi, ward), JOIN (pid), LABEL (days, ill),
-  PREDICT ON patients TO 'acme' UNDER r"""
+GRANT = """GRANT TRAIN (age, bmi, ward), FILTER (age, bmi, ward),
+  JOIN (pid), LABEL (days, ill), PREDICT ON patients TO 'acme' UNDER r"""
 
 
 def ruled(

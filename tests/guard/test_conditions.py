@@ -100,7 +100,7 @@ def test_policies_and_grants_of_before(
 ) -> None:
     """They have no FILTER and no `conditions`, and TRAIN was enough for conditions then."""
     where = f"{TRAIN[:-1]} WHERE p.age > 30)"
-    ruled(clinic, "", GRANT.replace("FILTER (age, bmi, ward), ", ""))
+    ruled(clinic, "", GRANT.replace("FILTER (age, bmi, ward),", ""))
     clinic.execute(
         "UPDATE sqlfl.policies SET rules = json_merge_patch(rules, '{\"conditions\":null}')"
     )

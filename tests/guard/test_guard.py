@@ -112,7 +112,7 @@ def test_only_what_is_granted_is_there(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("p.bmi", "p.pid AS bmi", "pid of main.patients is not granted .* for FILTER"),
+        ("p.bmi", "p.pid AS bmi", "pid of main.patients is not granted to acme for TRAIN"),
         ("p.days", "p.age AS days", "age of main.patients is not granted to acme for LABEL"),
         ("p.bmi", "p.days AS bmi", "days of main.patients is not granted to acme for TRAIN"),
         ("t.pid", "t.pid AND p.pid < 200", "pid of main.patients is not granted .* for FILTER"),

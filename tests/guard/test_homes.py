@@ -134,7 +134,7 @@ def test_an_account_is_kept_in_the_store(source: Path, store: Path, attached: At
         with attached(source, store) as fed:
             fed.sql(PRIVATE)
     kept = counts(store)
-    assert (kept["ledger"], kept["label_secrets"]) == (3, 1)
+    assert (kept["ledger"], kept["label_secrets"]) == (4, 1)
     assert not source.with_name("bank.duckdb.label-secret").exists()
     with sqlfl.owner(source, store) as owner:
         (row,) = owner.sql("SHOW BUDGETS").arrow().to_pylist()

@@ -444,7 +444,7 @@ DAYS = "SELECT p.days AS sqlfl_target, p AS sqlfl_base, p.pid AS sqlfl_key_0_0 F
 WITH_LABELS = request(*TOLD[:2], Asked(0, "send_labels", "", "", 1))
 
 
-BASES = ["row(p.age)", "row(p.pid, p.age + 1)", "p.age", "'x'", "(p)", "p.pid", "p.pid || p.age"]
+BASES = ["row(p.age)", "row(p.pid, abs(p.bmi))", "p.age", "'x'", "(p)", "p.pid", "-p.bmi"]
 
 
 @pytest.mark.parametrize("base", BASES)
