@@ -145,6 +145,7 @@ ONE = "p.bmi > 0.9995"
         ("CASE WHEN {one} THEN 99 ELSE p.age % 20 END", False),
         ("p.bmi * p.age + CASE WHEN {one} THEN 10000 ELSE 0 END", False),
         ("p.bmi + CASE WHEN {one} THEN 0.001 ELSE 0 END", False),
+        ("greatest(p.bmi, 0.9995)", False), ("greatest(p.bmi, 0.5)", True),
         ("p.bmi * p.bmi", True), ("p.age * p.bmi", True), ("p.age % 20", True),
         ("CASE WHEN p.age > 50 THEN 2 WHEN p.age > 30 THEN 1 ELSE 0 END", True),
         ("CAST([p.bmi, CASE WHEN {one} THEN 9 ELSE 0.5 END] AS FLOAT[2])", False),
