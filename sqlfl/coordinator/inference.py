@@ -33,6 +33,7 @@ from sqlfl.models.inference import (
     fit_of,
     sums,
     tests_of,
+    variances_of,
 )
 from sqlfl.options.looks import Inference
 from sqlfl.planner.federated.plan import FederatedPlan
@@ -250,7 +251,7 @@ def _table(
         is_told = reply.told > 0
         shown = is_told | (reply.bases > 0) | _penalised(model)
         coefficients = np.where(shown, reply.coefficients, np.nan)
-        errors = np.where(is_told, reply.errors, np.nan)
+        errors = np.where(is_told & (reply.errors > 0), reply.errors, np.nan)
         kinds = np.where(reply.bases > 0, "base", np.array(kinds_of(reply), dtype=object))
         of = {
             "party": pa.array([", ".join(own.parties)] * size, pa.string()),
@@ -268,11 +269,12 @@ def _intercept(model: Model, asked: Inference, told: Rotations, found: Estimated
     value = float(model.intercept[0] + told.origin @ told.theta)
     untold = float(told.origin @ found.untold @ told.origin)
     size = float(told.origin @ told.origin)
-    error = float(np.sqrt(np.abs(told.origin @ found.covariance @ told.origin)))
+    error = float(np.sqrt(variances_of(told.origin[None, :], found.covariance)[0]))
     known = untold <= UNTOLD * size
     of = _labels([None], [None], [INTERCEPT], [None], [INTERCEPT])
     values = np.array([value if known or _penalised(model) else np.nan])
-    return _with_tests(of, values, np.array([error if known else np.nan]), found, asked)
+    errors = np.array([error if known and error > 0 else np.nan])
+    return _with_tests(of, values, errors, found, asked)
 
 
 def _penalised(model: Model) -> bool:
@@ -387,6 +389,20 @@ def _say(
             f"These rows do not tell some coefficients of {', '.join(dict.fromkeys(untold))}, "
             f"which {'have no standard error' if penalty else 'are NULL'}: their columns follow "
             "from others, or are the same in all rows."
+        )
+    exact = [
+        feature
+        for reply in replies.values()
+        for feature, told, error in zip(reply.features, reply.told, reply.errors, strict=True)
+        if told and not error
+    ]
+    if exact and (asked.robust or units is not None):
+        deciding, option = "rows that the model fits exactly", "robust"
+        if units is not None:
+            deciding, option = "clusters in which residuals add up to 0", "cluster"
+        said.note(
+            f"Some coefficients of {', '.join(dict.fromkeys(exact))} have no standard error: only "
+            f"{deciding}, whatever the targets are, decide them. Without {option} they have one."
         )
     if penalty:
         said.note(

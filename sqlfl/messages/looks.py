@@ -98,7 +98,7 @@ class Errors(Named):
     coefficients: Array = field(metadata=array("float64", "columns"))
     """Of a category: its difference from the one that others are compared with."""
     errors: Array = field(metadata=array("float64", "columns", least=0))
-    """0 of that one."""
+    """0 of that one, and where nothing tells the error: the residuals that it is made of are 0."""
     told: Array = field(metadata=array("uint8", "columns", most=1))
     """0 where the rows do not tell the coefficient, and of the category that others are compared
     with."""

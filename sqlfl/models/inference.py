@@ -21,6 +21,11 @@ PIECE = 1 << 20
 """Numbers of the design that are held at once."""
 RANK = 1e-11
 """Of the largest eigenvalue of the information: what is below is none."""
+ROUNDING = 1e-10
+"""Share of the model's own variance: a robust variance below it is made of residuals that are 0
+but for rounding."""
+EPSILON = 1e-14
+"""Share of the largest possible variance: what is below is 0 but for rounding."""
 
 Design = Callable[[Array], Float]
 """Rows of the design, by their places (b,): (b, P)."""
@@ -182,7 +187,8 @@ class Estimated:
     """How well the rows tell the parameters."""
 
     covariance: Float
-    """(P, P)"""
+    """(P, P). A robust one is 0 in the directions that rows decide whose residuals are 0 whatever
+    their targets are."""
     untold: Float
     """(P, P): the projection on what the rows do not tell, a penalty at most."""
     rank: int
@@ -214,30 +220,54 @@ def estimated(
     rank, rows = int(np.count_nonzero(kept)), fit.rows
     if rows <= rank or (units is not None and units < 2):
         return None
+    whitening = vectors[:, kept] / np.sqrt(values[kept])
+    inverse, half = whitening @ whitening.T, whitening
     if penalty:
         penalised = (np.arange(len(theta)) > 0).astype(np.float64)
         inverse = np.linalg.inv(found.information + penalty * np.diag(penalised))
-    else:
-        inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+        half = inverse @ (vectors[:, kept] * np.sqrt(values[kept]))
     untold = vectors[:, ~kept] @ vectors[:, ~kept].T
     scale = fit.deviance / (rows - rank) if family.scaled else 1.0
-    middle, degrees = scale * found.information, rows - rank
-    if found.meat is not None and units is None:
+    spread, degrees = np.sqrt(scale) * half, rows - rank
+    if found.meat is not None:
         # HC1 of least squares, HC0 of others, as statsmodels has them
-        middle = found.meat * (rows / (rows - rank) if family.scaled else 1.0)
-    elif found.meat is not None and units is not None:
-        middle = found.meat * (units / (units - 1.0) * (rows - 1.0) / (rows - rank))
-        degrees = units - 1.0
+        factor = rows / (rows - rank) if family.scaled else 1.0
+        if units is not None:
+            factor = units / (units - 1.0) * (rows - 1.0) / (rows - rank)
+            degrees = units - 1.0
+        spread = half @ _root(whitening.T @ (factor * found.meat) @ whitening, ROUNDING * scale)
+        spread[_squared(spread) <= ROUNDING * scale * _squared(half)] = 0.0
     slope = found.slope + penalty * theta
     away = max(float(slope @ inverse @ slope), 0.0) / (scale or 1.0)
     return Estimated(
-        inverse @ middle @ inverse,
+        spread @ spread.T,
         untold,
         rank,
         scale,
         degrees if family.scaled else None,
         float(np.sqrt(away)),
     )
+
+
+def _root(matrix: Float, least: float) -> Float:
+    """R with R Rᵀ = matrix (r, r), but for its eigenvalues that are not above `least`."""
+    values, vectors = np.linalg.eigh(matrix)
+    kept = values > least
+    found: Float = vectors[:, kept] * np.sqrt(values[kept])
+    return found
+
+
+def _squared(rows: Float) -> Float:
+    """The squared length of each row."""
+    found: Float = np.einsum("pr,pr->p", rows, rows)
+    return found
+
+
+def variances_of(contrasts: Float, covariance: Float) -> Float:
+    """The variances (k,) of linear functions (k, P) of the parameters: 0 for mere rounding."""
+    found: Float = np.einsum("kp,kp->k", contrasts @ covariance, contrasts)
+    largest = np.trace(covariance) * _squared(contrasts)
+    return np.where(found > EPSILON * largest, found, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

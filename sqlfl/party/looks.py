@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from sqlfl import messages as ms
 from sqlfl.arrays import Array, Float
 from sqlfl.errors import InternalError, ModelError
+from sqlfl.models.inference import variances_of
 from sqlfl.privacy.randomness import Entropy, system
 from sqlfl.udfs.blocks import SavedBlock
 from sqlfl.udfs.naming import bases_of, centres_of, columns_of, own_texts, scales_of
@@ -81,7 +82,8 @@ def rotated(
 def errors(
     block: SavedBlock, snapshot: Snapshot, secret: bytes, request: ms.SendErrors
 ) -> ms.Errors:
-    """Coefficients in the features' units and their standard errors, from the covariance of θ.
+    """Coefficients in the features' units and their standard errors, from the covariance of θ: 0
+    where there is none.
 
     InternalError where that is of other columns.
     """
@@ -92,7 +94,7 @@ def errors(
         raise InternalError(f"a covariance of {len(request.covariance)} columns, of {d}")
     contrasts, bases = _contrasts(block)
     own = contrasts @ rotation(secret, d)
-    variances = np.einsum("kd,kd->k", own @ request.covariance, own)
+    variances = variances_of(own, request.covariance)
     untold = np.einsum("kd,kd->k", own @ request.unknown, own)
     is_base = bases == np.arange(d)
     told = (untold <= _UNTOLD * np.einsum("kd,kd->k", own, own)) & ~is_base
@@ -104,7 +106,7 @@ def errors(
         found.features,
         found.categories,
         contrasts @ block.theta[:, 0],
-        np.where(told, np.sqrt(np.maximum(variances, 0.0)), 0.0),
+        np.where(told, np.sqrt(variances), 0.0),
         told.astype(np.uint8),
         is_base.astype(np.uint8),
     )

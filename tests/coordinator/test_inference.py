@@ -21,6 +21,7 @@ from scipy.special import expit
 import sqlfl
 from sqlfl.errors import ModelError, OptionError
 from tests import oracle
+from tests.conftest import Open
 from tests.databases import in_memory
 from tests.depth import SEED, examples
 from tests.federations import federation, trainable
@@ -39,14 +40,21 @@ class Truth:
     reduced: np.ndarray
     """(r, P): design = chosen columns @ reduced."""
 
-    def of(self, contrast: np.ndarray) -> tuple[float, float] | None:
-        """A linear function of the parameters and its standard error; None where rows do not tell
-        it."""
+    def of(self, contrast: np.ndarray) -> tuple[float, float, float] | None:
+        """A linear function of the parameters, its standard error, and that from the model's own
+        variance; None where rows do not tell it.
+
+        The standard error is 0 where only rows of leverage 1, or clusters like them, decide the
+        function. The residuals there are 0 whatever the targets are, and statsmodels' variance is
+        rounding, of either sign.
+        """
         own, *_ = np.linalg.lstsq(self.reduced.T, contrast)
         if np.abs(self.reduced.T @ own - contrast).max() > 1e-6:
             return None
-        covariance = np.asarray(self.result.cov_params())
-        return float(own @ self.result.params), float(np.sqrt(own @ covariance @ own))
+        variance = float(own @ np.asarray(self.result.cov_params()) @ own)
+        usual = self.result.scale * float(own @ self.result.normalized_cov_params @ own)
+        error = np.sqrt(variance) if variance > 1e-10 * usual else 0.0
+        return float(own @ self.result.params), error, np.sqrt(usual)
 
 
 def truth(
@@ -132,9 +140,14 @@ def compare(rows: Sequence[Row], encoder: oracle.Encoder, true: Truth, rtol: flo
             assert row["coefficient"] is None, row
             assert row["standard_error"] is None
             continue
-        value, error = expected
-        assert row["standard_error"] == pytest.approx(error, rel=rtol, abs=1e-9), row
-        assert row["coefficient"] == pytest.approx(value, rel=rtol, abs=rtol * error + 1e-9), row
+        value, error, usual = expected
+        assert row["coefficient"] == pytest.approx(value, rel=rtol, abs=rtol * usual + 1e-9), row
+        if error == 0.0:
+            assert {row[name] for name in ("standard_error", "statistic", "p", "lower")} == {None}
+            continue
+        # robust errors are as exact as the residuals that they are made of
+        within = 1e-6 * usual + 1e-9
+        assert row["standard_error"] == pytest.approx(error, rel=rtol, abs=within), row
     return untold
 
 
@@ -410,6 +423,50 @@ def test_a_table_without_columns_may_be_the_cluster() -> None:
                               "y", ("unit",), 0.0)  # fmt: skip
     units = data.rows.column("unit").to_numpy()
     compare(rows, data.encoder, truth(LOGISTIC, data.x, data.y, units=units))
+
+
+EXACT = {
+    "each row is one of its own": ("robust", (0.0,), ["flag", "open", "colour"]),
+    "the rows of each cluster are": ("cluster", (0.5, -0.25, -0.25), ["flag", "open", "colour"]),
+    "several rows share each": ("robust", (0.5, -0.25, -0.25), []),
+}
+"""Robust or by clusters; targets beside those of the table; features without an error."""
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_no_residual_tells_has_no_robust_error(name: str, database: Open) -> None:
+    """Four of six shops are fitted exactly, whatever their sales are. Errors of the coefficients
+    that they decide were rounding, and p was 0."""
+    how, beside, without = EXACT[name]
+    shops = """CREATE TABLE {}shops AS FROM (VALUES (1, false, true), (2, false, false),
+        (3, true, true), (4, true, true), (5, false, true), (6, false, true)) v(id, flag, open)"""
+    sales = f"""CREATE TABLE {{}}sales AS SELECT id, colour, y + more AS y FROM (VALUES
+        (1, 'green', 7.064), (2, 'blue', 0.998), (3, 'blue', 2.294), (4, NULL, 1.443),
+        (5, 'blue', 5.143), (6, 'green', 4.699)) v(id, colour, y),
+        (SELECT unnest({list(beside)}) AS more)"""
+    query = """SELECT s.flag, s.open, x.colour, x.y::DOUBLE AS y
+        FROM land.shops s JOIN till.sales x USING (id)"""
+    whole = database("ATTACH ':memory:' AS land", "ATTACH ':memory:' AS till")
+    whole.execute(shops.format("land."))
+    whole.execute(sales.format("till."))
+    parties = {"land": [database(shops.format(""))], "till": [database(sales.format(""))]}
+    with federation(parties) as fed:
+        fed.sql(f"TRAIN MODEL m USING linear_regression TARGET y WITH (l2 = 0) FROM ({query})")
+        written = "robust = true" if how == "robust" else "cluster = 's'"
+        result = fed.sql(f"INFERENCE OF MODEL m WITH ({written}) FROM ({query})")
+    identified = query.replace("x.y:", "s.id AS unit, x.y:")
+    data = oracle.central(whole, identified, LINEAR, "y", ("unit",), 0.0)
+    units = data.rows.column("unit").to_numpy() if how == "cluster" else None
+    rows = result.arrow().to_pylist()
+    compare(rows, data.encoder, truth(LINEAR, data.x, data.y, units=units, robust=how == "robust"))
+    assert [
+        row["feature"]
+        for row in rows
+        if row["kind"] not in ("base", "measure", "intercept") and row["standard_error"] is None
+    ] == without
+    noted = [note for note in result.notes if "no standard error" in note]
+    assert len(noted) == bool(without)
+    assert all(f"Without {how} they have one" in note for note in noted)
 
 
 # -- what is said, and what is refused -------------------------------------------------------------

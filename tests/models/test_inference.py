@@ -100,6 +100,29 @@ def test_a_distance_bounds_how_far_each_coefficient_is() -> None:
     assert done.distance < 3 * away.max()
 
 
+@pytest.mark.parametrize("away", [0.0, 1e-7])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [0, 3, 2, 4, 1]])
+def test_a_robust_variance_of_rounding_is_none(away: float, order: list[int]) -> None:
+    """All rows but the first and the last have a column, or a difference of columns, of their own.
+    The model fits them, or nearly (`away`), whatever their targets are."""
+    x = np.array([[1, 0, 1, 0, 1], [1, 0, 0, 0, 0], [1, 1, 1, 0, 0],
+                  [1, 1, 1, 1, 0], [1, 0, 1, 0, 0], [1, 0, 1, 0, 1]], float)[:, order]  # fmt: skip
+    y = np.array([7.064, 0.998, 2.294, 1.443, 5.143, 4.699])
+    theta = np.linalg.lstsq(x, y)[0] + away * np.array([0.3, -1.0, 0.5, 0.7, -0.2])
+    h, family = x @ theta, FAMILIES["linear_regression"]
+    found = sums(family, lambda k: x[k], h, y, None, robust=True, units=None)
+    done = estimated(family, found, theta, 0.0, fit_of(family, h, y, None), None)
+    assert done is not None
+    # the two rows of the last column share what they are off by: HC1 is 6 (2 r² / 2²)
+    alone, expected = order.index(4), 6 * (7.064 - 4.699) ** 2 / 8
+    variances = inference.variances_of(np.eye(5), done.covariance)
+    assert variances[alone] == pytest.approx(expected, rel=1e-6)
+    assert np.flatnonzero(variances).tolist() == [alone]
+    exact = np.delete(np.arange(5), alone)
+    block = done.covariance[np.ix_(exact, exact)]
+    assert not inference.variances_of(np.vstack([np.eye(4), np.ones((1, 4))]), block).any()
+
+
 def test_nothing_follows_from_too_few_rows() -> None:
     x, theta, h, y, _ = rows("linear_regression", 3, 2)
     family = FAMILIES["linear_regression"]
