@@ -114,9 +114,9 @@ class TrainingPolicy:
         integer(1),
         3,
         "joined rows of the table that each class of the target must have, each category of a "
-        "feature, each side of a feature of two values, each value of a feature that is computed, "
-        "and its NULLs where there are any; a computed feature whose values mostly differ must not "
-        "lean on fewer",
+        "feature, each side of a feature of two values, and its NULLs where there are any; rows "
+        "with a rare value of a computed feature, one that fewer rows have, must be as many, and "
+        "it must not lean on fewer",
     )
     min_difference: int | None = option(
         integer(2),
