@@ -14,7 +14,7 @@ from sqlfl.planner.grammar.statements import Path
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.bind import Binder
 from sqlfl.planner.query.draft import Draft
-from sqlfl.planner.query.names import nearest
+from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Block, Branch, Output, Relation, Source, Term, column
 
 
@@ -88,7 +88,7 @@ def check_outputs(draft: Draft) -> Draft:
             raise draft.error(
                 f"{clause} {given} is no column of the query",
                 getattr(given, "span", None) or draft.blocks[0].span,
-                nearest(given, (o.name for o in outputs)),
+                nearest(given, (o.name for o in outputs)) or listed(o.name for o in outputs),
             )
     names = {given.lower() for given in (draft.target, draft.weight) if given is not None}
     if draft.target is not None and draft.weight is not None and len(names) == 1:

@@ -13,6 +13,8 @@ from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.schema import Catalog, Client, Place, Table, folded
 
+_LISTED = 8
+
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known name, or all of a few."""
@@ -20,7 +22,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     found = nearest_name(name, names)
     if found is not None:
         return f"did you mean {found}?"
-    return f"there is {', '.join(names)}" if 0 < len(names) <= 8 else None
+    return f"there is {', '.join(names)}" if 0 < len(names) <= _LISTED else None
+
+
+def listed(names: Iterable[str]) -> str | None:
+    """Return a hint that lists the first names."""
+    found = list(dict.fromkeys(name for name in names if name))
+    more = ", ..." if len(found) > _LISTED else ""
+    return f"there are {', '.join(found[:_LISTED])}{more}" if found else None
 
 
 def no_table(name: str, known: Sequence[str]) -> str:

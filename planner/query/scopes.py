@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -11,11 +11,10 @@ from sqlfl.errors import PlanError
 from sqlfl.planner.grammar.spans import plan_error
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.query.chains import Chain, field
-from sqlfl.planner.query.names import nearest
+from sqlfl.planner.query.names import listed, nearest
 from sqlfl.planner.query.relations import Item, Merged, Term
 from sqlfl.schema import folded
 
-_SHOWN = 8
 LONGEST = 4
 """Words before a column: party.catalog.schema.table."""
 
@@ -201,7 +200,7 @@ class Scope:
         name, table = chain.words[-1].name, chain.words[-2].name if len(chain.words) > 1 else ""
         owners = [i for i in items if table and folded(i.name) == folded(table)]
         if table and not owners:
-            hint = nearest(table, (i.name for i in items)) or _listed(i.name for i in items)
+            hint = nearest(table, (i.name for i in items)) or listed(i.name for i in items)
             return plan_error(
                 f"column {chain.written}: there is no table {table} in FROM", self.sql, where, hint
             )
@@ -211,7 +210,7 @@ class Scope:
             holder or f"there is no column {chain.written} in the tables of FROM",
             self.sql,
             where,
-            _meant(chain, nearest(name, names)) or _listed(names),
+            _meant(chain, nearest(name, names)) or listed(names),
         )
 
     def _chain(self) -> Iterator[Scope]:
@@ -238,13 +237,6 @@ def _fields(term: Term, words: Sequence[exp.Expr]) -> exp.Expr:
     for word in words:
         found = field(found, word)
     return found
-
-
-def _listed(names: Iterable[str]) -> str | None:
-    """The first of them."""
-    found = list(dict.fromkeys(name for name in names if name))
-    more = ", ..." if len(found) > _SHOWN else ""
-    return f"there are {', '.join(found[:_SHOWN])}{more}" if found else None
 
 
 def _meant(chain: Chain, close: str | None) -> str | None:

@@ -152,7 +152,7 @@ class Sources(Conditions):
         if self.draws.chance(60):
             name = self.draws.pick(("i", *POOL))
             return f"range(3) {alias}({name})", Source(alias, (Column(name, BIG, None),))
-        return f"range(2) {alias}", Source(alias, (Column("range", BIG, None),))
+        return f"range(2) {alias}", Source(alias, (Column(alias, BIG, None),))
 
     def _values(self, taken: tuple[str, ...]) -> tuple[str, Source]:
         self.note("values")
