@@ -138,7 +138,7 @@ class Agent:
         while not self._stopped.is_set():
             began = time.monotonic()
             try:
-                self._connected(turns)
+                self._connected(turns, self._left(there))
                 self._seen("the connection has ended")
             except (pa.ArrowException, OSError, EOFError, WireError) as error:
                 self._seen(f"no connection: {self._told(said(error))}")
@@ -151,6 +151,12 @@ class Agent:
             wait = min(2.0 * wait, longest)
             if self._terms is not None and time.monotonic() - there > self._terms.lease:
                 self._forget(turns)
+
+    def _left(self, there: float) -> float | None:
+        """Return the seconds of the lease that are left for an attempt; None without a lease."""
+        if self._terms is None:
+            return None
+        return max(AGAIN, there + self._terms.lease - time.monotonic())
 
     def _told(self, why: str) -> str:
         """With what to look at, where that was not said just before."""
@@ -173,10 +179,12 @@ class Agent:
             if stream is not None:
                 stream.cancel()
 
-    def _connected(self, turns: Turns) -> None:
-        """One stream, from its beginning to its end."""
+    def _connected(self, turns: Turns, within: float | None) -> None:
+        """One stream, from its beginning to its end. within : seconds until it is taken."""
         self._served = False
-        stream = Stream(self._location, self._credentials, PARTY, self._server, self._most_bytes)
+        stream = Stream(
+            self._location, self._credentials, PARTY, self._server, self._most_bytes, within
+        )
         with stream:
             hello = {
                 "versions": list(VERSIONS), "name": self._name, "clients": self._clients,

@@ -48,7 +48,9 @@ class Ended(EOFError):
 
 class Stream:
     """One call of a coordinator's server, a context. server : the name that its certificate must
-    have; None for that of the location. `descriptor` says what kind of stream it is.
+    have; None for that of the location. `descriptor` says what kind of stream it is. within :
+    seconds for opening the stream and for the answer to its first frame, 30 by default. A
+    coordinator that is frozen takes connections, and answers nothing.
     """
 
     def __init__(
@@ -58,14 +60,18 @@ class Stream:
         descriptor: str,
         server: str | None = None,
         most_bytes: int = MOST_BYTES,
+        within: float | None = None,
     ) -> None:
+        within = WELCOMED if within is None else min(WELCOMED, within)
+        self._late = threading.Timer(within, self.cancel)
+        self._late.daemon = True
         self._client = flight.FlightClient(
             location,
             override_hostname=server if credentials.authority else None,
             tls_root_certs=credentials.authority,
             cert_chain=credentials.certificate,
             private_key=credentials.key,
-            generic_options=LIMITS,
+            generic_options=[*LIMITS, ("grpc.min_reconnect_backoff_ms", max(1, int(1e3 * within)))],
         )
         self.ended = threading.Event()
         self._closing = threading.Lock()
@@ -75,8 +81,10 @@ class Stream:
                 flight.FlightDescriptor.for_path(descriptor)
             )
             self._writer = writer
+            self._late.start()
             writer.begin(SCHEMA)
         except (pa.ArrowException, OSError):
+            self._late.cancel()
             with suppress(pa.ArrowException, OSError):
                 self._client.close()
             raise
@@ -103,14 +111,11 @@ class Stream:
 
     def greeted(self, hello: Frame) -> Frame:
         """The answer to the first frame. The stream is given up where none comes in time."""
-        late = threading.Timer(WELCOMED, self.cancel)
-        late.daemon = True
-        late.start()
         try:
             self.sender.send(hello)
             return self.receive()
         finally:
-            late.cancel()
+            self._late.cancel()
 
     def watch(self, heartbeat: float) -> None:
         """A sign of life every `heartbeat` seconds, but while a frame is being sent; where the
@@ -129,6 +134,7 @@ class Stream:
         self._heard = time.monotonic()
 
     def cancel(self) -> None:
+        self._late.cancel()
         self.ended.set()
         with suppress(pa.ArrowException, OSError):
             self._reader.cancel()

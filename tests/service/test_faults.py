@@ -253,10 +253,16 @@ def test_a_slow_link(study: Distributed, expected: Expected) -> None:
 @pytest.mark.skipif(not THOROUGH, reason="it waits for long")
 def test_a_coordinator_that_is_stopped_for_longer(study: Distributed, expected: Expected) -> None:
     """Parties that it has left alone for longer than the lease have forgotten its runs."""
+
+    def back() -> None:
+        until(lambda: stopped(study.coordinator.pid))
+        time.sleep(3 * LEASE)
+        study.coordinator.send_signal(signal.SIGCONT)
+
     with study.analyst() as fed:
         study.connected(fed)
         study.arm("lab", "start", signal.SIGSTOP, pid=study.coordinator.pid)
-        waker = threading.Timer(3 * LEASE, study.coordinator.send_signal, (signal.SIGCONT,))
+        waker = threading.Thread(target=back)
         waker.start()
         assert ends(fed) is not None
         waker.join()
