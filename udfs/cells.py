@@ -1,9 +1,9 @@
-"""How few of the active rows are alike in a feature."""
+"""How few of the rows of a table are alike in a feature."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,60 +16,131 @@ from sqlfl.udfs.transforming import absent, column_of
 
 ROUNDING = 1e-24
 """Relative: what is left of the squares of a column that others make."""
+VALUE = "too few have one of its values, or NULL"
+UNMATCHED = "too few find no partner in the join"
+LEANING = "it is computed, and tells of too few"
 
 
-def smallest(snapshot: Snapshot) -> int | None:
-    """Active rows of the rarest category, of the rarer of two values, or that are NULL, over all
-    features; None where there is nothing of the kind. Each row counts once."""
-    found: list[int] = []
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Rows that each active row of a snapshot stands for.
+
+    own : (a,) rows of a table: 1, 0 for the row that a LEFT JOIN takes where it finds no partner,
+        and more for equal rows that were merged.
+    unmatched : (a,) joined rows that found no partner.
+    """
+
+    own: Array
+    unmatched: Array
+
+    @classmethod
+    def of(cls, somebodys: Array, counts: Array) -> Counted:
+        """somebodys: (a,) whether it is a row of a table; counts: (a,) how often it is joined."""
+        return cls(somebodys.astype(np.int64), np.where(somebodys, 0, counts).astype(np.int64))
+
+    def merged(self, classes: Array) -> Counted:
+        """Of equal rows that became one; classes: (a,), the number of the row that each became."""
+        totals = (np.bincount(classes, of).astype(np.int64) for of in (self.own, self.unmatched))
+        return Counted(*totals)
+
+    def rare(self, codes: Array, least: int) -> str | None:
+        """Why a cell is too small; None where none is. codes: (a,), the cell of each active row;
+        rows with a negative one are in none.
+
+        Rows of a table must be as many by themselves: the coordinator knows which joined rows
+        found no partner, and can tell them apart from the others of the cell.
+        """
+        within = codes >= 0
+        own, unmatched = (
+            np.bincount(codes[within], of[within]) for of in (self.own, self.unmatched)
+        )
+        if ((own > 0) & (own < least)).any():
+            return VALUE
+        alone = unmatched[own == 0]
+        return UNMATCHED if ((alone > 0) & (alone < least)).any() else None
+
+
+def rare_feature(
+    snapshot: Snapshot, counted: Counted, computed: Collection[int], least: int
+) -> tuple[str, str] | None:
+    """The name of the first feature with a cell of fewer than `least` rows, and the reason.
+
+    Cells are the rows of a category, of either of two values, and those where a feature is NULL.
+    `computed`: the places of features that are made of columns; see `_leans`.
+    """
+    columns: list[tuple[bool, Float]] = []
+    names: list[str] = []
     for place, feature in enumerate(snapshot.specification.features):
-        if feature.kind == "array":
-            found += _of(absent(snapshot, place) > 0)
-            continue
-        values = column_of(snapshot, replace(feature, made=None), place)
-        if isinstance(values, Categories):
-            counts = np.bincount(values.codes, minlength=len(values.entries))
-            found += counts[counts > 0].tolist()
-            continue
-        gone = np.isnan(values)
-        found += _of(gone)
-        distinct, counts = np.unique(values[~gone], return_counts=True)
+        own, cells = _read(snapshot, feature, place, counted)
+        for codes in cells:
+            why = counted.rare(codes, least)
+            if why is not None:
+                return feature.name, why
+        columns += [(place in computed, column) for column in own]
+        names += [feature.name] * len(own)
+    found = _leans(columns, counted.own, least)
+    if found is None and counted.unmatched.any():
+        # more copies would only hide more of the others
+        most = max(int(counted.own.sum()), least)
+        found = _leans(columns, counted.own + np.minimum(counted.unmatched, most), least)
+    return None if found is None else (names[found], LEANING)
+
+
+def _read(
+    snapshot: Snapshot, feature: FeatureSpecification, place: int, counted: Counted
+) -> tuple[list[Float], Iterator[Array]]:
+    """The columns of numbers of a feature, and the cells of rows, several divisions of them."""
+    if feature.kind == "array":
+        return _parts(snapshot, feature, place), iter([_where(absent(snapshot, place) > 0)])
+    values = column_of(snapshot, replace(feature, made=None), place)
+    if isinstance(values, Categories):
+        return [], iter([values.codes])
+    return [values], _cells(values, counted)
+
+
+def _cells(values: Float, counted: Counted) -> Iterator[Array]:
+    gone = np.isnan(values)
+    yield _where(gone)
+    for known in (~gone, ~gone & (counted.own > 0)):
+        distinct = np.unique(values[known])
         if len(distinct) == 2:
-            found += counts.tolist()
-    return min(found, default=None)
+            yield np.where(known, values == distinct[1], -1)
 
 
-def leans(snapshot: Snapshot, computed: Collection[int], least: int) -> bool:
-    """Whether a number of a computed feature stands for fewer than `least` active rows.
+def _where(chosen: Array) -> Array:
+    """One cell, of these rows."""
+    return np.where(chosen, 0, -1)
+
+
+def _leans(columns: list[tuple[bool, Float]], copies: Array, least: int) -> int | None:
+    """The place of a computed column with a number that stands for fewer than `least` rows; each
+    row is there `copies` times.
 
     A number is rare where fewer than `least` rows have it. No row may have a rare number, or at
-    least `least` rows must. Then what the feature adds to all others must not lie on fewer rows:
+    least `least` rows must. Then what the column adds to all others must not lie on fewer rows:
     the squares of what is left of it by a regression on them, added up over the `least` - 1
     largest, are at most the share that a sum of `least` equal rows has.
     """
-    columns: list[tuple[bool, Float]] = []
-    for place, feature in enumerate(snapshot.specification.features):
-        if feature.kind == "array":
-            own = _parts(snapshot, feature, place)
-        else:
-            found = column_of(snapshot, replace(feature, made=None), place)
-            own = [] if isinstance(found, Categories) else [found]
-        columns += [(place in computed, column) for column in own]
-    made = [number for number, (by, _) in enumerate(columns) if by]
+    if not any(by for by, _ in columns):
+        return None
+    rows = np.repeat(np.arange(len(copies)), copies)
+    whole = [column[rows] for _, column in columns]
     continuous = []
-    for number in made:
-        values = columns[number][1]
-        values = values[np.isfinite(values)]
+    for number, (by, _) in enumerate(columns):
+        if not by:
+            continue
+        values = whole[number][np.isfinite(whole[number])]
         counts = np.unique(values, return_counts=True)[1]
         rare = int(counts[counts < least].sum())
         if 0 < rare < least:
-            return True
+            return number
         if rare:
             continuous.append(number)
-    if not continuous or not snapshot.active:
-        return False
-    design = np.column_stack([_centred(column) for _, column in columns])
-    return any(_leverage(design, number, least) > (least - 1) / least for number in continuous)
+    if not continuous or not len(rows):
+        return None
+    design = np.column_stack([_centred(column) for column in whole])
+    share = (least - 1) / least
+    return next((n for n in continuous if _leverage(design, n, least) > share), None)
 
 
 def _leverage(design: Float, number: int, least: int) -> float:
@@ -117,9 +188,3 @@ def _parts(snapshot: Snapshot, feature: FeatureSpecification, place: int) -> lis
         for part in range(feature.width)
     )
     return [snapshot.of_active_rows(value, None, np.float64) for value in values]
-
-
-def _of(rows: Array) -> list[int]:
-    """How many, where there are any."""
-    number = int(np.count_nonzero(rows))
-    return [number] if number else []

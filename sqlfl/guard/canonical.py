@@ -53,20 +53,27 @@ def nodes(value: object) -> Iterator[dict[str, Any]]:
             yield from nodes(item)
 
 
-def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
-    """It is the one row that stands for partners that a LEFT JOIN does not find, or none where that
-    does not fulfil a condition: of no table, as nothing is joined to it."""
+def unmatched(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """The SELECT is the one row that stands for partners that a LEFT JOIN does not find, or none
+    where that does not fulfil a condition: nothing is joined to it, so that it holds no data."""
     node = tree["node"]
-    if not _plain(node, aggregates) or node["from_table"].get("type") != "JOIN":
+    join = node.get("from_table") or {}
+    if join.get("type") != "JOIN" or not _plain({**node, "from_table": {}}, aggregates):
         return False
-    join = node["from_table"]
-    left, on, right = join["left"], join.get("condition") or {}, join["right"]
-    if left.get("type") != "SUBQUERY" or right.get("type") != "BASE_TABLE":
+    left, on = join["left"], join.get("condition") or {}
+    if left.get("type") != "SUBQUERY":
         return False
     inner = left["subquery"]["node"]
     one = _plain(inner, aggregates) and inner["from_table"].get("type") == "EMPTY"
     never = on.get("class") == "CONSTANT" and on["literal"] == {"kind": "BOOLEAN", "text": "false"}
     return bool(one and never and join.get("join_type") == "LEFT")
+
+
+def nobodys(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:
+    """It is such a row, and what is not joined is a table, so that nothing can fail in it."""
+    return unmatched(tree, aggregates) and tree["node"]["from_table"]["right"].get("type") == (
+        "BASE_TABLE"
+    )
 
 
 def stable(tree: dict[str, Any], aggregates: frozenset[str]) -> bool:

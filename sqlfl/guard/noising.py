@@ -141,7 +141,8 @@ def unstable(
 ) -> Iterator[tuple[Table, str]]:
     """Tables of which a row may be in several rows of the query, or that are asked for what no
     noise hides: which rows fulfil a condition. `keys`: whether a column is granted for joins, whose
-    NULLs show there."""
+    NULLs show there. The row that a LEFT JOIN takes where it finds no partner is of no table."""
+    readings = [reading for reading in readings if not reading.nobodys]
     for table in sorted(tables):
         own = [reading for reading in readings if table in reading.tables]
         if len(own) > 1 or not all(reading.stable for reading in own):

@@ -105,14 +105,14 @@ def parts_of(
 ) -> Parts:
     readings = zip(item.fragments, found.readings[item.slot], strict=True)
     tables = {
-        number: None if own.nobodys else next(iter(own.tables), None) for number, own in readings
+        number: None if own.unmatched else next(iter(own.tables), None) for number, own in readings
     }
     made = sum(feature.width for feature in item.features if feature.fitted)
     row_keys = row_keys_of(item, found.readings[item.slot], ruling)
     computed = frozenset(
         place
         for own in found.readings[item.slot]
-        if not own.nobodys
+        if not own.unmatched
         for place, output in enumerate(own.outputs[: len(item.features)])
         if output.computed
     )

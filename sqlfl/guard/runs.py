@@ -20,6 +20,7 @@ from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import SECURE_SUM, TrainingPolicy, modes, written_size
 from sqlfl.request import Request, checkpoint_of
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.cells import Counted
 
 Serve: TypeAlias = Callable[[ms.Message], ms.Message]
 NUMBER = 8
@@ -33,16 +34,18 @@ MEASURING = (ms.Activate, ms.Weigh, ms.SetRanges, ms.SetEncoding, ms.Start)
 class Slots(Protocol):
     """A client's slots of its runs."""
 
-    def shape(self, run: str, slot: int) -> tuple[int, int | None]:
-        """Once it is encoded: how many categories a feature has at most, and how many rows its
-        smallest cell."""
+    def categories(self, run: str, slot: int) -> int:
+        """Once it is encoded: how many a feature has at most."""
 
-    def leans(self, run: str, slot: int, computed: Collection[int], least: int) -> bool:
-        """Once it is encoded: whether a number of a feature, of those at these places, stands for
-        fewer than `least` rows."""
+    def rare(
+        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+    ) -> tuple[str, str] | None:
+        """Once it is encoded: the name of a feature with a cell of fewer than `least` rows, and the
+        reason. `computed`: places of features that are computed."""
 
-    def limit(self, run: str, slot: int, squared_mu: float) -> None:
-        """Once it is started: what training may release of a row."""
+    def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
+        """Once it is started: what training may release of an active row of a table; `somebodys`
+        says which those are."""
 
     def room(
         self, run: str, slot: int, method: str, configuration: str, most: int
@@ -116,6 +119,8 @@ class GovernedRun:
         self._of_slot: Counter[int] = Counter()
         self._taken: dict[int, _Taken] = {}
         self._active: dict[int, Array] = {}
+        self._counted: dict[int, Counted] = {}
+        """What the active rows stand for, also once equal ones are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed."""
 
@@ -175,6 +180,8 @@ class GovernedRun:
             self.left.add(FEATURES)
         if isinstance(request, ms.Activate):
             self._active[request.slot] = request.rows
+            somebodys = self._taken[request.slot].somebodys[request.rows]
+            self._counted[request.slot] = Counted.of(somebodys, request.counts)
         if isinstance(reply, ms.JoinKeys):
             size = len(self._taken[request.slot].somebodys)
             _, marks = self._slots.taken(request.run, request.slot)
@@ -183,10 +190,15 @@ class GovernedRun:
             assert isinstance(reply, ms.Ready)
             self._check_encoded(request, reply.width, rules)
             if request.slot in self._allowed:
-                self._slots.limit(request.run, request.slot, self._allowed[request.slot])
+                somebodys = self._counted[request.slot].own > 0
+                allowed = self._allowed[request.slot]
+                self._slots.limit(request.run, request.slot, allowed, somebodys)
             self._barred.discard(request.slot)
+        if isinstance(reply, ms.EqualRows) and len(reply.classes):
+            counted = self._counted[request.slot]
+            self._counted[request.slot] = counted.merged(reply.classes)
         if isinstance(reply, ms.Labels):
-            _check_classes(reply, rules)
+            _check_classes(reply, self._counted[request.slot], rules)
             self.left.add(LABELS)
         return reply
 
@@ -268,12 +280,12 @@ class GovernedRun:
         raise PolicyError(f"{said}, and {asked}", hint="ask for less, or ask its owner")
 
     def _check_encoded(self, request: ms.Start, width: int, rules: TrainingPolicy) -> None:
-        largest, cell = self._slots.shape(request.run, request.slot)
-        if cell is not None and cell < rules.min_cell:
-            raise refusal(f"min_cell = {rules.min_cell}, of values of features")
-        computed = self.parts[request.slot].computed
-        if computed and self._slots.leans(request.run, request.slot, computed, rules.min_cell):
-            raise refusal(f"min_cell = {rules.min_cell}, of values of features that are computed")
+        largest = self._slots.categories(request.run, request.slot)
+        counted, computed = self._counted[request.slot], self.parts[request.slot].computed
+        rare = self._slots.rare(request.run, request.slot, counted, computed, rules.min_cell)
+        if rare is not None:
+            name, why = rare
+            raise refusal(f"min_cell = {rules.min_cell}, of values of features: of {name}, {why}")
         if largest > rules.max_categories:
             raise refusal(f"max_categories = {rules.max_categories}")
         ratio = rules.max_parameter_ratio
@@ -303,11 +315,12 @@ class _Taken:
     """Whether it is a row of a table."""
 
 
-def _check_classes(reply: ms.Labels, rules: TrainingPolicy) -> None:
-    if reply.classes:
-        counts = np.bincount(reply.codes)
-        if (counts[counts > 0] < rules.min_cell).any():
-            raise refusal(f"min_cell = {rules.min_cell}, of classes of the target")
+def _check_classes(reply: ms.Labels, counted: Counted, rules: TrainingPolicy) -> None:
+    if not reply.classes:
+        return
+    why = counted.rare(reply.codes.astype(np.int64), rules.min_cell)
+    if why is not None:
+        raise refusal(f"min_cell = {rules.min_cell}, of classes of the target: {why}")
 
 
 def _beyond(what: str) -> PolicyError:

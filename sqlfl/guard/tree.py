@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from sqlfl.errors import PolicyError
 from sqlfl.fragment_columns import KEPT
-from sqlfl.guard.canonical import PLACES, canonical, nobodys, nodes, stable
+from sqlfl.guard.canonical import PLACES, canonical, nobodys, nodes, stable, unmatched
 from sqlfl.guard.constants import WIDEST, beside, is_null, literal
 from sqlfl.guard.expressions import Expressions
 from sqlfl.guard.functions import Functions
@@ -85,6 +85,8 @@ class Reading:
     """Each row of its one table makes one row at most, whatever other rows there are."""
     nobodys: bool = False
     """It is one row that is of no table."""
+    unmatched: bool = False
+    """It is one row of nobody's data, though what is not joined to it may be any query."""
     equal: Reads = NONE
     """Those of `links` that are compared with one another."""
     beside: frozenset[tuple[Column, str | None]] = frozenset()
@@ -154,6 +156,7 @@ def read(
         canonical(statements[0]),
         stable(statements[0], functions.aggregates),
         nobodys(statements[0], functions.aggregates),
+        unmatched(statements[0], functions.aggregates),
         frozenset(reader.equal),
         frozenset(reader.beside),
         frozenset(reader.named),

@@ -114,7 +114,8 @@ class TrainingPolicy:
         integer(1),
         3,
         "joined rows of the table that each class of the target must have, each category of a "
-        "feature, each side of a feature of two values, and its NULLs where there are any; rows "
+        "feature, each side of a feature of two values, and its NULLs where there are any; joined "
+        "rows without a partner, where nothing else has the value that they take; rows "
         "with a rare value of a computed feature, one that fewer rows have, must be as many, and "
         "it must not lean on fewer",
     )

@@ -36,18 +36,21 @@ class Guard:
         """Columns told."""
         self._most = math.inf
         self._sensitivity = 0.0
+        self._limited = np.ones(rows, bool)
 
-    def limit(self, squared_mu: float, moments_sensitivity: float) -> None:
+    def limit(self, squared_mu: float, moments_sensitivity: float, limited: Array) -> None:
         """What leaves of a row from now on, and has left, is of μ² up to that, or it is refused.
 
-        moments_sensitivity : ℓ2, for the change of one row. Raises PolicyError for noise of other
-        kinds, which have no such limit, and where more has left.
+        limited : bool (rows,), the rows that this holds of: all but the row that a LEFT JOIN takes
+        where it finds no partner, which holds no data. moments_sensitivity : ℓ2, for the change of
+        one row. Raises PolicyError for noise of other kinds, which have no such limit, and where
+        more has left.
         """
         own = self.privacy
         plain = own.clip > 0.0 and own.noise > 0.0 and not own.bins and not own.mechanism
         if not (plain and own.prediction_clip > 0.0 and own.prediction_noise > 0.0):
             raise PolicyError("its owner keeps an account, which has no place for this noise")
-        self._most, self._sensitivity = squared_mu, moments_sensitivity
+        self._most, self._sensitivity, self._limited = squared_mu, moments_sensitivity, limited
         self._check()
 
     def _check(self) -> None:
@@ -58,7 +61,7 @@ class Guard:
         released = self._gradients * _squared(2.0 * own.clip, own.noise)
         released += self._predictions * _squared(2.0 * own.prediction_clip, own.prediction_noise)
         moments = _squared(self._sensitivity, own.moments_noise) if self._moments else 0.0
-        if float(released.max(initial=0.0)) + moments > self._most:
+        if float(released[self._limited].max(initial=0.0)) + moments > self._most:
             raise PolicyError(
                 "more would leave than was reserved for this run by its owner's ledger"
             )

@@ -13,7 +13,7 @@ from sqlfl.party.slot_state import SlotState
 from sqlfl.privacy.second_moments import moments_sensitivity
 from sqlfl.schema import SlotSpecification
 from sqlfl.udfs import sql
-from sqlfl.udfs.cells import leans, smallest
+from sqlfl.udfs.cells import Counted, rare_feature
 from sqlfl.udfs.connection import size_of
 from sqlfl.udfs.label_noise import drawn_rows
 
@@ -28,15 +28,15 @@ class Slots:
     ) -> None:
         self._find, self.draws = find, draws
 
-    def shape(self, run: str, slot: int) -> tuple[int, int | None]:
-        """Categories of a feature of the slot, at most, and rows of its smallest cell."""
-        state = self._find(run, slot)
-        largest = max(map(len, state.encoded().vocabularies), default=0)
-        return largest, smallest(state.snapshot)
+    def categories(self, run: str, slot: int) -> int:
+        """Categories of a feature of the slot, at most."""
+        return max(map(len, self._find(run, slot).encoded().vocabularies), default=0)
 
-    def leans(self, run: str, slot: int, computed: Collection[int], least: int) -> bool:
-        """Whether a number of a computed feature stands for fewer than `least` rows."""
-        return leans(self._find(run, slot).snapshot, computed, least)
+    def rare(
+        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+    ) -> tuple[str, str] | None:
+        """A feature with a cell of fewer than `least` rows, and why (sqlfl.udfs.cells)."""
+        return rare_feature(self._find(run, slot).snapshot, counted, computed, least)
 
     def room(
         self, run: str, slot: int, method: str, configuration: str, most: int
@@ -67,18 +67,19 @@ class Slots:
         """What the slot's labels are drawn from (sqlfl.udfs.label_noise.drawn_rows)."""
         return drawn_rows(self._find(run, slot).snapshot)
 
-    def limit(self, run: str, slot: int, squared_mu: float) -> None:
-        """Training of the slot, which has begun, releases no more of a row than that. Raises
-        PolicyError where it has already, or where its noise is of another kind."""
+    def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
+        """Training of the slot, which has begun, releases no more of a row than that. Rows that are
+        not `somebodys`, bool (a,), hold no data. Raises PolicyError where it has released more, or
+        where its noise is of another kind."""
         state = self._find(run, slot)
         if state.operator is None or state.operator.guard is None or state.engine is None:
             raise InternalError(f"slot {state.specification.slot} releases without noise")
         guard, sensitivity = state.operator.guard, 0.0
         if guard.privacy.moments_noise:
             categories = sum(f.kind == "category" for f in state.specification.features)
-            largest = float(state.engine.counts.max(initial=0.0))
+            largest = float(state.engine.counts[somebodys].max(initial=0.0))
             sensitivity = moments_sensitivity(largest, guard.privacy.row_bound, categories)
-        guard.limit(squared_mu, sensitivity)
+        guard.limit(squared_mu, sensitivity, somebodys)
 
 
 _MEMORY = sql.constant(sql.query("SELECT current_setting('memory_limit') AS memory_limit"))

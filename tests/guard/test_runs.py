@@ -19,6 +19,7 @@ from sqlfl.guard.scopes import Table
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.request import Asked, Request
 from sqlfl.schema import SlotSpecification
+from sqlfl.udfs.cells import LEANING, VALUE, Counted
 
 TABLE = ("memory", "main", "patients")
 SIZE = 10
@@ -39,7 +40,7 @@ START = ms.Start("r", 0, "sgd", "{}")
 class Held:
     """A party's slots, of which it says this."""
 
-    categories: int = 0
+    largest: int = 0
     cell: int | None = None
     leaning: int = 1000
     takes: int = 0
@@ -47,13 +48,17 @@ class Held:
     bytes: int | None = None
     limited: float | None = None
 
-    def shape(self, run: str, slot: int) -> tuple[int, int | None]:
-        return self.categories, self.cell
+    def categories(self, run: str, slot: int) -> int:
+        return self.largest
 
-    def leans(self, run: str, slot: int, computed: Collection[int], least: int) -> bool:
-        return least > self.leaning
+    def rare(
+        self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
+    ) -> tuple[str, str] | None:
+        if self.cell is not None and self.cell < least:
+            return "age", VALUE
+        return ("age", LEANING) if computed and least > self.leaning else None
 
-    def limit(self, run: str, slot: int, squared_mu: float) -> None:
+    def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
         self.limited = squared_mu
 
     def room(
@@ -219,9 +224,9 @@ def test_memory_that_there_is_not() -> None:
 
 
 def test_values_of_features() -> None:
-    rules = replace(OPEN, min_cell=3, max_categories=4)
-    told(activated(rules, slots=Held(cell=3, categories=4)), START)
-    few, many = Held(cell=2, categories=4), Held(cell=3, categories=5)
+    rules = replace(OPEN, min_cell=3, max_largest=4)
+    told(activated(rules, slots=Held(cell=3, largest=4)), START)
+    few, many = Held(cell=2, largest=4), Held(cell=3, largest=5)
     refused(lambda: told(activated(rules, slots=few), START), "min_cell = 3, of values")
     refused(lambda: told(activated(rules, slots=many), START), "max_categories = 4")
 

@@ -402,7 +402,11 @@ def a_statement(draw: random.Random) -> str:
     where = where.replace("visits", "clinic.visits") * (draw.random() < 0.5)
     value = draw.choice(("", "", "p.age, ", "p.bmi, ", f"{some_value(draw)} AS x, "))
     value = value.replace("patients", "clinic.patients").replace("visits", "clinic.visits")
+    # the clinic's table on the right of a LEFT JOIN, with tests that find no patient
+    on = draw.choice(("p.pid = t.pid", "p.pid = t.pid", "p.pid = t.pid - 7"))
     join = f"FROM {source} JOIN lab.tests t ON p.pid = t.pid {where}"
+    if source == "clinic.patients p" and draw.random() < 0.4:
+        join = f"FROM lab.tests t LEFT JOIN {source} ON {on} {where}"
     return draw.choice(
         (
             f"PREDICT MODEL own ID (lab.tests.pid) FROM (SELECT t.crp {join})",
