@@ -27,6 +27,10 @@ DOWN, UP = "down", "up"
 """From the coordinator to a party, and back."""
 FINISH, SEAL, SEALED = "finish", "seal", "sealed"
 """Kinds of messages: with the last two, each side tells the other the head of a run."""
+CUT, LOST, STOPPED = "cut", "lost", "stopped"
+"""Kind of an entry at the coordinator alone, which is no message: the requests before it, as many
+as `told` says, got no reply. The party did not answer, so that it may have lost what it had not
+written, or the coordinator was stopped."""
 START = "0" * 64
 """The head of no entries."""
 WAITING = 1.0
@@ -118,7 +122,7 @@ class Chain:
         self._hashing = _Aside("sqlfl-chain-hash")
         self._later = _Aside("sqlfl-chain-keep")
         self._kept: Future[None] | None = None
-        self._noted: list[tuple[Entry, Buffer | Future[str]]] = []
+        self._noted: list[tuple[Entry, Buffer | Future[str] | None]] = []
         """Entries, with their messages or what hashes these; they are not among what waits yet."""
         self._size = 0
         self._waiting: list[Entry] = []
@@ -126,6 +130,8 @@ class Chain:
         self._failed = False
         """Whether what is written last was not taken: nothing else is noted until it is."""
         self._heads: dict[tuple[str, str], hashlib._Hash] = {}
+        self._cut: set[tuple[str, str]] = set()
+        """Runs at a client that were cut off: the two sides may know different messages of them."""
         self._last: str | None = None
 
     def note(
@@ -149,6 +155,20 @@ class Chain:
             late = time.monotonic() - self._since > WAITING
         if late:
             self.flush_aside()
+
+    def cut(self, client: str, run: str, why: str, requests: int) -> None:
+        """That the last requests of the run got no reply, so many: LOST or STOPPED."""
+        at = time.time_ns() // 1000
+        entry = Entry(at, client, self._analyst, run, UP, CUT, 0, "", f"{why} {requests}")
+        with self._lock:
+            self._noted.append((entry, None))
+            if run:
+                self._cut.add((client, run))
+
+    def is_whole(self, client: str, run: str) -> bool:
+        """No request of the run was without a reply."""
+        with self._lock:
+            return (client, run) not in self._cut
 
     def heads(self, client: str, run: str) -> tuple[str, str]:
         """Of the run so far, and of all that is kept by now."""
@@ -201,6 +221,9 @@ class Chain:
         """All that are noted wait to be written, in their order."""
         for entry, hashed in self._noted:
             at, client, analyst, run, direction, kind, size, _, told = entry
+            if hashed is None:
+                self._waiting.append(entry)
+                continue
             sha256 = hashed.result() if isinstance(hashed, Future) else _digest(hashed)
             own = Entry(at, client, analyst, run, direction, kind, size, sha256, told)
             self._waiting.append(own)
@@ -211,6 +234,7 @@ class Chain:
                 head.update(own.said)
             if kind == FINISH and direction == DOWN:
                 self._heads.pop((client, run), None)
+                self._cut.discard((client, run))
         self._noted.clear()
         self._size = 0
 

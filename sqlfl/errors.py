@@ -143,6 +143,11 @@ class LostError(PartyError):
     """No answer came from a party: whether it has served the request is not known."""
 
 
+class ForgottenError(Error):
+    """A party does not know the run of a request: its process was restarted since the run began.
+    Users see LostError."""
+
+
 class WireError(Error):
     """Bytes that came over a border are no message as it is declared. Whoever reads them says whose
     they are: this class never reaches a user."""

@@ -40,9 +40,10 @@ def running(plan: FederatedPlan, run: str, channel: Callable[[], Channel]) -> It
 
 
 def _finish(client: Client, run: str, channel: Channel, *, sealed: bool) -> None:
-    """`sealed`: it keeps its messages, and is told of what is kept here."""
+    """`sealed`: it keeps its messages, and is told of what is kept here, unless replies are
+    missing."""
     address = client, CLIENT
-    if sealed:
+    if sealed and channel.is_whole(client, run):
         heads = channel.heads(client, run)
         ask(channel, {address: Seal(run, CLIENT, *heads)}, lambda _: Expected(Sealed))
     ask(channel, {address: Finish(run, CLIENT)}, lambda _: Expected(Ready))

@@ -7,14 +7,26 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import zip_longest
 from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
-from sqlfl.chain import COLUMNS, FINISH, SEAL, SEALED, START, Entry, Row, linked
+from sqlfl.chain import (
+    COLUMNS,
+    CUT,
+    DOWN,
+    FINISH,
+    LOST,
+    SEAL,
+    SEALED,
+    START,
+    UP,
+    Entry,
+    Row,
+    linked,
+)
 from sqlfl.errors import Error
 from sqlfl.files import may_be_written, open_source
 from sqlfl.guard.keeping import flush_all
@@ -34,6 +46,8 @@ LINKS = pa.schema(
 )
 """Of `fed.chain()`."""
 Fault: TypeAlias = "tuple[str, str, str]"
+Said: TypeAlias = "tuple[str, str, int, str, str]"
+"""Direction, kind, size and hash of a message; of CUT, the reason."""
 
 
 def verify(party: Kept, coordinator: Kept | None = None) -> Result:
@@ -113,7 +127,8 @@ def _faults(where: str, rows: Sequence[Row]) -> Iterator[Fault]:
             sealed[key] = heads[key].hexdigest()
         if entry.kind in TOLD and entry.told and _told(entry)[0] != sealed.get(key):
             yield where, entry.run, f"the {TOLD[entry.kind]} had other messages of the run"
-        heads[key].update(entry.said)
+        if entry.kind != CUT:
+            heads[key].update(entry.said)
 
 
 def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[Fault]:
@@ -128,8 +143,7 @@ def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[F
         if client not in clients:
             continue
         own = sides[0].get(key, [])
-        pairs = zip_longest(own, theirs)
-        place = next((n for n, (a, b) in enumerate(pairs, 1) if a != b), None)
+        place = _departs(own, theirs)
         if place is not None:
             yield "both", run, f"message {place} of the run at {client} is not the same"
     known = {row[-1] for row in coordinator}
@@ -149,16 +163,83 @@ def _differences(party: Sequence[Row], coordinator: Sequence[Row]) -> Iterator[F
                 yield where, entry.run, "entries that it had when the run ended are missing"
 
 
-def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], list[tuple[object, ...]]]:
-    """Its messages until it is finished."""
-    found: dict[tuple[str, str], list[tuple[object, ...]]] = {}
+def _departs(party: Sequence[Said], coordinator: Sequence[Said]) -> int | None:
+    """The place of the first message of a run, from 1, that is not as the other side has it.
+
+    Where the coordinator has kept that replies are missing (CUT), the party may know less of what
+    was before: requests that have not come, and where it was lost, all that it had not written. Or
+    it knows more: replies that have not arrived. A coordinator that was ended in the run knows less
+    of its last messages, and has not finished it.
+    """
+    j = 0
+    for i, said in enumerate(party):
+        if j < len(coordinator) and coordinator[j] == said:
+            j += 1
+            continue
+        rest = coordinator[j:]
+        cut = next((n for n, other in enumerate(rest) if other[1] == CUT), None)
+        asked = i > 0 and party[i - 1][0] == DOWN
+        waits = cut is not None and cut < _reason(rest[cut])[1]
+        if said[0] == UP and asked and waits:
+            continue  # a reply that has not arrived
+        ahead = next((n for n, other in enumerate(rest) if other == said), None)
+        if ahead is not None and _missed(rest[:ahead]):
+            j += ahead + 1
+            continue
+        ends, left = _ends(coordinator), _ends(party[i:])
+        ended = not (ends or left) or (ends == {SEAL} and said[1] == FINISH)
+        return None if not rest and ended else i + 1
+    return None if _missed(coordinator[j:]) else len(party) + 1
+
+
+def _missed(messages: Sequence[Said]) -> bool:
+    """The party may not know these, as each is before an entry that says that replies are missing:
+    where the coordinator was stopped, requests alone."""
+    group: list[Said] = []
+    for said in messages:
+        group.append(said)
+        if said[1] == CUT:
+            why, requests = _reason(said)
+            lost = why == LOST
+            if not lost and (len(group) - 1 > requests or any(o[0] != DOWN for o in group[:-1])):
+                return False
+            group.clear()
+    return not group
+
+
+def _reason(cut: Said) -> tuple[str, int]:
+    """Why replies are missing, and how many."""
+    why, _, requests = cut[-1].partition(" ")
+    return why, int(requests) if requests.isdecimal() else 0
+
+
+def _ends(messages: Iterable[Said]) -> set[str]:
+    """Kinds of messages among these with which a run ends."""
+    return {SEAL, FINISH} & {said[1] for said in messages}
+
+
+def _by_run(entries: Iterable[Entry]) -> dict[tuple[str, str], list[Said]]:
+    """Its messages until it is finished, and where it was cut off.
+
+    A party that is lost may lose what it has kept since it last finished a run, of all runs.
+    """
+    open_: defaultdict[str, set[str]] = defaultdict(set)
+    found: dict[tuple[str, str], list[Said]] = {}
     finished: set[tuple[str, str]] = set()
     for own in entries:
         key = own.client, own.run
-        if own.run and key not in finished:
-            found.setdefault(key, []).append((own.direction, own.kind, own.size, own.sha256))
+        cut = own.kind == CUT
+        said = own.direction, own.kind, own.size, own.sha256, own.told * cut
+        if own.run and (cut or key not in finished):
+            found.setdefault(key, []).append(said)
+        if cut and _reason(said)[0] == LOST:
+            for run in open_[own.client] - {own.run}:
+                found[own.client, run].append((UP, CUT, 0, "", f"{LOST} 0"))
         if own.kind == FINISH:
             finished.add(key)
+            open_[own.client].clear()
+        elif own.run and key not in finished:
+            open_[own.client].add(own.run)
     return found
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,10 @@ import pytest
 import sqlfl
 from sqlfl.__main__ import main
 from sqlfl.chain import COLUMNS, START, Entry, Row, linked
+from sqlfl.errors import LostError
 from sqlfl.guard.keeping import flush_all
+from sqlfl.schema import Client
+from sqlfl.transport.base import Transport
 from sqlfl.transport.recording import RecordingTransport
 from sqlfl.verifying import chained
 from tests.conftest import Open
@@ -397,3 +400,154 @@ def test_entries_that_the_other_side_had_when_the_run_ended() -> None:
     for client, told_of in (("bank", True), ("clinic", False)):
         found = faults(first, ended(client, "sealed", "1" * 64))
         assert (("party", "r", missing) in found) is told_of
+
+
+# -- runs that were cut off ------------------------------------------------------------------------
+
+Message = tuple[str, str]
+BEGUN: list[Message] = [("down", "prepare"), ("up", "prepared"), ("down", "a"), ("up", "b")]
+ASKED: Message = ("down", "c")
+REPLY: Message = ("up", "d")
+LOST, STOPPED, TWO = ("up", "cut lost 1"), ("up", "cut stopped 1"), ("up", "cut stopped 2")
+GONE = ("up", "cut lost 0")
+AGAIN: list[Message] = [("down", "e"), ("up", "failure")]
+"""What a party that was restarted is asked, and that it does not know the run."""
+FINISHED: list[Message] = [("down", "finish"), ("up", "ready")]
+CUT_OFF = {
+    "a request that did not arrive": ([*BEGUN, *FINISHED], [*BEGUN, ASKED, LOST, *FINISHED]),
+    "a reply that did not arrive": (
+        [*BEGUN, ASKED, REPLY, *FINISHED], [*BEGUN, ASKED, LOST, *FINISHED],
+    ),
+    "another party was lost": (
+        [*BEGUN, ASKED, REPLY, *FINISHED], [*BEGUN, ASKED, STOPPED, *FINISHED],
+    ),
+    "several requests without replies": (
+        [*BEGUN, ASKED, REPLY, ("down", "f"), ("up", "g"), *FINISHED],
+        [*BEGUN, ASKED, ("down", "f"), TWO, *FINISHED],
+    ),
+    "the party was killed": (BEGUN[:2], [*BEGUN, ASKED, LOST, ("down", "finish"), LOST]),
+    "and started again": ([*BEGUN[:3], *FINISHED], [*BEGUN, ASKED, LOST, *FINISHED]),
+    "and asked again": ([*BEGUN[:2], *AGAIN, *FINISHED], [*BEGUN, GONE, *AGAIN, *FINISHED]),
+    "it came back and went on": (
+        [*BEGUN, *AGAIN, *FINISHED], [*BEGUN, ASKED, LOST, *AGAIN, *FINISHED],
+    ),
+    "the coordinator was killed": ([*BEGUN, ASKED, REPLY], BEGUN[:3]),
+}  # fmt: skip
+
+
+def kept(messages: list[Message]) -> list[Row]:
+    parts = ((direction, *kind.partition(" ")) for direction, kind in messages)
+    return chain(*(("bank", "r", direction, kind, told) for direction, kind, _, told in parts))
+
+
+def script_finds(party: list[Row], coordinator: list[Row]) -> bool:
+    script = runpy.run_path(str(SCRIPT), run_name="script")
+    own, other = (script["of_runs"](rows, {"bank"}) for rows in (party, coordinator))
+    return not all(script["same"](own.get(run, []), said) for run, said in other.items())
+
+
+@pytest.mark.parametrize(("party", "coordinator"), CUT_OFF.values(), ids=CUT_OFF)
+def test_a_run_that_was_cut_off(party: list[Message], coordinator: list[Message]) -> None:
+    """The run that was resumed is another one, and whole."""
+    assert faults(kept(party), kept(coordinator)) == []
+    assert not script_finds(kept(party), kept(coordinator))
+
+
+TAMPERED = {
+    "changed": lambda said, at: [*said[:at], (said[at][0], "x"), *said[at + 1 :]],
+    "dropped": lambda said, at: [*said[:at], *said[at + 1 :]],
+    "added": lambda said, at: [*said[:at], ("up", "x"), *said[at:]],
+    "added twice": lambda said, at: [*said[: at + 1], *said[at:]],
+    "reordered": lambda said, at: [*said[:at], said[at + 1], said[at], *said[at + 2 :]],
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
+@pytest.mark.parametrize("side", [0, 1], ids=["party", "coordinator"])
+def test_tampering_with_a_run_that_was_cut_off(tamper, side: int) -> None:  # type: ignore[no-untyped-def]
+    """At every place that both sides must have, whatever was lost."""
+    certain = {
+        "a reply that did not arrive": (4, 4), "another party was lost": (4, 4),
+        "several requests without replies": (4, 4), "it came back and went on": (3, 3),
+    }  # fmt: skip
+    for name, places in certain.items():
+        for at in range(places[side]):
+            chains = [list(said) for said in CUT_OFF[name]]
+            chains[side] = tamper(chains[side], at)
+            assert faults(kept(chains[0]), kept(chains[1])), (name, at)
+            assert script_finds(kept(chains[0]), kept(chains[1])), (name, at)
+
+
+def test_nothing_is_missing_without_a_reason() -> None:
+    """Only before what the coordinator has kept of it, and of a party that was not lost nothing."""
+    assert faults(kept(BEGUN), kept([*BEGUN, ASKED, REPLY]))
+    assert faults(kept(BEGUN[:2]), kept([*BEGUN, ASKED, STOPPED]))
+    assert faults(kept(BEGUN[:2]), kept([*BEGUN, ASKED, LOST, *AGAIN]))
+    assert faults(kept([*BEGUN, *FINISHED]), kept(BEGUN))
+    assert faults(kept([*BEGUN, REPLY]), kept([*BEGUN, STOPPED]))
+    assert faults(kept([*BEGUN, ASKED, REPLY]), kept([*BEGUN[:3], ASKED, STOPPED]))
+
+
+def test_what_a_party_loses_is_of_all_runs_since_it_finished_one() -> None:
+    """As of the block of a checkpoint, which has a name of its own."""
+    asked = ("bank", "r", "down", "c", "")
+    saved = [("bank", "s", "down", "keep", ""), ("bank", "s", "up", "saved", "")]
+    lost = ("bank", "r", "up", "cut", "lost 1")
+    ended = [("bank", "r", "down", "finish", ""), ("bank", "r", "up", "ready", "")]
+    party = chain(*of_run("bank")[:2], *ended)
+    coordinator = chain(*of_run("bank")[:2], *saved, asked, lost, *ended)
+    assert faults(party, coordinator) == []
+    assert not script_finds(party, coordinator)
+    before = [("bank", "q", "down", "finish", "")]
+    party = chain(*before, *of_run("bank")[:2], *ended)
+    coordinator = chain(*saved, *before, *of_run("bank")[:2], asked, lost, *ended)
+    assert faults(party, coordinator)
+    assert script_finds(party, coordinator)
+
+
+class Cutting:
+    """Fails in the exchange of this number with a client, before or after it is served."""
+
+    def __init__(self, inner: Transport, at: int, error: BaseException, *, served: bool) -> None:
+        self._inner, self._left, self._error, self._served = inner, at, error, served
+
+    def exchange(self, requests: Sequence[tuple[Client, pa.Buffer]]) -> list[pa.Buffer]:
+        self._left -= any(client.party == "clinic" for client, _ in requests)
+        if self._left:
+            return self._inner.exchange(requests)
+        if self._served:
+            self._inner.exchange(requests)
+        raise self._error
+
+
+@pytest.mark.parametrize("served", [True, False])
+@pytest.mark.parametrize(
+    "error", [LostError("lab/0", "away"), LostError("clinic/0", "away"), KeyboardInterrupt()]
+)
+def test_a_statement_that_fails_in_an_exchange(
+    error: BaseException, served: bool, database: Open
+) -> None:
+    con = database(PATIENTS)
+    ruled(con)
+    wrap = partial(Cutting, at=9, error=error, served=served)
+    with sqlfl.Federation(analyst="acme", progress=False, wrap=wrap) as fed:
+        fed.attach("clinic", con)
+        fed.attach("lab", database(TESTS))
+        with pytest.raises((sqlfl.Error, KeyboardInterrupt)):
+            fed.sql(TRAIN)
+        fed.sql(TRAIN)  # another run
+        assert "cut" in fed.chain().arrow()["kind"].to_pylist()
+        assert sqlfl.verify(con, fed.chain()).fetchall() == []
+
+
+def test_several_tables_of_a_party(database: Open) -> None:
+    con = database(PATIENTS)
+    con.execute("CREATE TABLE stays AS SELECT i AS ward, i % 9 AS beds FROM range(300) AS r(i)")
+    ruled(con)
+    ruled(con, grant="GRANT TRAIN (beds), JOIN (ward), PREDICT ON stays TO 'acme' UNDER r")
+    with sqlfl.connect(analyst="acme", progress=False) as fed:
+        fed.attach("clinic", con)
+        fed.attach("lab", database(TESTS.replace("cos(i) AS crp", "cos(i) AS crp, i AS ward")))
+        fed.sql(TRAIN.replace("p.ward,", "s.beds,").replace(
+            "p.pid = t.pid", "p.pid = t.pid JOIN clinic.stays s ON s.ward = t.ward"))  # fmt: skip
+        assert sqlfl.verify(con, fed.chain()).fetchall() == []

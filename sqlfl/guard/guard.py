@@ -5,6 +5,7 @@ Where the owner has made no policy, all is served as it comes.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -212,6 +213,10 @@ class Guard:
     def keep(self, asked: Sent, told: Sent) -> None:
         """What came and what is answered, with their bytes, where the owner has policies. Raises
         Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
+        if self._known is None:
+            # a process that was restarted in a run is asked about that before anything else
+            with contextlib.suppress(PolicyError):
+                self._ruling(anew=True)
         if self._known is None or self._known[2] is None:
             return
         request, what = asked[0], ""

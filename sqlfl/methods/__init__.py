@@ -36,6 +36,13 @@ def methods() -> Mapping[str, str]:
     return MappingProxyType(METHODS | others | METHODS)
 
 
+@cache
+def load_messages() -> None:
+    """Make the messages of all methods known, which each loads with its part for a party."""
+    for name in methods():
+        part_of(name, "client")
+
+
 def part_of(name: str, part: str) -> Any:
     """A method's part: 'options', 'spec', 'coordinator' or 'client'. InternalError where the method
     is not known."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from sqlfl import messages as ms
-from sqlfl.errors import Error, InternalError
+from sqlfl.errors import Error, ForgottenError, InternalError
 from sqlfl.party.combined_slot import CombinedSlot
 from sqlfl.party.members import Members, Reply
 from sqlfl.party.observers import Observers
@@ -84,7 +84,9 @@ class CombinedClient(Server):
         return self._members.ask(dict.fromkeys(range(len(self._members)), request), kind)
 
     def _slot(self, request: ms.Message, slot: int) -> CombinedSlot:
-        found = self._runs.get(request.run, {}).get(slot)
+        if request.run not in self._runs:
+            raise ForgottenError(f"{request.kind} for a run that was not prepared")
+        found = self._runs[request.run].get(slot)
         if found is None:
             raise InternalError(f"{request.kind} for a slot that was not prepared")
         return found

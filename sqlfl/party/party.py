@@ -10,7 +10,7 @@ import numpy as np
 
 from sqlfl import messages as ms
 from sqlfl.arrays import Array
-from sqlfl.errors import EvaluationError, InternalError, ModelError, PartyError
+from sqlfl.errors import EvaluationError, ForgottenError, InternalError, ModelError, PartyError
 from sqlfl.guard.guard import Guard
 from sqlfl.guard.keeping import Sent
 from sqlfl.guard.records import Records
@@ -473,7 +473,7 @@ class PartyClient(Server):
     def _run(self, request: ms.Message) -> RunState:
         run = self._runs.get(request.run)
         if run is None:
-            raise InternalError(f"{request.kind} for a run that was not prepared")
+            raise ForgottenError(f"{request.kind} for a run that was not prepared")
         return run
 
     def _slot(self, request: ms.Message) -> SlotState:

@@ -17,6 +17,7 @@ from sqlfl import messages as ms
 from sqlfl.errors import Error, EvaluationError, WireError
 from sqlfl.guard.keeping import Sent
 from sqlfl.interrupts import stoppable
+from sqlfl.methods import load_messages
 from sqlfl.party.failures import safe_text
 from sqlfl.party.masking import Masking
 from sqlfl.party.observers import Observers
@@ -29,6 +30,16 @@ from sqlfl.wire import encode, received
 log = logging.getLogger("sqlfl.party")
 
 T = TypeVar("T")
+
+
+def _received(data: pa.Buffer) -> ms.Message:
+    """The request. One of a method that this process has not trained by may come first where the
+    process was restarted in a run."""
+    try:
+        return received(data)
+    except WireError:
+        load_messages()
+        return received(data)
 
 
 class Server(ABC):
@@ -58,7 +69,7 @@ class Server(ABC):
         Bytes that are no request are answered with a failure that belongs to none.
         """
         try:
-            request = received(data)
+            request = _received(data)
         except WireError as error:
             log.warning("%s was sent what is no request: %s", self.client, error)
             text = f"it was sent what is no request: {error.message}"

@@ -5,17 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import secrets
 import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from sqlfl.chain import DOWN, UP, Chain
+from sqlfl.chain import DOWN, LOST, STOPPED, UP, Chain
 from sqlfl.errors import (
     ApprovalError,
     Error,
+    ForgottenError,
     InternalError,
+    LostError,
     PartyError,
     PolicyError,
     WireError,
@@ -229,14 +232,17 @@ class Channel:
         crossed = {client: 0 for client, _ in requests if self._audit.crosses(client)}
         asked = {a: self._asked(a, message, crossed) for a, message in requests.items()}
         sent = [(client, encode(message)) for (client, _), message in asked.items()]
-        for (client, data), message in zip(sent, asked.values(), strict=True):
-            self._kept(client, message, DOWN, data)
-        answers = self._transport.exchange(sent)
+        try:
+            answers = self._transport.exchange(sent)
+        except BaseException as error:
+            self._unanswered(sent, asked.values(), error)
+            raise
         replies: dict[Address, Message] = {}
         problems: list[PartyError | PolicyError] = []
-        for (address, request), data in zip(asked.items(), answers, strict=True):
+        exchanged = zip(asked.items(), sent, answers, strict=True)
+        for (address, request), (_, request_data), data in exchanged:
             try:
-                replies[address] = self._answered(address[0], request, data, crossed)
+                replies[address] = self._answered(address[0], request, request_data, data, crossed)
             except (PartyError, PolicyError) as error:
                 problems.append(error)
         with self._counting:
@@ -251,6 +257,30 @@ class Channel:
         """Of the messages of the run at this client so far, and of all that is kept by now."""
         assert self._chain is not None
         return self._chain.heads(str(client), run)
+
+    def is_whole(self, client: Client, run: str) -> bool:
+        """All requests of the run at this client have had replies."""
+        assert self._chain is not None
+        return self._chain.is_whole(str(client), run)
+
+    def _unanswered(
+        self,
+        sent: Sequence[tuple[Client, pa.Buffer]],
+        asked: Iterable[Message],
+        error: BaseException,
+    ) -> None:
+        """Keep requests whose replies did not come, and why."""
+        cut: Counter[tuple[Client, str]] = Counter()
+        for (client, data), message in zip(sent, asked, strict=True):
+            self._kept(client, message, DOWN, data)
+            cut[client, message.run] += 1
+        for (client, run), requests in cut.items():
+            lost = isinstance(error, LostError) and error.party == str(client)
+            self._cut(client, run, LOST if lost else STOPPED, requests)
+
+    def _cut(self, client: Client, run: str, why: str, requests: int) -> None:
+        if self._chain is not None and client in self._chained:
+            self._chain.cut(str(client), run, why, requests)
 
     def _kept(self, client: Client, message: Message, direction: str, data: pa.Buffer) -> None:
         if self._chain is None or client not in self._chained:
@@ -276,17 +306,29 @@ class Channel:
         return replace(message, number=secrets.randbits(63))
 
     def _answered(
-        self, client: Client, request: Message, data: pa.Buffer, crossed: dict[Client, int]
+        self,
+        client: Client,
+        request: Message,
+        request_data: pa.Buffer,
+        data: pa.Buffer,
+        crossed: dict[Client, int],
     ) -> Message:
-        """The reply, in the audit whatever it is. Raises PartyError where it is none."""
+        """The reply, in the audit whatever it is. Raises PartyError where it is none.
+
+        A request is kept with its reply, in the order in which the client keeps both.
+        """
         try:
             reply = received(data)
         except WireError as error:
+            self._kept(client, request, DOWN, request_data)
             self._audit.add_unreadable(client, request.run, len(data))
             raise refused(client, request, f"cannot be read: {error.message}") from None
         self._audit.add(client, "up", reply)
         if self._note is not None:
             self._note(client, UP, reply)
+        if _has_forgotten(reply):
+            self._cut(client, request.run, LOST, 0)
+        self._kept(client, request, DOWN, request_data)
         self._kept(client, reply, UP, data)
         if client in crossed:
             crossed[client] += reply.nbytes
@@ -304,6 +346,12 @@ def _first(problems: Sequence[PartyError | PolicyError]) -> Error:
     return ApprovalError("; ".join(error.message for error in problems), hint=problems[0].hint)
 
 
+def _has_forgotten(reply: Message) -> bool:
+    """A process of the party that knows nothing of the run has answered."""
+    return isinstance(reply, Failure) and reply.error == ForgottenError.__name__
+
+
+AGAIN = "run the statement again; a training with checkpoints goes on by RESUME MODEL"
 _REFUSALS = {kind.__name__: kind for kind in (PolicyError, ApprovalError)}
 
 
@@ -313,6 +361,8 @@ def _check(client: Client, request: Message, reply: Message) -> None:
         text = clipped(lines(reply.text), LONGEST_FAILURE)
         told, _, hint = text.partition("\nhint: ")
         raise _REFUSALS[reply.error](f"party {client}: {told}", hint=hint or None)
+    if _has_forgotten(reply):
+        raise LostError(str(client), "was restarted, and has forgotten the run", hint=AGAIN)
     if isinstance(reply, Failure):
         raise PartyError(str(client), clipped(lines(reply.text), LONGEST_FAILURE), at=reply.at)
     for name in ENVELOPE:

@@ -16,7 +16,8 @@ from tests.databases import in_memory
 Parties = tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]
 VISITS = """CREATE TABLE visits AS SELECT i AS id, i % 300 AS k, i % 17 AS w, i * 7 % 23 > 11 AS y,
   sin(i) AS z FROM range(3000) AS r(i)"""
-PEOPLE = """CREATE TABLE people AS SELECT i AS k, i % 9 AS num, i % 2 = 0 AS flag, 'c' || i % 3 AS cat,
+PEOPLE = """CREATE TABLE people AS SELECT i AS k, i % 9 AS num, i % 2 = 0 AS flag,
+  'c' || i % 3 AS cat,
   cos(i) AS level, CASE WHEN i >= {gaps} THEN i % 7 END AS gap FROM range({size}) AS r(i)"""
 MORE = "CREATE TABLE more AS SELECT i AS k, i % 5 AS other FROM range(200) AS r(i)"
 TRAIN = "TRAIN MODEL m USING logistic_regression TARGET y FROM (SELECT v.w, {}, v.y FROM {})"

@@ -32,7 +32,7 @@ OF_PATIENTS, OF_VISITS = (
     Reading((), frozenset(), frozenset(), frozenset({table}), "text", stable=True)
     for table in (PATIENTS, VISITS)
 )
-NOBODYS = replace(OF_PATIENTS, stable=False, nobodys=True)
+NOBODYS = replace(OF_PATIENTS, stable=False, nobodys=True, unmatched=True)
 RULING = Ruling("acme", (), {})
 ONE_ROW, ONCE = "min_difference = 5, which takes each row of it", "which takes a table once"
 

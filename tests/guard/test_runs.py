@@ -224,7 +224,7 @@ def test_memory_that_there_is_not() -> None:
 
 
 def test_values_of_features() -> None:
-    rules = replace(OPEN, min_cell=3, max_largest=4)
+    rules = replace(OPEN, min_cell=3, max_categories=4)
     told(activated(rules, slots=Held(cell=3, largest=4)), START)
     few, many = Held(cell=2, largest=4), Held(cell=3, largest=5)
     refused(lambda: told(activated(rules, slots=few), START), "min_cell = 3, of values")
