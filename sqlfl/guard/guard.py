@@ -215,7 +215,7 @@ class Guard:
         Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
         if self._known is None:
             # a process that was restarted in a run is asked about that before anything else
-            with contextlib.suppress(PolicyError):
+            with contextlib.suppress(Error, duckdb.Error):
                 self._ruling(anew=True)
         if self._known is None or self._known[2] is None:
             return
