@@ -135,3 +135,12 @@ def test_cells_are_counted_by_rows_of_the_table() -> None:
     merged = counted.merged(np.array([0, 0, 1, 1]))
     assert merged.own.tolist() == [2, 1]
     assert merged.unmatched.tolist() == [0, 5]
+
+
+@pytest.mark.parametrize("rules", ["epsilon = 4", "predictions = 'noised'"])
+def test_noise_is_not_used_up_by_the_row_without_a_partner(parties: Parties, rules: str) -> None:
+    """In batches it takes part in more rounds than any row of the table does."""
+    options = """WITH (algorithm = 'sgd', epochs = 5, batch_size = 100) PRIVACY (epsilon = 2,
+      delta = 1e-6, predictions = 'gaussian', feature_bounds = {'w': [0, 16], 'num': [0, 8]})"""
+    text = TRAIN.replace("TARGET y FROM", "TARGET y {} FROM").format(options, "p.num", LEFT)
+    assert said(parties, text, f"{rules}, delta = 1e-6", size=20) == ""
