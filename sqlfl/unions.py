@@ -184,7 +184,8 @@ def _merge_tags(
     """Distinct tags in order, and the sums of their counts, where these are above that."""
     stacked = np.concatenate([tag.reshape(-1, 16) for tag in tags])
     order, new, group = _grouped(stacked)
-    merged = np.bincount(group, np.concatenate(counts)[order], int(new.sum()))
+    # of no tags at all, numpy counts in integers, whatever the weights are
+    merged = np.bincount(group, np.concatenate(counts)[order], int(new.sum())).astype(np.float64)
     occurs = merged > above
     return stacked[order][new][occurs], merged[occurs]
 

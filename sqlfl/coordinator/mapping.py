@@ -37,7 +37,8 @@ class SlotMapping:
             return np.array(values, np.float64)
         if values.shape[1] == 1:
             flat = np.ascontiguousarray(values[:, 0], np.float64)
-            return np.bincount(self.rows, flat, self.size)[:, None]
+            sums = np.bincount(self.rows, flat, self.size)  # of integers where nothing is joined
+            return sums.astype(np.float64, copy=False)[:, None]
         product: Array = self._transposed @ np.asarray(values, np.float64)
         return product
 

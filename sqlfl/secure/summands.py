@@ -85,8 +85,9 @@ def _dense(message: Gram, q: int, narrow: bool) -> Array:
     if narrow:
         if (rows != columns).any():
             raise InternalError("second moments of pairs of categories, which are not to leave")
-        return np.bincount(rows, message.values, q)
-    return np.bincount(_places(rows, columns, q), message.values, _triangle(q))
+        return np.bincount(rows, message.values, q).astype(np.float64, copy=False)
+    cells = np.bincount(_places(rows, columns, q), message.values, _triangle(q))
+    return cells.astype(np.float64, copy=False)  # integers where the message has no values
 
 
 def _places(rows: Array, columns: Array, q: int) -> Array:
