@@ -96,7 +96,7 @@ def _rows(kept: Kept) -> list[Row]:
             path = database_path(kept, "verify")
             opened = open_source(path, read_only=not may_be_written(path))
             con = stack.enter_context(closing(opened))
-        cursor = stack.enter_context(closing(sql.waiting(con.cursor)))
+        cursor = stack.enter_context(closing(sql.cursor(con)))
         table = exp.table_("chain", db="sqlfl", catalog=current_place(con)[0], quoted=True)
         place = sql.to_sql(table)
         try:

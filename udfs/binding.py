@@ -18,7 +18,7 @@ def choosing(names: Sequence[str], chosen: Sequence[exp.Expr]) -> str:
     DuckDB takes names for the same that differ in case only: of these `names` has one. Each of
     `chosen` must be one of them.
     """
-    wanted = exp.Columns(this=exp.Array(expressions=list(chosen)))
+    wanted = exp.Columns(this=sql.own_call("list_value", *chosen))
     given = sql.query("SELECT $ones", ones=[sql.named(sql.number(1), name) for name in names])
     return sql.to_sql(exp.select(wanted).from_(given.subquery("given")))
 

@@ -237,7 +237,7 @@ class DatabaseBlocks(MemoryBlocks):
     @contextmanager
     def _reading(self) -> Iterator[sql.Connection]:
         """In one transaction: nobody removes the tables between one query and the next."""
-        cursor = sql.waiting(self._con.cursor)
+        cursor = sql.cursor(self._con)
         try:
             cursor.begin()
             yield cursor
@@ -281,7 +281,7 @@ def current_database(con: sql.Connection) -> Database:
 
 def database_of(con: sql.Connection, catalog: str, schema: str = "main") -> Database:
     """The one of that name."""
-    cursor = sql.waiting(con.cursor)
+    cursor = sql.cursor(con)
     try:
         ((path, read_only, kind),) = sql.fetch(cursor, _one_database(), {"catalog": catalog})
     finally:

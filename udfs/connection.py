@@ -109,7 +109,7 @@ def idle(con: sql.Connection) -> bool:
 
 def session_settings(con: sql.Connection) -> dict[str, str]:
     """Those of `MEANING` that `con` has set for itself, with the values on its cursors."""
-    with closing(sql.waiting(con.cursor)) as cursor:
+    with closing(sql.cursor(con)) as cursor:
         shared = _shared(cursor)
     given = tuple((name, shared[name]) for name in MEANING if name in shared)
     differing = bound(con, _differing(given))
@@ -152,7 +152,7 @@ def _file(path: str, kind: str) -> str:
 
 
 def _number(con: sql.Connection) -> int:
-    with closing(sql.waiting(con.cursor)) as cursor:
+    with closing(sql.cursor(con)) as cursor:
         return int(sql.fetch(cursor, exp.select(sql.call("current_connection_id")))[0][0])
 
 
@@ -182,7 +182,7 @@ def _differing(shared: tuple[tuple[str, str | None], ...]) -> str:
     """A query whose columns are the settings that are not as given, and `_NOTHING`."""
     chosen: list[exp.Expr] = [sql.string(_NOTHING)]
     for name, value in shared:
-        setting = sql.text(sql.call("current_setting", sql.string(name)))
+        setting = sql.text(sql.own_call("current_setting", sql.string(name)))
         other = exp.Null() if value is None else sql.string(value)
         differs = exp.NullSafeNEQ(this=setting, expression=other)
         chosen.append(sql.when(differs, sql.string(name), sql.string(_NOTHING)))
@@ -193,5 +193,5 @@ def _differing(shared: tuple[tuple[str, str | None], ...]) -> str:
 def _transaction() -> str:
     """A query whose column is the last digit of the transaction's number, which is another for each
     query where none has been begun."""
-    digit = exp.Mod(this=sql.call("txid_current"), expression=sql.number(10))
+    digit = sql.own_call("mod", sql.own_call("txid_current"), sql.number(10))
     return choosing(list(string.digits), [sql.text(digit)])

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import duckdb
 from sqlglot import exp
 
+from sqlfl.errors import InternalError
 from sqlfl.schema import Column, Place, Table
 from sqlfl.udfs import sql
 from sqlfl.udfs.binding import bound, choosing
@@ -104,10 +105,13 @@ def _sorted(rows: Iterable[tuple[Any, ...]]) -> _Rows:
 
 
 def _others(con: sql.Connection, query: exp.Expr) -> Iterator[tuple[Any, ...]]:
-    """The query's rows, but for what is in a database or a schema of DuckDB's or sqlfl's own."""
-    for row in sql.fetch(con, query):
+    """The current place and the query's rows, but for what is in a database or a schema of DuckDB's
+    or sqlfl's own."""
+    rows = sql.fetch(con, query)
+    yield ("current", *place_of(con), *[None] * (len(rows[0]) - 3))
+    for row in rows:
         kind, catalog, schema, *_ = row
-        inside = kind not in ("current", "database")
+        inside = kind != "database"
         if not inside or not (catalog.lower() in _OWN_DATABASES or schema.lower() in _OWN_SCHEMAS):
             yield row
 
@@ -157,7 +161,7 @@ def current_place(con: sql.Connection) -> tuple[str, str]:
     Nothing runs on `con`, so that a result that its owner has open stays open: DuckDB decides
     while it binds which of the columns of a SELECT have the current name.
     """
-    with closing(sql.waiting(con.cursor)) as cursor:
+    with closing(sql.cursor(con)) as cursor:
         known = sql.fetch(cursor, _schemas())
     names = [f"d{database}" for database, _ in known] + [f"s{schema}" for _, schema in known]
     chosen = bound(con, _current(tuple({name.lower(): name for name in names}.values())))
@@ -170,17 +174,43 @@ def current_place(con: sql.Connection) -> tuple[str, str]:
 
 
 def use(con: sql.Connection, place: tuple[str, str]) -> None:
-    """Let names without database and schema mean those of `place`.
+    """Let names of functions and operators mean DuckDB's own, and others those of `place`.
 
+    A macro of the database that has the name of a function hides nothing; the bodies of views have
+    the macros of their own schema. `schema.table` means one of the place's database.
     Raises duckdb.CatalogException where there is no such place any more.
     """
-    catalog, schema = place
-    sql.run(con, _use(catalog, schema))
+    sql.search(con, [place])
+    known = sql.fetch(con, _schemas())
+    sql.search(con, [place, *(p for p in known if p[0] == place[0] and p != place)])
 
 
-@lru_cache(maxsize=64)
-def _use(catalog: str, schema: str) -> exp.Var:
-    return sql.constant(exp.Use(this=exp.table_(schema, db=catalog, quoted=True)))
+def place_of(con: sql.Connection) -> tuple[str, str]:
+    """Database and schema that names without them mean on a cursor, after DuckDB's own."""
+    ((path, catalog, schema),) = sql.fetch(con, _path())
+    own, _, rest = path.partition(",")
+    if own != sql.OWN_PLACE or not rest:
+        return catalog, schema
+    first, second = _PART.match(rest), None
+    if first is not None:
+        second = _PART.match(rest, first.end() + 1)
+    if first is None or second is None:
+        raise InternalError(f"the search path is {path}")
+    return _unquoted(first), _unquoted(second)
+
+
+_PART = re.compile(r'"((?:[^"]|"")*)"|[^".,]+')
+
+
+def _unquoted(part: re.Match[str]) -> str:
+    return part[0] if part[1] is None else part[1].replace('""', '"')
+
+
+@lru_cache(maxsize=1)
+def _path() -> exp.Var:
+    setting = sql.own_call("current_setting", sql.string("search_path"))
+    wanted = (setting, sql.own_call("current_database"), sql.own_call("current_schema"))
+    return sql.constant(exp.select(*wanted))
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +224,8 @@ def _current(names: tuple[str, ...]) -> str:
     """A query whose columns are those of the current database, after d, and schema, after s."""
     current = {"d": "current_database", "s": "current_schema"}
     return choosing(
-        names, [sql.join_text(sql.string(a), sql.call(own)) for a, own in current.items()]
+        names,
+        [sql.own_call("concat", sql.string(a), sql.own_call(own)) for a, own in current.items()],
     )
 
 
@@ -249,10 +280,8 @@ def _all_but_columns() -> exp.Select:
     return sql.query(
         """SELECT kind, a, b, c, n, o, s
         FROM (
-          SELECT 'current' AS kind, current_database() AS a, current_schema() AS b, NULL AS c,
-            NULL AS n, NULL AS o, NULL AS s
-          UNION ALL
-          SELECT 'database', database_name, NULL, NULL, CAST(readonly AS BIGINT), NULL, NULL
+          SELECT 'database' AS kind, database_name AS a, NULL AS b, NULL AS c,
+            CAST(readonly AS BIGINT) AS n, NULL AS o, NULL AS s
           FROM duckdb_databases()
           UNION ALL
           SELECT 'schema', database_name, schema_name, NULL, NULL, NULL, NULL

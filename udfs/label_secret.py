@@ -237,7 +237,7 @@ class InDatabase:
     @contextmanager
     def _cursor(self) -> Iterator[sql.Connection]:
         """In a transaction, which is rolled back unless it was committed."""
-        cursor = sql.waiting(self._con.cursor)
+        cursor = sql.cursor(self._con)
         try:
             cursor.begin()
             yield cursor

@@ -23,7 +23,7 @@ from sqlglot import exp
 
 from sqlfl.fragment_columns import TARGET
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import describe
+from sqlfl.udfs.describe import describe, place_of
 
 Node: TypeAlias = "Mapping[str, Any]"
 """Of DuckDB's syntax tree, as JSON."""
@@ -91,11 +91,11 @@ def way_to_label(con: sql.Connection, fragment: str) -> str:
 
 def _parsed(con: sql.Connection, fragment: str) -> tuple[Place, Node | None]:
     """The fragment, if it is a SELECT with one label, as DuckDB's parser reads it."""
-    here = sql.call("current_database")
+    here = place_of(con)
     schemas = exp.select(sql.call("list", sql.call("lower", sql.column("schema_name"))))
     schemas = schemas.from_(exp.Table(this=sql.call("duckdb_schemas")))
-    schemas = schemas.where(sql.equal(sql.column("database_name"), here.copy()))
-    wanted = [sql.call("lower", value) for value in (here, sql.call("current_schema"))]
+    schemas = schemas.where(sql.equal(sql.column("database_name"), sql.string(here[0])))
+    wanted = [sql.call("lower", sql.string(name)) for name in here]
     parsed = sql.call("json_serialize_sql", sql.parameter("text"))
     query = exp.select(*wanted, schemas.subquery(), parsed)
     ((catalog, schema, known, text),) = sql.fetch(con, query, {"text": fragment})

@@ -104,7 +104,7 @@ def _read(
         if not isinstance(source, duckdb.DuckDBPyConnection):
             source = stack.enter_context(contextlib.closing(_open(source)))
         catalog = current_place(source)[0]
-        cursor = stack.enter_context(contextlib.closing(sql.waiting(source.cursor)))
+        cursor = stack.enter_context(contextlib.closing(sql.cursor(source)))
         there = (
             exp.select(sql.number(1))
             .from_(exp.Table(this=sql.call("duckdb_tables")))
@@ -231,7 +231,7 @@ def _forget(con: sql.Connection) -> None:
     """Remove what an earlier call has made on this connection."""
     listing = exp.Table(this=sql.call("duckdb_functions"))
     query = sql.select(listing, [sql.column("function_name"), sql.column("function_type")])
-    cursor = sql.waiting(con.cursor)
+    cursor = sql.cursor(con)
     try:
         functions = {name for name, kind in sql.fetch(cursor, query) if name.startswith(_OWN)}
     finally:

@@ -63,6 +63,36 @@ def waiting(work: Callable[[], Found]) -> Found:
             time.sleep(0.002)
 
 
+def cursor(con: Connection) -> Connection:
+    """A cursor of `con` on which names of functions and operators mean DuckDB's own.
+
+    A macro of the database may have the name of a function, or of an operator: `"+"` is one.
+    """
+    made = waiting(con.cursor)
+    try:
+        ((catalog,),) = made.execute(_DEFAULT).fetchall()
+        search(made, [(catalog, "main")])
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def search(con: Connection, places: Sequence[tuple[str, str]]) -> None:
+    """Look names up among DuckDB's own, then in these places, each a database and a schema.
+
+    Raises duckdb.CatalogException where one of them is not there.
+    """
+    written = [to_sql(exp.table_(schema, db=catalog, quoted=True)) for catalog, schema in places]
+    path = to_sql(string(",".join([OWN_PLACE, *written])))
+    con.execute(f"SET search_path = {path}")
+
+
+OWN_PLACE = "system.main"
+"""Where DuckDB has its own functions and operators."""
+_DEFAULT = f"SELECT {OWN_PLACE}.current_database()"
+
+
 @contextmanager
 def observed(observer: Observer | None) -> Iterator[None]:
     """`observer` is told of what the functions below run in this thread, in the block; None: nobody
@@ -213,6 +243,12 @@ def _name(name: str) -> exp.Identifier:
 def call(function: str, *arguments: exp.Expr) -> exp.Anonymous:
     """A function under its DuckDB name; sqlglot is not to rewrite it."""
     return exp.Anonymous(this=function, expressions=list(arguments))
+
+
+def own_call(function: str, *arguments: exp.Expr) -> exp.Dot:
+    """DuckDB's own function, also on a connection of the owner's, where macros may hide it."""
+    place = exp.Dot(this=exp.to_identifier("system"), expression=exp.to_identifier("main"))
+    return exp.Dot(this=place, expression=call(function, *arguments))
 
 
 def select(source: exp.Expr, expressions: Iterable[exp.Expr]) -> exp.Select:

@@ -9,7 +9,6 @@ import duckdb
 from sqlglot import exp
 
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import use
 from sqlfl.udfs.synthetic import Use, made_up
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
@@ -48,7 +47,7 @@ def staged(
             catalog, schema, name = table
             named = exp.table_(name, db=schema, catalog=catalog, quoted=True)
             _run(con, "CREATE TABLE", named, made_up(columns, ".".join(table)))
-        use(con, place)
+        _run(con, "USE", exp.table_(place[1], db=place[0], quoted=True))
         _run(con, "SET enable_external_access = false")
         _run(con, "SET lock_configuration = true")
     except BaseException:

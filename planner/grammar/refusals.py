@@ -33,7 +33,7 @@ VOLATILE = frozenset((
     "currval", "gen_random_uuid", "nextval", "random", "setseed", "setval", "sleep_ms", "uuid",
     "uuidv4", "uuidv7", "write_log",
 ))  # fmt: skip
-CONNECTION = frozenset(("getvariable", "txid_current"))
+CONNECTION = frozenset(("current_schemas", "getvariable", "in_search_path", "txid_current"))
 """Functions of what each connection has for itself, which a party's own work does not see."""
 LOCAL_TABLE_FUNCTIONS = frozenset(("range", "generate_series", "unnest", "repeat", "repeat_row"))
 

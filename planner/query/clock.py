@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.planner.grammar.writing import to_sql
-from sqlfl.schema import folded
+from sqlfl.schema import Place, folded
 
 _INSTANT = "TIMESTAMP WITH TIME ZONE"
 _CALLS = {
@@ -79,6 +79,18 @@ class Clock:
         text = self.now.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
         instant = build.cast(exp.Literal.string(text), _INSTANT)
         return instant if type_ == _INSTANT else build.cast(instant, type_)
+
+
+def tell_the_place(select: exp.Select, place: Place) -> None:
+    """Write the current database and schema of the client in place of calls that ask for them: a
+    party's cursors look names up among DuckDB's own first."""
+    for call in list(select.find_all(exp.Anonymous)):
+        wanted = _PLACES.get(function_name(call))
+        if wanted is not None and not call.expressions:
+            _qualified(call).replace(exp.Literal.string(getattr(place, wanted)))
+
+
+_PLACES = {"current_catalog": "catalog", "current_database": "catalog", "current_schema": "schema"}
 
 
 def asks_the_time(query: exp.Query) -> bool:

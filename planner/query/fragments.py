@@ -11,6 +11,7 @@ from sqlfl.fragment_columns import BASE, KEPT, ROW, TARGET, WEIGHT, identifier, 
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import emit, types
+from sqlfl.planner.query.clock import tell_the_place
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.keys import Key, implied_filters
 from sqlfl.planner.query.nulls import is_null_over_nulls
@@ -76,7 +77,7 @@ class Writer:
         kept = self._kept()
         seen: list[tuple[object, ...]] = []
         for branch in self._relation.branches:
-            select = self._real(branch, kept)
+            select = self._at(branch, self._real(branch, kept))
             for links in (False, True) if kept else (False,):
                 rows = 0 if links else _rows(branch)
                 keyed = len(branch.sources) == 1 and branch.sources[0].keyed
@@ -89,7 +90,12 @@ class Writer:
                 yield written
         if optional:
             first = min(self._relation.branches, key=lambda b: order[b.client])
-            yield Written(self.number, first.client, self._virtual(first, kept), 1, True)
+            select = self._at(first, self._virtual(first, kept))
+            yield Written(self.number, first.client, select, 1, True)
+
+    def _at(self, branch: Branch, select: exp.Select) -> exp.Select:
+        tell_the_place(select, self.draft.catalog.places(branch.client)[0])
+        return select
 
     @property
     def _block(self) -> Block:

@@ -184,6 +184,8 @@ class Tables:
         schema = current.schema if located and table.schema is None else table.schema
         if catalog is None and any(_same(p.catalog, schema or "") for p in places):
             catalog = current.catalog
+        if folded(table.name) in SYSTEM_VIEWS:  # which the database finds first
+            schema, catalog = schema or current.schema, catalog or current.catalog
         return build.table(table.name, schema, catalog)
 
     def schemas(self, clients: Iterable[Client]) -> frozenset[str]:
@@ -217,6 +219,12 @@ class Tables:
         return frozenset(path[n:] for path in lowered for n in range(len(path) - 1))
 
 
+SYSTEM_VIEWS = frozenset((
+    "duckdb_columns", "duckdb_constraints", "duckdb_databases", "duckdb_indexes", "duckdb_logs",
+    "duckdb_schemas", "duckdb_tables", "duckdb_types", "duckdb_views", "pragma_database_list",
+    "sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema",
+))  # fmt: skip
+"""DuckDB's own in `system.main`."""
 DEFAULTS = ("main", "public")
 """Schemas that `catalog.table` means: DuckDB's and SQLite's, PostgreSQL's."""
 

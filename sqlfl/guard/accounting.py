@@ -74,7 +74,7 @@ class Accounting:
     ) -> Asking:
         asked: list[Demand] = []
         start = 0
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(sql.cursor(self._con)) as cursor:
             for item in found.slots:
                 texts = fragments[start : start + len(item.fragments)]
                 start += len(item.fragments)

@@ -286,7 +286,7 @@ class Guard:
 
     def _check_bound(self, select: str, ruling: Ruling) -> None:
         """It is not run: each column must be granted for something."""
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(sql.cursor(self._con)) as cursor:
             reading = self._reader.read(cursor, select, ruling)
         every = {c for output in reading.outputs for c in output.reads}
         for column in sorted({*every, *reading.filters, *reading.links}):
@@ -390,7 +390,7 @@ class Guard:
             raise PolicyError(f"{len(propose.fragments)} fragments; {MOST_FRAGMENTS} are taken")
         tables: dict[int, frozenset[Table]] = {}
         readings: dict[int, tuple[Reading, ...]] = {}
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(sql.cursor(self._con)) as cursor:
             start = 0
             for item in slots:
                 own = propose.fragments[start : start + len(item.fragments)]
@@ -412,7 +412,7 @@ class Guard:
             proposed.specification, proposed.fragments,
         ):  # fmt: skip
             raise PolicyError("the run that begins is another one than was proposed")
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(sql.cursor(self._con)) as cursor:
             same = all(
                 definition_of(cursor, table) == known for table, known in proposal.views.items()
             )

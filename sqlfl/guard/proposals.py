@@ -49,7 +49,7 @@ class Proposal:
 
 def check_keys(con: sql.Connection, tables: Mapping[Table, Sequence[str]]) -> None:
     """Raise PolicyError where the KEY of one of these does not identify its rows now."""
-    with closing(sql.waiting(con.cursor)) as cursor:
+    with closing(sql.cursor(con)) as cursor:
         for table, names in tables.items():
             columns = [sql.column(name) for name in names]
             query = sql.query(
@@ -151,7 +151,7 @@ def with_marks(con: sql.Connection, request: ms.Prepare, parts: Mapping[int, Par
     slots: list[SlotSpecification] = []
     texts: list[str] = []
     start = 0
-    with closing(sql.waiting(con.cursor)) as cursor:
+    with closing(sql.cursor(con)) as cursor:
         for item in specifications_from_json(request.specification):
             own = request.fragments[start : start + len(item.fragments)]
             start += len(item.fragments)

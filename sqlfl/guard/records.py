@@ -167,7 +167,7 @@ class Records:
 
     def cursor(self) -> sql.Connection:
         """To read with; whoever takes it closes it."""
-        return sql.waiting(self.con.cursor)
+        return sql.cursor(self.con)
 
     def check_attached(self) -> None:
         """Raises Error where the connection has the database no more: `rows` would find none."""

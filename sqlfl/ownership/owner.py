@@ -163,7 +163,7 @@ class Owner:
         """Of the source: in full, its columns, and its definition, no newer than these: a view that
         is changed in between is another one than was granted."""
         definition = ""
-        with closing(sql.waiting(self._con.cursor)) as cursor:
+        with closing(sql.cursor(self._con)) as cursor:
             found = Names(cursor, self._place).table(path.parts)
             if found is not None:
                 definition = definition_of(cursor, found[0])

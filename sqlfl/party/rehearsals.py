@@ -22,7 +22,7 @@ from sqlfl.guard.scopes import Column
 from sqlfl.party.cursors import Cursors
 from sqlfl.party.sketches import sketched
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import current_place, describe, use
+from sqlfl.udfs.describe import describe, place_of, use
 from sqlfl.udfs.stage import staged
 
 MOST = 8
@@ -109,7 +109,7 @@ def standing_in(
     """
     cursor = cursors.begin()
     try:
-        place = current_place(cursor)
+        place = place_of(cursor)
         tables = sketched(cursor, place, request, shown)
     finally:
         cursors.end(cursor)

@@ -10,7 +10,7 @@ import pytest
 from sqlfl.errors import ModelError
 from sqlfl.schema import Column, Place, Table
 from sqlfl.udfs import describe as describe_module
-from sqlfl.udfs.describe import Listings, current_place, describe, listing, use
+from sqlfl.udfs.describe import Listings, current_place, describe, listing, place_of, use
 from tests.conftest import Open
 
 
@@ -190,7 +190,7 @@ def test_the_current_place_is_told_without_running_anything(database: Open) -> N
     try:
         assert current_place(cursor) == ("memory", "main")
         use(cursor, current_place(con))
-        assert current_place(cursor) == ("far.off", 'a "b"')
+        assert place_of(cursor) == ("far.off", 'a "b"')
         with pytest.raises(duckdb.CatalogException):
             use(cursor, ("far.off", "gone"))
     finally:
