@@ -26,9 +26,10 @@ from sqlfl.planner.query import emit
 from sqlfl.planner.query.chains import chain_of
 from sqlfl.planner.query.clock import Clock
 from sqlfl.planner.query.columns import named_alike, settled, unify_blocks, with_column_aliases
-from sqlfl.planner.query.ctes import Environment, with_ctes
+from sqlfl.planner.query.ctes import Cte, Environment, repeated, spread, with_ctes
 from sqlfl.planner.query.joins import Joiner, State, renamed
 from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.nulls import TYPES, typed
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     Block,
@@ -84,6 +85,12 @@ class Binder:
         known = with_ctes(query, environment or {})
         if isinstance(query, exp.Subquery) and not query.args.get("joins"):
             return self.bind(query.this, known, derived)
+        if (cte := repeated(query, environment or {})) is not None:
+            client = self.pusher.only_client(query, known)
+            if client is not None:
+                return (self.sources.whole(query, known, client),)
+            if spread(query, cte):
+                raise self._twice(cte)
         if (whole := self._of_one_client(query, known, derived)) is not None:
             return whole
         if isinstance(query, exp.SetOperation):
@@ -149,6 +156,16 @@ class Binder:
     def _recursive(self, query: exp.Query) -> bool:
         with_ = query.args.get("with_")
         return bool(with_ is not None and with_.args.get("recursive"))
+
+    def _twice(self, cte: Cte) -> PlanError:
+        return plan_error(
+            f"{cte.name} is named more than once, and may have other rows each time that it is "
+            "evaluated: a sample, a LIMIT without ORDER BY, or an aggregate of rows in no order",
+            self.sql,
+            cte.node,
+            "name it once, in one party's derived table: FROM (SELECT ... FROM "
+            f"{cte.name} AS p JOIN {cte.name} AS q ON ...) AS t JOIN ...; or order its rows",
+        )
 
     def _refuse(self, found: Refusal, query: exp.Query, known: Environment) -> PlanError:
         clients = self.pusher.clients(query, known)
@@ -414,9 +431,17 @@ class Binder:
                 branches.append(replace(branch, columns=columns))
         relation = Relation((id_,), name, span, tuple(branches))
         outputs = tuple(
-            replace(o, term=Term(column(o.name, id_), o.term.span)) for o in blocks[0].outputs
+            replace(o, term=Term(_united(o.name, id_, branches), o.term.span))
+            for o in blocks[0].outputs
         )
         return Block((relation,), Group(relation.ids), outputs, span=span)
+
+
+def _united(name: str, id_: str, branches: list[Branch]) -> exp.Column:
+    """A column of a union; of known types where each part is a column of known types."""
+    own = [b.columns[id_, folded(name)].meta_get(TYPES) for b in branches]
+    found = column(name, id_)
+    return found if None in own else typed(found, dict.fromkeys(t for types in own for t in types))
 
 
 def _derived_name(projection: exp.Expr) -> str:

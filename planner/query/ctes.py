@@ -9,6 +9,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from sqlfl.planner.grammar.parsing import unions_of
+from sqlfl.planner.grammar.refusals import function_name
 from sqlfl.schema import folded
 
 
@@ -118,3 +119,60 @@ def _table(
 def local_names(node: exp.Expr) -> frozenset[str]:
     """In lower case, of all CTEs that are defined in the query or below."""
     return frozenset(folded(cte.alias) for cte in node.find_all(exp.CTE))
+
+
+# -- named twice -----------------------------------------------------------------------------------
+
+_BY_ORDER = frozenset((
+    "any_value", "arbitrary", "array_agg", "first", "group_concat", "last", "list", "listagg",
+    "string_agg",
+))  # fmt: skip
+"""Aggregates that depend on the order of rows."""
+
+
+def repeated(query: exp.Expr, environment: Environment) -> Cte | None:
+    """A CTE that the query names more than once, and that may have other rows each time that it is
+    evaluated. To DuckDB it is one table."""
+    known = with_ctes(query, environment)
+    for name, cte in known.items():
+        if len(_names(query, name)) > 1 and _is_unstable(cte, set()):
+            return cte
+    return None
+
+
+def spread(query: exp.Expr, cte: Cte) -> bool:
+    """Whether the names of the CTE stand in several items of FROM, or outside of it."""
+    if not isinstance(query, exp.Select) or query.args.get("from_") is None:
+        return True
+    items = [query.args["from_"].this, *(join.this for join in query.args.get("joins") or [])]
+    every = len(_names(query, folded(cte.name)))
+    derived = [item for item in items if isinstance(item, exp.Subquery)]
+    return not any(len(_names(item, folded(cte.name))) == every for item in derived)
+
+
+def _names(query: exp.Expr, name: str) -> list[exp.Table]:
+    return [t for t in query.find_all(exp.Table) if not t.db and folded(t.name) == name]
+
+
+def _is_unstable(cte: Cte, seen: set[Cte]) -> bool:
+    """It has a sample, a LIMIT without ORDER BY, or values that depend on the order of rows."""
+    if cte in seen:
+        return False
+    seen.add(cte)
+    for node in cte.query.walk():
+        if isinstance(node, exp.TableSample) or node.args.get("sample"):
+            return True
+        cut = node.args.get("limit") or node.args.get("offset")
+        if isinstance(node, exp.Query) and cut and not node.args.get("order"):
+            return True
+        bare = isinstance(node, exp.Window) and not node.args.get("order")
+        if bare and function_name(node.this) in _NUMBERED:
+            return True
+        by_order = isinstance(node, exp.Anonymous) and function_name(node) in _BY_ORDER
+        if by_order and node.find(exp.Order, exp.Ordered) is None:
+            return True
+    inner = (cte.inside.get(folded(t.name)) for t in cte.query.find_all(exp.Table) if not t.db)
+    return any(_is_unstable(other, seen) for other in inner if other is not None)
+
+
+_NUMBERED = _BY_ORDER | {"row_number", "first_value", "last_value", "nth_value", "lag", "lead"}

@@ -1,11 +1,13 @@
 """What an expression can be where relations have no row, and all their columns are NULL.
 
 A small abstract interpreter: it knows what DuckDB's operators make of NULL, and takes anything to
-be possible of those that it does not know.
+be possible of those that it does not know. It knows no function by its name. A test holds its
+operators to DuckDB, over all types.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import product
 from typing import TypeAlias
@@ -13,6 +15,7 @@ from typing import TypeAlias
 from sqlglot import exp
 
 from sqlfl.planner.grammar.nodes import Infix, Prefix
+from sqlfl.planner.grammar.writing import to_sql
 
 Outcomes: TypeAlias = frozenset[bool | str | None]
 """Possible results: True, False, None (NULL), VALUE (neither boolean nor NULL)."""
@@ -21,20 +24,23 @@ VALUE = "value"
 NULL: Outcomes = frozenset((None,))
 ANY: Outcomes = frozenset((True, False, None, VALUE))
 
-STRICT = (
-    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, Prefix,
-    exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.Escape,
-    exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot,
-    exp.BitwiseLeftShift, exp.BitwiseRightShift,
-    exp.Cast, exp.TryCast, exp.Extract,
+ARITHMETIC = (
+    exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.BitwiseAnd, exp.BitwiseOr,
+    exp.BitwiseXor, exp.BitwiseNot, exp.BitwiseLeftShift, exp.BitwiseRightShift, exp.Extract,
 )  # fmt: skip
-"""NULL where a part is."""
-STRICT_OPERATORS = frozenset(("^", "**", "+", "-", "*", "/", "//", "%", "->>", "^@", "~", "!~"))
-STRICT_FUNCTIONS = frozenset((
-    "abs", "ceil", "ceiling", "char_length", "character_length", "exp", "floor", "lcase", "len",
-    "length", "ln", "lower", "ltrim", "pow", "power", "round", "rtrim", "sqrt", "substr",
-    "substring", "trim", "ucase", "upper",
-))  # fmt: skip
+COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+STRICT = (*ARITHMETIC, exp.Like, exp.ILike, exp.Escape)
+"""NULL where a part is. Not so: `[1] + NULL`, and NULL made a UNION, or compared with one."""
+STRICT_OPERATORS = frozenset(("^", "**", "-", "*", "/", "//", "%", "->>", "^@", "~", "!~"))
+STRICT_PREFIXES = frozenset(("-", "~", "@"))
+_TRUTHS = (
+    *COMPARISONS, exp.Like, exp.ILike, exp.And, exp.Or, exp.Not, exp.Is, exp.Between, exp.In,
+    exp.NullSafeEQ, exp.NullSafeNEQ,
+)  # fmt: skip
+_SCALAR = re.compile(
+    r"(BOOLEAN|U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL(\(\d+, ?\d+\))?|BIGNUM"
+    r"|VARCHAR|TEXT|INT|REAL|BLOB|DATE|TIME(STAMP)?(_S|_MS|_NS|TZ| WITH TIME ZONE)?|INTERVAL|UUID)"
+)
 
 
 def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
@@ -49,13 +55,12 @@ def outcomes(expression: exp.Expr, ids: Collection[str]) -> Outcomes:
         return frozenset((VALUE,))
     if isinstance(expression, STRICT):
         return _strict(expression, ids)
-    if isinstance(expression, Infix):
-        strict = expression.args["operator"] in STRICT_OPERATORS
+    if isinstance(expression, Infix | Prefix):
+        known = STRICT_OPERATORS if isinstance(expression, Infix) else STRICT_PREFIXES
+        strict = expression.args["operator"] in known or _is_scalar_sum(expression)
         return _strict(expression, ids) if strict else ANY
     if isinstance(expression, exp.Anonymous):
         name = expression.name.lower()
-        if name in STRICT_FUNCTIONS:
-            return _strict(expression, ids)
         return _NAMED[name](expression, ids) if name in _NAMED else ANY
     for type_, rule in _RULES:
         if isinstance(expression, type_):
@@ -80,10 +85,29 @@ def _strict(node: exp.Expr, ids: Collection[str]) -> Outcomes:
     return NULL if any(is_null_over_nulls(child, ids) for child in children) else ANY
 
 
+def _sum(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    return _strict(node, ids) if _is_scalar_sum(node) else ANY
+
+
+def _cast(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    return ANY if _is_named_type(node) else _strict(node, ids)
+
+
+def _comparison(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    sides = (node.this, node.expression)
+    if any(isinstance(side, exp.Any | exp.All) for side in sides):
+        return ANY
+    pairs = (sides, sides[::-1])
+    sure = any(is_null_over_nulls(a, ids) and not may_be_union(b) for a, b in pairs)
+    return NULL if sure else ANY
+
+
 def _between(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    bounds = (node.args["low"], node.args["high"])
+    if any(may_be_union(part) for part in (node.this, *bounds)):
+        return ANY
     if is_null_over_nulls(node.this, ids):
         return NULL
-    bounds = (node.args["low"], node.args["high"])
     one = any(is_null_over_nulls(bound, ids) for bound in bounds)
     return frozenset((False, None)) if one else frozenset((True, False, None))
 
@@ -177,10 +201,13 @@ def _if(node: exp.Expr, ids: Collection[str]) -> Outcomes:
 
 
 def _in(node: exp.Expr, ids: Collection[str]) -> Outcomes:
+    if any(may_be_union(part) for part in node.expressions):
+        return ANY
     if not is_null_over_nulls(node.this, ids):
         return frozenset((True, False, None))
-    if node.args.get("query") is not None:
-        return frozenset((False, None))  # FALSE of no rows
+    query = node.args.get("query")
+    if query is not None:
+        return ANY if may_be_union(query) else frozenset((False, None))  # FALSE of no rows
     return NULL if node.expressions and not node.args.get("unnest") else ANY
 
 
@@ -195,8 +222,69 @@ def _part(node: exp.Expr, ids: Collection[str]) -> Outcomes:
     return NULL if is_null_over_nulls(node.this, ids) else ANY
 
 
-_RULES: Iterable[tuple[type[exp.Expr], Callable[[exp.Expr, Collection[str]], Outcomes]]] = (
+# -- types -----------------------------------------------------------------------------------------
+
+
+def typed(node: exp.Column, types: Iterable[str]) -> exp.Column:
+    """The column, with the types that it has in the databases that it is read from."""
+    node.meta[TYPES] = tuple(types)
+    return node
+
+
+TYPES = "sqlfl_types"
+"""Key in the meta of a column; DuckDB's types, as text."""
+
+
+def may_be_union(node: exp.Expr) -> bool:
+    """Whether the value may be of a UNION, or of a type that its owner has named."""
+    for part in node.walk():
+        if isinstance(part, exp.Column):
+            types = part.meta_get(TYPES)
+            if types is None or any("UNION" in type_ for type_ in types):
+                return True
+        if isinstance(part, exp.Cast) and _is_named_type(part):
+            return True
+        if isinstance(part, exp.Anonymous) and part.name.lower() == "union_value":
+            return True
+    return False
+
+
+def is_scalar(node: exp.Expr) -> bool:
+    """Whether it surely is no list, array, struct, map or UNION."""
+    if isinstance(node, exp.Column):
+        types = node.meta_get(TYPES) or ("",)
+        return all(_SCALAR.fullmatch(type_) for type_ in types)
+    if isinstance(node, exp.Paren):
+        return is_scalar(node.this)
+    if isinstance(node, exp.Cast):
+        return _SCALAR.fullmatch(to_sql(node.args["to"]).upper()) is not None
+    if isinstance(node, Infix | Prefix | exp.Add):
+        return _is_scalar_sum(node)
+    return isinstance(node, (exp.Literal, exp.Boolean, *ARITHMETIC, *_TRUTHS))
+
+
+def _is_scalar_sum(node: exp.Expr) -> bool:
+    """`a + b` of numbers or times; lists are added to lists alone."""
+    if isinstance(node, Infix | Prefix) and node.args["operator"] != "+":
+        return False
+    return any(is_scalar(side) for side in node.iter_expressions())
+
+
+def _is_named_type(cast: exp.Expr) -> bool:
+    """To a UNION, or to a type that its owner has named, which may be one."""
+    kind = cast.args["to"]
+    return not isinstance(kind, exp.DataType) or kind.this == exp.DType.USERDEFINED
+
+
+_RULES: Iterable[
+    tuple[
+        type[exp.Expr] | tuple[type[exp.Expr], ...], Callable[[exp.Expr, Collection[str]], Outcomes]
+    ]
+] = (
     (exp.Paren, _inner),
+    (exp.Add, _sum),
+    (exp.Cast, _cast),
+    (COMPARISONS, _comparison),
     (exp.And, lambda node, ids: _logic(node, ids, False)),
     (exp.Or, lambda node, ids: _logic(node, ids, True)),
     (exp.Not, _not),

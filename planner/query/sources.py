@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -15,6 +15,7 @@ from sqlfl.planner.query.columns import distinct, with_column_aliases
 from sqlfl.planner.query.ctes import Environment
 from sqlfl.planner.query.joins import State
 from sqlfl.planner.query.names import Tables
+from sqlfl.planner.query.nulls import typed
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
     Block,
@@ -53,12 +54,25 @@ class Sources:
         span: tuple[int, int] | None,
         columns: tuple[str, ...],
         parts: list[tuple[Client, Source]],
+        types: Sequence[Mapping[str, str]],
     ) -> tuple[Relation, tuple[Output, ...]]:
+        """`types` are of each part, by the columns' names in lower case."""
         id_ = self.fresh("#")
         branches = tuple(
-            Branch(c, (s,), {(id_, folded(n)): column(n, s.id) for n in columns}) for c, s in parts
+            Branch(
+                c,
+                (s,),
+                {
+                    (id_, folded(n)): typed(column(n, s.id), [own.get(folded(n), "")])
+                    for n in columns
+                },
+            )
+            for (c, s), own in zip(parts, types, strict=True)
         )
-        outputs = tuple(Output(n, Term(column(n, id_), span)) for n in columns)
+        outputs = tuple(
+            Output(n, Term(typed(column(n, id_), [own.get(folded(n), "") for own in types]), span))
+            for n in columns
+        )
         return Relation((id_,), name, span, branches), outputs
 
     def table(self, node: exp.Table) -> State:
@@ -78,7 +92,10 @@ class Sources:
         common, lacking = self._columns(found)
         hidden = _hidden(found)
         span = span_of(node, self.sql)
-        relation, outputs = self.relation(node.alias_or_name, span, (*common, *hidden), parts)
+        types = [{folded(c.name): c.type for c in table.columns} for _, table in found]
+        relation, outputs = self.relation(
+            node.alias_or_name, span, (*common, *hidden), parts, types
+        )
         outputs, unseen = outputs[: len(common)], outputs[len(common) :]
         aliases = node.alias_column_names
         if aliases and lacking:
@@ -129,7 +146,8 @@ class Sources:
         reserved = frozenset(folded(name) for name in names) | self.tables.schemas([client])
         source = Source(self.fresh("@"), item, "q", (client.party,), None, reserved)
         span = span_of(query, self.sql)
-        relation, outputs = self.relation("q", span, names, [(client, source)])
+        types = {folded(name): c.type for name, c in zip(names, columns, strict=True)}
+        relation, outputs = self.relation("q", span, names, [(client, source)], [types])
         written = zip(outputs, columns, strict=True)
         shown = tuple(replace(output, name=column.name) for output, column in written)
         return Block((relation,), Group(relation.ids), shown, span=span)

@@ -11,7 +11,7 @@ import pytest
 from sqlglot import exp, parse_one
 
 from sqlfl.planner.grammar.writing import Dialect
-from sqlfl.planner.query.nulls import is_null_over_nulls, outcomes, rejects_nulls
+from sqlfl.planner.query.nulls import is_null_over_nulls, outcomes, rejects_nulls, typed
 from sqlfl.planner.query.relations import column
 from tests.depth import SEED, THOROUGH
 
@@ -75,7 +75,8 @@ def bound(text: str) -> exp.Expr:
     tree = parse_one(f"SELECT {text}", dialect=Dialect).selects[0]
     holder = exp.Paren(this=tree)
     for node in list(holder.find_all(exp.Column)):
-        node.replace(column(node.name, {"t": "#0", "u": "#1"}[node.table]))
+        type_ = {"a": "INTEGER", "s": "VARCHAR", "b": "BOOLEAN"}[node.name]
+        node.replace(typed(column(node.name, {"t": "#0", "u": "#1"}[node.table]), [type_]))
     return holder.this
 
 
@@ -128,3 +129,79 @@ def test_what_duckdb_gives_is_among_the_outcomes(seed: int, con: duckdb.DuckDBPy
 )
 def test_conditions_that_a_missing_row_fails(condition: str, rejects: bool) -> None:
     assert rejects_nulls(bound(condition), {"#0"}) is rejects
+
+
+TYPES = {
+    "BOOLEAN": "true", "INTEGER": "1", "UTINYINT": "1", "HUGEINT": "1", "DOUBLE": "1.5",
+    "DECIMAL(9,2)": "1.5", "BIGNUM": "1", "VARCHAR": "'a'", "BLOB": "'a'", "BIT": "'101'",
+    "INTEGER[2]": "[1, 2]", "DATE": "'2020-01-01'", "INTEGER[]": "[1]", "TIME": "'10:00:00'",
+    "TIMESTAMP": "'2020-01-01'",
+    "TIMESTAMP WITH TIME ZONE": "'2020-01-01'", "INTERVAL": "'1 day'", "JSON": "'{\"a\": 1}'",
+    "UUID": "'00000000-0000-0000-0000-000000000001'", "ENUM('a', 'b')": "'a'",
+    "VARCHAR[]": "['a']", "STRUCT(a INTEGER)": "{'a': 1}",
+    "MAP(VARCHAR, INTEGER)": "map {'a': 1}", "UNION(n INTEGER, s VARCHAR)": "1", "VARIANT": "1",
+}  # fmt: skip
+FEW = ("INTEGER", "VARCHAR", "DATE", "INTEGER[2]", "INTEGER[]", "UNION(n INTEGER, s VARCHAR)")
+PAIRS = (
+    "{} + {}", "{} - {}", "{} * {}", "{} / {}", "{} // {}", "{} % {}", "{} ^ {}", "{} ** {}",
+    "{} = {}", "{} <> {}", "{} < {}", "{} >= {}", "{} LIKE {}", "{} ILIKE {}", "{} & {}",
+    "{} << {}", "{} >> {}", "{} ->> {}", "{} ^@ {}", "{} ~ {}", "{} !~ {}", "{} || {}",
+    "{} IN ({})", "{} NOT IN ({})", "{} BETWEEN {} AND {}", "{}[{}]", "{} IS DISTINCT FROM {}",
+    "nullif({}, {})", "coalesce({}, {})", "CASE {} WHEN {} THEN 1 END", "{} IN (SELECT {})",
+)  # fmt: skip
+ALONE = (
+    "+{}", "-{}", "~{}", "@ {}", "{}[1:2]", "NOT {}", "extract(year FROM {})",
+    *(f"CAST({{}} AS {type_})" for type_ in TYPES), *(f"TRY_CAST({{}} AS {t})" for t in TYPES),
+)  # fmt: skip
+
+
+def over(text: str, types: dict[str, str]) -> exp.Expr:
+    """`l` and `r` are columns of t, which has no row; `m` is one of u."""
+    tree = parse_one(f"SELECT {text}", dialect=Dialect).selects[0]
+    holder = exp.Paren(this=tree)
+    for node in list(holder.find_all(exp.Column)):
+        table = "#1" if node.name == "m" else "#0"
+        node.replace(typed(column(node.name, table), [types[node.name]]))
+    return holder.this
+
+
+@pytest.fixture(scope="module")
+def tables() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A table of one row for each type: `l` is NULL, `m` a value."""
+    con = duckdb.connect()
+    con.execute("PRAGMA disable_optimizer")
+    for number, (type_, value) in enumerate(TYPES.items()):
+        con.execute(
+            f"CREATE TABLE t{number} AS SELECT NULL::{type_} AS l, NULL::{type_} AS r, "
+            f"CAST({value} AS {type_}) AS m"
+        )
+    yield con
+    con.close()
+
+
+def test_operators_over_all_types(tables: duckdb.DuckDBPyConnection) -> None:
+    names, few = list(TYPES), range(len(TYPES))
+    few = few if THOROUGH else [names.index(type_) for type_ in FEW]
+    sure = 0
+    for pattern in (*PAIRS, *ALONE):
+        binary = pattern in PAIRS
+        for first in few if binary else range(len(names)):
+            for second in few if binary else (first,):
+                for a, b in (("l", "m"), ("m", "l")) if binary else (("l", "l"),):
+                    types = {a: names[first], b: names[second]}
+                    text = pattern.format(a, b, b)
+                    possible = outcomes(over(text, types), {"#0"})
+                    if possible >= {None, True, False, "value"}:
+                        continue
+                    sure += 1
+                    run = pattern.format(f"p.{a}", f"q.{b}", f"q.{b}")
+                    try:
+                        rows = tables.execute(
+                            f"SELECT {run} FROM t{first} AS p, t{second} AS q"
+                        ).fetchall()
+                    except duckdb.Error:
+                        continue
+                    shown = rows[0][0]
+                    shown = shown if shown is None or isinstance(shown, bool) else "value"
+                    assert shown in possible, (text, types)
+    assert sure > 500
