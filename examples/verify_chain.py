@@ -56,12 +56,12 @@ def of_runs(rows, clients):
 
 
 def requests(told):
-    """How many got no reply, as an entry of kind "cut" tells it."""
+    """Return the number of requests without a reply, which an entry of kind "cut" has."""
     return int(told.split(" ")[-1])
 
 
 def missed(messages):
-    """The party may not have these: the coordinator has kept that replies are missing ("cut")."""
+    """Return True where the party may lack these messages: entries of kind "cut" explain them."""
     group = []
     for direction, kind, *_, told in messages:
         if kind == "cut" and told[:4] != "lost" and ("up" in group or len(group) > requests(told)):
@@ -71,7 +71,7 @@ def missed(messages):
 
 
 def same(party, coordinator):
-    """They have the same messages of a run, as far as either can know where it was cut off."""
+    """Compare the messages of a run, as far as each side can know them where it was cut off."""
     rest = list(coordinator)
     for place, said in enumerate(party):
         if rest and rest[0] == said:

@@ -157,7 +157,7 @@ class Chain:
             self.flush_aside()
 
     def cut(self, client: str, run: str, why: str, requests: int) -> None:
-        """That the last requests of the run got no reply, so many: LOST or STOPPED."""
+        """Note that the last `requests` requests of the run got no reply. why : LOST or STOPPED."""
         at = time.time_ns() // 1000
         entry = Entry(at, client, self._analyst, run, UP, CUT, 0, "", f"{why} {requests}")
         with self._lock:

@@ -34,7 +34,7 @@ WAYS = (
 )
 COMBINED = "combined "
 NONE, SOME = (100, 200, 300), (0, 100, 200)
-"""What is added to the keys of each client of b: those of `a.t` are 0 to 29."""
+"""Numbers added to the keys of each client of b; the keys of `a.t` are 0 to 29."""
 
 
 @pytest.fixture(scope="module")

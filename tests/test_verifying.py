@@ -411,7 +411,7 @@ REPLY: Message = ("up", "d")
 LOST, STOPPED, TWO = ("up", "cut lost 1"), ("up", "cut stopped 1"), ("up", "cut stopped 2")
 GONE = ("up", "cut lost 0")
 AGAIN: list[Message] = [("down", "e"), ("up", "failure")]
-"""What a party that was restarted is asked, and that it does not know the run."""
+"""A request to a party that was restarted, and its failure: it does not know the run."""
 FINISHED: list[Message] = [("down", "finish"), ("up", "ready")]
 CUT_OFF = {
     "a request that did not arrive": ([*BEGUN, *FINISHED], [*BEGUN, ASKED, LOST, *FINISHED]),
@@ -489,7 +489,7 @@ def test_nothing_is_missing_without_a_reason() -> None:
 
 
 def test_what_a_party_loses_is_of_all_runs_since_it_finished_one() -> None:
-    """As of the block of a checkpoint, which has a name of its own."""
+    """The block of a checkpoint is one example: it is kept in a run with a name of its own."""
     asked = ("bank", "r", "down", "c", "")
     saved = [("bank", "s", "down", "keep", ""), ("bank", "s", "up", "saved", "")]
     lost = ("bank", "r", "up", "cut", "lost 1")

@@ -1,4 +1,4 @@
-"""How few of the rows of a table are alike in a feature."""
+"""Cells: rows of a table that are alike in a feature, and whether they are too few."""
 
 from __future__ import annotations
 

@@ -439,9 +439,9 @@ class Binder:
 
 def _united(name: str, id_: str, branches: list[Branch]) -> exp.Column:
     """A column of a union; of known types where each part is a column of known types."""
-    own = [b.columns[id_, folded(name)].meta_get(TYPES) for b in branches]
-    found = column(name, id_)
-    return found if None in own else typed(found, dict.fromkeys(t for types in own for t in types))
+    types = [b.columns[id_, folded(name)].meta_get(TYPES) for b in branches]
+    united = column(name, id_)
+    return united if None in types else typed(united, dict.fromkeys(t for ts in types for t in ts))
 
 
 def _derived_name(projection: exp.Expr) -> str:

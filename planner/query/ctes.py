@@ -141,7 +141,7 @@ def repeated(query: exp.Expr, environment: Environment) -> Cte | None:
 
 
 def spread(query: exp.Expr, cte: Cte) -> bool:
-    """Whether the names of the CTE stand in several items of FROM, or outside of it."""
+    """Return True where several items of FROM name the CTE, or another clause does."""
     if not isinstance(query, exp.Select) or query.args.get("from_") is None:
         return True
     items = [query.args["from_"].this, *(join.this for join in query.args.get("joins") or [])]

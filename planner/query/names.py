@@ -27,9 +27,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def listed(names: Iterable[str]) -> str | None:
     """Return a hint that lists the first names."""
-    found = list(dict.fromkeys(name for name in names if name))
-    more = ", ..." if len(found) > _LISTED else ""
-    return f"there are {', '.join(found[:_LISTED])}{more}" if found else None
+    distinct = list(dict.fromkeys(name for name in names if name))
+    more = ", ..." if len(distinct) > _LISTED else ""
+    return f"there are {', '.join(distinct[:_LISTED])}{more}" if distinct else None
 
 
 def no_table(name: str, known: Sequence[str]) -> str:

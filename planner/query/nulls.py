@@ -236,7 +236,7 @@ TYPES = "sqlfl_types"
 
 
 def may_be_union(node: exp.Expr) -> bool:
-    """Whether the value may be of a UNION, or of a type that its owner has named."""
+    """Return True where the value may be of a UNION, or of a type that its owner has named."""
     for part in node.walk():
         if isinstance(part, exp.Column):
             types = part.meta_get(TYPES)
@@ -250,7 +250,7 @@ def may_be_union(node: exp.Expr) -> bool:
 
 
 def is_scalar(node: exp.Expr) -> bool:
-    """Whether it surely is no list, array, struct, map or UNION."""
+    """Return True where the value is surely no list, array, struct, map or UNION."""
     if isinstance(node, exp.Column):
         types = node.meta_get(TYPES) or ("",)
         return all(_SCALAR.fullmatch(type_) for type_ in types)

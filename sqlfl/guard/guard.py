@@ -214,7 +214,8 @@ class Guard:
         """What came and what is answered, with their bytes, where the owner has policies. Raises
         Error, or DuckDB's, where the database takes nothing: then nothing is to leave."""
         if self._known is None:
-            # a process that was restarted in a run is asked about that before anything else
+            # A process that was restarted in a run is asked about that before anything else. Where
+            # the policies cannot be read, requests are refused and nothing says that they be kept.
             with contextlib.suppress(Error, duckdb.Error):
                 self._ruling(anew=True)
         if self._known is None or self._known[2] is None:

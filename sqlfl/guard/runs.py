@@ -35,17 +35,17 @@ class Slots(Protocol):
     """A client's slots of its runs."""
 
     def categories(self, run: str, slot: int) -> int:
-        """Once it is encoded: how many a feature has at most."""
+        """Return the most categories that a feature of an encoded slot has."""
 
     def rare(
         self, run: str, slot: int, counted: Counted, computed: Collection[int], least: int
     ) -> tuple[str, str] | None:
-        """Once it is encoded: the name of a feature with a cell of fewer than `least` rows, and the
-        reason. `computed`: places of features that are computed."""
+        """Return the name of a feature of an encoded slot with a cell of fewer than `least` rows,
+        and the reason. computed : places of features that are computed."""
 
     def limit(self, run: str, slot: int, squared_mu: float, somebodys: Array) -> None:
-        """Once it is started: what training may release of an active row of a table; `somebodys`
-        says which those are."""
+        """Limit what training of a started slot may release of an active row of a table.
+        somebodys : bool, whether an active row is one of a table."""
 
     def room(
         self, run: str, slot: int, method: str, configuration: str, most: int
@@ -120,7 +120,7 @@ class GovernedRun:
         self._taken: dict[int, _Taken] = {}
         self._active: dict[int, Array] = {}
         self._counted: dict[int, Counted] = {}
-        """What the active rows stand for, also once equal ones are merged."""
+        """Rows for which the active rows stand, also once equal rows are merged."""
         self._barred: set[int] = set()
         """Slots whose start has come, and has not passed."""
 

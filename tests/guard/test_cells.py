@@ -111,7 +111,7 @@ def test_as_many_joined_rows_without_a_partner_are_none(parties: Parties) -> Non
 
 
 def test_rows_of_the_table_are_not_hidden_by_those_without_a_partner(parties: Parties) -> None:
-    """Of whom the coordinator knows which these are."""
+    """The coordinator knows which joined rows found no partner, and can set them apart."""
     text = TRAIN.format("p.gap", LEFT)
     assert said(parties, text, "min_cell = 3", gaps=2).endswith(f"of gap, {VALUE}")
 
@@ -139,7 +139,7 @@ def test_cells_are_counted_by_rows_of_the_table() -> None:
 
 @pytest.mark.parametrize("rules", ["epsilon = 4", "predictions = 'noised'"])
 def test_noise_is_not_used_up_by_the_row_without_a_partner(parties: Parties, rules: str) -> None:
-    """In batches it takes part in more rounds than any row of the table does."""
+    """The row takes part in more batches than any row of the table does."""
     options = """WITH (algorithm = 'sgd', epochs = 5, batch_size = 100) PRIVACY (epsilon = 2,
       delta = 1e-6, predictions = 'gaussian', feature_bounds = {'w': [0, 16], 'num': [0, 8]})"""
     text = TRAIN.replace("TARGET y FROM", "TARGET y {} FROM").format(options, "p.num", LEFT)

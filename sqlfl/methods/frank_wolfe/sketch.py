@@ -37,8 +37,8 @@ class Sketch:
     def of(self, values: Array) -> Array:
         """J v: (N,) -> (m,)."""
         signed = self._signs(slice(None)) * values[:, None]
-        found = np.bincount(self._entries.ravel(), signed.ravel(), self.size)
-        return found.astype(np.float64, copy=False)  # integers where there are no entries
+        sums = np.bincount(self._entries.ravel(), signed.ravel(), self.size)
+        return sums.astype(np.float64, copy=False)  # integers where there are no entries
 
     def gathered(self, rows: Array, places: Array, size: int) -> sparse.csr_array:
         """(J A)ᵀ of the `size` rows of a table: row `rows[k]` is in joined row `places[k]`, or k
