@@ -204,7 +204,7 @@ def _of_features(own: Setting, claim: Claim, unit: Unit) -> str:
 def _pair(claim: Claim, more: float = 0.0) -> str:
     if claim.epsilon is None:
         plus = f"{upwards(more)} + ε" if more else "ε"
-        return f"({plus}, {claim.delta:g})-DP, with an ε that is known once the join is"
+        return f"({plus}, {claim.delta:g})-DP, with ε known once the join is"
     return f"({upwards(claim.epsilon + more)}, {claim.delta:g})-DP"
 
 
@@ -326,7 +326,7 @@ def _both_in_short(own: Setting) -> Iterator[str]:
 def _joined_in_short(own: Setting) -> Iterator[str]:
     whom = "the same" if own.together else "those who see nothing but the parameters"
     for held in _of_joined_row(own):
-        yield f"A whole joined row, as a person has who is in each table: {held}, against {whom}."
+        yield f"A whole joined row, as of a person in each table: {held}, against {whom}."
 
 
 # -- what it rests on -----------------------------------------------------------------------------
