@@ -157,16 +157,21 @@ class Chain:
             self.flush_aside()
 
     def cut(self, client: str, run: str, why: str, requests: int) -> None:
-        """Note that the last `requests` requests of the run got no reply. why : LOST or STOPPED."""
+        """Note that the last `requests` requests of the run got no reply.
+
+        why : STOPPED, or LOST: the party may then lack messages of all its open runs.
+        """
         at = time.time_ns() // 1000
         entry = Entry(at, client, self._analyst, run, UP, CUT, 0, "", f"{why} {requests}")
         with self._lock:
+            cut = {(client, run)}
+            if why == LOST:
+                cut |= self._heads.keys() | {(own.client, own.run) for own, _ in self._noted}
+            self._cut |= {key for key in cut if key[0] == client and key[1]}
             self._noted.append((entry, None))
-            if run:
-                self._cut.add((client, run))
 
     def is_whole(self, client: str, run: str) -> bool:
-        """No request of the run was without a reply."""
+        """Return True where the party knows all messages of the run, as far as is known here."""
         with self._lock:
             return (client, run) not in self._cut
 

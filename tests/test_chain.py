@@ -18,9 +18,11 @@ from sqlfl.chain import (
     DOWN,
     FINISH,
     LARGE,
+    LOST,
     MOST_BYTES,
     SHARED,
     START,
+    STOPPED,
     UP,
     WAITING,
     Chain,
@@ -236,6 +238,19 @@ def test_the_head_of_a_run_ends_with_it(chain: Chain) -> None:
     assert chain.heads("clinic", "r")[0] == NOTHING
     note(chain, "d")
     assert chain.heads("clinic", "r")[0] == head((DOWN, "d", "x"))
+
+
+def test_a_party_that_is_lost_may_lack_messages_of_all_its_open_runs(chain: Chain) -> None:
+    for client, run in (("bank", "open"), ("bank", "over"), ("shop", "open")):
+        chain.note(client, run, DOWN, "start", pa.py_buffer(b"asked"))
+    chain.note("bank", "over", DOWN, FINISH, pa.py_buffer(b"over"))
+    chain.flush()
+    chain.note("bank", "new", DOWN, "start", pa.py_buffer(b"asked"))
+    chain.cut("bank", "kept", LOST, 1)
+    runs = [("bank", "open"), ("bank", "new"), ("bank", "kept"), ("bank", "over"), ("shop", "open")]
+    assert [chain.is_whole(*run) for run in runs] == [False, False, False, True, True]
+    chain.cut("shop", "kept", STOPPED, 1)
+    assert chain.is_whole("shop", "open")
 
 
 def test_large_messages_are_hashed_aside(chain: Chain, kept: Kept) -> None:
