@@ -55,7 +55,7 @@ def test_it_has_what_each_client_ran_for_which_message(engine: str, parties: Par
         made = any("CREATE TEMP" in text and f"sqlfl_{run}" in text for text in prepared)
         assert made == (engine == "sql")
     assert all(one.seconds > 0 for one in trace)
-    places = [one for one in trace if "CURRENT_SCHEMA" in one.sql.upper()]
+    places = [one for one in trace if "DUCKDB_VIEWS()" in one.sql.upper()]
     assert places
     assert all(one.rows is not None and one.rows > 4 for one in places)
     made_tables = {one.rows for one in trace if one.sql.startswith("CREATE")}
