@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from sqlfl.cli.main import cli
 from sqlfl.cli.serving import _serving
 from sqlfl.remote import certificates as ct
+from sqlfl.remote.stream import Stream
 from tests.cli.processes import ROOT, surroundings
 from tests.cli.study import MADE, listening
 from tests.remote.party import AUTHORITY, AUTHORITY_KEY
@@ -163,23 +164,32 @@ def test_a_party_that_is_not_taken(folder: Path) -> None:
         assert "there is no database away" in run(f"{own} --join {place} --database away", 1)
 
 
-def test_a_party_ends_by_ctrl_c(folder: Path) -> None:
+def test_a_party_ends_by_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("keygen secret --plain --out plain.secret")
     text = PARTY.replace("parties.secret", "plain.secret") + "open = true\n"
     Path("bank.toml").write_text(text)
     with listening() as (service, place):
 
-        def connected(*, wanted: bool) -> bool:
-            """Whether it is, or comes to be."""
+        def away() -> bool:
+            """Return True once the coordinator has seen the party go."""
             pause = threading.Event()
             for _ in range(1000):
-                if service.board.told()["parties"][0]["connected"] == wanted:
+                if not service.board.told()["parties"][0]["connected"]:
                     return True
                 pause.wait(0.02)
             return False
 
+        welcomed = threading.Event()
+        watch = Stream.watch
+
+        def watching(stream: Stream, heartbeat: float) -> None:
+            welcomed.set()  # the agent has said so, which the coordinator does not wait for
+            watch(stream, heartbeat)
+
+        monkeypatch.setattr(Stream, "watch", watching)
+
         def end() -> None:
-            connected(wanted=True)
+            welcomed.wait(20.0)
             os.kill(os.getpid(), signal.SIGINT)
 
         ending = threading.Thread(target=end)
@@ -188,7 +198,7 @@ def test_a_party_ends_by_ctrl_c(folder: Path) -> None:
         ending.join()
         assert "connected to here" in said
         assert "info ended" in said
-        assert connected(wanted=False)
+        assert away()
     with duckdb.connect("bank.duckdb"):  # and nobody has it any more
         pass
 

@@ -5,8 +5,10 @@ Parties are in the same process, and work in exchanges alone: what is held more 
 
 from __future__ import annotations
 
+import gc
+import time
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -42,7 +44,7 @@ class Weighing:
         # Arrow's memory is not traced
         self._hold(before + sum(data.size for _, data in requests))
         replies = self._inner.exchange(requests)
-        self._others += tracemalloc.get_traced_memory()[0] - before
+        self._others += _settled() - before
         found = [pa.py_buffer(data.to_pybytes()) for data in replies]
         del replies
         tracemalloc.reset_peak()
@@ -53,6 +55,24 @@ class Weighing:
 
     def _hold(self, traced: int) -> None:
         self.held = max(self.held, traced - self._others)
+
+
+def _settled() -> int:
+    """Return the bytes that are traced once the parties' threads have let go of what they sent."""
+    before, now = -1, tracemalloc.get_traced_memory()[0]
+    while now != before:
+        time.sleep(0.002)
+        before, now = now, tracemalloc.get_traced_memory()[0]
+    return now
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    """Cycles are freed between statements, and so never amid a measurement."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +214,7 @@ def _trained(
             database(made.format(rows=rows) + (f" AND i % {parts} = {part}" if parts > 1 else ""))
             for part in range(parts)
         ]
+    gc.collect()
     tracemalloc.start()
     try:
         with federation(parties, wrapped) as fed:
