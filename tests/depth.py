@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations as combinations_of
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
+
+Value = TypeVar("Value")
 
 DEPTH = os.environ.get("SQLFL_DEPTH", "test")
 THOROUGH = DEPTH == "thorough"
@@ -55,6 +57,26 @@ def combinations(*dimensions: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(values[number] for values, number in zip(dimensions, row, strict=True))
         for row in chosen
+    ]
+
+
+def spread(values: Iterable[Value], count: int) -> list[Value]:
+    """Return `count` of the values, the first and others at equal distances; at depth 'thorough'
+    all of them."""
+    every = list(values)
+    count = len(every) if THOROUGH else min(count, len(every))
+    return [every[n * len(every) // count] for n in range(count)]
+
+
+def in_turn(first: Iterable[Any], *others: Sequence[Any], each: int = 1) -> list[tuple[Any, ...]]:
+    """Return the combinations to test: each value of `first` beside `each` combinations of the
+    others, which change in turn; at depth 'thorough' all."""
+    turns = list(product(*others))
+    each = len(turns) if THOROUGH else min(each, len(turns))
+    return [
+        (value, *turns[(number + n * len(turns) // each) % len(turns)])
+        for number, value in enumerate(first)
+        for n in range(each)
     ]
 
 

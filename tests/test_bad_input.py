@@ -19,7 +19,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.databases import in_memory
-from tests.depth import combinations
+from tests.depth import in_turn
 from tests.federations import Parties, federation, probabilities
 
 FLIGHTS = (
@@ -521,7 +521,7 @@ def test_a_transport_that_breaks_leaves_nothing_behind(kind: str, parties: Parti
 
 @pytest.mark.parametrize(
     ("change", "kind", "engine"),
-    combinations(
+    in_turn(
         (
             "DROP TABLE planes",
             "DELETE FROM planes",
@@ -530,6 +530,7 @@ def test_a_transport_that_breaks_leaves_nothing_behind(kind: str, parties: Parti
         ),
         ("send_keys", "activate", "start", "residuals"),
         ("sql", "arrays"),
+        each=2,
     ),
 )
 def test_a_table_changed_while_training_changes_nothing(

@@ -13,6 +13,7 @@ from sklearn.linear_model import QuantileRegressor
 import sqlfl
 from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
+from tests.depth import in_turn
 from tests.federations import federation
 
 L2 = 1e-3
@@ -61,22 +62,25 @@ def best_huber(x: np.ndarray, y: np.ndarray, delta: float, w: np.ndarray, l2: fl
     return expected
 
 
-@pytest.mark.parametrize("delta", [0.3, 2.0, 1e3])
 @pytest.mark.parametrize(
-    ("options", "near"),
-    [
-        ({}, 1e-5),
-        ({"engine": "sql"}, 1e-5),
-        ({"algorithm": "admm", "epochs": 300}, 1e-3),
-        ({"algorithm": "admm", "union": "consensus", "epochs": 300}, 1e-3),
-        ({"algorithm": "sgd", "epochs": 300}, 1e-2),
-        ({"union": "secure"}, 1e-4),
-    ],
+    ("case", "delta"),
+    in_turn(
+        [
+            ({}, 1e-5),
+            ({"engine": "sql"}, 1e-5),
+            ({"algorithm": "admm", "epochs": 300}, 1e-3),
+            ({"algorithm": "admm", "union": "consensus", "epochs": 300}, 1e-3),
+            ({"algorithm": "sgd", "epochs": 300}, 1e-2),
+            ({"union": "secure"}, 1e-4),
+        ],
+        [0.3, 2.0, 1e3],
+    ),
     ids=str,
 )
 def test_huber_is_what_scipy_minimises(
-    fed: sqlfl.Federation, options: dict[str, object], near: float, delta: float
+    fed: sqlfl.Federation, case: tuple[dict[str, object], float], delta: float
 ) -> None:
+    options, near = case
     train(fed, "huber_regression", threshold=delta, l2=L2, **options)
     x, y, _ = central(JOINED)
     expected = best_huber(x, y, delta, np.ones(len(y)), L2)
@@ -87,20 +91,23 @@ def test_huber_is_what_scipy_minimises(
     assert fed.model("m").metrics["loss"] == pytest.approx(row["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.05])
 @pytest.mark.parametrize(
-    ("options", "near"),
-    [
-        ({}, 1e-3),
-        ({"engine": "sql"}, 1e-3),
-        ({"algorithm": "admm", "epochs": 1000}, 1e-2),
-        ({"union": "secure"}, 1e-3),
-    ],
+    ("case", "quantile"),
+    in_turn(
+        [
+            ({}, 1e-3),
+            ({"engine": "sql"}, 1e-3),
+            ({"algorithm": "admm", "epochs": 1000}, 1e-2),
+            ({"union": "secure"}, 1e-3),
+        ],
+        [0.5, 0.9, 0.05],
+    ),
     ids=str,
 )
 def test_the_quantile_is_as_good_as_that_of_scikit_learn(
-    fed: sqlfl.Federation, options: dict[str, object], near: float, quantile: float
+    fed: sqlfl.Federation, case: tuple[dict[str, object], float], quantile: float
 ) -> None:
+    options, near = case
     train(fed, "quantile_regression", quantile=quantile, **options)
     x, y, _ = central(JOINED)
     known = QuantileRegressor(quantile=quantile, alpha=0.0, solver="highs").fit(x, y).predict(x)

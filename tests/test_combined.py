@@ -24,7 +24,7 @@ from sqlfl.wire import decode, encode
 from tests import test_private, test_truth, test_weighted_border
 from tests.conftest import Open
 from tests.databases import in_memory
-from tests.depth import examples
+from tests.depth import examples, spread
 from tests.federations import Parties, combining, federation, merging, probabilities
 from tests.strategies import BOUNDED, Case, cases, predict_sql, train_sql
 from tests.test_border import ALGORITHMS, order_of, tapped
@@ -125,7 +125,7 @@ def test_gradients_are_clipped_per_table_row(
         )
 
 
-@pytest.mark.parametrize(("privacy", "options", "kind"), test_private.CONFIGURATIONS)
+@pytest.mark.parametrize(("privacy", "options", "kind"), spread(test_private.CONFIGURATIONS, 5))
 def test_private_traffic_is_what_explain_says(
     privacy: str, options: str, kind: str, database: Open
 ) -> None:

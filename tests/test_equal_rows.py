@@ -18,7 +18,7 @@ from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.databases import in_memory
-from tests.depth import combinations
+from tests.depth import in_turn
 from tests.federations import Parties, merging
 from tests.strategies import train_sql
 from tests.test_border import Tap, assert_disclosed, tapped
@@ -162,10 +162,10 @@ METHODS: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("parties", "method", "kind", "engine"),
-    combinations(
+    ("method", "parties", "kind", "engine"),
+    in_turn(
+        METHODS,
         tuple(CLIENTS),
-        tuple(METHODS),
         ("linear_regression", "softmax_regression"),
         ("sql", "arrays"),
     ),
@@ -186,23 +186,23 @@ TOWERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", TOWERS)
+@pytest.mark.parametrize(("case", "parties"), in_turn(TOWERS, tuple(CLIENTS)), indirect=["parties"])
 def test_towers(parties: Parties, case: str) -> None:
     options = {"hidden": [3], "epochs": 3, "optimizer": "momentum", **TOWERS[case]}
     compare(parties, "mlp_classifier", query("inner"), 1e-5, **options)
 
 
 @pytest.mark.parametrize(
-    ("parties", "weight", "options"),
-    combinations(
-        tuple(CLIENTS),
-        (True, False),
+    ("options", "parties", "weight"),
+    in_turn(
         (
             {},
             {"validation_fraction": 0.3},
             {"class_weight": "balanced"},
             {"validation_fraction": 0.3, "class_weight": "balanced", "patience": 60},
         ),
+        tuple(CLIENTS),
+        (True, False),
     ),
     ids=str,
     indirect=["parties"],

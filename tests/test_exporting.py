@@ -17,6 +17,7 @@ import sqlfl
 from sqlfl.udfs.block_onnx import NULL_TEXT
 from tests.clinic import PLACES, QUERY, VISITS, clinics, predicted
 from tests.conftest import Open
+from tests.depth import in_turn
 from tests.federations import federation
 
 PATIENTS = """
@@ -120,8 +121,7 @@ def in_onnxruntime(folder: Path, rows: pa.Table) -> dict[str, np.ndarray]:
     return dict(zip(names, joining.run(names, {"h": total}), strict=True))
 
 
-@pytest.mark.parametrize("clauses", ["", FITTED, FILLED], ids=["plain", "fitted", "filled"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("target", "clauses"), in_turn(TARGETS, ("", FITTED, FILLED), each=2))
 def test_files_predict_what_parties_do(
     fed: sqlfl.Federation, tmp_path: Path, target: str, clauses: str
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import sqlfl
 from tests.conftest import Open
+from tests.depth import in_turn
 from tests.federations import federation
 from tests.strategies import train_sql
 from tests.test_truth import compare
@@ -150,8 +151,7 @@ ALONE = ("expressions of two tables of one party", "a derived table with GROUP B
 """What does not mean the same over a party of several clients."""
 
 
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize(("name", "clients"), in_turn(STATEMENTS, (1, 2)))
 def test_statements_by_hand(name: str, clients: int, database: Open) -> None:
     parties, whole = clinic(database, clients)
     if clients > 1 and name in ALONE:

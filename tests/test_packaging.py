@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import spread
+
 ROOT = Path(__file__).parent.parent
 MODULES = {
     path.relative_to(ROOT).as_posix()
@@ -184,7 +186,7 @@ def test_without_a_compiler_the_rest_is_installed(
     assert found == MODULES | OWN | DATA
 
 
-@pytest.mark.parametrize("form", ["wheel", "sdist", "editable"])
+@pytest.mark.parametrize("form", spread(["sdist", "wheel", "editable"], 1))
 def test_install(
     form: str,
     source: Path,

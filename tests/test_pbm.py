@@ -16,6 +16,7 @@ from sqlfl.party.guard import Guard
 from sqlfl.secure import packing
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import in_turn, spread
 from tests.federations import Parties, federation
 from tests.test_border import assert_disclosed, tapped
 
@@ -193,9 +194,9 @@ CLAUSES = {
 }
 
 
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
-def test_private_traffic_is_what_explain_says(database: Open, clause: str, clients: int) -> None:
+@pytest.mark.parametrize(("name", "clients"), in_turn(CLAUSES, (1, 3)))
+def test_private_traffic_is_what_explain_says(database: Open, name: str, clients: int) -> None:
+    clause = CLAUSES[name]
     own = parties(database, clients)
     options = "algorithm = 'pbm', embedding = 3, hidden = [4], epochs = 2, batch_size = "
     options += "100" if clients == 1 else "1000, validation_fraction = 0.2"
@@ -216,7 +217,7 @@ def test_private_traffic_is_what_explain_says(database: Open, clause: str, clien
     assert stats.chisquare(counts).pvalue > 1e-5
 
 
-@pytest.mark.parametrize("clause", CLAUSES.values(), ids=CLAUSES)
+@pytest.mark.parametrize("clause", spread(CLAUSES.values(), 2))
 def test_a_party_that_draws_otherwise_is_found_out(
     database: Open, clause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from sqlfl.methods.configuration import Configuration
 from sqlfl.party.guard import Guard
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import examples, in_turn
 from tests.federations import assert_predictions_equal, federation, trainable
 from tests.oracle.private import clipped_steps, tables_of
 from tests.strategies import BOUNDED, LINEAR, Case, cases
@@ -146,8 +146,10 @@ CONFIGURATIONS = (
 )
 
 
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize(("privacy", "options", "kind"), CONFIGURATIONS)
+@pytest.mark.parametrize(
+    ("privacy", "options", "kind", "clients"),
+    [(*own, clients) for own, clients in in_turn(CONFIGURATIONS, (1, 2))],
+)
 def test_traffic_is_what_explain_says(
     privacy: str, options: str, kind: str, clients: int, database: Open
 ) -> None:

@@ -23,6 +23,7 @@ from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
 from tests.databases import in_memory
+from tests.depth import in_turn
 
 CLINIC = """
 CREATE TYPE mood AS ENUM ('sad', 'glad');
@@ -146,8 +147,7 @@ def test_what_it_takes_is_what_explain_says(fed: sqlfl.Federation, method: str) 
     assert {row["party"] for row in rehearsed(fed, METHODS[method])} == {"clinic", "lab"}
 
 
-@pytest.mark.parametrize("combine", [False, True])
-@pytest.mark.parametrize("method", TWO)
+@pytest.mark.parametrize(("method", "combine"), in_turn(TWO, (False, True)))
 def test_parties_of_several_databases(database: Open, method: str, combine: bool) -> None:
     with federation(database, 2, combine=combine) as fed:
         rows = rehearsed(fed, METHODS[method])
@@ -422,8 +422,9 @@ def failing() -> None:
     raise PartyError("lab/0", "it is gone")
 
 
-@pytest.mark.parametrize("combine", [False, True])
-@pytest.mark.parametrize("kind", ["rehearse", "prepare", "residuals", "save"])
+@pytest.mark.parametrize(
+    ("kind", "combine"), in_turn(["rehearse", "prepare", "residuals", "save"], (False, True))
+)
 def test_a_failure_leaves_nothing(database: Open, kind: str, combine: bool) -> None:
     wrap = lambda inner: Breaking(inner, kind, failing)  # noqa: E731
     with federation(database, 2, combine=combine, wrap=wrap) as fed:

@@ -13,7 +13,7 @@ import sqlfl
 from tests import oracle
 from tests.conftest import Open
 from tests.databases import in_memory
-from tests.depth import combinations
+from tests.depth import combinations, in_turn, spread
 from tests.federations import Parties, federation
 from tests.strategies import LINEAR, Databases, train_sql
 from tests.test_bad_input import disturbed, unchanged
@@ -81,9 +81,9 @@ def objective(fed: sqlfl.Federation, model: str = "m") -> float:
     return found
 
 
-@pytest.mark.parametrize("name", QUERIES)
-@pytest.mark.parametrize(("clients", "engine"), [(1, "arrays"), (3, "sql")])
-def test_steps_are_those_of_torch(name: str, clients: int, engine: str) -> None:
+@pytest.mark.parametrize(("name", "clients"), in_turn(QUERIES, (1, 3)))
+def test_steps_are_those_of_torch(name: str, clients: int) -> None:
+    engine = "arrays" if clients == 1 else "sql"
     options = {"engine": engine, "seed": 3, "hidden": [4], "activation": "tanh", "batch_size": 1000}
     with divided(clients) as databases, federation(databases) as fed:
         query = QUERIES[name]
@@ -126,14 +126,16 @@ def test_a_weight_is_so_many_copies(kind: str, clients: int, optimizer: str) -> 
     assert found[0] == pytest.approx(found[1], rel=1e-4 if optimizer == "adam" else 1e-6)
 
 
-@pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"algorithm": "sgd", "batch_size": 20, "learning_rate": 0.2},
-        {"algorithm": "sgd", "batch_size": 20, "learning_rate": 0.2, "dropout": 0.3},
-        {"algorithm": "admm", "learning_rate": 0.3, "dropout": 0.3},
-    ],
+    ("options", "clients"),
+    in_turn(
+        [
+            {"algorithm": "sgd", "batch_size": 20, "learning_rate": 0.2},
+            {"algorithm": "sgd", "batch_size": 20, "learning_rate": 0.2, "dropout": 0.3},
+            {"algorithm": "admm", "learning_rate": 0.3, "dropout": 0.3},
+        ],
+        (3, 1),
+    ),
     ids=str,
 )
 def test_towers_head_and_intercept_are_of_the_epoch_that_is_kept(
@@ -206,7 +208,7 @@ def test_a_warm_start_predicts_as_before_under_another_encoding(
 
 @pytest.mark.parametrize(
     ("algorithm", "activation"),
-    [("sgd", "relu"), ("sgd", "tanh"), ("sgd", "gelu"), ("admm", "relu")],
+    spread([("sgd", "relu"), ("sgd", "tanh"), ("admm", "relu"), ("sgd", "gelu")], 2),
 )
 def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> None:
     rows = "SELECT *, [3, -1, 0.5, 2][1 + id % 4]::DOUBLE + k % 3 AS goal FROM (" + FEW + ")"
@@ -224,23 +226,26 @@ def test_towers_of_categories_only_learn(algorithm: str, activation: str) -> Non
 PLAIN = f"SELECT t.x, t.c, p.z, t.y FROM {ONE} t JOIN {TWO} p USING (k)"
 
 
-@pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("mlp_regressor", {"algorithm": "admm"}),
-        ("mlp_regressor", {"algorithm": "admm", "head": "linear"}),
-        ("mlp_classifier", {"algorithm": "admm", "batch_size": 16}),
-        ("mlp_regressor", {"optimizer": "plain"}),
-        ("mlp_classifier", {"optimizer": "adam", "head": "linear"}),
-        ("linear_regression", {"algorithm": "sgd", "optimizer": "adam"}),
-        ("softmax_regression", {"algorithm": "sgd", "optimizer": "adam"}),
-    ],
+    ("case", "clients"),
+    in_turn(
+        [
+            ("mlp_regressor", {"algorithm": "admm"}),
+            ("mlp_regressor", {"algorithm": "admm", "head": "linear"}),
+            ("mlp_classifier", {"algorithm": "admm", "batch_size": 16}),
+            ("mlp_regressor", {"optimizer": "plain"}),
+            ("mlp_classifier", {"optimizer": "adam", "head": "linear"}),
+            ("linear_regression", {"algorithm": "sgd", "optimizer": "adam"}),
+            ("softmax_regression", {"algorithm": "sgd", "optimizer": "adam"}),
+        ],
+        (1, 3),
+    ),
     ids=str,
 )
 def test_steps_that_are_far_too_long_give_no_model(
-    kind: str, options: dict[str, object], clients: int
+    case: tuple[str, dict[str, object]], clients: int
 ) -> None:
+    kind, options = case
     target = "y" if kind.endswith("regressor") or kind.startswith("linear") else "cl"
     query = PLAIN.replace("t.y", f"t.{target}")
     with divided(clients) as databases, federation(databases) as fed:
@@ -290,7 +295,7 @@ def test_ctrl_c_keeps_the_towers_so_far(options: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "error", "options"),
-    combinations(
+    in_turn(
         ("send_predictions", "residuals", "between", "save"),
         (KeyboardInterrupt(), sqlfl.PartyError("one/1", "it is gone")),
         LONG,
@@ -317,14 +322,16 @@ def test_what_ends_in_the_midst_of_towers_leaves_nothing(
 # -- the border ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [None, "one", "two"])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 7, "dropout": 0.3, "head": "linear", "embedding": 3},
-        {"algorithm": "admm", "inner_rounds": 2, "local_epochs": 1, "dropout": 0.2},
-        {"batch_size": 1, "optimizer": "momentum", "learning_rate": 0.01},
-    ],
+    ("options", "at"),
+    in_turn(
+        [
+            {"batch_size": 7, "dropout": 0.3, "head": "linear", "embedding": 3},
+            {"algorithm": "admm", "inner_rounds": 2, "local_epochs": 1, "dropout": 0.2},
+            {"batch_size": 1, "optimizer": "momentum", "learning_rate": 0.01},
+        ],
+        ("two", "one", None),
+    ),
     ids=str,
 )
 def test_traffic_is_what_explain_says(

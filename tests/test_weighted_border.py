@@ -12,7 +12,7 @@ from sqlfl.messages import Split, Weigh
 from sqlfl.udfs import block_tables, blocks
 from sqlfl.wire import decode
 from tests.conftest import Open
-from tests.depth import combinations, examples
+from tests.depth import examples, in_turn
 from tests.federations import Parties, trainable
 from tests.oracle import NUMBERS
 from tests.strategies import Case, cases, train_sql
@@ -90,8 +90,8 @@ def train(name: str, kind: str, *, weight: bool = True, **options: object) -> st
 
 
 @pytest.mark.parametrize(
-    ("parties", "options", "engine", "fraction"),
-    combinations((1, 2), ALGORITHMS, ("sql", "arrays"), (0.0, 0.3)),
+    ("options", "parties", "engine", "fraction"),
+    in_turn(ALGORITHMS, (1, 2), ("sql", "arrays"), (0.0, 0.3)),
     ids=str,
     indirect=["parties"],
 )

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.benchmarks.scripts import imported
 
 
 @pytest.mark.slow
-def test_rounds_are_told_from_reads() -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "benchmarks/rounds.py", "--rows", "4000", "--repeats", "1"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    heads, _, *rows = (line.strip("| ").split(" | ") for line in done.stdout.splitlines())
+def test_rounds_are_told_from_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with imported("rounds", "measuring") as found:
+        monkeypatch.setattr(found.measuring, "BLOCK", 1 << 20)
+        monkeypatch.setattr(sys, "argv", ["rounds.py", "--rows", "4000", "--repeats", "1"])
+        found.rounds.main()
+    printed = capsys.readouterr().out
+    heads, _, *rows = (line.strip("| ").split(" | ") for line in printed.splitlines())
     merged = ", equal rows once"
     assert [row[1] for row in rows] == ["lbfgs" + merged, "lbfgs", "admm" + merged, "admm"]
     for row in rows:
-        found = dict(zip(heads, row, strict=True))
-        assert found["joined rows"] == "4,000"
-        ratio = float(found["round / read"].replace(",", ""))
+        told = dict(zip(heads, row, strict=True))
+        assert told["joined rows"] == "4,000"
+        ratio = float(told["round / read"].replace(",", ""))
         assert ratio > 1, "a round reads all joined rows"
-        passes = float(found["curvatures, ms"]) + float(found["other passes, ms"])
-        assert passes <= float(found["a round, ms"]) + 0.1
-        assert ("lbfgs" in row[1]) == (float(found["curvatures, ms"]) > 0)
+        passes = float(told["curvatures, ms"]) + float(told["other passes, ms"])
+        assert passes <= float(told["a round, ms"]) + 0.1
+        assert ("lbfgs" in row[1]) == (float(told["curvatures, ms"]) > 0)

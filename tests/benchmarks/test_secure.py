@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from sqlfl.secure import packing
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.benchmarks.scripts import imported
 
 
 def tables(text: str) -> list[list[dict[str, str]]]:
@@ -24,18 +21,19 @@ def tables(text: str) -> list[list[dict[str, str]]]:
 
 
 @pytest.mark.slow
-def test_draws_masks_and_rounds_are_measured(tmp_path: Path) -> None:
+def test_draws_masks_and_rounds_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- secure: begin -->\n<!-- secure: end -->\nafter\n")
     small = ("--numbers", "3000", "--rows", "300", "--clients", "2", "3", "--repeats", "1")
-    done = subprocess.run(
-        [sys.executable, "benchmarks/secure.py", *small, "--epochs", "3", "--page", str(page)],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in page.read_text()
-    numbers, rounds = tables(done.stdout)
+    arguments = ["secure.py", *small, "--epochs", "3", "--page", str(page)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with imported("secure") as found:
+        found.secure.main()
+    printed = capsys.readouterr().out
+    assert printed.strip() in page.read_text()
+    numbers, rounds = tables(printed)
     assert [row["bins"] for row in numbers] == ["b = 16", "b = 64", "b = 128"]
     for row, bins in zip(numbers, (16, 64, 128), strict=True):
         width = packing.width(5, bins)

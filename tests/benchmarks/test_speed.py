@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -229,16 +227,6 @@ def test_a_process_that_is_ended_has_failed(speed) -> None:
         speed.measuring.fresh(signal.raise_signal, signal.SIGKILL)
 
 
-def run(*arguments: str | Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "benchmarks/speed.py", *map(str, arguments)],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def here(speed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are no processes of their own, which would import everything anew; what goes to them
@@ -284,10 +272,15 @@ def test_both_sides_come_to_the_gap(
 
 
 @pytest.mark.slow
-def test_a_side_that_cannot_says_why() -> None:
-    size = ("--rows", "2000", "--repeats", "1")
-    printed = run("--workloads", "star", *size, "--sides", "central", "--memory", "1e-9")
-    assert "central: the matrix and what it is made of need" in printed
+@pytest.mark.usefixtures("here")
+def test_a_side_that_cannot_says_why(
+    speed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = ("--workloads", "star", "--rows", "2000", "--repeats", "1")
+    arguments = [*size, "--sides", "central", "--memory", "1e-9"]
+    monkeypatch.setattr(sys, "argv", ["speed.py", *arguments])
+    speed.speed.main()
+    assert "central: the matrix and what it is made of need" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 import sqlfl
 from tests.conftest import Open
+from tests.depth import combinations
 
 FIELDS = (
     "CREATE TABLE fields AS SELECT i AS id, i % 9 AS farm, sin(i * 1.7) AS wet, "
@@ -46,14 +47,14 @@ def train(fed: sqlfl.Federation, kind: str, target: str, more: str, name: str = 
 ALGORITHMS = (", epochs = 15", ", algorithm = 'admm', epochs = 3, inner_rounds = 2")
 
 
-@pytest.mark.parametrize("head", ["", HEAD], ids=["towers", "head"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=["sgd", "admm"])
 @pytest.mark.parametrize(
-    ("kind", "target"), [("mlp_regressor", "yield"), ("mlp_classifier", "class")]
+    ("kind", "algorithm", "head"),
+    combinations(("mlp_regressor", "mlp_classifier"), ALGORITHMS, ("", HEAD)),
 )
 def test_scores_of_the_training_rows_are_those_of_training(
-    fed: sqlfl.Federation, kind: str, target: str, algorithm: str, head: str
+    fed: sqlfl.Federation, kind: str, algorithm: str, head: str
 ) -> None:
+    target = "yield" if kind == "mlp_regressor" else "class"
     query = train(fed, kind, target, algorithm + head)
     model = fed.model("m")
     outputs = 1 if target == "yield" else 3

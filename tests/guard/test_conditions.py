@@ -11,6 +11,7 @@ import sqlfl
 from sqlfl.errors import PolicyError
 from sqlfl.options.policies import MODES, TrainingPolicy, strictest
 from tests.conftest import Open
+from tests.depth import spread
 from tests.guard.clinic import GRANT, TRAIN, ruled
 
 NEVER = (
@@ -152,7 +153,7 @@ ONE = "p.bmi > 0.9995"
         ("CAST([p.bmi, p.bmi * p.bmi] AS FLOAT[2])", True),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize("engine", spread(("sql", "arrays"), 1))
 def test_each_value_that_is_computed_is_a_cell(
     fed: sqlfl.Federation, clinic: duckdb.DuckDBPyConnection, feature: str, good: bool, engine: str
 ) -> None:

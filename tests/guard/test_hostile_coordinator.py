@@ -40,7 +40,7 @@ from sqlfl.wire import received
 from tests import courier
 from tests.conftest import Open
 from tests.databases import in_memory
-from tests.depth import examples
+from tests.depth import examples, in_turn
 from tests.fuzzing import FITTING
 
 TABLES = "SELECT * EXCLUDE (estimated_size) FROM duckdb_tables()"
@@ -289,8 +289,11 @@ ANSWERED = (
 )
 
 
-@pytest.mark.parametrize("message", IN_RUN, ids=lambda m: m.kind)
-@pytest.mark.parametrize("when", ["before", "proposed", "refused", "finished"])
+@pytest.mark.parametrize(
+    ("message", "when"),
+    in_turn(IN_RUN, ("before", "proposed", "refused", "finished"), each=2),
+    ids=lambda value: getattr(value, "kind", value),
+)
 def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
     own = (specifications_to_json((SLOT,)), (SELECT,))
     if when == "proposed":
@@ -307,8 +310,11 @@ def test_out_of_order(ask: Ask, message: Message, when: str) -> None:
     assert_refused(reply, "PolicyError", "InternalError", "ModelError", "Error")
 
 
-@pytest.mark.parametrize("message", OF_RUNS, ids=lambda m: m.kind)
-@pytest.mark.parametrize("slot", [0, 1, -1, 99])
+@pytest.mark.parametrize(
+    ("message", "slot"),
+    in_turn(OF_RUNS, (0, 1, -1, 99), each=2),
+    ids=lambda value: getattr(value, "kind", value),
+)
 def test_what_the_proposal_does_not_name(ask: Ask, message: Message, slot: int) -> None:
     assert isinstance(propose(ask, SLOT, (SELECT,), request(), "run"), ms.Prepared)
     own = replace(message, slot=slot, run="run")
@@ -518,16 +524,12 @@ RULES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rules", "slot", "text", "changed"), RULES, ids=range(len(RULES)))
-@pytest.mark.parametrize("claimed", ["train", "check", "predict", "evaluate", "nothing"])
-def test_rules_whatever_it_says_that_it_does(
-    database: Open,
-    rules: str,
-    slot: SlotSpecification,
-    text: str,
-    changed: dict[str, Any],
-    claimed: str,
-) -> None:
+@pytest.mark.parametrize(
+    ("case", "claimed"),
+    in_turn(range(len(RULES)), ("train", "check", "predict", "evaluate", "nothing"), each=2),
+)
+def test_rules_whatever_it_says_that_it_does(database: Open, case: int, claimed: str) -> None:
+    rules, slot, text, changed = RULES[case]
     if claimed == "check" and "kinds" in rules:
         return  # CHECK is of no model
     with closing(party(database("SELECT 1"), rules)) as client:

@@ -45,6 +45,7 @@ from sqlfl.schema import Client, FeatureSpecification, Made, SlotSpecification, 
 from sqlfl.transport.base import Transport
 from sqlfl.wire import decode
 from tests.conftest import Open
+from tests.depth import spread
 from tests.guard.clinic import GRANT, PATIENTS, REQUEST, TESTS, TRAIN, ruled
 
 BOUNDS = ", feature_bounds = {'age': [20, 80], 'bmi': [-1, 1], 'crp': [-1, 1]}"
@@ -640,7 +641,7 @@ def test_each_part_of_an_entry_counts() -> None:
         assert account_epsilon([less], 1e-4) < account_epsilon([whole], 1e-4)
 
 
-@pytest.mark.parametrize("kind", ["prepare", "send_labels", "residuals", "save"])
+@pytest.mark.parametrize("kind", spread(("prepare", "send_labels", "residuals", "save"), 2))
 def test_a_process_that_is_killed_leaves_what_it_reserved(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "clinic.duckdb"
     with duckdb.connect(path) as con:

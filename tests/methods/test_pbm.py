@@ -20,6 +20,7 @@ from sqlfl.privacy.specification import RoundNoise, RunNoise
 from sqlfl.schema import Address, Client
 from sqlfl.secure import packing
 from sqlfl.wire import encode
+from tests.depth import THOROUGH, combinations
 from tests.methods.harness import Join, MemoryChannel, Trained, masked_run
 from tests.methods.test_towers import OPTIMIZERS, SMALL, Central, batches_of, curved
 
@@ -58,13 +59,17 @@ def trained(join: Join, **options: Any) -> Trained:
 # -- without draws it is the central network ------------------------------------------------------
 
 
-@pytest.mark.parametrize("clients", [None, (3, 2, 1)])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("kind", ["linear_regression", "softmax_regression"])
-def test_steps_are_those_of_torch(
-    kind: str, optimizer: Mapping[str, Any], shape: Mapping[str, Any], clients: Any
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "form", "clients"),
+    combinations(
+        ("linear_regression", "softmax_regression"),
+        tuple(OPTIMIZERS),
+        tuple(SHAPES),
+        (None, (3, 2, 1)),
+    ),
+)
+def test_steps_are_those_of_torch(kind: str, name: str, form: str, clients: Any) -> None:
+    optimizer, shape = OPTIMIZERS[name], SHAPES[form]
     join = curved(kind, clients=clients, **SMALL)
     weights = np.random.default_rng(1).exponential(size=len(join.targets))
     weights[::5] = 0.0
@@ -176,7 +181,7 @@ def test_estimates_are_unbiased_and_vary_as_they_should() -> None:
     bins, theta = 6, 0.2
     exact = run(problem, MemoryChannel(join.engines)).algorithm._embedding  # type: ignore[attr-defined]
     draws = []
-    for _ in range(400):
+    for _ in range(400 if THOROUGH else 150):
         found = run(drawn(problem, bins, theta), MemoryChannel(join.engines))
         draws.append(found.algorithm._embedding)  # type: ignore[attr-defined]
     sample = np.array(draws, np.float64)

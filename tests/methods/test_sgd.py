@@ -10,6 +10,7 @@ import sqlfl
 from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions, Residuals
 from sqlfl.methods.sgd.messages import SgdResiduals
+from tests.depth import in_turn
 from tests.methods.harness import gaps, random_join, train
 
 PROOF = 2
@@ -57,8 +58,7 @@ def test_the_default_step_descends(kind: str, correlation: float) -> None:
     assert all(np.diff(objectives) < 0)
 
 
-@pytest.mark.parametrize("batch", [20, 100, 500])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "batch"), in_turn(KINDS, (20, 100, 500)))
 def test_the_default_step_of_batches_converges(kind: str, batch: int) -> None:
     join = random_join(kind, noise=1.0)
     gap = gaps(join, train(join, "sgd", epochs=15, batch_size=batch))

@@ -15,6 +15,7 @@ from sqlfl.coordinator.rounds.problem import coordinator_of
 from sqlfl.errors import ModelError
 from sqlfl.messages import Predictions, Residuals, SendPredictions
 from sqlfl.methods.admm.messages import AdmmResiduals
+from tests.depth import in_turn
 from tests.methods.harness import Join, MemoryChannel, Trained, random_join, train
 from tests.methods.test_weights import duplicated
 
@@ -259,9 +260,9 @@ def test_an_integer_weight_is_the_row_so_often(shape, algorithm: str) -> None:
     )
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "admm"])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_objective_is_that_of_what_the_clients_hold(shape, algorithm: str) -> None:
+@pytest.mark.parametrize(("name", "algorithm"), in_turn(tuple(SHAPES), ("sgd", "admm")))
+def test_the_objective_is_that_of_what_the_clients_hold(name: str, algorithm: str) -> None:
+    shape = SHAPES[name]
     join = curved("softmax_regression", clients=(2, 1, 1), **SMALL)
     weights = np.random.default_rng(2).integers(0, 3, 300).astype(float)
     join = replace(join, weights=weights, engines={})
@@ -369,10 +370,9 @@ ADMM = {
 }
 
 
-@pytest.mark.parametrize("clients", [(1, 2, 1)])
-@pytest.mark.parametrize("shape", ADMM.values(), ids=ADMM)
-@pytest.mark.parametrize("kind", KINDS)
-def test_admm_comes_near_the_objective_of_adam(kind: str, shape, clients) -> None:
+@pytest.mark.parametrize(("kind", "name"), in_turn(KINDS, tuple(ADMM)))
+def test_admm_comes_near_the_objective_of_adam(kind: str, name: str) -> None:
+    clients, shape = (1, 2, 1), ADMM[name]
     size = {"total": 400, "sizes": (400, 60, 12)}
     best = best_of_adam(curved(kind, seed=1, **size), **shape)
     join = curved(kind, seed=1, clients=clients, **size)
@@ -399,20 +399,24 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize(
-    ("kind", "shape", "clients"),
-    [
-        ("linear_regression", "towers", (1, 1, 1)),
-        ("linear_regression", "head", (1, 3, 2)),
-        ("softmax_regression", "towers", (1, 3, 2)),
-        ("softmax_regression", "head", (1, 1, 1)),
-    ],
+    ("options", "case"),
+    in_turn(
+        tuple(HOSTILE),
+        (
+            ("linear_regression", "towers", (1, 1, 1)),
+            ("softmax_regression", "towers", (1, 3, 2)),
+            ("linear_regression", "head", (1, 3, 2)),
+            ("softmax_regression", "head", (1, 1, 1)),
+        ),
+        each=2,
+    ),
 )
-def test_admm_never_diverges(kind: str, shape: str, clients, options) -> None:
+def test_admm_never_diverges(options: str, case) -> None:
     """Tables that say nearly the same, so that blocks overshoot together."""
+    kind, shape, clients = case
     join = curved(kind, correlation=0.97, total=200, sizes=(200,) * 3, clients=clients)
-    more = {"epochs": 14, "tolerance": 0.0, "inner_rounds": 2, **ADMM[shape], **options}
+    more = {"epochs": 14, "tolerance": 0.0, "inner_rounds": 2, **ADMM[shape], **HOSTILE[options]}
     objectives = np.array([step.objective for step in train(join, "admm", **more).steps])
     assert objectives.max() <= 1.5 * start_of(join)
     assert objectives[-1] <= start_of(join)

@@ -9,6 +9,7 @@ import pytest
 from scipy import optimize
 
 from sqlfl.coordinator.rounds.problem import coordinator_of
+from tests.depth import in_turn
 from tests.methods.harness import Join, MemoryChannel, gaps, random_join, train
 
 KINDS = ("linear_regression", "logistic_regression", "softmax_regression")
@@ -53,9 +54,9 @@ def best_intercept(join: Join, theta: np.ndarray) -> np.ndarray:
     return found.x
 
 
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_start_leads_to_the_same_optimum(kind: str, options: dict) -> None:
+@pytest.mark.parametrize(("name", "kind"), in_turn(tuple(METHODS), KINDS, each=2))
+def test_any_start_leads_to_the_same_optimum(name: str, kind: str) -> None:
+    options = METHODS[name]
     join = joined(kind)
     trained = train(join, start=random_blocks(join), **options)
     close = {"lbfgs": 1e-7, "admm": 1e-4, "sgd": 5e-3}[options["algorithm"]]

@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from sqlfl.arrays import Array
 from sqlfl.models.area import Area, area_under_curve
+from tests.depth import in_turn
 
 SCORES = st.sampled_from([0.0, -0.0, 1.0, 1.0 + 2**-52, -3.5, 1e300, -1e300, 5e-324, 0.25])
 FAR = st.sampled_from([0.0, -0.0, 1.0, 1.0001, -3.5, np.inf, -1e5, 0.25])
@@ -100,9 +101,9 @@ def spread(name: str, rng: np.random.Generator, rows: int) -> tuple[Array, Array
     return h, positive
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    "name", ["logits", "probabilities", "rare", "close", "far", "tied", "sorted"]
+    ("name", "weighted"),
+    in_turn(("logits", "probabilities", "rare", "close", "far", "tied", "sorted"), (False, True)),
 )
 def test_bins_of_many_rows_are_within_the_bound(name: str, weighted: bool) -> None:
     rng = np.random.default_rng(3)

@@ -20,6 +20,7 @@ import sqlfl
 from sqlfl.coordinator import problems, weighting
 from sqlfl.coordinator.preparation import Targets, Weighting
 from tests.databases import in_memory
+from tests.depth import combinations, in_turn
 
 L2 = 1e-2
 TARGETS = {
@@ -241,9 +242,9 @@ def close(name: str, value: float) -> object:
 # -- weights ---------------------------------------------------------------------------------------
 
 
-@KINDS
-@CLIENTS
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize(
+    ("kind", "clients", "engine"), combinations(tuple(TARGETS), (1, 2), ("sql", "arrays"))
+)
 def test_weights_equal_scikit_learns(shared, whole, kind: str, clients: int, engine: str) -> None:
     """And without a split nothing is validated."""
     central, fed = Central.of(whole), shared(clients)
@@ -270,9 +271,9 @@ def test_weights_equal_scikit_learns(shared, whole, kind: str, clients: int, eng
         assert plainly[name] == close(name, value), name
 
 
-@CLIENTS
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
-@pytest.mark.parametrize("scale", ["1e-12", "1e12"])
+@pytest.mark.parametrize(
+    ("clients", "engine", "scale"), combinations((1, 2), ("sql", "arrays"), ("1e-12", "1e12"))
+)
 def test_the_scale_of_weights_does_not_matter(shared, whole, clients, engine, scale: str) -> None:
     kind = "softmax_regression"
     expected = Central.of(whole).fitted(kind, Central.of(whole).rows["w"])
@@ -281,8 +282,7 @@ def test_the_scale_of_weights_does_not_matter(shared, whole, clients, engine, sc
     np.testing.assert_allclose(predicted(fed, source), expected, atol=2e-5)
 
 
-@KINDS
-@pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
+@pytest.mark.parametrize(("kind", "algorithm"), in_turn(tuple(TARGETS), ("lbfgs", "admm", "sgd")))
 def test_a_weight_of_two_is_the_row_twice(shared, whole, kind: str, algorithm: str) -> None:
     repeated = whole.sql("SELECT t.* FROM t, range(copies) ORDER BY ALL").to_arrow_table()
     whole.register("repeated", repeated)
@@ -309,9 +309,10 @@ def test_a_weight_of_two_is_the_row_twice(shared, whole, kind: str, algorithm: s
     assert objective == pytest.approx(other, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression"])
-@pytest.mark.parametrize("weight", ["", "w"])
-@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "weight", "balanced"),
+    combinations(("logistic_regression", "softmax_regression"), ("", "w"), (True, False)),
+)
 def test_class_weights_equal_scikit_learns(
     shared, whole, kind: str, weight: str, balanced: bool
 ) -> None:
@@ -488,8 +489,7 @@ def stopped(losses: list[float], patience: int) -> tuple[int, int]:
     return len(losses), best + 1
 
 
-@pytest.mark.parametrize("clients", [1, 2])
-@pytest.mark.parametrize("patience", [1, 3, 8])
+@pytest.mark.parametrize(("patience", "clients"), in_turn((1, 3, 8), (1, 2)))
 def test_training_ends_early_with_the_best_epochs_model(
     monkeypatch, clients: int, patience: int
 ) -> None:
@@ -572,9 +572,9 @@ def test_epochs_add_up(whole, clients: int) -> None:
         assert fed.sql("SHOW MODELS").arrow().column("name").to_pylist() == ["whole", "m"]
 
 
-@KINDS
-@CLIENTS
-@pytest.mark.parametrize("algorithm", ["lbfgs", "admm"])
+@pytest.mark.parametrize(
+    ("kind", "clients", "algorithm"), combinations(tuple(TARGETS), (1, 2), ("lbfgs", "admm"))
+)
 def test_a_converged_model_is_found_again_at_once(shared, kind, clients, algorithm) -> None:
     options, fed = {"algorithm": algorithm, "epochs": 300}, shared(clients)
     if algorithm == "admm":  # which ends by default before the gradient of softmax proves enough
@@ -591,9 +591,9 @@ def test_a_converged_model_is_found_again_at_once(shared, kind, clients, algorit
     assert warm.metrics["objective"] == pytest.approx(cold.metrics["objective"], rel=1e-5)
 
 
-@KINDS
-@CLIENTS
-@pytest.mark.parametrize("engine", ["sql", "arrays"])
+@pytest.mark.parametrize(
+    ("kind", "clients", "engine"), combinations(tuple(TARGETS), (1, 2), ("sql", "arrays"))
+)
 def test_other_rows_start_with_the_models_predictions(shared, kind, clients, engine) -> None:
     """Scores differ by a constant, for the rows have other means and the intercept is new."""
     first = query(kind) + " WHERE t.id < 120 AND t.g <> 'r' AND u.c <> 'w'"
@@ -738,8 +738,7 @@ def with_rows(whole: duckdb.DuckDBPyConnection, t: str) -> Iterator[sqlfl.Federa
             yield fed
 
 
-@pytest.mark.parametrize("algorithm", ["lbfgs", "admm", "sgd"])
-@KINDS
+@pytest.mark.parametrize(("kind", "algorithm"), in_turn(tuple(TARGETS), ("admm", "sgd", "lbfgs")))
 def test_values_of_rows_that_count_nothing_do_not_matter(whole, kind: str, algorithm: str) -> None:
     """However far they are from those of the others."""
     options = {"algorithm": algorithm, "epochs": 20}

@@ -39,6 +39,7 @@ from sqlfl.party.neural import TowerOperator
 from sqlfl.party.operator import client_of
 from sqlfl.party.steps import penalty
 from sqlfl.unions import average, sum_gradients
+from tests.depth import combinations
 from tests.methods.harness import DenseEngine, configured
 
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
@@ -382,9 +383,10 @@ def admm_round(clients: Sequence[TowerOperator], values: Sequence[Any], rho: flo
     return replies
 
 
-@pytest.mark.parametrize("activation", sorted(FUNCTIONS))
-@pytest.mark.parametrize("cuts", [(), (11, 30)])
-@pytest.mark.parametrize("hidden", [(4,), (5, 3)])
+@pytest.mark.parametrize(
+    ("activation", "cuts", "hidden"),
+    combinations(sorted(FUNCTIONS), ((), (11, 30)), ((4,), (5, 3))),
+)
 def test_an_update_lowers_the_augmented_objective(
     activation: str, cuts: tuple[int, ...], hidden: tuple[int, ...]
 ) -> None:

@@ -19,7 +19,7 @@ from sqlfl.privacy.calibration import SLACK, Calibration, calibrate, check_relea
 from sqlfl.privacy.events import EMBEDDINGS, GRADIENTS, Gaussian, PoissonBinomial, Threshold
 from sqlfl.privacy.limits import LARGEST_MULTIPLIER
 from sqlfl.privacy.specification import PlannedReleases
-from tests.depth import examples
+from tests.depth import examples, spread
 
 DELTA = 1e-5
 
@@ -85,7 +85,10 @@ def test_noised_gradients_are_counted_beside_draws() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"bins": 32}, {"theta": 0.004}, {"bins": 8, "theta": 0.004}, {"statistics": "noised"}],
+    spread(
+        [{}, {"bins": 32}, {"bins": 8, "theta": 0.004}, {"theta": 0.004}, {"statistics": "noised"}],
+        2,
+    ),
     ids=str,
 )
 def test_a_budget_is_used_up_by_every_slot(given: dict[str, Any]) -> None:
@@ -126,7 +129,7 @@ def test_what_the_largest_theta_leaves_gradients_have() -> None:
     assert share.multipliers[0] < found.multipliers[0]
 
 
-@examples(4, 100)
+@examples(2, 100)
 @given(
     st.floats(0.3, 40.0),
     st.sampled_from([1e-8, 1e-6, 1e-3]),

@@ -15,9 +15,10 @@ from sqlfl.privacy.events import CHOICES, COLUMNS, Gaussian, Pure, Selection
 from sqlfl.privacy.samplers import words
 from sqlfl.privacy.selection import MECHANISMS, noisy_max, standard_gumbel
 from sqlfl.privacy.specification import RoundNoise
+from tests.depth import THOROUGH, spread
 from tests.privacy.test_samplers import seeded
 
-SIZE = 20_000
+SIZE = 20_000 if THOROUGH else 10_000
 
 
 def choices(
@@ -43,7 +44,7 @@ def test_gumbel_noise_has_both_tails() -> None:
     assert middle == pytest.approx(-math.log(math.log(2)))
 
 
-@pytest.mark.parametrize("scale", [0.7, 1.0, 1.3])
+@pytest.mark.parametrize("scale", spread([1.0, 1.3, 0.7], 2))
 def test_gumbel_choices_are_the_exponential_mechanism(scale: float) -> None:
     scores = [0.0, 0.5, 2.0, 1.0]
     expected = np.exp(np.array(scores))
@@ -52,7 +53,7 @@ def test_gumbel_choices_are_the_exponential_mechanism(scale: float) -> None:
     assert bool(fits) is (scale == 1.0)
 
 
-@pytest.mark.parametrize("scale", [0.7, 1.0, 1.3])
+@pytest.mark.parametrize("scale", spread([0.7, 1.0, 1.3], 2))
 def test_laplace_choices_are_the_larger_of_two(scale: float) -> None:
     """P(first) of scores d apart, of noise of scale 1: 1 − e⁻ᵈ (2 + d)/4."""
     first = 1.0 - math.exp(-1.0) * 3.0 / 4.0

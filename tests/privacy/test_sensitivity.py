@@ -13,6 +13,7 @@ from sqlfl.privacy import events as of
 from sqlfl.privacy.accountant import squared_mu
 from sqlfl.privacy.events import Gaussian, PoissonBinomial, Selection
 from tests.conftest import Open
+from tests.depth import spread
 from tests.federations import Parties
 from tests.privacy.replay import (
     COORDINATOR,
@@ -120,7 +121,7 @@ EXACT = (
 )
 
 
-@pytest.mark.parametrize(("privacy", "options", "kind", "clients"), NOISED)
+@pytest.mark.parametrize(("privacy", "options", "kind", "clients"), spread(NOISED, 4))
 def test_noised_predictions_leave_no_other_way(
     privacy: str,
     options: str,

@@ -26,7 +26,7 @@ from sqlfl.report.report import expected_report, report_of
 from sqlfl.report.setting import Claim, Setting
 from sqlfl.schema import Client
 from tests import goldens
-from tests.depth import SEED, THOROUGH
+from tests.depth import spread
 from tests.planner import plans
 
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "privacy"
@@ -159,7 +159,7 @@ def test_towers_held_fixed_have_the_epsilon_of_the_draws() -> None:
 @pytest.mark.parametrize("way", ["noised gradients", "a budget"])
 def test_noised_gradients_have_one(way: str) -> None:
     every = list(cases(**WAYS[way]))  # some take a second to calibrate
-    for plan, done in every if THOROUGH else every[SEED % 5 :: 5]:
+    for plan, done in spread(every, max(2, len(every) // 8)):
         asked = plan.privacy
         assert asked is not None
         report = reported(plan, done)
