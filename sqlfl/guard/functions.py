@@ -10,14 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sqlfl.guard.growth import GROWTH
 from sqlfl.udfs import sql
 
-UNSAFE = (
-    "json_serialize_sql", "json_serialize_plan", "json_deserialize_sql", "parse_duckdb_log_message",
-    "version", "hive_partition_component", "to_aggregate_state", "finalize", "combine", "range",
-    "generate_series", "repeat",
-)  # fmt: skip
-"""Built in and constant, and nothing that a feature needs; or what makes much of little."""
 MACROS = (
     "array_append", "array_pop_back", "array_pop_front", "array_prepend", "array_push_back",
     "array_push_front", "array_reverse", "array_to_string", "date_add", "days_in_month", "fdiv",
@@ -41,6 +36,9 @@ class Functions:
     types: frozenset[str]
     aggregates: frozenset[str]
 
+    bounded: bool = True
+    """The sizes of what they make are to have bounds (`sqlfl.guard.measuring`)."""
+
     def allows(self, name: str) -> bool:
         return name.lower() in self.known
 
@@ -55,7 +53,7 @@ def every_function(con: sql.Connection) -> Functions:
     rows = sql.fetch(con, _FUNCTIONS)
     known = frozenset(row[0] for row in rows) | {*SPECIAL}
     types = frozenset(name for (name,) in sql.fetch(con, _EVERY_TYPE)) | {"array"}
-    return Functions(known, types, _allowed(rows, con).aggregates)
+    return Functions(known, types, _allowed(rows, con).aggregates, bounded=False)
 
 
 def _allowed(rows: list[tuple[Any, ...]], con: sql.Connection) -> Functions:
@@ -63,10 +61,9 @@ def _allowed(rows: list[tuple[Any, ...]], con: sql.Connection) -> Functions:
     own = {name for name, internal, kind, _ in rows if not internal and kind in (*CALLED, *DEFINED)}
     known = {name for name, internal, _, _ in called if internal}
     aggregates = frozenset(name for name, _, kind, _ in called if kind == "aggregate")
-    allowed = (known - {*UNSAFE} | {*MACROS, *SPECIAL}) - own
+    allowed = ((known | {*MACROS, *SPECIAL}) & GROWTH.keys()) - own
     types = {name.lower() for (name,) in sql.fetch(con, _TYPES)}
-    plain = {name for name in allowed if not name.startswith("__internal")}
-    return Functions(frozenset(plain), frozenset({*types, "array"}), aggregates)
+    return Functions(frozenset(allowed), frozenset({*types, "array"}), aggregates)
 
 
 CALLED = ("scalar", "aggregate")

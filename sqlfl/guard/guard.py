@@ -286,9 +286,11 @@ class Guard:
         return replace(reply, tables=listing_to_json(listing))
 
     def _check_bound(self, select: str, ruling: Ruling) -> None:
-        """It is not run: each column must be granted for something."""
+        """It is not run: each column must be granted for something, and it reads a table."""
         with closing(sql.cursor(self._con)) as cursor:
             reading = self._reader.read(cursor, select, ruling)
+        if not reading.tables:
+            raise PolicyError("a query that reads no table that is granted", hint=ASK)
         every = {c for output in reading.outputs for c in output.reads}
         for column in sorted({*every, *reading.filters, *reading.links}):
             if not ruling.may_any(column):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from sqlfl.errors import PolicyError
+from sqlfl.guard.measuring import DATA, Size, largest, total
 from sqlfl.schema import folded
 
 Table: TypeAlias = "tuple[str, str, str]"
@@ -63,6 +64,8 @@ class Output:
     """It is made of columns, and is none of them."""
     strict: bool = True
     """It is NULL, or NaN, only where a column that it is made of is."""
+    size: Size = DATA
+    """A bound of its values' size."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ def meanings(names: Sequence[str], scope: Scope) -> tuple[list[Output], list[Out
                 found += named(source.outputs, parts[place + 1])
             elif source is not None and len(parts) == 1:
                 reads = frozenset().union(*(o.reads for o in source.outputs))
-                found.append(Output("", reads))
+                size = total([o.size for o in source.outputs], 16.0 * len(source.outputs) + 16.0)
+                found.append(Output("", reads, size=size))
         for other in own.sources.values():
             found += named(other.outputs, first)
             unsure += [output for output in other.outputs if not output.name]
@@ -157,6 +161,7 @@ def merged(parts: tuple[Output, ...]) -> Output:
         bare=bare.pop() if len(bare) == 1 else None,
         computed=any(part.computed for part in parts),
         strict=all(part.strict for part in parts),
+        size=largest([part.size for part in parts]),
     )
 
 

@@ -20,6 +20,14 @@ from sqlfl.guard.canonical import PLACES, canonical, nobodys, nodes, stable, unm
 from sqlfl.guard.constants import WIDEST, beside, is_null, literal
 from sqlfl.guard.expressions import Expressions
 from sqlfl.guard.functions import Functions
+from sqlfl.guard.measuring import (
+    DATA,
+    Measures,
+    Size,
+    check_text,
+    largest,
+    size_of_column,
+)
 from sqlfl.guard.scopes import (
     NONE,
     Bare,
@@ -47,6 +55,8 @@ DEEPEST = 60
 """Levels of queries and expressions."""
 MOST = 20_000
 """Nodes."""
+MOST_GROUPINGS = 64
+"""Sets that CUBE and the like group rows by."""
 NORMALISING = ("lower", "upper", "lcase", "ucase", "trim", "ltrim", "rtrim", "strip_accents")
 """Functions of a column alone that a join key may have: they make no value of one's choice."""
 NEUTRAL = ("", "0", "false", "1970-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
@@ -134,6 +144,7 @@ def read(
         raise PolicyError(f"a query of {len(text):,} characters; {LONGEST:,} are taken")
     if "\0" in text:
         raise PolicyError("a query with a character that ends texts elsewhere")
+    check_text(text, MOST)
     ((found,),) = sql.fetch(con, PARSE, {"text": text})
     parsed = json.loads(found)
     if parsed.get("error"):
@@ -192,7 +203,11 @@ class _Reader:
         types: Callable[[Column], str | None] = lambda _: None,
     ) -> None:
         self._columns, self._functions, self._shown = columns, functions, shown
+        self._types = types
         self._made = Expressions(types, functions.aggregates)
+        self._sizes: Measures | None = None
+        if functions.bounded:
+            self._sizes = Measures(lambda n, scope: [o.size for o in self._made.meant(n, scope)])
         self._deep = 0
         """Queries around what is read."""
         self._opaque = False
@@ -245,6 +260,10 @@ class _Reader:
                 windows = any(n.get("class") == "WINDOW" for n in nodes(node.get(clause)))
                 if windows and not _in_order(node):
                     self._decide(place, self.named)
+            if len(node.get("group_sets") or ()) > MOST_GROUPINGS:
+                raise PolicyError(
+                    f"{len(node['group_sets'])} grouping sets; {MOST_GROUPINGS} are taken"
+                )
             for group in node.get("group_expressions") or ():
                 self._group(group, scope, found)
             if node.get("aggregate_handling") == "FORCE_AGGREGATES":
@@ -314,6 +333,8 @@ class _Reader:
             else:
                 found.append(self.output(item, scope))
                 scope.aliases = with_aliases(found)
+            if len(found) > MOST:
+                raise PolicyError(f"a query of more than {MOST:,} columns")
         return tuple(found)
 
     def _star(self, item: Node, scope: Scope) -> list[Output]:
@@ -354,6 +375,7 @@ class _Reader:
                         frozenset().union(*(o.reads for o in own)),
                         computed=any(o.reads for o in own),
                         strict=all(o.strict for o in own),
+                        size=largest([o.size for o in own]),
                     )
                     for n, own in enumerate(zip(*rows, strict=True))
                 )
@@ -404,9 +426,14 @@ class _Reader:
         table, names = found
         self.tables.add(table)
         outputs = tuple(
-            Output(folded(name), frozenset({column}), column, bare=Bare(column))
+            Output(
+                folded(column.name),
+                frozenset({column}),
+                column,
+                bare=Bare(column),
+                size=size_of_column(self._types(column)),
+            )
             for column in (Column(table, name) for name in names)
-            for name in [column.name]
         )
         self._add(scope, node, Source(outputs, table), path[-1])
 
@@ -415,6 +442,9 @@ class _Reader:
         if alias in scope.sources:
             raise PolicyError(f"two tables of one FROM are named {alias}")
         outputs = renamed(source.outputs, node.get("column_name_alias") or ())
+        outputs = tuple(
+            o if o.size.copies == 1 else replace(o, size=replace(o.size, copies=1)) for o in outputs
+        )
         scope.sources[alias] = Source(outputs, source.table)
 
     # -- conditions --------------------------------------------------------------------------------
@@ -480,7 +510,7 @@ class _Reader:
     # -- expressions -------------------------------------------------------------------------------
 
     def output(self, node: Node, scope: Scope) -> Output:
-        reads = self.reads(node, scope)
+        reads, size = self._reads(node, scope), self._measured(node, scope)
         name = node.get("alias") or ""
         if node["class"] == "COLUMN_REF":
             name = name or node["column_names"][-1]
@@ -497,6 +527,7 @@ class _Reader:
             bare,
             bool(reads) and bare is None and source is None and not self._made.passed(node, scope),
             self._made.strict(node, scope),
+            size,
         )
 
     def _plain(self, node: Node, scope: Scope) -> Column | None:
@@ -522,9 +553,17 @@ class _Reader:
         return None if not first or taken else source
 
     def reads(self, node: object, scope: Scope) -> Reads:
-        """Of expressions, or of what holds them."""
+        """Of expressions, or of what holds them, whose values are not too large."""
+        found = self._reads(node, scope)
+        self._measured(node, scope)
+        return found
+
+    def _measured(self, node: object, scope: Scope) -> Size:
+        return DATA if self._sizes is None else self._sizes.measure(node, scope)
+
+    def _reads(self, node: object, scope: Scope) -> Reads:
         if isinstance(node, list):
-            return frozenset().union(*(self.reads(item, scope) for item in node))
+            return frozenset().union(*(self._reads(item, scope) for item in node))
         if not isinstance(node, dict):
             return NONE
         kind = node.get("class")
@@ -555,7 +594,7 @@ class _Reader:
         return self._inner(node, scope)
 
     def _inner(self, node: Node, scope: Scope) -> Reads:
-        found = frozenset().union(*(self.reads(value, scope) for value in node.values()))
+        found = frozenset().union(*(self._reads(value, scope) for value in node.values()))
         if 0 < len(found) <= WIDEST and node.get("class"):
             self.beside.update((column, text) for text in beside(node) for column in found)
         return found
@@ -575,7 +614,9 @@ class _Reader:
 
     def _subquery(self, node: Node, scope: Scope) -> Reads:
         outputs = self.query(node["subquery"]["node"], scope)
-        own = self.reads(node.get("child"), scope)
+        if self._sizes is not None:
+            self._sizes.query(node, [output.size for output in outputs])
+        own = self._reads(node.get("child"), scope)
         if node.get("subquery_type") in ("EXISTS", "NOT_EXISTS"):
             return own
         return own.union(*(output.reads for output in outputs))
@@ -585,7 +626,7 @@ class _Reader:
         for item in _refs(node.get("lhs")):
             names.add(folded(item["column_names"][0]))
         inner = Scope(scope, names=frozenset(names))
-        return self.reads(node.get("lhs"), inner) | self.reads(node.get("expr"), inner)
+        return self._reads(node.get("lhs"), inner) | self._reads(node.get("expr"), inner)
 
     def _check_function(self, node: Node) -> None:
         path = [str(part) for part in (node.get("qualified_name") or {}).get("path") or ()]

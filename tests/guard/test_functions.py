@@ -10,11 +10,11 @@ import pytest
 from sqlfl.guard.functions import (
     MACROS,
     SPECIAL,
-    UNSAFE,
     Functions,
     every_function,
     functions_of,
 )
+from sqlfl.guard.growth import GROWTH
 from tests.databases import in_memory
 from tests.guard.test_tree import MADE
 
@@ -40,7 +40,11 @@ def test_what_follows_from_its_arguments_is_allowed(own: Functions) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *UNSAFE, "getenv", "current_setting", "getvariable", "nextval", "currval", "setval",
+        "json_serialize_sql", "json_serialize_plan", "json_deserialize_sql", "version",
+        "parse_duckdb_log_message", "hive_partition_component", "to_aggregate_state", "finalize",
+        "combine", "bitstring_agg", "reservoir_quantile", "json_transform", "json_pretty",
+        "collate_de", "enum_range", "typeof", "create_sort_key", "variant_extract",
+        "getenv", "current_setting", "getvariable", "nextval", "currval", "setval",
         "random", "uuid", "gen_random_uuid", "setseed", "now", "today", "current_date",
         "current_user", "current_database", "current_schema", "current_query", "in_search_path",
         "pg_typeof", "write_log", "error", "sleep_ms", "txid_current", "has_table_privilege",
@@ -48,7 +52,7 @@ def test_what_follows_from_its_arguments_is_allowed(own: Functions) -> None:
         "pragma_table_info", "json_execute_serialized_sql", "twice", "rows", "gone", "",
     ],
 )  # fmt: skip
-def test_what_tells_of_else_or_makes_much_is_not_allowed(own: Functions, name: str) -> None:
+def test_what_tells_of_else_is_not_allowed(own: Functions, name: str) -> None:
     assert not own.allows(name)
     assert not own.allows(name.upper())
 
@@ -65,8 +69,18 @@ def test_what_somebody_has_defined_is_not_allowed_whatever_its_name(
         assert not functions_of(other).allows("list_sum")
 
 
-def test_what_is_internal_to_the_database_is_not_allowed(own: Functions) -> None:
-    assert not [name for name in own.known if name.startswith("__internal")]
+def test_what_is_internal_or_a_collation_is_not_allowed(own: Functions) -> None:
+    assert not [name for name in own.known if name.startswith(("__", "collate_", "icu_"))]
+
+
+def test_functions_are_few_and_each_has_a_rule(own: Functions) -> None:
+    assert own.known <= GROWTH.keys()
+    assert len(own.known) < 520
+
+
+def test_functions_that_have_a_rule_are_of_the_database() -> None:
+    with in_memory() as other:
+        assert functions_of(other).known == GROWTH.keys()
 
 
 def test_types_that_are_built_in(own: Functions) -> None:
