@@ -31,11 +31,11 @@ MAX_BYTES = 32_768
 """Of the part of a value that does not follow from data."""
 MAX_TIMES = 64
 """As large as the data that it is made of a value may be."""
-MAX_WORK = 1 << 20
+MAX_WORK = 1 << 21
 """Bytes that are made for one row, with all elements of all lists."""
-MAX_WORK_TIMES = 1 << 14
+MAX_WORK_TIMES = 1 << 15
 """The same, as a multiple of the data."""
-HELD = 8
+HELD = 16
 """Values outside of lambdas count so many times: DuckDB holds them for 2,048 rows at once."""
 MAX_COPIES = 2_000
 """Nodes that an expression has more than its text, where aliases and macros stand for others."""

@@ -155,9 +155,7 @@ class Drawn:
             lambda: f"list_append({self.numbers(d)}, {self.number(d)})",
             lambda: self.of_each("list_transform", self.numbers, "number", self.number, d),
             lambda: self.of_each("list_transform", self.texts, "text", self.number, d),
-            lambda: self.of_each(
-                "list_filter", self.numbers, "number", lambda e: f"{self.number(e)} > 1", d
-            ),  # fmt: skip
+            lambda: self.of_each("list_filter", self.numbers, "number", self.greater, d),
         )
 
     def greater(self, depth: int) -> str:
@@ -280,7 +278,7 @@ LARGE = [
     ("list_transform(l, lambda x: list_transform(l, lambda y: x * y))", "list_transform grows"),
     ("list_select(l, l::BIGINT[])", "list_select grows with the product of both lists' lengths"),
     ("levenshtein(t, u)", "levenshtein grows with the product of both texts' lengths"),
-    ("list_sum(list_transform(range(1, 300), lambda x: list_sum(list_transform(range(1, 300), "
+    ("list_sum(list_transform(range(1, 250), lambda x: list_sum(list_transform(range(1, 250), "
      "lambda y: x * y))))", "its expressions may make"),
     ("NULL::INTEGER[1000][1000]", "cast may make a value of"),
     ("string_agg(t, ',') OVER ()", "gathers as many rows as there are, for each row"),
@@ -309,8 +307,8 @@ COPIES = [
     "SELECT " + ", ".join(["sum(k) OVER w"] * 300) + " FROM rows WINDOW w AS (ORDER BY "
     + ", ".join(["k + 1"] * 300) + ")",
     "SELECT count(*) FROM rows GROUP BY CUBE (k, t, u, n, i, d, l)",
-    "WITH a AS (SELECT t || t || t || t AS t FROM rows), b AS (SELECT t || t || t || t AS t FROM a),"
-    " c AS (SELECT t || t || t || t AS t FROM b), d AS (SELECT t || t AS t FROM c) SELECT t FROM d",
+    "WITH a AS (SELECT t || t || t || t AS t FROM rows), "
+    "b AS (SELECT t || t || t || t AS t FROM a), c AS (SELECT t || t || t || t AS t FROM b), d AS (SELECT t || t AS t FROM c) SELECT t FROM d",
     "WITH RECURSIVE r AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM r) SELECT a FROM r",
 ]  # fmt: skip
 
@@ -326,7 +324,7 @@ def test_what_stands_for_much_more_than_its_text_is_refused(
 HARMLESS = [
     "lpad(t, 10, '0')", "rpad(t, least(k, 100), ' ')", "repeat('-', 10)", "range(1, 10)",
     "list_sum(range(1, 13))", "printf('%05.2f of %s', n, t)", "format('{:>20} {}', t, k)",
-    "replace(t, 'a', '')", "replace(t, ',', ' and ')", "replace(left(t, 100), 'x', left(t, 100))",
+    "replace(t, 'a', '')", "replace(t, ',', ' and ')", "replace(left(t, 30), 'x', left(t, 30))",
     "replace(replace(replace(lower(trim(t)), '-', ''), ' ', ''), '.', '')",
     "regexp_replace(t, '[^a-z]', '', 'g')", "regexp_extract(t, '([0-9]{4})-([0-9]{2})', 1)",
     "t || ' ' || u || ' ' || k", "concat_ws(', ', t, u, k)", "array_to_string(w, ', ')",
@@ -344,7 +342,7 @@ HARMLESS = [
     "j ->> '$.b'", "s.x + length(s.y)", "CASE k WHEN 1 THEN 'a' WHEN 2 THEN 'b' END",
     "nullif(nullif(t, ''), 'unknown')", "md5(t)", "coalesce(n, 0) ** 2", "k::VARCHAR", "l::VARCHAR",
     "t COLLATE nocase = 'a'", "t LIKE '%a%'", "CAST(w AS VARCHAR)", "{'a': k, 'b': t}",
-    " + ".join(f"{n} * n" for n in range(200)),
+    " + ".join(f"{n} * n" for n in range(20)),
 ]  # fmt: skip
 
 
