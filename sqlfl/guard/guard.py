@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -49,7 +49,8 @@ from sqlfl.guard.records import Records
 from sqlfl.guard.runs import GovernedRun, Serve, Slots
 from sqlfl.guard.scopes import ASK, Column, Table, unknown
 from sqlfl.guard.tree import Reading
-from sqlfl.options.policies import NEVER, within
+from sqlfl.guard.trial import Trial, Tried, named_columns
+from sqlfl.options.policies import NEVER, TrainingPolicy, within
 from sqlfl.request import (
     REFUSED,
     WAITING,
@@ -88,7 +89,7 @@ class Guard:
     analyst : who uses the coordinator; empty where it does not say. `ends` forgets a run, `stop`
     ends what is being answered, from another thread; `blocks` are the runs that the coordinator has
     blocks of. `store` : of the party's store, where its owner may keep policies and all records.
-    `required` : without a policy nothing is served.
+    `required` : without a policy nothing is served. `trial` : where queries are evaluated first.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ class Guard:
         store: Records | None = None,
         *,
         required: bool = False,
+        trial: Trial | None = None,
     ) -> None:
-        self._required = required
+        self._required, self._trial = required, trial
         self._con, self._analyst, self._ends, self._slots = con, analyst, ends, slots
         self._place = current_place(con)
         self._home = Home(Records(con, self._place[0]), store)
@@ -295,6 +297,31 @@ class Guard:
         for column in sorted({*every, *reading.filters, *reading.links}):
             if not ruling.may_any(column):
                 raise unknown(column.name)
+        rules = strictest_of(ruling, None)
+        self._try((select,), self._named([reading], ruling), rules, run=False)
+
+    def _named(
+        self, readings: Iterable[Reading], ruling: Ruling
+    ) -> Mapping[Table, tuple[str, ...]]:
+        """Columns that these name, by their tables; of a table without any some granted one."""
+        reads: set[Column] = set()
+        for reading in readings:
+            reads |= reading.named | reading.links | reading.filters.keys()
+            reads.update(*(output.reads for output in reading.outputs))
+            for table in reading.tables - {column.table for column in reads}:
+                reads.add(Column(table, min(ruling.columns(table))))
+        return named_columns(reads)
+
+    def _try(
+        self,
+        texts: tuple[str, ...],
+        columns: Mapping[Table, tuple[str, ...]],
+        rules: TrainingPolicy,
+        *,
+        run: bool = True,
+    ) -> None:
+        if self._trial is not None:
+            self._trial.check(self._con, Tried(self._place, texts, columns, run), rules)
 
     # -- a run ------------------------------------------------------------------------------------
 
@@ -362,8 +389,9 @@ class Guard:
             *(found.tables[item.slot] for item in found.slots if item.features),
             *(self._models.tables(model) for model in warm),
         )
+        read_ = [reading for own in found.readings.values() for reading in own]
         self._proposals[propose.run] = Proposal(
-            ruling, run, propose, told, views, asked, keys, trained
+            ruling, run, propose, told, views, asked, keys, trained, self._named(read_, ruling)
         )
         return ms.Proposed(propose.run, propose.slot, verdicts_to_json(()))
 
@@ -438,6 +466,7 @@ class Guard:
                 self._governance.begin(
                     request.run, self._analyst, proposal.digest, run.every.runs_per_day
                 )
+            self._try(tuple(request.fragments), proposal.columns, run.every)
             reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             # of the rows as they are now; nothing has left

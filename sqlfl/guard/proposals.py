@@ -40,6 +40,8 @@ class Proposal:
     """What identifies rows of tables whose labels are noised, as their owner says."""
     trained: frozenset[Table]
     """What a model of the run has features of."""
+    columns: Mapping[Table, tuple[str, ...]]
+    """What its fragments name."""
 
     @property
     def told(self) -> str:

@@ -14,6 +14,7 @@ from sqlfl.errors import EvaluationError, ForgottenError, InternalError, ModelEr
 from sqlfl.guard.guard import Guard
 from sqlfl.guard.keeping import Sent
 from sqlfl.guard.records import Records
+from sqlfl.guard.trial import Trial, Workers
 from sqlfl.methods.configuration import Configuration
 from sqlfl.models.towers import TowerShape
 from sqlfl.party import limits, looks
@@ -59,8 +60,9 @@ class PartyClient(Server):
     never used to run anything. `instance` tells its instance of DuckDB from those of the party's
     other clients; None where there are none. `observers` are told of what is run. `store` is where
     its owner may keep policies, apart from the tables; without any nothing is served where they are
-    `required`. With `client.combined` it answers the party all that it is asked, and says to others
-    only what `APART` has. Raises PartyError where `con` is closed.
+    `required`. `workers` evaluate queries first, where policies govern them. With
+    `client.combined` it answers the party all that it is asked, and says to others only what
+    `APART` has. Raises PartyError where `con` is closed.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class PartyClient(Server):
         store: Records | None = None,
         *,
         required: bool = False,
+        workers: Workers | None = None,
     ) -> None:
         super().__init__(client, secrets.federation, observers)
+        self._trial = None if workers is None else Trial(workers)
         self._secrets = secrets
         self._instance = instance
         self._runs: dict[str, RunState] = {}
@@ -88,7 +92,14 @@ class PartyClient(Server):
         try:
             self._cursors = Cursors(con)
             told = str(client), analyst, self._end, self.interrupt, slots
-            self._guard = Guard(con, *told, lambda: self._blocks.runs, store, required=required)
+            self._guard = Guard(
+                con,
+                *told,
+                lambda: self._blocks.runs,
+                store,
+                required=required,
+                trial=self._trial,
+            )
         except duckdb.ConnectionException as error:
             raise PartyError(str(client), "its connection is closed") from error
         self._masking.check_peers = self._guard.check_peers
@@ -96,6 +107,8 @@ class PartyClient(Server):
     def interrupt(self) -> None:
         super().interrupt()
         self._cursors.interrupt()
+        if self._trial is not None:
+            self._trial.interrupt()
 
     @property
     def secret(self) -> bytes:

@@ -25,6 +25,7 @@ from sqlfl.errors import Error, PolicyError, WireError
 from sqlfl.files import Connection
 from sqlfl.guard.homes import Home
 from sqlfl.guard.records import Records
+from sqlfl.guard.trial import Workers
 from sqlfl.interrupts import AGAIN
 from sqlfl.party.observers import Observers
 from sqlfl.party.party import PartyClient, Secrets
@@ -87,6 +88,7 @@ class Host:
         self._busy: Counter[PartyClient] = Counter()
         """How many requests each is at."""
         self._coordinator, self._session = "", ""
+        self._workers = Workers()
 
     def __enter__(self) -> Host:
         with ExitStack() as stack:
@@ -98,6 +100,7 @@ class Host:
                 log.warning("%s", text, extra={"party": self.client.party})
             if not self._open:
                 self._check_governed(self._place)
+                self._workers.warm()
             stack.pop_all()
         return self
 
@@ -110,6 +113,7 @@ class Host:
         with ExitStack() as stack:
             for con in self._attachment.opened:
                 stack.callback(con.close)
+            stack.callback(self._workers.close)
             self._retire()
 
     def welcome(self, coordinator: str, session: str) -> str:
@@ -216,6 +220,7 @@ class Host:
             analyst,
             place.records,
             required=not self._open,
+            workers=self._workers,
         )
 
     def _check_governed(self, place: Place) -> None:
