@@ -308,7 +308,8 @@ COPIES = [
     + ", ".join(["k + 1"] * 300) + ")",
     "SELECT count(*) FROM rows GROUP BY CUBE (k, t, u, n, i, d, l)",
     "WITH a AS (SELECT t || t || t || t AS t FROM rows), "
-    "b AS (SELECT t || t || t || t AS t FROM a), c AS (SELECT t || t || t || t AS t FROM b), d AS (SELECT t || t AS t FROM c) SELECT t FROM d",
+    "b AS (SELECT t || t || t || t AS t FROM a), c AS (SELECT t || t || t || t AS t FROM b), "
+    "d AS (SELECT t || t AS t FROM c) SELECT t FROM d",
     "WITH RECURSIVE r AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM r) SELECT a FROM r",
 ]  # fmt: skip
 
