@@ -4,6 +4,8 @@ python benchmarks/guard.py [--rows 1000000] [--turns 21]
 
 Told are medians: milliseconds of a TRAIN without a policy and what a policy adds, of an EVALUATE
 likewise, what it adds to an epoch, and the time in which a party finds that there is no policy.
+Of a remote party also how long a worker process takes that evaluates the query first, where one is
+begun ahead: a statement there takes as much longer.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import duckdb
 import sqlfl
 from sqlfl.guard.governance import Governance
 from sqlfl.guard.records import Records
+from sqlfl.guard.trial import Trial, Tried, Workers
+from sqlfl.options.policies import TrainingPolicy
 
 PATIENTS = """CREATE TABLE patients AS SELECT i AS pid, 20 + i * i % 60 AS age, sin(i) AS bmi,
   'w' || i % 9 AS ward, i % 3 + sin(i * i) AS days FROM range({rows}) AS r(i)"""
@@ -70,6 +74,10 @@ def main() -> None:
             epochs = [(median(_epochs(free)), median(_epochs(ruled))) for _ in range(given.turns)]
             ratio = median(b / a for a, b in epochs)
             print(f"{rows:>9,} rows, an epoch: {1e3 * epochs[0][0]:.2f} ms, times {ratio:.3f}")
+        for run in (True, False):
+            spent = [1e3 * own for own in _trials(rows, given.turns, run=run)]
+            what = "evaluates" if run else "binds"
+            print(f"{rows:>9,} rows, a worker {what} the query in {median(spent):.1f} ms")
     with closing(duckdb.connect()) as con:
         con.execute(PATIENTS.format(rows=10))
         governance = Governance(Records(con, "memory"))
@@ -79,6 +87,21 @@ def main() -> None:
             governance.ruling("acme")
             spent.append(time.perf_counter() - began)
         print(f"no policy is found in {1e3 * median(spent):.3f} ms")
+
+
+def _trials(rows: int, turns: int, *, run: bool) -> Iterator[float]:
+    """Seconds of each trial of a query over the patients."""
+    text = "SELECT p.age, p.bmi, p.ward, p.days, p.pid FROM patients AS p"
+    columns = {("memory", "main", "patients"): ("age", "bmi", "days", "pid", "ward")}
+    tried = Tried(("memory", "main"), (text,), columns, run)
+    with closing(duckdb.connect()) as con, closing(Workers()) as workers:
+        con.execute(PATIENTS.format(rows=rows))
+        workers.warm()
+        for _ in range(turns):
+            time.sleep(1.0)  # until the next worker waits
+            began = time.perf_counter()
+            Trial(workers).check(con, tried, TrainingPolicy(memory=1 << 30))
+            yield time.perf_counter() - began
 
 
 def _epochs(fed: sqlfl.Federation) -> list[float]:

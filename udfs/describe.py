@@ -144,7 +144,12 @@ def describe(con: sql.Connection, select: str) -> tuple[Column, ...]:
     Raises ModelError if the text is not one SELECT, duckdb.Error if it cannot be bound.
     """
     query = exp.Describe(this=sql.verbatim(con, select))
-    return tuple(Column(row[0], _type(row[1])) for row in sql.fetch(con, query))
+    return described((row[0], row[1]) for row in sql.fetch(con, query))
+
+
+def described(rows: Iterable[tuple[str, str]]) -> tuple[Column, ...]:
+    """Columns of names and types as DuckDB describes them."""
+    return tuple(Column(name, _type(kind)) for name, kind in rows)
 
 
 def types_of(con: sql.Connection, table: tuple[str, str, str]) -> dict[str, str]:

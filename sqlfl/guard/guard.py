@@ -50,7 +50,7 @@ from sqlfl.guard.runs import GovernedRun, Serve, Slots
 from sqlfl.guard.scopes import ASK, Column, Table, unknown
 from sqlfl.guard.tree import Reading
 from sqlfl.guard.trial import Trial, Tried, named_columns
-from sqlfl.options.policies import NEVER, TrainingPolicy, within
+from sqlfl.options.policies import NEVER, within
 from sqlfl.request import (
     REFUSED,
     WAITING,
@@ -66,7 +66,7 @@ from sqlfl.schema import (
     specifications_from_json,
 )
 from sqlfl.udfs import sql
-from sqlfl.udfs.describe import current_place
+from sqlfl.udfs.describe import current_place, described
 
 T = TypeVar("T")
 MOST_FRAGMENTS = 256
@@ -165,8 +165,7 @@ class Guard:
             case ms.ListTables():
                 return self._listed(request, answer, ruling)
             case ms.Describe():
-                self._check_bound(request.select, ruling)
-                return self._bound(lambda: answer(request))
+                return self._described(request, answer, ruling)
             case ms.Propose():
                 return self._proposed(request, ruling)
             case ms.Prepare():
@@ -287,18 +286,22 @@ class Guard:
         listing = Listing(own, tuple(kept), told.fleeting, governed=True)
         return replace(reply, tables=listing_to_json(listing))
 
-    def _check_bound(self, select: str, ruling: Ruling) -> None:
+    def _described(self, request: ms.Describe, answer: Serve, ruling: Ruling) -> ms.Message:
         """It is not run: each column must be granted for something, and it reads a table."""
         with closing(sql.cursor(self._con)) as cursor:
-            reading = self._reader.read(cursor, select, ruling)
+            reading = self._reader.read(cursor, request.select, ruling)
         if not reading.tables:
             raise PolicyError("a query that reads no table that is granted", hint=ASK)
         every = {c for output in reading.outputs for c in output.reads}
         for column in sorted({*every, *reading.filters, *reading.links}):
             if not ruling.may_any(column):
                 raise unknown(column.name)
-        rules = strictest_of(ruling, None)
-        self._try((select,), self._named([reading], ruling), rules, run=False)
+        if self._trial is None:
+            return self._bound(lambda: answer(request))
+        tried = Tried(self._place, (request.select,), self._named([reading], ruling), run=False)
+        columns = described(self._trial.describe(self._con, tried, strictest_of(ruling, None)))
+        names, types = tuple(c.name for c in columns), tuple(c.type for c in columns)
+        return ms.Columns(request.run, request.slot, names, types)
 
     def _named(
         self, readings: Iterable[Reading], ruling: Ruling
@@ -311,17 +314,6 @@ class Guard:
             for table in reading.tables - {column.table for column in reads}:
                 reads.add(Column(table, min(ruling.columns(table))))
         return named_columns(reads)
-
-    def _try(
-        self,
-        texts: tuple[str, ...],
-        columns: Mapping[Table, tuple[str, ...]],
-        rules: TrainingPolicy,
-        *,
-        run: bool = True,
-    ) -> None:
-        if self._trial is not None:
-            self._trial.check(self._con, Tried(self._place, texts, columns, run), rules)
 
     # -- a run ------------------------------------------------------------------------------------
 
@@ -466,7 +458,9 @@ class Guard:
                 self._governance.begin(
                     request.run, self._analyst, proposal.digest, run.every.runs_per_day
                 )
-            self._try(tuple(request.fragments), proposal.columns, run.every)
+            if self._trial is not None:
+                tried = Tried(self._place, tuple(request.fragments), proposal.columns, run=True)
+                self._trial.check(self._con, tried, run.every)
             reply = self._bound(lambda: answer(with_marks(self._con, request, run.parts)))
             assert isinstance(reply, ms.Prepared)
             # of the rows as they are now; nothing has left

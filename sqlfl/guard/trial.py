@@ -1,9 +1,9 @@
 """Queries of an analyst elsewhere run in a process of their own first, in bounded memory and time.
 
 No interrupt ends one call of a function in DuckDB, and `memory_limit` does not count what such a
-call allocates. So a remote party first lets a worker process evaluate the fragments of a run, or
-bind the SELECT of a Describe, over the columns that they name. What the worker cannot do within the
-policy's `memory` and `seconds` never reaches the party's own process.
+call allocates. So a remote party first lets a worker process evaluate the fragments of a run, over
+the columns that they name: what the worker cannot do within the policy's `memory` and `seconds`
+never reaches the party's own process. A SELECT that is to be described is bound there alone.
 """
 
 from __future__ import annotations
@@ -106,9 +106,24 @@ class Trial:
                     process.kill()
                     cursor.interrupt()
 
+    def describe(
+        self, con: sql.Connection, tried: Tried, rules: TrainingPolicy
+    ) -> tuple[tuple[str, str], ...]:
+        """Return names and types of the columns of the one text, which is not run. Raises Error as
+        `check`, and where the text has a constant that cannot be."""
+        reply = self._reply(con, tried, rules)
+        if reply.get("failure") == "query":
+            # made of what the analyst has written: there are no rows
+            raise Error(f"its database cannot bind what it was asked: {reply['text']}")
+        return tuple((name, kind) for name, kind in reply["columns"])
+
     def check(self, con: sql.Connection, tried: Tried, rules: TrainingPolicy) -> None:
         """Raise PolicyError where a worker cannot evaluate the texts within the rules, Error where
-        it was interrupted, or cannot bind them."""
+        it was interrupted, or cannot bind them. What fails on a value is left to the party, which
+        says where that is."""
+        self._reply(con, tried, rules)
+
+    def _reply(self, con: sql.Connection, tried: Tried, rules: TrainingPolicy) -> dict[str, Any]:
         process = self._workers.take()
         with closing(sql.cursor(con)) as cursor:
             with self._lock:
@@ -136,6 +151,8 @@ class Trial:
                 "its database cannot bind what it was asked, though all of it is granted: an "
                 "expression does not fit the types of its columns"
             )
+        assert reply is not None
+        return reply
 
 
 def _begun() -> subprocess.Popen[bytes]:

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def answered(request: dict[str, Any], source: IO[bytes]) -> dict[str, Any]:
-    """What became of the queries: `rows` of each, or the kind of failure."""
+    """What became of the queries: nothing, `columns` of one that is bound, or the `failure`."""
     con = duckdb.connect(":memory:", config={"threads": request["threads"]})
     con.execute("SET temp_directory = ''")
     if request["zone"]:
@@ -55,14 +55,21 @@ def answered(request: dict[str, Any], source: IO[bytes]) -> dict[str, Any]:
         con.execute(f"SET memory_limit = '{memory}B'")
         _bound_address_space(request["memory"])
     try:
-        return {"rows": [_rows(con, text, run=request["run"]) for text in request["texts"]]}
+        if not request["run"]:
+            (text,) = request["texts"]
+            rows = con.execute(f"DESCRIBE {text}").fetchall()
+            return {"columns": [row[:2] for row in rows]}
+        for text in request["texts"]:
+            _evaluate(con, text)
+        return {}
     except (MemoryError, pa.ArrowMemoryError, duckdb.OutOfMemoryException):
         return {"failure": "memory"}
     except (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException):
         return {"failure": "bind"}
     except duckdb.Error as error:
         out = any(said in str(error) for said in ("bad_alloc", "Out of Memory", "llocation fail"))
-        return {"failure": "memory" if out else "query"}
+        text = str(error).splitlines()[0]
+        return {"failure": "memory"} if out else {"failure": "query", "text": text}
 
 
 def _make_place(con: duckdb.DuckDBPyConnection, catalog: str, schema: str) -> None:
@@ -89,13 +96,10 @@ def _bound_address_space(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _rows(con: duckdb.DuckDBPyConnection, text: str, *, run: bool) -> int:
-    """Evaluate a query, whose rows are not kept; or bind it alone."""
-    if not run:
-        con.execute(f"DESCRIBE {text}")
-        return 0
-    reader = con.sql(text).to_arrow_reader(2048)
-    return sum(batch.num_rows for batch in reader)
+def _evaluate(con: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Evaluate a query, whose rows are not kept."""
+    for _ in con.sql(text).to_arrow_reader(2048):
+        pass
 
 
 if __name__ == "__main__":

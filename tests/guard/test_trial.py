@@ -16,7 +16,7 @@ import pytest
 from sqlfl import messages as ms
 from sqlfl.errors import Error, PolicyError
 from sqlfl.guard import measuring
-from sqlfl.guard.trial import Trial, Tried, Workers
+from sqlfl.guard.trial import Trial, Tried, Workers, end
 from sqlfl.options.policies import TrainingPolicy
 from sqlfl.party.party import PartyClient, Secrets
 from sqlfl.schema import Client
@@ -106,26 +106,37 @@ def test_a_worker_that_is_killed_ends_its_run_alone(
         assert isinstance(prepared(asking(other), KEYS, run="s"), ms.Prepared)
         assert not running.done()
         os.kill(process, signal.SIGKILL)
-        refused(running.result(60), "memory = '1000GB', and evaluating the query takes more")
+        refused(running.result(60), "memory = '1TB', and evaluating the query takes more")
         assert isinstance(asking(other)(ms.SendKeys("s", 0)), ms.JoinKeys)
     assert isinstance(prepared(asking(remote), KEYS, run="t"), ms.Prepared)
 
 
-def test_what_is_described_is_bound_there_first(
+def test_what_is_described_is_bound_there_alone(
     remote: PartyClient, clinic: duckdb.DuckDBPyConnection
 ) -> None:
     ruled(clinic, "memory = '100MB', seconds = 500")
-    select = "SELECT length(rpad('a', 500000000, 'b')) AS f, age FROM patients"
-    refused(asking(remote)(ms.Describe("", -1, select)), "memory = '100MB', and evaluating")
-    small = asking(remote)(ms.Describe("", -1, "SELECT age + 1 AS f FROM patients"))
-    assert isinstance(small, ms.Columns)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    select = "SELECT length(rpad('a', 800000000, 'b')) AS f, age FROM patients"
+    reply = asking(remote)(ms.Describe("", -1, select))
+    # DuckDB does not fold a constant for which there is no memory
+    assert isinstance(reply, ms.Columns)
+    assert (reply.names, reply.types) == (("f", "age"), ("BIGINT", "BIGINT"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
+    reply = asking(remote)(ms.Describe("", -1, "SELECT age + 'x'::INTEGER AS f FROM patients"))
+    assert isinstance(reply, ms.Failure)
+    assert "Could not convert string 'x' to INT32" in reply.text
 
 
 def trial(con: duckdb.DuckDBPyConnection, workers: Workers, text: str, *, run: bool = True) -> None:
     names = con.execute('SELECT name FROM pragma_table_info(\'hr."t ""x"\')').fetchall()
     columns = {("memory", "hr", 't "x'): tuple(name for (name,) in names)}
-    own = Tried(("memory", "main"), (text,), columns, run)
-    Trial(workers).check(con, own, TrainingPolicy(memory=200 << 20))
+    own, rules = Tried(("memory", "main"), (text,), columns, run), TrainingPolicy(memory=200 << 20)
+    if run:
+        Trial(workers).check(con, own, rules)
+    else:
+        found = Trial(workers).describe(con, own, rules)
+        described = con.execute(f"DESCRIBE {text}").fetchall()
+        assert [kind for _, kind in found] == [row[1] for row in described]
 
 
 @pytest.mark.parametrize("run", [True, False])
@@ -161,5 +172,5 @@ def test_no_process_stays(workers: Workers) -> None:
     assert spare is not None
     own.close()
     assert spare.poll() is not None
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    end(process)
+    assert process.returncode == -signal.SIGKILL
