@@ -190,6 +190,7 @@ _BY_RULE = {
 }
 _TIMES = {
     1: """
+        + - & | << >> xor ~
         concat || decode encode ltrim nullif overlay reverse rtrim trim from_base64 from_binary
         from_hex unbin unhex url_decode set_bit row struct_pack list_value list_pack array_value
         struct_extract struct_extract_at struct_insert struct_concat list_concat list_cat
@@ -200,7 +201,7 @@ _TIMES = {
         list_min list_mode map_extract map_extract_value element_at
         """,
     2: """
-        + - & | << >> xor ~ date_part datepart base64 to_base64 hex to_hex lower upper lcase
+        date_part datepart base64 to_base64 hex to_hex lower upper lcase
         ucase list_append list_prepend array_append array_prepend array_push_back
         array_push_front
         """,

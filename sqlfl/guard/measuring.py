@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
 import duckdb
@@ -65,11 +65,8 @@ def check_text(text: str, most: int) -> None:
     words more.
     """
     data = text.encode()
-    places = [start for start, kind in duckdb.tokenize(text)]
-    words = [
-        data[start:end].strip().lower()
-        for start, end in zip(places, [*places[1:], len(data)], strict=True)
-    ]
+    places = [*(start for start, _ in duckdb.tokenize(text)), len(data)]
+    words = [data[start:end].strip().lower() for start, end in pairwise(places)]
     if b"case" not in words and b"window" not in words:
         return
     copies = 0
@@ -316,7 +313,8 @@ class Measures:
             bits = name in ("BLOB", "BIT") or (name == "JSON" and child.kind != TEXT)
             found = child.times(8, OVERHEAD) if bits else _text(child)
             return replace(found, kind=TEXT, copies=child.copies + 1)
-        parts = _parts(target)
+        outer = target["children"][0] if _is_array(target) else target
+        parts = _parts(outer)
         found = child.times(FROM_TEXT * parts, _fixed(target))
         if parts == 1 and child.kind == _kind_of_node(target) and child.kind.endswith("[]"):
             found = child.times(1.0, _fixed(target))
@@ -629,6 +627,8 @@ class Measures:
         self._nodes += 1
         names = [folded(str(ref["column_names"][0])) for ref in _refs(nodes[1]["lhs"])]
         count = whole.times(1 / (NUMBER_SIZE if whole.kind == "number[]" else OVERHEAD), 1.0)
+        if nodes[0].get("function_name") in ("list_value", "list_pack"):
+            count = Size((float(len(nodes[0].get("arguments") or ())), 0.0))
         kind = _element(whole.kind)
         depth = len(self._lists) + 2
         element = SIMPLE if kind == NUMBER else Size((0.0,) * depth + (1.0,), kind)
@@ -677,6 +677,8 @@ def _summed(name: str, times: int, sizes: list[Size], names: int) -> Size:
     kinds = {size.kind for size in sizes}
     if kinds <= {NUMBER} and name in _OF_NUMBERS:
         return SIMPLE
+    if NUMBER in kinds and name in _OF_NUMBERS:
+        return largest(sizes).times(1, OVERHEAD)  # of many digits or bits, and no list
     if name in ("list_value", "list_pack", "array_value"):
         return total(sizes, OVERHEAD).of(_list_of(sizes))
     if name in _OF_TEXTS:
@@ -815,6 +817,12 @@ def _kind_of_node(target: Node) -> str:
     if name in ("list", "array") and children:
         return _kind_of_node(children[0]) + "[]"
     return kind_of_name(type_of(target))
+
+
+def _is_array(target: Node) -> bool:
+    children = target.get("children") or []
+    array = str(target.get("type_name")).lower() == "array"
+    return array and bool(children) and children[0].get("class") == "TYPE"
 
 
 def _parts(target: Node) -> float:

@@ -38,7 +38,7 @@ def answered(request: dict[str, Any], source: IO[bytes]) -> dict[str, Any]:
     con = duckdb.connect(":memory:", config={"threads": request["threads"]})
     con.execute("SET temp_directory = ''")
     if request["zone"]:
-        con.execute(f"SET TimeZone = '{request['zone']}'")
+        con.execute("SET TimeZone = '{}'".format(request["zone"].replace("'", "''")))
     try:
         for place in request["places"]:
             _make_place(con, *place)
