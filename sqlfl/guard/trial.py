@@ -29,6 +29,7 @@ from sqlfl.guard.scopes import Column, Table
 from sqlfl.interrupts import Stopped
 from sqlfl.options.policies import TrainingPolicy, written_size
 from sqlfl.udfs import sql
+from sqlfl.udfs.describe import use
 
 _PLAIN = (
     "BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
@@ -36,6 +37,8 @@ _PLAIN = (
 )  # fmt: skip
 """Types that Arrow carries as they are; others travel as text."""
 _ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+PATIENCE = 1.0
+"""Seconds for a process to end that was killed."""
 LESS = "ask for fewer rows or columns, or for shorter texts and lists; or ask its owner"
 
 
@@ -133,10 +136,11 @@ class Trial:
             finally:
                 with self._lock:
                     del self._running[process]
+                    stopped = process in self._stopped
+                    self._stopped.discard(process)
                 end(process)
         failure = "memory" if reply is None else reply.get("failure")
-        if reply is None and process in self._stopped:
-            self._stopped.discard(process)
+        if reply is None and stopped:
             raise Stopped("its work was interrupted")
         if failure == "memory":
             said = f"its worker process needs more memory than it has{_ended(process)}"
@@ -194,13 +198,17 @@ def _asked(
     try:
         _write(process.stdin, cursor, tried, rules)
         line = process.stdout.readline()
-    except (BrokenPipeError, duckdb.InterruptException):
-        return None
+    except (OSError, duckdb.Error):  # of a pipe whose reader has ended, too
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+            return None
+        raise
     found: dict[str, Any] | None = json.loads(line) if line else None
     return found
 
 
 def _write(stream: IO[bytes], cursor: sql.Connection, tried: Tried, rules: TrainingPolicy) -> None:
+    use(cursor, tried.place)
     kinds = {
         table: sql.types(cursor, _rows_of(table, names, {}))
         for table, names in tried.columns.items()
