@@ -12,6 +12,7 @@ from sqlfl.result import Result, table_to_html
 
 TITLES = {
     "query": "The query",
+    "database": "Differences between the databases of a party",
     "key": "Join keys, each by itself: rows that have a partner, and how many partners these have",
     "table": "Tables: rows that are in the join, and how often these are",
     "target": "The target",

@@ -35,6 +35,11 @@ class Error(Exception):
         self.message = self._printed(f"{self.message} ({words})")
         self.args = (self._text(),)
 
+    def advise(self, words: str) -> None:
+        """Add a sentence to the hint."""
+        self.hint = self._printed(words if self.hint is None else f"{self.hint}; {words}")
+        self.args = (self._text(),)
+
 
 class Warning(UserWarning):
     """What was done may not be what was meant: see the text. `warnings` of Python filters it."""

@@ -31,6 +31,7 @@ from sqlfl.planner.grammar.statements import (
     TuneModel,
 )
 from sqlfl.planner.query import types
+from sqlfl.planner.query.differences import differences
 from sqlfl.planner.query.items import Placed, placed
 from sqlfl.planner.query.rules import to_ucq
 from sqlfl.planner.query.ucq import NUMERIC, Ucq
@@ -261,17 +262,23 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
     if kind is not None:
         check_kind(kind, sql=statement.sql, span=kind.span)
     options = resolve_scoring(NUMBERS, {}, given, statement.sql)
-    ucq = to_ucq(
-        statement.query,
-        statement.sql,
-        catalog,
-        target=statement.target,
-        allow_cross_join=options.allow_cross_join,
-    )
+    unlike = differences(statement.query, statement.sql, catalog)
+    try:
+        ucq = to_ucq(
+            statement.query,
+            statement.sql,
+            catalog,
+            target=statement.target,
+            allow_cross_join=options.allow_cross_join,
+        )
+    except PlanError as error:
+        if unlike:
+            error.advise(f"databases differ: {'; '.join(each.text for each in unlike)}")
+        raise
     chosen = str(kind or "") or _kind_of(ucq)
     if statement.target is not None:
         check_target(ucq, chosen, statement.sql, statement.target.span)
-    return federated.plan(
+    plan = federated.plan(
         federated.CHECK,
         "",
         chosen,
@@ -283,6 +290,7 @@ def plan_check(statement: CheckQuery, catalog: Catalog, at: str | None = None) -
         look=look,
         governed=_governed(ucq, catalog),
     )
+    return replace(plan, differences=unlike)
 
 
 NUMBERS, CLASSES = "linear_regression", "softmax_regression"

@@ -25,6 +25,7 @@ from sqlfl.planner.protocol.phases import protocol, rounds_of
 from sqlfl.planner.protocol.requests import request_of
 from sqlfl.planner.protocol.secure import secret_kinds, secured
 from sqlfl.planner.protocol.sizes import Size, Symbol
+from sqlfl.planner.query.differences import Difference
 from sqlfl.planner.query.emit import mapping_query
 from sqlfl.planner.query.ucq import Fragment, Slot, Ucq
 from sqlfl.privacy.protection import Protection, protection_of
@@ -82,6 +83,8 @@ class FederatedPlan:
     """Clients may be asked which of their rows have equal features, to train them as one."""
     fleeting: Mapping[Client, str] = field(default_factory=lambda: MappingProxyType({}))
     """Clients that draw noised labels anew in each session, and why ('is in memory')."""
+    differences: tuple[Difference, ...] = ()
+    """Of CHECK: what the databases of a party have unlike in the tables of the query."""
     notes: tuple[str, ...] = ()
     """What is to be said beside the result."""
     look: Look | None = None

@@ -18,6 +18,9 @@ from sqlfl.transforms import Transform
 
 CLIENT_MARK = "sqlfl_client"
 """Key in the meta of a subquery: the client whose tables it reads."""
+UNLIKE = "sqlfl_unlike"
+"""Key in the meta of a column of a source: a party's databases have it in types that no one type
+holds."""
 PRESENT = "sqlfl_present"
 """A column that relations may have: true in their rows, NULL in those that a LEFT JOIN adds."""
 

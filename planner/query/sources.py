@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 
 from sqlfl.errors import LostError, PartyError, PlanError
+from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.spans import plan_error, span_of
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query.columns import distinct, with_column_aliases
@@ -18,6 +19,7 @@ from sqlfl.planner.query.names import Tables
 from sqlfl.planner.query.nulls import typed
 from sqlfl.planner.query.push import Pusher
 from sqlfl.planner.query.relations import (
+    UNLIKE,
     Block,
     Branch,
     Group,
@@ -28,6 +30,7 @@ from sqlfl.planner.query.relations import (
     Term,
     column,
 )
+from sqlfl.planner.query.types import NULL_TYPE, normal, union_type
 from sqlfl.schema import Client, Table, folded
 
 ROWID = "rowid"
@@ -58,16 +61,17 @@ class Sources:
     ) -> tuple[Relation, tuple[Output, ...]]:
         """`types` are of each part, by the columns' names in lower case."""
         id_ = self.fresh("#")
+        wanted = {n: union_type(tuple(own.get(folded(n), "") for own in types)) for n in columns}
         branches = tuple(
             Branch(
-                c,
-                (s,),
+                client,
+                (source,),
                 {
-                    (id_, folded(n)): typed(column(n, s.id), [own.get(folded(n), "")])
+                    (id_, folded(n)): _united(n, source.id, own.get(folded(n), ""), wanted[n])
                     for n in columns
                 },
             )
-            for (c, s), own in zip(parts, types, strict=True)
+            for (client, source), own in zip(parts, types, strict=True)
         )
         outputs = tuple(
             Output(n, Term(typed(column(n, id_), [own.get(folded(n), "") for own in types]), span))
@@ -167,6 +171,20 @@ class Sources:
             query,
             "SELECT ... FROM party.table, with joins and UNION ALL",
         )
+
+
+def _united(name: str, source: str, own: str, wanted: str | None) -> exp.Expr:
+    """A column of one of a party's databases, cast to the type that it has over all of them.
+
+    Without that `x // 2` would mean another division in each database. Where there is no such type
+    (`wanted` is None), the column is marked: only a cast of the query's own may read it.
+    """
+    found = typed(column(name, source), [own])
+    if wanted is None:
+        found.meta[UNLIKE] = True
+        return found
+    same = not own or own == NULL_TYPE or normal(own) == normal(wanted)
+    return found if same else build.cast(found, wanted)
 
 
 def _hidden(found: list[tuple[Client, Table]]) -> tuple[str, ...]:

@@ -168,6 +168,9 @@ def _union_pair(left: str, right: str) -> str | None:
         return left
     if is_text(left) != is_text(right):
         return None
+    if left.endswith("[]") and right.endswith("[]"):
+        element_type = union_type((left[:-2], right[:-2]))
+        return None if element_type is None else f"{element_type}[]"
     widths = {array_width(left), array_width(right)}
     if widths != {None}:
         if len(widths) > 1 or None in widths:

@@ -7,12 +7,25 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from sqlfl.errors import PlanError
 from sqlfl.planner.grammar import build
+from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import to_sql
 from sqlfl.planner.query import types
 from sqlfl.planner.query.draft import Draft
 from sqlfl.planner.query.fusion import Groups
-from sqlfl.planner.query.relations import Block, Branch, Equality, Output, Relation, Term, ids_of
+from sqlfl.planner.query.relations import (
+    UNLIKE,
+    Block,
+    Branch,
+    Equality,
+    Output,
+    Relation,
+    Term,
+    column,
+    ids_of,
+    substitute,
+)
 from sqlfl.planner.query.scalars import SCALAR, UNBOUND, Asker
 from sqlfl.planner.query.ucq import ARRAY
 from sqlfl.schema import folded
@@ -20,13 +33,13 @@ from sqlfl.schema import folded
 
 def unify_branches(draft: Draft) -> Draft:
     """A column of a union has one type: branches of another type are cast to it."""
+    for block in draft.blocks:
+        _check_unlike(draft, block)
     return draft.each_block(lambda block: _unified(draft, block))
 
 
 def _unified(draft: Draft, block: Block) -> Block:
-    terms = [*block.tree.terms(), *(o.term for o in (*block.outputs, *block.identifiers))]
-    terms += [condition for _, condition in block.kept]
-    terms += [side for e in block.equalities for side in e.terms]
+    terms = _terms(block)
     relations = []
     for relation in block.relations:
         if len(relation.branches) > 1:
@@ -40,6 +53,80 @@ def _unified(draft: Draft, block: Block) -> Block:
     return replace(block, relations=tuple(relations))
 
 
+def _terms(block: Block) -> list[Term]:
+    terms = [*block.tree.terms(), *(o.term for o in (*block.outputs, *block.identifiers))]
+    terms += [condition for _, condition in block.kept]
+    return [*terms, *(side for e in block.equalities for side in e.terms)]
+
+
+def _check_unlike(draft: Draft, block: Block) -> None:
+    """PlanError for what reads a column whose types differ between a party's databases, but for a
+    cast to one type and IS NULL: `x > '5'` compares texts in one and numbers in the other."""
+    marked = (
+        node.meta_get(UNLIKE)
+        for relation in block.relations
+        for branch in relation.branches
+        for expression in branch.columns.values()
+        for node in expression.find_all(exp.Column)
+    )
+    if not any(marked):
+        return
+    for number in range(max(len(relation.branches) for relation in block.relations)):
+        branches = [r.branches[min(number, len(r.branches) - 1)] for r in block.relations]
+        columns = {key: e for branch in branches for key, e in branch.columns.items()}
+        over = [(t, substitute(t.expression, columns)) for t in _terms(block)]
+        over += [(f, f.expression) for branch in branches for f in branch.filters]
+        for term, expression in over:
+            for node in expression.find_all(exp.Column):
+                if node.meta_get(UNLIKE) and not _is_typed(node):
+                    raise _unlike(draft, block, node, term.span)
+
+
+def _is_typed(column: exp.Column) -> bool:
+    """Whether the type of what reads the column does not depend on the column's."""
+    parent = column.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    null = isinstance(parent, exp.Is) and isinstance(parent.expression, exp.Null)
+    return null or isinstance(parent, exp.Cast)
+
+
+def _unlike(draft: Draft, block: Block, node: exp.Column, span: Span | None) -> PlanError:
+    """The error for a column of a source that the databases of its party type unlike."""
+    relation, own, place = next(
+        (relation, branch, place)
+        for relation in block.relations
+        for branch in relation.branches
+        for place, source in enumerate(branch.sources)
+        if source.id == node.table
+    )
+    path = own.sources[place].path
+    peers = [b for b in relation.branches if [s.path for s in b.sources[place:]][:1] == [path]]
+    found = []
+    for branch in peers:
+        term = Term(column(node.name, branch.sources[place].id), span)
+        found += draft.types(replace(relation, branches=(branch,)), [term])[0]
+    whole = replace(relation, branches=tuple(peers))
+    return _conflict(draft, whole, node.name, span, tuple(found))
+
+
+def _conflict(
+    draft: Draft, relation: Relation, name: str, span: Span | None, found: tuple[str, ...]
+) -> PlanError:
+    left, right = types.first_conflict(found)
+    places = [relation.branches[i].client for i in (left, right)]
+    wanted = next((t for t in found if not types.is_text(t)), "VARCHAR")
+    hint = "cast it to one type in each part of the union"
+    if len(relation.parties) == 1:
+        hint = f"cast it wherever the query reads it: {name}::{wanted}"
+    return draft.error(
+        f"column {name} of {relation.name} is {found[left]} at {places[0]} and {found[right]} at "
+        f"{places[1]}",
+        span,
+        hint,
+    )
+
+
 def _unified_relation(
     draft: Draft, relation: Relation, used: dict[tuple[str, str], Term]
 ) -> Relation:
@@ -48,14 +135,10 @@ def _unified_relation(
     for (key, term), branch_types in zip(used.items(), found, strict=True):
         wanted = types.union_type(branch_types)
         if wanted is None:
-            left, right = types.first_conflict(branch_types)
-            places = [relation.branches[i].client for i in (left, right)]
-            raise draft.error(
-                f"column {term.expression.name} of {relation.name} is {branch_types[left]} at "
-                f"{places[0]} and {branch_types[right]} at {places[1]}",
-                term.span,
-                "cast it to one type in each part of the union",
-            )
+            if all(columns[key].meta_get(UNLIKE) for columns in casts):
+                continue  # only casts read it
+            name = relation.branches[0].columns[key].name or term.expression.name
+            raise _conflict(draft, relation, name, term.span, branch_types)
         for columns, own in zip(casts, branch_types, strict=True):
             if types.normal(own) != types.normal(wanted) and own != types.NULL_TYPE:
                 columns[key] = build.cast(columns[key], wanted)

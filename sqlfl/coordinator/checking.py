@@ -46,6 +46,7 @@ SCHEMA = pa.schema([
 ])  # fmt: skip
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "query": ("rows",),
+    "database": ("table", "name", "kind"),
     "key": ("table", "name", "rows", "matched", "fan_out", "fan_out_p99", "fan_out_max"),
     "table": ("table", "rows", "matched", "fan_out", "fan_out_p99", "fan_out_max"),
     "target": ("name", "kind", "rows", "share", "low", "high", "mean"),
@@ -62,7 +63,7 @@ Row = dict[str, Any]
 
 
 def check(plan: FederatedPlan, channel: Channel, run: str, said: Scoring) -> pa.Table:
-    """A row for the query, each side of each join key, each table, class and feature."""
+    """A row for the query, each difference of databases, side of a key, table, class, feature."""
     seen: dict[int, SlotCodes] = {}
     joined = prepare(plan, channel, run, said.tell, seen=seen.update)
     target = None
@@ -72,6 +73,7 @@ def check(plan: FederatedPlan, channel: Channel, run: str, said: Scoring) -> pa.
     profiles = _profiles(plan, joined, target, channel, run)
     rows = [
         _of_query(plan, joined),
+        *_of_databases(plan),
         *_of_keys(plan, seen),
         *(_of_table(plan, slot, joined, seen[slot.index]) for slot in plan.ucq.slots),
         *([] if target is None else _of_target(plan, joined, target)),
@@ -88,6 +90,14 @@ def check(plan: FederatedPlan, channel: Channel, run: str, said: Scoring) -> pa.
 def _of_query(plan: FederatedPlan, joined: Joined) -> Row:
     finding = few_rows(joined) or growth(plan, joined)
     return {"part": "query", "name": "joined rows", "rows": joined.total, "finding": finding}
+
+
+def _of_databases(plan: FederatedPlan) -> list[Row]:
+    """Tables, columns and types that not all databases of a party share."""
+    return [
+        {"part": "database", "table": d.table, "name": d.column, "kind": d.found, "finding": d.text}
+        for d in plan.differences
+    ]
 
 
 def _of_keys(plan: FederatedPlan, seen: Mapping[int, SlotCodes]) -> list[Row]:
