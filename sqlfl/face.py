@@ -62,9 +62,10 @@ class Face(ABC):
     def _pause(self, seconds: float) -> None:
         """Let time pass, in which other threads may run statements."""
 
-    def sql(self, text: str, parameters: Values = None) -> Result:
+    def sql(self, text: str | bytes, parameters: Values = None) -> Result:
         """Run a statement (see docs/statements.md), or several with `;` between; the last's result.
 
+        text : the bytes of a file too, in UTF-8, or in UTF-16 or UTF-32 with a byte order mark.
         parameters : a list with the values of `?` or `$1`, or a dict with those of `$name`, which
             stand in the text where a literal may (docs/python.md).
 

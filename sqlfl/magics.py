@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlfl.completion import Names, completions
 from sqlfl.errors import Error, nearest
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.result import Result
 from sqlfl.session import Federation
 
@@ -159,7 +160,7 @@ def read(line: str, cell: str | None, namespace: Mapping[str, Any]) -> Request:
         if alone or (not arrow and isinstance(namespace.get(word[1]), Federation)):
             given["fed"] = word[1]
             line = line[word.end() :]
-    text = line if cell is None else f"{line}\n{cell}"
+    text = decoded(line if cell is None else f"{line}\n{cell}")
     if "into" not in given and (arrow_of := _ARROW.match(text)):
         given["into"] = arrow_of[1]
         text = " " * arrow_of.end() + text[arrow_of.end() :]

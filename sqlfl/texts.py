@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from sqlfl.errors import Error, ParseError, StatementError
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.dialect import parse, split
 from sqlfl.planner.grammar.parameters import NO_NAME, Filled, fill
 from sqlfl.planner.grammar.queries import read_query
@@ -76,7 +77,7 @@ class Piece:
         error.move(self.filled.original, span)
 
 
-def pieces(text: str, parameters: Values = None) -> tuple[Piece, ...]:
+def pieces(text: str | bytes, parameters: Values = None) -> tuple[Piece, ...]:
     """The statements of the text in order, at least one; numbers and names of parameters are those
     of the whole text. Raises Error where it is none, and as `fill` does."""
     filled = _filled(text, parameters)
@@ -91,7 +92,7 @@ def pieces(text: str, parameters: Values = None) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def whole(text: str, parameters: Values = None) -> Piece:
+def whole(text: str | bytes, parameters: Values = None) -> Piece:
     """The text as one statement."""
     return _whole(_filled(text, parameters))
 
@@ -101,12 +102,12 @@ def _whole(filled: Filled) -> Piece:
     return Piece(filled, sql, filled.sql.index(sql))
 
 
-def _filled(text: str, parameters: Values) -> Filled:
+def _filled(text: str | bytes, parameters: Values) -> Filled:
     return fill(text_of(text, "a statement"), parameters)
 
 
 def text_of(text: object, what: str) -> str:
-    """`text`, where it is one."""
-    if not isinstance(text, str):
+    """The decoded text. Raises Error for what is none, and ParseError as `decoded` does."""
+    if not isinstance(text, str | bytes):
         raise Error(f"{what} must be text, got {type(text).__name__}")
-    return text
+    return decoded(text)

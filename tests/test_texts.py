@@ -171,8 +171,8 @@ def test_those_before_a_failure_are_done(fed: sqlfl.Federation) -> None:
 
 
 def test_a_text_must_be_one(fed: sqlfl.Federation) -> None:
-    with pytest.raises(sqlfl.Error, match="must be text, got bytes"):
-        fed.sql(b"SHOW MODELS")  # type: ignore[arg-type]
+    with pytest.raises(sqlfl.Error, match="must be text, got list"):
+        fed.sql(["SHOW MODELS"])  # type: ignore[arg-type]
     with pytest.raises(sqlfl.ParseError, match="got nothing"):
         fed.sql(" ; -- no statement\n;")
     with pytest.raises(sqlfl.ParseError, match="got several"):

@@ -17,6 +17,10 @@ from sqlfl.planner.grammar.writing import Dialect
 _EXPECTED = re.compile(r"Expect(?:ed|ing) ([A-Z)(\]}>][^'{]{0,30})$")
 """What the parser of queries says that a user understands."""
 
+_NUMBER = re.compile(r"(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][+-]?\d[\d_]*)?", re.ASCII)
+_MAX_DIGITS = 38
+"""Of the largest integer of DuckDB's."""
+
 
 class Clauses(Tokens):
     """Reads what several statements have."""
@@ -60,9 +64,10 @@ class Clauses(Tokens):
         token = self.token
         negative = self.accept("-")
         signed = negative or self.accept("+")
+        place = self.span()
         number = self.digits()
         if number is not None:
-            return _number(number, negative)
+            return self.checked_number(number, negative, place[0])
         if not signed and token is not None:
             if token.token_type is TokenType.STRING:
                 self.at += 1
@@ -81,6 +86,18 @@ class Clauses(Tokens):
         elif not signed and self.word() == "(":
             hint = f"a list stands in square brackets: {option} = [...]"
         raise self.fail(f"expected a value for option {option}, got {self.got()}", hint=hint)
+
+    def checked_number(self, text: str, negative: bool, start: int) -> int | float:
+        """The value of a number; ParseError for what only begins as one."""
+        span = (start, self.span(self.tokens[self.at - 1])[1])
+        if not _NUMBER.fullmatch(text):
+            hint = "write 0.001 or 1e-3"
+            raise self.fail(f"{text:.40} is not a number", hint=hint, span=span)
+        digits = text.replace("_", "")
+        if digits.isdigit() and len(digits) > _MAX_DIGITS:
+            raise self.fail(f"a number of {len(digits):,} digits is too large", span=span)
+        value: int | float = int(digits) if digits.isdigit() else float(digits)
+        return -value if negative else value
 
     def digits(self) -> str | None:
         """A number's text; the tokens of `.5` are a point and, right behind it, a number."""
@@ -178,9 +195,3 @@ class Clauses(Tokens):
         if got in ("{", "}"):
             hint = 'in Python, a text with {names} to fill in starts with f: f"..."'
         return self.fail(f"the query cannot be read: {what}", hint=hint, span=span)
-
-
-def _number(text: str, negative: bool) -> int | float:
-    digits = text.replace("_", "")
-    value: int | float = int(digits) if digits.isdigit() else float(digits)
-    return -value if negative else value

@@ -316,14 +316,15 @@ class _Reader(Listings):
         """Of a probability."""
         self.at += 1
         place = self.span()
-        number = self.digits()
-        if number is None or not 0.0 <= float(number) <= 1.0:
+        text = self.digits()
+        number = -1.0 if text is None else float(self.checked_number(text, False, place[0]))
+        if not 0.0 <= number <= 1.0:
             raise self.fail(
                 f"expected a probability from 0 to 1 after AT, got {self.sql[slice(*place)]}",
                 hint=form,
                 span=place,
             )
-        return float(number)
+        return number
 
     def _predict(self) -> PredictModel:
         form = (

@@ -7,6 +7,7 @@ from sqlglot.tokenizer_core import TokenType
 from sqlfl.errors import ParseError
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.clauses import Clauses
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.spellings import in_parentheses
 from sqlfl.planner.grammar.statements import PredictModel, Word
 from sqlfl.planner.grammar.writing import to_sql
@@ -41,7 +42,7 @@ def read_path(text: object, what: str, least: int, most: int) -> tuple[str, ...]
     """The parts of a dotted name, quoted or not. Raises ParseError for anything else."""
     if not isinstance(text, str):
         raise ParseError(f"{what} must be text, got {type(text).__name__}")
-    reader = Clauses(text)
+    reader = Clauses(decoded(text))
     path = reader.path(what, least, most)
     if reader.token is not None:
         raise reader.fail(f"expected the end of {what}, got {reader.got()}")

@@ -6,6 +6,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from sqlfl.errors import ParseError
+from sqlfl.planner.grammar.decoding import unclosed
 from sqlfl.planner.grammar.statements import Span, Word
 from sqlfl.planner.grammar.writing import Dialect
 
@@ -18,7 +19,8 @@ def tokenize(sql: str) -> list[Token]:
     try:
         tokens = Dialect().tokenize(sql)
     except TokenError as error:
-        start, what = _open_token(sql)
+        open_ = (max(0, len(sql) - 1), "a string, a quoted name or a comment")
+        start, what = unclosed(sql) or open_
         message = f"{what} is not closed"
         raise ParseError(message, sql=sql, span=(start, start + 1)) from error
     for token in tokens:
@@ -30,19 +32,6 @@ def tokenize(sql: str) -> list[Token]:
                 span=(token.start, token.end + 1),
             )
     return tokens
-
-
-def _open_token(sql: str) -> tuple[int, str]:
-    """Where the quote or comment starts that the text does not close."""
-    for name, quote in (("the string", "'"), ("the quoted name", '"'), ("the comment", "/*")):
-        for start in (i for i in range(len(sql)) if sql.startswith(quote, i)):
-            try:
-                Dialect().tokenize(sql[:start])
-            except TokenError:
-                continue
-            if sql.find("*/" if quote == "/*" else quote, start + len(quote)) < 0:
-                return start, name
-    return max(0, len(sql) - 1), "a string, a quoted name or a comment"
 
 
 class Tokens:

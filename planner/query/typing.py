@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sqlfl.errors import PlanError
+from sqlfl.fragment_columns import RESERVED
 from sqlfl.planner.grammar import build
 from sqlfl.planner.grammar.statements import Span
 from sqlfl.planner.grammar.writing import to_sql
@@ -137,7 +138,9 @@ def _unified_relation(
         if wanted is None:
             if all(columns[key].meta_get(UNLIKE) for columns in casts):
                 continue  # only casts read it
-            name = relation.branches[0].columns[key].name or term.expression.name
+            name = term.expression.name
+            if name.startswith(RESERVED):
+                name = relation.branches[0].columns[key].name
             raise _conflict(draft, relation, name, term.span, branch_types)
         for columns, own in zip(casts, branch_types, strict=True):
             if types.normal(own) != types.normal(wanted) and own != types.NULL_TYPE:

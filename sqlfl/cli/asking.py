@@ -16,6 +16,7 @@ import click
 from sqlfl.cli import formats
 from sqlfl.errors import Error
 from sqlfl.errors import Warning as Remark
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.remote.locations import check_location
 from sqlfl.remote.settings import AnalystSettings, read_settings
 from sqlfl.result import Result
@@ -90,7 +91,8 @@ def sql(statement: str | None, parameters: tuple[str, ...], form: str, **given: 
     is written like one, and else text, which may stand in double quotes.
     """
     with _answering(form) as remarks:
-        text = sys.stdin.read() if statement is None else statement
+        given_text = sys.stdin.buffer.read() if statement is None else statement
+        text = decoded(given_text)
         if not text.strip():
             raise Error("there is no statement", hint='sqlfl sql "SHOW PARTIES"')
         values = _values(parameters)

@@ -25,6 +25,7 @@ from sqlfl.options.policies import DELTA, TrainingPolicy, resolve_policy
 from sqlfl.options.types import shown
 from sqlfl.ownership import statements as st
 from sqlfl.ownership.places import Given, Places
+from sqlfl.planner.grammar.decoding import decoded
 from sqlfl.planner.grammar.dialect import split
 from sqlfl.planner.grammar.statements import Path as Named
 from sqlfl.planner.grammar.statements import Word
@@ -54,13 +55,14 @@ class Owner:
         self._approvals = Approvals(records)
         self._ledger = Ledger(records)
 
-    def sql(self, text: str) -> Result:
+    def sql(self, text: str | bytes) -> Result:
         """Run statements of the owner's; the result of the last one.
 
         Raises ParseError and OptionError with the place in the text, and Error for what is not
         there or there already; what came before a statement that fails holds.
         """
         found = Result(pa.table({}))
+        text = decoded(text)
         for start, end in split(text):
             found = self._run(st.parse_owners(text[start:end]))
         return found

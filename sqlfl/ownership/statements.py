@@ -225,11 +225,12 @@ class _Reader(Clauses):
 
     def _number(self) -> int:
         token = self.token
-        if token is None or token.token_type is not TokenType.NUMBER or not token.text.isdigit():
+        number = token.text if token and token.token_type is TokenType.NUMBER else ""
+        if not (number.isascii() and number.isdigit() and len(number) < 19):
             said = f"expected the number of a request, got {self.got()}"
             raise self.fail(said, hint="SHOW REQUESTS lists them")
         self.at += 1
-        return int(token.text)
+        return int(number)
 
     def _until(self) -> dt.datetime:
         start = self.span()
